@@ -1,29 +1,24 @@
-"""Average precision from matches, as it is and under integer image weights; see :mod:`coordexp.detection.kernels`.
+"""Average precision from matches, as it is and under integer image weights; :mod:`coordexp.detection.kernels` counts.
 
-Legend of shapes: ``R`` weightings, ``N`` images, ``K`` categories, ``T`` thresholds, ``L`` = 101 recall levels.
+Legend of shapes: ``R`` weightings, ``N`` images, ``K`` categories, ``D`` detections, ``T`` thresholds, ``L`` = 101
+recall levels.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats
+from coordexp.detection.matches import Matches, Weights
 
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches, Weights
+_DRAWS_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """Which matches an average precision counts.
-
-    Attributes:
-        area: key of :data:`~coordexp.detection.boxes.AREA_RANGES_PX2`.
-        first: index of the first IoU threshold.
-        last: index after the last.
-    """
+    """Which matches an average precision counts: an area range, and IoU thresholds ``first`` to ``last - 1``."""
 
     area: str
     first: int
@@ -53,14 +48,14 @@ class PrecisionTable:
     recall: Floats
 
     @classmethod
-    def of(cls, matches: "Matches", weights: "Weights") -> "PrecisionTable":
-        """Count matches, under ``[N]`` copies of each image."""
+    def of(cls, matches: Matches, weights: Weights | None = None) -> "PrecisionTable":
+        """Count matches, under ``[N]`` copies of each image; None: the images as they are."""
         from coordexp.detection.kernels import fill_curves  # here: numba takes half a second
 
         num_categories = len(matches.start) - 1
         precision = np.empty((len(IOU_THRESHOLDS), len(RECALL_LEVELS), num_categories))
         recall = np.empty((len(IOU_THRESHOLDS), num_categories))
-        fill_curves(matches, weights, precision, recall)
+        fill_curves(matches, unit_weights(matches.num_images) if weights is None else weights, precision, recall)
         return cls(precision, recall)
 
     def average_precision(self, which: AveragePrecision, *, category: int | None = None) -> float | None:
@@ -73,7 +68,7 @@ class PrecisionTable:
         return mean_of_defined(self.recall)
 
 
-def tied_precision(matches: "Matches") -> float | None:
+def tied_precision(matches: Matches) -> float | None:
     """Return AP if all detections had one score; it does not depend on their order.
 
     COCO orders ties by image id and then as they come, so its AP with a constant score says where true positives
@@ -92,18 +87,18 @@ def tied_precision(matches: "Matches") -> float | None:
             ((bits[rows, None] >> thresholds) & np.uint16(1)).sum(axis=0, dtype=np.int64)
             for bits in (matches.hit, matches.ignored)
         )
-        counted_T = rows.stop - rows.start - ignored_T
-        precision_T = hits_T / (counted_T + np.spacing(1))
+        precision_T = hits_T / (rows.stop - rows.start - ignored_T + np.spacing(1))
         levels_T = np.searchsorted(RECALL_LEVELS, hits_T / num_gt, side="right")
         values.append(precision_T * levels_T / len(RECALL_LEVELS))
     return float(np.mean(values)) if values else None
 
 
-_DRAWS_AT_ONCE = 128
-
-
-def precisions(matches: "Matches", first: int, last: int, weights_RN: "Weights") -> Floats:
+def precisions(matches: Matches, first: int, last: int, weights_RN: Weights) -> Floats:
     """Return ``[R, T, K]`` average precisions at thresholds ``first`` to ``last - 1``, NaN without ground truth.
+
+    Counted in Python threads on all cores, since the compiled loop releases the GIL. numba's own parallel loops would
+    set OpenMP's number of threads for the calling thread, and with it torch's: in a run, the forward passes behind
+    them rounded otherwise.
 
     Args:
         matches: of one file of detections.
@@ -114,18 +109,15 @@ def precisions(matches: "Matches", first: int, last: int, weights_RN: "Weights")
     from coordexp.detection.kernels import fill_average_precisions  # here: numba takes half a second
 
     values = np.empty((len(weights_RN), last - first, len(matches.start) - 1))
-    fill_average_precisions(matches, first, weights_RN, values)
+    num = max(1, min(len(weights_RN), os.cpu_count() or 1))
+    with ThreadPoolExecutor(num) as pool:
+        parts = zip(np.array_split(weights_RN, num), np.array_split(values, num), strict=True)
+        list(pool.map(lambda part: fill_average_precisions(matches, first, *part), parts))
     return values
 
 
-def mean_precisions(matches: "Matches", which: AveragePrecision, weights_RN: "Weights") -> Floats:
-    """Return ``[R]`` means over categories that have ground truth, NaN if none has.
-
-    Args:
-        matches: of one file of detections, made in the area range of ``which``.
-        which: what to count.
-        weights_RN: ``[R, N]`` copies of each image.
-    """
+def mean_precisions(matches: Matches, which: AveragePrecision, weights_RN: Weights) -> Floats:
+    """Return ``[R]`` means over categories that have ground truth, NaN if none has; the same arguments otherwise."""
     blocks = (weights_RN[first : first + _DRAWS_AT_ONCE] for first in range(0, len(weights_RN), _DRAWS_AT_ONCE))
     means = [mean_of_numbers(precisions(matches, which.first, which.last, rows).mean(axis=1)) for rows in blocks]
     return np.concatenate(means)
@@ -138,12 +130,12 @@ def mean_of_numbers(values: Floats) -> Floats:
     return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
 
 
-def unit_weights(num_images: int) -> "Weights":
+def unit_weights(num_images: int) -> Weights:
     """Return ``[N]`` ones: the images as they are."""
     return np.ones(num_images, np.uint16)
 
 
-def mean_of_defined(values: NDArray[np.float64]) -> float | None:
+def mean_of_defined(values: Floats) -> float | None:
     """Return the mean of what COCOeval defines (-1 is undefined), added up in its order so that it rounds alike."""
     defined = values[values > -1]
     return float(np.mean(defined)) if defined.size else None

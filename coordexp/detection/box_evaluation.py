@@ -3,20 +3,16 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
-from coordexp.detection.boxes import Ints
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.detection.decomposition import Decomposed
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
+from coordexp.detection.matches import Matches
 from coordexp.detection.matching import Matcher, Pairs
 from coordexp.metrics import Metric
-
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches
 
 
 class BoxEvaluation:
@@ -44,7 +40,7 @@ class BoxEvaluation:
         """Return precision and recall in one area range."""
         if area not in self._tables:
             matches = self._matches if area == "all" else self._matcher.matches(area)
-            self._tables[area] = PrecisionTable.of(matches, unit_weights(self._matcher.num_images))
+            self._tables[area] = PrecisionTable.of(matches)
         return self._tables[area]
 
     def table_on_images(self, image_ids: Collection[int]) -> PrecisionTable:
@@ -59,19 +55,19 @@ class BoxEvaluation:
         return self._pairs[min_iou]
 
     @cached_property
-    def oracle_matches(self) -> "Matches":
+    def oracle_matches(self) -> Matches:
         """Matches after replacing each score by the box's largest IoU with ground truth of its category.
 
         Equal ones go in the order of the boxes themselves, so that the order of emission does not matter.
         """
         given = self.detections
-        scored = Detections(given.image_ids, given.category_ids, given.boxes_px_xywh, self._matcher.best_iou())
+        scored = replace(given, scores=self._matcher.best_iou())
         # The last key is the primary one.
         keys = (*given.boxes_px_xywh.T[::-1], -scored.scores, given.category_ids, given.image_ids)
         return Matcher(self.truth, scored.rows(np.lexsort(keys))).matches()
 
     @cached_property
-    def every_match(self) -> "Matches":
+    def every_match(self) -> Matches:
         """Matches of all detections, however many of a category there are in an image."""
         return self._matcher.matches(max_detections=None)
 
@@ -83,10 +79,11 @@ class BoxEvaluation:
         and so go in the order in which they stand.
         """
         truth, found = self.truth, self.detections
-        annotated = np.isin(_cells(found, truth), _cells(truth, truth))
-        scored = Detections(found.image_ids, found.category_ids, found.boxes_px_xywh, np.full(len(found), 0.2))
-        matches = Matcher(replace(truth, federated=None), scored.rows(annotated)).matches()
-        return PrecisionTable.of(matches, unit_weights(self._matcher.num_images))
+        annotated = set(zip(truth.image_ids.tolist(), truth.category_ids.tolist(), strict=True))
+        cells = zip(found.image_ids.tolist(), found.category_ids.tolist(), strict=True)
+        kept = np.fromiter((cell in annotated for cell in cells), np.bool_, len(found))
+        scored = replace(found, scores=np.full(len(found), 0.2)).rows(kept)
+        return PrecisionTable.of(Matcher(replace(truth, federated=None), scored).matches())
 
     @cached_property
     def decomposed(self) -> Decomposed:
@@ -94,15 +91,8 @@ class BoxEvaluation:
         return Decomposed(self.truth, self.detections)
 
     @cached_property
-    def _matches(self) -> "Matches":
+    def _matches(self) -> Matches:
         return self._matcher.matches()
-
-
-def _cells(boxes: Detections | GroundTruth, truth: GroundTruth) -> Ints:
-    """Return ``[M]`` a number for the image and category of each box."""
-    category_ids = np.array(sorted(truth.categories), np.int64)
-    image = np.searchsorted(np.array(sorted(truth.sizes_px), np.int64), boxes.image_ids)
-    return image * len(category_ids) + np.searchsorted(category_ids, boxes.category_ids)
 
 
 @dataclass(frozen=True)

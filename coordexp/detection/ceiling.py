@@ -7,7 +7,7 @@ import numpy as np
 
 from coordexp.coord_tokens.bins import decode_array, quantise_boxes
 from coordexp.data.sources.coco import CROWD, CocoTable
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.detection.boxes import Floats, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
@@ -68,5 +68,4 @@ def ceiling_of(truth: GroundTruth, quantised_px_xywh: Floats) -> float | None:
     """
     found = Detections(truth.image_ids, truth.category_ids, quantised_px_xywh, np.ones(len(truth.image_ids)))
     matches = Matcher(truth, found.rows(~truth.is_crowd)).matches()
-    table = PrecisionTable.of(matches, unit_weights(len(truth.sizes_px)))
-    return table.average_precision(AVERAGE_PRECISIONS["AP"])
+    return PrecisionTable.of(matches).average_precision(AVERAGE_PRECISIONS["AP"])

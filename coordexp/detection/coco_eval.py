@@ -7,7 +7,7 @@ import contextlib
 import importlib.util
 import io
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,50 +131,41 @@ def _accumulate(
 
 
 def coco_evaluation(ground_truth: GroundTruth, detections: Detections, category_id: int) -> "COCOeval":
-    """Return pycocotools' evaluation of one category, before it has run.
-
-    Ground truth is numbered from 1: pycocotools takes a match with annotation 0 for no match.
-    """
+    """Return pycocotools' evaluation of one category, before it has run."""
     from pycocotools.cocoeval import COCOeval
 
-    gt = ground_truth.category_ids == category_id
-    dt = detections.category_ids == category_id
-    image_ids = np.union1d(ground_truth.image_ids[gt], detections.image_ids[dt])
-    dt_boxes = detections.boxes_px_xywh[dt]
-    truth = _coco(
-        image_ids,
-        category_id,
-        image_id=ground_truth.image_ids[gt],
-        bbox=ground_truth.boxes_px_xywh[gt],
-        area=ground_truth.areas_px2[gt],
-        iscrowd=ground_truth.is_crowd[gt].astype(np.int64),
-    )
-    found = _coco(
-        image_ids,
-        category_id,
-        image_id=detections.image_ids[dt],
-        bbox=dt_boxes,
-        area=dt_boxes[:, 2] * dt_boxes[:, 3],
-        iscrowd=np.zeros(len(dt_boxes), np.int64),
-        score=detections.scores[dt],
-    )
-    return COCOeval(truth, found, "bbox")
+    truth = ground_truth.category_ids == category_id
+    found = detections.rows(detections.category_ids == category_id)
+    image_ids = np.union1d(ground_truth.image_ids[truth], found.image_ids)
+    gt = {
+        "image_id": ground_truth.image_ids[truth],
+        "bbox": ground_truth.boxes_px_xywh[truth],
+        "area": ground_truth.areas_px2[truth],
+        "iscrowd": ground_truth.is_crowd[truth].astype(np.int64),
+    }
+    dt = {
+        "image_id": found.image_ids,
+        "bbox": found.boxes_px_xywh,
+        "area": found.boxes_px_xywh[:, 2] * found.boxes_px_xywh[:, 3],
+        "iscrowd": np.zeros(len(found), np.int64),
+        "score": found.scores,
+    }
+    return COCOeval(*(_coco(image_ids, category_id, columns) for columns in (gt, dt)), "bbox")
 
 
-def _coco(image_ids: Ints, category_id: int, **columns: Ints | Floats) -> "COCO":
-    """Return annotations of one category, given by their columns."""
+def _coco(image_ids: Ints, category_id: int, columns: Mapping[str, Ints | Floats]) -> "COCO":
+    """Return annotations, numbered from 1: pycocotools takes a match with annotation 0 for no match."""
     from pycocotools.coco import COCO
 
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    annotations: list[dict[str, object]] = [
-        {"id": number, "category_id": category_id, **dict(zip(columns, row, strict=True))}
-        for number, row in enumerate(rows, start=1)
-    ]
     coco = COCO()
     # Its stubs ask for segmentation masks and file names, which boxes do not need.
     coco.dataset["images"] = [{"id": image_id} for image_id in image_ids.tolist()]  # pyright: ignore
     coco.dataset["categories"] = [{"id": category_id}]  # pyright: ignore
-    coco.dataset["annotations"] = annotations  # pyright: ignore
+    coco.dataset["annotations"] = [  # pyright: ignore
+        {"id": number, "category_id": category_id, **dict(zip(columns, row, strict=True))}
+        for number, row in enumerate(rows, start=1)
+    ]
     _quietly(coco.createIndex)
     return coco
 

@@ -20,7 +20,6 @@ Legend of shapes: ``N`` images, ``K`` categories, ``G`` ground truth, ``D`` dete
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,11 +27,9 @@ from coordexp.detection.average_precision import mean_of_numbers, precisions, un
 from coordexp.detection.boxes import Bools, Floats, Ints
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.matching import Matcher
+from coordexp.detection.matches import Matches, Weights
+from coordexp.detection.matching import Matcher, Pairs
 from coordexp.metrics import Direction
-
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches, Weights
 
 MATCH_IOU, BACKGROUND_IOU = 0.5, 0.1
 REPEAT_IOU = 0.9
@@ -51,14 +48,9 @@ _IGNORED_OF_KIND = np.array([0, 0b000010, 0b000100, 0b001000, 0b010000, 0b100000
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a decomposition.
+    """One number of a decomposition, as it is logged, called in tables and charts, and described.
 
-    Attributes:
-        name: as it is logged.
-        head: how tables and charts call it.
-        description: one line.
-        direction: which direction is better.
-        ends: where it lies whatever the images, a share by default.
+    ``ends``: where it lies whatever the images, a share by default.
     """
 
     name: str
@@ -96,12 +88,11 @@ RECALLS = tuple(
 OTHERS = (
     Measure("mean_iou", "mean IoU of hits", "mean IoU of detections matched at IoU .50", "higher"),
     Measure(
-        "repeated_fraction",
-        "repeated boxes",
+        "repeated_fraction", "repeated boxes",
         "share of detections with an IoU of .9 or more with one of their category and image that has a better score",
     ),
     Measure("burst_fraction", "boxes in bursts", f"share of detections in images with {BURST} or more repeated boxes"),
-)
+)  # fmt: skip
 CALIBRATION = Measure("calibration_error", "calibration error", "expected calibration error of the score at IoU .50")
 MEASURES = (AP50, *ERRORS, *OTHERS, CALIBRATION, *RECALLS)
 
@@ -113,30 +104,29 @@ class Decomposed:
         num_images: ``N``.
         fixes: detections as they are and with each kind of error fixed, in the order of the errors, instead of
             thresholds.
-        found: the same with the objects that are not missed; all it is for stands at the first of them.
     """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
+        """Match once."""
         matcher = Matcher(truth, detections)
         self.num_images = matcher.num_images
-        pairs = matcher.pairs(MATCH_IOU)
-        looked_at = matcher.looked_at()
-        image = np.searchsorted(matcher.image_ids, detections.image_ids)
-        kind, meant, missed = _kinds(truth, detections, pairs.gt_of_dt, looked_at & ~pairs.ignored, image, matcher)
-        self.fixes, self.found = _fixes(matcher, kind, meant, missed, image)
-        self._counts = _counts(matcher, pairs.gt_of_dt, pairs.iou, pairs.ignored, image)
+        pairs, image = matcher.pairs(MATCH_IOU), np.searchsorted(matcher.image_ids, detections.image_ids)
+        kind, meant, missed = _kinds(matcher, pairs, image)
+        # Of the second, the same without the objects that are missed, only the first "threshold" is used.
+        self.fixes, self._found = _fixes(matcher, kind, meant, missed, image)
+        self._counts = _counts(matcher, pairs, image)
         scores = detections.scores
         self._has_probabilities = detections.has_scores and bool(np.all((scores >= 0) & (scores <= 1)))
 
-    def measure(self, weights_RN: "Weights") -> Floats:
+    def measure(self, weights_RN: Weights) -> Floats:
         """Return ``[R, M]`` values of :data:`MEASURES` under ``[R, N]`` copies of each image; NaN where undefined."""
         sums = weights_RN.astype(np.float64) @ self._counts
         return np.hstack([self._costs(weights_RN), _ratios(sums, self._has_probabilities)])
 
-    def _costs(self, weights_RN: "Weights") -> Floats:
+    def _costs(self, weights_RN: Weights) -> Floats:
         """Return ``[R, 7]`` under each row of weights AP50, and what each error costs of it."""
         fixed = precisions(self.fixes, 0, len(ERRORS), weights_RN)
-        found = precisions(self.found, 0, 1, weights_RN)
+        found = precisions(self._found, 0, 1, weights_RN)
         # A category of which every object is missed has an AP of 1 once none is: its objects are then found.
         found = np.where(np.isnan(found) & ~np.isnan(fixed[:, :1]), 1.0, found)
         values = mean_of_numbers(np.concatenate([fixed, found], axis=1))
@@ -150,17 +140,16 @@ class Decomposed:
         return {m.name: float(value) for m, value in zip(MEASURES, found, strict=True) if not np.isnan(value)}
 
 
-def _kinds(
-    truth: GroundTruth, detections: Detections, gt_of_dt: Ints, counted: Bools, image: Ints, matcher: Matcher
-) -> tuple[Ints, Ints, Bools]:
+def _kinds(matcher: Matcher, pairs: Pairs, image: Ints) -> tuple[Ints, Ints, Bools]:
     """Return ``[D]`` kinds (-1 for what does not count), ``[D]`` the meant ground truth, ``[G]`` which is missed."""
-    from coordexp.detection.pair_kernels import CLASSIFICATION, HIT, LOCALISATION, classify_errors
+    from coordexp.detection.kernels import CLASSIFICATION, HIT, LOCALISATION, classify_errors
 
+    truth, detections, counted = matcher.truth, matcher.detections, matcher.looked_at() & ~pairs.ignored
     gt = np.flatnonzero(~truth.is_crowd)
     gt = gt[np.argsort(truth.image_ids[gt], kind="stable")]
     used = np.zeros(len(truth.is_crowd), np.bool_)
-    is_hit = counted & (gt_of_dt >= 0)
-    used[gt_of_dt[is_hit]] = True
+    is_hit = counted & pairs.matched
+    used[pairs.gt_of_dt[is_hit]] = True
     order = np.lexsort((-detections.scores, image))
     kind, meant_row = classify_errors(
         np.searchsorted(image[order], np.arange(matcher.num_images + 1)),
@@ -187,10 +176,9 @@ def _kinds(
     return kind[in_file_order], meant[in_file_order], missed
 
 
-def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints) -> "tuple[Matches, Matches]":
+def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints) -> tuple[Matches, Matches]:
     """Return what AP is counted from with each kind of error fixed, and the same without missed objects."""
-    from coordexp.detection.kernels import Matches
-    from coordexp.detection.pair_kernels import CLASSIFICATION
+    from coordexp.detection.kernels import CLASSIFICATION
 
     truth, detections, num_images = matcher.truth, matcher.detections, matcher.num_images
     # A classification error is in its own category as it is, and in the right one as it would be.
@@ -221,10 +209,9 @@ def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints
     return fixes, fixes._replace(gt_count=fixes.gt_count - num_missed)
 
 
-def _counts(matcher: Matcher, gt_of_dt: Ints, iou: Floats, ignored: Bools, image: Ints) -> Floats:
+def _counts(matcher: Matcher, pairs: Pairs, image: Ints) -> Floats:
     """Return ``[N, C]``: boxes, repeats, boxes in bursts, hits, IoU; by score bin; by rank of the object."""
-    truth, detections, num_images = matcher.truth, matcher.detections, matcher.num_images
-    is_hit = gt_of_dt >= 0
+    truth, detections, num_images, is_hit = matcher.truth, matcher.detections, matcher.num_images, pairs.matched
     repeats = matcher.repeats(REPEAT_IOU)
 
     def summed(where: Ints, values: Floats | Bools, bins: Ints | None = None, num_bins: int = 1) -> Floats:
@@ -235,7 +222,7 @@ def _counts(matcher: Matcher, gt_of_dt: Ints, iou: Floats, ignored: Bools, image
     boxes, repeated = summed(image, np.ones(len(image))), summed(image, repeats)
     score_bin = np.clip((detections.scores * _NUM_SCORE_BINS).astype(np.int64), 0, _NUM_SCORE_BINS - 1)
     by_score = [
-        summed(image, values * ~ignored, score_bin, _NUM_SCORE_BINS)
+        summed(image, values * ~pairs.ignored, score_bin, _NUM_SCORE_BINS)
         for values in (np.ones(len(image)), detections.scores, is_hit)
     ]
     gt = np.flatnonzero(~truth.is_crowd)
@@ -246,10 +233,12 @@ def _counts(matcher: Matcher, gt_of_dt: Ints, iou: Floats, ignored: Bools, image
     rank[written] = np.arange(len(gt)) - np.searchsorted(gt_image[written], gt_image[written], side="left") + 1
     bucket = np.searchsorted([low for low, _ in _RANKS], rank, side="right") - 1
     is_found = np.zeros(len(truth.is_crowd), np.bool_)
-    is_found[gt_of_dt[is_hit]] = True
+    is_found[pairs.gt_of_dt[is_hit]] = True
     by_rank = [summed(gt_image, values, bucket, len(_RANKS)) for values in (np.ones(len(gt)), is_found[gt])]
     bursts = np.where(repeated >= BURST, boxes, 0.0)
-    return np.hstack([boxes, repeated, bursts, summed(image, is_hit), summed(image, iou * is_hit), *by_score, *by_rank])
+    return np.hstack(
+        [boxes, repeated, bursts, summed(image, is_hit), summed(image, pairs.iou * is_hit), *by_score, *by_rank]
+    )
 
 
 def _ratios(sums_RC: Floats, has_probabilities: bool) -> Floats:

@@ -3,16 +3,14 @@
 Legend of shapes: ``D`` detections.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from types import NoneType
 from typing import Annotated
 
 import numpy as np
 from msgspec import Meta, Struct
-from numpy.typing import NDArray
 
 from coordexp.data.sources.coco_file import Id, read_entries
 from coordexp.detection.boxes import Bools, Floats, Ints
@@ -52,15 +50,10 @@ class Detections:
         """Return ``D``."""
         return len(self.scores)
 
-    def rows(self, rows: NDArray[np.int64] | Bools) -> "Detections":
+    def rows(self, rows: Ints | Bools) -> "Detections":
         """Return some of them, chosen or ordered as by numpy's indexing."""
-        return Detections(
-            self.image_ids[rows],
-            self.category_ids[rows],
-            self.boxes_px_xywh[rows],
-            self.scores[rows],
-            has_scores=self.has_scores,
-        )
+        columns = (self.image_ids, self.category_ids, self.boxes_px_xywh, self.scores)
+        return Detections(*(column[rows] for column in columns), has_scores=self.has_scores)
 
     def on_images(self, image_ids: Collection[int]) -> "Detections":
         """Return those in some images."""
@@ -121,62 +114,48 @@ def read_results(path: Path) -> Results:
         DataError: naming the file, the entry and what is wrong with it.
     """
     where, first = f"{path}: detection", 0
-    nothing = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0))
-    blocks: list[tuple[Ints, Ints, Floats, Floats]] = [nothing]
+    blocks: list[tuple[Ints, Ints, Floats, Floats]] = []
     names: dict[str, int] = {}
-    category_kinds: dict[type, int] = {}  # -> the first entry with it
-    score_kinds: dict[type, int] = {}
+    has_names = has_scores = None  # what the first entry has, all have
     for entries in read_entries(path, _ResultEntry):
         refuse_bad(entries.bad, where)
         rows = entries.good
-        categories = [row.category_id for row in rows]
-        if None in categories:
-            categories = [_category_of(row) for row in rows]
-        scores = [row.score for row in rows]
-        _note_kinds(category_kinds, categories, first)
-        _note_kinds(score_kinds, scores, first)
-        _refuse_mixed(category_kinds, score_kinds, where)
-        if str in category_kinds:
-            categories = [names.setdefault(str(name), len(names)) for name in categories]
-        sides = chain.from_iterable([row.bbox for row in rows])
-        boxes = np.fromiter(sides, np.float64, count=4 * len(rows)).reshape(-1, 4)
-        numbers = np.array(scores if float in score_kinds else np.full(len(rows), np.nan), np.float64)
-        for place in np.flatnonzero(~(np.abs(boxes) < LARGEST_NUMBER).all(axis=1))[:1].tolist():
-            raise DataError(
-                f"{where}[{first + place}]: bbox is {show(list(rows[place].bbox))}, expected finite numbers"
-            )
-        if float in score_kinds:
-            for place in np.flatnonzero(~(np.abs(numbers) < LARGEST_NUMBER))[:1].tolist():
-                raise DataError(f"{where}[{first + place}]: score is {show(scores[place])}, expected a finite number")
-        image_ids = np.array([row.image_id for row in rows], np.int64)
-        blocks.append((image_ids, np.array(categories, np.int64), boxes, numbers))
+        categories = [_category_of(row) for row in rows]
+        if rows and has_names is None:
+            has_names, has_scores = isinstance(categories[0], str), rows[0].score is not None
+        for place, (row, category) in enumerate(zip(rows, categories, strict=True), start=first):
+            if problem := _problem(row, category, has_names=bool(has_names), has_scores=bool(has_scores)):
+                raise DataError(f"{where}[{place}]: {problem}")
         first += len(rows)
-    image_ids, category_ids, boxes, numbers = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    return Results(path, image_ids, category_ids, tuple(names), boxes, None if NoneType in score_kinds else numbers)
+        if has_names:
+            categories = [names.setdefault(str(name), len(names)) for name in categories]
+        boxes = np.fromiter(chain.from_iterable([row.bbox for row in rows]), np.float64, 4 * len(rows)).reshape(-1, 4)
+        scores = np.array([row.score if has_scores else 1.0 for row in rows], np.float64)
+        image_ids = np.array([row.image_id for row in rows], np.int64)
+        blocks.append((image_ids, np.array(categories, np.int64), boxes, scores))
+    blocks = blocks or [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0))]
+    image_ids, category_ids, boxes, scores = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return Results(path, image_ids, category_ids, tuple(names), boxes, None if has_scores is False else scores)
 
 
 def _category_of(row: _ResultEntry) -> int | str | None:
-    """Return an entry's category, by whichever of its fields says it."""
     return row.category_id if row.category_id is not None else row.category_name or row.category or row.label
 
 
-def _note_kinds(kinds: dict[type, int], values: Sequence[object], first: int) -> None:
-    types = list(map(type, values))
-    for kind in set(types) - kinds.keys():
-        kinds[kind] = first + types.index(kind)
-
-
-def _refuse_mixed(categories: Mapping[type, int], scores: Mapping[type, int], where: str) -> None:
-    if (place := categories.get(NoneType)) is not None:
-        raise DataError(
-            f"{where}[{place}]: category_id is missing, expected a whole number, or a name in category_name"
-        )
-    if len(categories) > 1:
-        place = categories[str]
-        raise DataError(f"{where}[{place}]: its category is a name, where others have ids; expected one of both")
-    if len(scores) > 1:
-        place = scores[NoneType]
-        raise DataError(f"{where}[{place}]: score is missing, which others have; expected a number")
+def _problem(row: _ResultEntry, category: int | str | None, *, has_names: bool, has_scores: bool) -> str:
+    """Return what is wrong with an entry, or ""."""
+    if category is None:
+        return "category_id is missing, expected a whole number, or a name in category_name"
+    if isinstance(category, str) != has_names:
+        return "some categories are names, others ids; expected one of both"
+    if (row.score is not None) != has_scores:
+        return "score is missing, which others have; expected a number" if has_scores else "score: others have none"
+    if row.score is not None and not abs(row.score) < LARGEST_NUMBER:
+        return f"score is {show(row.score)}, expected a finite number"
+    a, b, c, d = row.bbox
+    if not max(abs(a), abs(b), abs(c), abs(d)) < LARGEST_NUMBER or a + b + c + d != a + b + c + d:
+        return f"bbox is {show(list(row.bbox))}, expected finite numbers"
+    return ""
 
 
 def read_detections(path: Path, ground_truth: GroundTruth) -> Detections:
@@ -227,11 +206,6 @@ def _category_ids(results: Results, categories: Mapping[int, str], frame: Frame,
 
 def write_detections(path: Path, detections: Detections) -> None:
     """Write detections in COCO's results format."""
-    rows = zip(
-        detections.image_ids.tolist(),
-        detections.category_ids.tolist(),
-        detections.boxes_px_xywh.tolist(),
-        detections.scores.tolist(),
-        strict=True,
-    )
+    columns = (detections.image_ids, detections.category_ids, detections.boxes_px_xywh, detections.scores)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     write_json(path, [{"image_id": i, "category_id": c, "bbox": box, "score": score} for i, c, box, score in rows])

@@ -65,12 +65,7 @@ class Frame:
         return self.unit != "px"
 
     def boxes_px_xywh(self, boxes: Floats, sizes_px: Floats) -> Floats:
-        """Return ``[D, 4]`` pixels of the original image.
-
-        Args:
-            boxes: ``[D, 4]`` as they stand in the file.
-            sizes_px: ``[D, 2]`` width and height of each box's image; not looked at where no unit needs them.
-        """
+        """Return boxes ``[D, 4]`` of a file in pixels of the original image, by the size ``[D, 2]`` of each one's."""
         corner, size = boxes[:, :2], boxes[:, 2:]
         if self.layout == "xyxy":
             size = size - corner
@@ -84,12 +79,7 @@ class Frame:
         return found * np.tile(sizes_px / _smart_sizes(self.unit, sizes_px), 2)
 
     def category_ids(self, categories: Ints, known: Collection[int]) -> Ints:
-        """Return ``[D]`` ids of the annotation file; -1 for a place that it does not have.
-
-        Args:
-            categories: ``[D]`` as they stand in the file.
-            known: the annotation file's ids.
-        """
+        """Return ``[D]`` ids of the annotation file, which knows these; -1 for a place that it does not have."""
         if self.categories == "ids":
             return categories
         places = categories - int(self.categories.removeprefix("index"))

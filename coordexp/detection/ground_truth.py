@@ -49,10 +49,8 @@ class Federated:
     def on_images(self, image_ids: Collection[int]) -> "Federated":
         """Return what is said of some images."""
         wanted = list(image_ids)
-        negative, not_exhaustive = (
-            pairs[np.isin(pairs[:, 0], wanted)] for pairs in (self.negative, self.not_exhaustive)
-        )
-        return Federated(negative, not_exhaustive, self.frequency)
+        negative, open_ = (pairs[np.isin(pairs[:, 0], wanted)] for pairs in (self.negative, self.not_exhaustive))
+        return Federated(negative, open_, self.frequency)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,13 +86,10 @@ class GroundTruth:
             DataError: if the file does not say them.
         """
         distinct, rows = np.unique(image_ids, return_inverse=True)
-        sizes: list[tuple[int, int]] = []
-        for image_id in distinct.tolist():
-            size = self.sizes_px[image_id]
-            if size is None:
-                raise DataError(f"{self.path}: image {image_id} has no width and height")
-            sizes.append(size)
-        return np.array(sizes, np.float64).reshape(-1, 2)[rows]
+        sizes = {image_id: self.sizes_px[image_id] for image_id in distinct.tolist()}
+        if lacking := [image_id for image_id, size in sizes.items() if size is None]:
+            raise DataError(f"{self.path}: image {lacking[0]} has no width and height")
+        return np.array(list(sizes.values()), np.float64).reshape(-1, 2)[rows]
 
     def on_images(self, image_ids: Collection[int]) -> "GroundTruth":
         """Return the part of it in some images.
@@ -106,15 +101,12 @@ class GroundTruth:
         if unknown:
             raise DataError(f"{self.path}: no image has id {min(unknown)}")
         kept = np.isin(self.image_ids, list(image_ids))
+        columns = ("image_ids", "category_ids", "boxes_px_xywh", "areas_px2", "is_crowd")
         return replace(
             self,
             sizes_px={image_id: self.sizes_px[image_id] for image_id in set(image_ids)},
-            image_ids=self.image_ids[kept],
-            category_ids=self.category_ids[kept],
-            boxes_px_xywh=self.boxes_px_xywh[kept],
-            areas_px2=self.areas_px2[kept],
-            is_crowd=self.is_crowd[kept],
             federated=None if self.federated is None else self.federated.on_images(image_ids),
+            **{name: getattr(self, name)[kept] for name in columns},
         )
 
 

@@ -1,8 +1,9 @@
-"""Average precision under integer image weights: match once, then reweigh.
+"""The compiled loops: average precision under integer image weights, COCO's matching, and which error a detection is.
 
-A bootstrap draws images with replacement, so that image ``i`` is in a resample ``w_i`` times. Detections are matched
-within an image, and copies of an image match as it does. So they are matched and sorted by score once, and AP on any
-resample is counted from that one ranking, in which each detection and each object stands for ``w_i`` of them:
+**AP under weights: match once, then reweigh.** A bootstrap draws images with replacement, so that image ``i`` is in a
+resample ``w_i`` times. Detections are matched within an image, and copies of an image match as it does. So they are
+matched and sorted by score once, and AP on any resample is counted from that one ranking, in which each detection and
+each object stands for ``w_i`` of them:
 
     precision at a hit = (hits so far) / (detections so far)        both as sums of weights
     recall at a hit    = (hits so far) / (objects)
@@ -10,109 +11,34 @@ resample is counted from that one ranking, in which each detection and each obje
 COCO's precision at a recall level is the best one at that recall or above, and AP is the mean over 101 levels. The
 value is that of COCOeval if each copy stands next to its original in the file; a test really repeats the images.
 
-Three remarks on the loops:
-
 - Precision only falls at a miss, so only hits are walked through; of the other detections their number is enough. What
   is ignored (on a crowd, outside the area range) counts neither as a hit nor as a detection.
 - Copies of an image repeat its detections of equal score as a block, ``d1 d2 d1 d2``, so such a run is walked copy by
   copy.
 - A recall level is reached by the comparison that pycocotools makes, ``hits / objects >= level`` in floats.
 
-Legend of shapes: ``R`` weightings, ``N`` images, ``K`` categories, ``D`` detections, ``T`` IoU thresholds, ``L`` = 101
-recall levels. Sets of thresholds are bits of an integer, bit 0 being the lowest.
+The rules of matching are pycocotools' own, to the last comparison and rounding; tests compare thousands of cases.
+
+Legend of shapes: ``R`` weightings, ``N`` images, ``K`` categories, ``C`` cells (a category in an image), ``G``
+ground-truth boxes, ``D`` detections, ``T`` IoU thresholds, ``L`` = 101 recall levels. Sets of thresholds are bits of an
+integer, bit 0 being the lowest.
 """
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats, Ints
+from coordexp.detection.boxes import RECALL_LEVELS, Bools, Floats, Ints
+from coordexp.detection.matches import Index, Matches, Weights
 
 NUM_LEVELS = len(RECALL_LEVELS)
 _EPS = float(np.spacing(1))
-
-Bits = NDArray[np.uint16]
-Index = NDArray[np.int32]
-Weights = NDArray[np.uint16]
+HIT, CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, BACKGROUND = range(6)
+"""What a detection is, where AP is lost; 0 is none of the errors."""
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Matches(NamedTuple):
-    """What AP is counted from: detections in order of falling score per category, and what each of them matched.
-
-    Equal scores stand in order of image, then of rank, as pycocotools' stable sort leaves them.
-
-    Attributes:
-        num_images: ``N``.
-        start: ``[K + 1]`` where each category's detections begin.
-        image: ``[D]`` index of the image.
-        rank: ``[D]`` place within its image and category.
-        score: ``[D]``.
-        run: ``[D]`` at the first of several equal scores of one image their number, else 1.
-        hit: ``[D]`` thresholds at which it matches ground truth that counts.
-        ignored: ``[D]`` thresholds at which it counts neither for nor against.
-        event: detections, or first ones of a run, with a hit or something ignored: by threshold, then as above.
-        event_start: ``[T, K + 1]`` where the events of each threshold and category begin.
-        gt_start: ``[K + 1]`` where each category's rows below begin.
-        gt_image: index of an image with ground truth that counts.
-        gt_count: its number.
-    """
-
-    num_images: int
-    start: Ints
-    image: Index
-    rank: Index
-    score: Floats
-    run: Index
-    hit: Bits
-    ignored: Bits
-    event: Index
-    event_start: Ints
-    gt_start: Ints
-    gt_image: Index
-    gt_count: Index
-
-    @staticmethod
-    def of(
-        *, num_images: int, num_categories: int, category: Ints, image: Ints | Index, rank: Ints | Index,
-        score: Floats, hit: Bits, ignored: Bits, gt_category: Ints, gt_image: Ints, gt_count: Ints,
-    ) -> "Matches":  # fmt: skip
-        """Sort detections, given in any order as columns ``[D]``; ``gt_...`` are by category, then by image."""
-        order = np.lexsort((rank, image, -score, category))
-        category, image, score = category[order], image[order], score[order]
-        hit, ignored = hit[order], ignored[order]
-        is_new = np.ones(len(order), np.bool_)
-        is_new[1:] = (category[1:] != category[:-1]) | (score[1:] != score[:-1]) | (image[1:] != image[:-1])
-        first = np.flatnonzero(is_new)
-        run = np.ones(len(order), np.int32)
-        run[first] = np.diff(first, append=len(order))
-        bounds = np.arange(num_categories + 1)
-        start = np.searchsorted(category, bounds)
-        any_of_run = np.bitwise_or.reduceat(hit | ignored, first) if len(first) else hit
-        events = [first[(any_of_run >> t) & 1 == 1] for t in range(len(IOU_THRESHOLDS))]
-        before = np.cumsum([0, *map(len, events)])[:-1]
-        return Matches(
-            num_images=num_images,
-            start=start,
-            image=image.astype(np.int32),
-            rank=rank[order].astype(np.int32),
-            score=score,
-            run=run,
-            hit=hit,
-            ignored=ignored,
-            event=np.concatenate(events).astype(np.int32),
-            event_start=np.stack([at + np.searchsorted(own, start) for at, own in zip(before, events, strict=True)]),
-            gt_start=np.searchsorted(gt_category, bounds),
-            gt_image=gt_image.astype(np.int32),
-            gt_count=gt_count.astype(np.int32),
-        )
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -127,33 +53,21 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @compiled
-def _num_objects(matches: Matches, k: int, weights: Weights) -> int:
-    """Return how many objects of a category count."""
-    num = 0
+def _weighted(matches: Matches, k: int, weights: Weights) -> tuple[int, Ints, Ints]:
+    """Return a category's objects, its detections up to each, and the recall levels that 0, 1, 2, ... hits reach."""
+    num_objects, num, reached = 0, 0, 0
     for row in range(matches.gt_start[k], matches.gt_start[k + 1]):
-        num += matches.gt_count[row] * int(weights[matches.gt_image[row]])
-    return num
-
-
-@compiled
-def _seen(matches: Matches, k: int, weights: Weights) -> Ints:
-    """Return at each detection of a category how many there are up to it."""
-    seen, num = np.empty(matches.start[k + 1] - matches.start[k], np.int64), 0
+        num_objects += matches.gt_count[row] * int(weights[matches.gt_image[row]])
+    seen = np.empty(matches.start[k + 1] - matches.start[k], np.int64)
     for n in range(len(seen)):
         num += int(weights[matches.image[matches.start[k] + n]])
         seen[n] = num
-    return seen
-
-
-@compiled
-def _levels(num_objects: int) -> Ints:
-    """Return how many recall levels 0, 1, 2, ... hits reach: 0 of 101 without a hit."""
-    levels, reached = np.zeros(num_objects + 1, np.int64), 0
+    levels = np.zeros(num_objects + 1, np.int64)  # none of 101 without a hit
     for hits in range(1, num_objects + 1):
         while reached < NUM_LEVELS and hits / num_objects >= RECALL_LEVELS[reached]:
             reached += 1
         levels[hits] = reached
-    return levels
+    return num_objects, seen, levels
 
 
 @compiled
@@ -164,7 +78,7 @@ def _room(seen: Ints) -> tuple[Ints, Floats]:
 
 
 @compiled
-def _fill_hits(matches: Matches, k: int, t: int, weights: Weights, seen: Ints, hits: Ints, precision: Floats) -> int:
+def _walk(matches: Matches, k: int, t: int, weights: Weights, seen: Ints, hits: Ints, precision: Floats) -> int:
     """List the hits of a category at a threshold, in order of score, and return how many entries there are.
 
     ``hits[n]`` is how many hits there are up to entry ``n``, and ``precision[n]`` that there; entry 0 stands for none.
@@ -201,13 +115,10 @@ def fill_curves(matches: Matches, weights: Weights, precision: Floats, recall: F
     """Set precision ``[T, L, K]`` and recall ``[T, K]`` as COCOeval accumulates them, -1 without ground truth."""
     precision[:], recall[:] = -1.0, -1.0
     for k in range(recall.shape[1]):
-        num_objects = _num_objects(matches, k, weights)
-        if num_objects == 0:
-            continue
-        seen, levels = _seen(matches, k, weights), _levels(num_objects)
+        num_objects, seen, levels = _weighted(matches, k, weights)
         hits, at_hit = _room(seen)
-        for t in range(len(recall)):
-            num, best = _fill_hits(matches, k, t, weights, seen, hits, at_hit), 0.0
+        for t in range(len(recall) if num_objects else 0):
+            num, best = _walk(matches, k, t, weights, seen, hits, at_hit), 0.0
             recall[t, k] = hits[num] / num_objects
             precision[t, :, k] = 0.0
             for n in range(num, 0, -1):
@@ -216,39 +127,133 @@ def fill_curves(matches: Matches, weights: Weights, precision: Floats, recall: F
 
 
 @compiled
-def _fill_one(matches: Matches, first: int, weights: Weights, out: Floats) -> None:
-    """Set ``out`` ``[T, K]`` to average precisions at thresholds from ``first`` on, NaN without ground truth."""
+def fill_average_precisions(matches: Matches, first: int, weights_RN: Weights, out: Floats) -> None:
+    """Set ``out`` ``[R, T, K]`` to average precisions at thresholds from ``first`` on, NaN without ground truth."""
     out[:] = np.nan
-    for k in range(out.shape[1]):
-        num_objects = _num_objects(matches, k, weights)
-        if num_objects == 0:
-            continue
-        seen, levels = _seen(matches, k, weights), _levels(num_objects)
-        hits, at_hit = _room(seen)
-        for t in range(len(out)):
-            num, best, total = _fill_hits(matches, k, first + t, weights, seen, hits, at_hit), 0.0, 0.0
-            for n in range(num, 0, -1):
-                best = max(best, at_hit[n])
-                total += best * (levels[hits[n]] - levels[hits[n - 1]])
-            out[t, k] = total / NUM_LEVELS
+    for r in range(len(out)):
+        for k in range(out.shape[2]):
+            num_objects, seen, levels = _weighted(matches, k, weights_RN[r])
+            hits, at_hit = _room(seen)
+            for t in range(out.shape[1] if num_objects else 0):
+                num, best, total = _walk(matches, k, first + t, weights_RN[r], seen, hits, at_hit), 0.0, 0.0
+                for n in range(num, 0, -1):
+                    best = max(best, at_hit[n])
+                    total += best * (levels[hits[n]] - levels[hits[n - 1]])
+                out[r, t, k] = total / NUM_LEVELS
 
 
 @compiled
-def _fill_some(matches: Matches, first: int, weights_RN: Weights, out: Floats) -> None:
-    for r in range(len(weights_RN)):
-        _fill_one(matches, first, weights_RN[r], out[r])
+def _iou(a: Floats, i: int, b: Floats, j: int, is_crowd: bool) -> float:
+    """IoU of two rows ``x, y, w, h`` in maskApi.c's order of operations; over ``a``'s own area if ``b`` is a crowd."""
+    width = min(a[i, 2] + a[i, 0], b[j, 2] + b[j, 0]) - max(a[i, 0], b[j, 0])
+    if width <= 0:
+        return 0.0
+    height = min(a[i, 3] + a[i, 1], b[j, 3] + b[j, 1]) - max(a[i, 1], b[j, 1])
+    if height <= 0:
+        return 0.0
+    shared = width * height
+    a_area = a[i, 2] * a[i, 3]
+    return shared / (a_area if is_crowd else a_area + b[j, 2] * b[j, 3] - shared)
 
 
-def fill_average_precisions(matches: Matches, first: int, weights_RN: Weights, out: Floats) -> None:
-    """Set ``out`` ``[R, T, K]`` to average precisions under each row of weights, on all cores.
+@compiled
+def fill_best_iou(begin: Ints, gt_begin: Ints, gt_end: Ints, dt_boxes: Floats, gt_boxes: Floats, out: Floats) -> None:
+    """Set ``out`` ``[D]`` to the largest IoU of each detection with a box of its cell, or 0."""
+    for cell in range(len(gt_begin)):
+        for d in range(begin[cell], begin[cell + 1]):
+            out[d] = 0.0
+            for g in range(gt_begin[cell], gt_end[cell]):
+                out[d] = max(out[d], _iou(dt_boxes, d, gt_boxes, g, False))
 
-    In Python threads, since the compiled loop releases the GIL. numba's own parallel loops would set OpenMP's number of
-    threads for the calling thread, and with it torch's: in a run, the forward passes behind them rounded otherwise.
+
+@compiled
+def fill_repeats(begin: Ints, boxes: Floats, min_iou: float, out: Bools) -> None:
+    """Set ``out`` ``[D]`` to whether a box has this IoU with an earlier one of its cell, or is the same."""
+    for cell in range(len(begin) - 1):
+        for d in range(begin[cell], begin[cell + 1]):
+            out[d] = False
+            for e in range(begin[cell], d):
+                if _iou(boxes, d, boxes, e, False) >= min_iou or (boxes[d] == boxes[e]).all():
+                    out[d] = True
+                    break
+
+
+@compiled
+def match_cells(
+    begin: Ints, gt_begin: Ints, gt_end: Ints, dt_boxes: Floats, gt_boxes: Floats, crowd: Bools, gt_ignored: Bools,
+    thresholds: Floats,
+) -> Index:  # fmt: skip
+    """Match detections with the ground truth of their cell, best score first.
+
+    Detections of a cell stand by falling score from ``begin`` ``[C + 1]`` on; its ground truth between ``gt_begin`` and
+    ``gt_end`` ``[C]``, what counts before what is ignored. A crowd may be matched again and again, by the share of a
+    detection inside it.
+
+    Returns:
+        ``[T, D]`` the row of the ground truth that each detection takes, -1 for none.
     """
-    num = max(1, min(len(weights_RN), os.cpu_count() or 1))
-    ends = [len(weights_RN) * part // num for part in range(num + 1)]
-    with ThreadPoolExecutor(num) as pool:
-        parts = [slice(*ends_of) for ends_of in pairwise(ends)]
-        done = [pool.submit(_fill_some, matches, first, weights_RN[part], out[part]) for part in parts]
-        for one in done:
-            one.result()
+    gt_of_dt = np.full((len(thresholds), len(dt_boxes)), -1, np.int32)
+    for cell in range(len(gt_begin)):
+        first, last = gt_begin[cell], gt_end[cell]
+        iou, taken = np.empty(last - first), np.zeros((len(thresholds), last - first), np.bool_)
+        for d in range(begin[cell], begin[cell + 1]):
+            for g in range(first, last):
+                iou[g - first] = _iou(dt_boxes, d, gt_boxes, g, bool(crowd[g]))
+            for t in range(len(thresholds)):
+                best, best_iou = -1, min(thresholds[t], 1 - 1e-10)
+                for g in range(first, last):
+                    if taken[t, g - first] and not crowd[g]:
+                        continue
+                    if best >= 0 and gt_ignored[g] and not gt_ignored[best]:
+                        break  # it has one that counts, and from here on all are ignored
+                    if iou[g - first] >= best_iou:  # of equal ones the last
+                        best, best_iou = g, iou[g - first]
+                if best >= 0:
+                    gt_of_dt[t, d] = best
+                    taken[t, best - first] = True
+    return gt_of_dt
+
+
+@compiled
+def classify_errors(
+    begin: Ints, gt_begin: Ints, dt_boxes: Floats, dt_category: Ints, gt_boxes: Floats, gt_category: Ints,
+    used: Bools, overlap: tuple[float, float],
+) -> tuple[Ints, Ints]:  # fmt: skip
+    """Return which error each detection is, if it is a false positive, and the ground truth that it means.
+
+    Detections and ground truth, without crowds, of each image begin at ``begin`` and ``gt_begin`` ``[N + 1]``. ``used``
+    ``[G]``: a detection has matched it; ``overlap``: IoU of a match, and IoU up to which there is background only.
+
+    Returns:
+        ``[D]`` kinds; ``[D]`` the row that a localisation or class error means, -1 for all others.
+    """
+    kind, meant = np.empty(len(dt_boxes), np.int64), np.full(len(dt_boxes), -1, np.int64)
+    for image in range(len(begin) - 1):
+        for d in range(begin[image], begin[image + 1]):
+            same, other, taken, same_gt, other_gt = 0.0, 0.0, 0.0, -1, -1  # the largest IoU with each, and where
+            for g in range(gt_begin[image], gt_begin[image + 1]):
+                iou = _iou(dt_boxes, d, gt_boxes, g, False)
+                if gt_category[g] != dt_category[d]:
+                    if iou > other:
+                        other, other_gt = iou, g
+                    continue
+                if iou > same:
+                    same, same_gt = iou, g
+                if used[g]:
+                    taken = max(taken, iou)
+            kind[d] = _kind(same, other, taken, overlap)
+            meant[d] = same_gt if kind[d] == LOCALISATION else other_gt if kind[d] == CLASSIFICATION else -1
+    return kind, meant
+
+
+@compiled
+def _kind(same: float, other: float, taken: float, overlap: tuple[float, float]) -> int:
+    """Return an error by the largest IoU with its own category, with others, and with what another detection has."""
+    match, ground = overlap
+    if ground <= same <= match:
+        return LOCALISATION
+    if other >= match:
+        return CLASSIFICATION
+    if taken >= match:
+        return DUPLICATE
+    return BACKGROUND if max(same, other) <= ground else BOTH

@@ -7,8 +7,7 @@ Legend of shapes: ``N`` images, ``K`` categories, ``G`` ground-truth boxes, ``D`
 """
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +25,7 @@ from coordexp.detection.boxes import (
 )
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
-
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches
+from coordexp.detection.matches import Index, Matches
 
 _T = TypeVar("_T", bound=np.generic)
 _NO_MATCH = -1
@@ -60,47 +57,45 @@ class Pairs:
 class Matcher:
     """Ground truth and detections of the same images, sorted into cells once.
 
+    Within a cell detections stand by falling score, which is the order in which they choose; equal scores keep the
+    order of the file. Arrays whose names begin with ``_dt`` are in this order of cells.
+
     Attributes:
-        truth: the ground truth.
-        detections: in its images.
+        truth: of the images to look at; those without boxes count too.
+        detections: in these images only.
         image_ids: ``[N]`` ascending.
         category_ids: ``[K]`` ascending.
+        num_gt: ground-truth boxes, crowds left out.
     """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
-        """Sort the boxes into cells.
-
-        Args:
-            truth: of the images to look at; those without boxes count too.
-            detections: in these images only.
-        """
+        """Sort the boxes into cells."""
         self.truth = truth
         self.detections = detections
         self.image_ids: Ints = np.array(sorted(truth.sizes_px), np.int64)
         self.category_ids: Ints = np.array(sorted(truth.categories), np.int64)
+        self.num_gt = int(np.count_nonzero(~truth.is_crowd))
         self._gt_cell = self._cells(truth.image_ids, truth.category_ids)
         cell = self._cells(detections.image_ids, detections.category_ids)
         self._dt_order = np.lexsort((-detections.scores, cell))
         self._dt_cell = cell[self._dt_order]
         self._dt_boxes = np.ascontiguousarray(detections.boxes_px_xywh[self._dt_order])
-        self._set_exemptions()
-
-    def _set_exemptions(self) -> None:
-        """Find the detections that LVIS does not count: in a cell nobody looked at, or unmatched in an open one."""
-        federated = self.truth.federated
-        if federated is None:
-            self._is_unjudged = self._is_exempt = np.zeros(len(self._dt_cell), np.bool_)
-            return
-        negative, not_exhaustive = (self._cells(*pairs.T) for pairs in (federated.negative, federated.not_exhaustive))
-        self._is_unjudged = ~np.isin(self._dt_cell, np.concatenate([self._gt_cell, negative]))
-        self._is_exempt = self._is_unjudged | np.isin(self._dt_cell, not_exhaustive)
+        # [C + 1] where the detections of each cell begin, and [D] the place of each within its cell.
+        self._begin = np.append(np.flatnonzero(np.diff(self._dt_cell, prepend=-1)), len(cell))
+        self._dt_rank = np.arange(len(cell)) - np.repeat(self._begin[:-1], np.diff(self._begin))
+        # LVIS does not count detections in a cell nobody looked at, nor unmatched ones in one not annotated in full.
+        self._dt_unjudged = self._dt_exempt = np.zeros(len(cell), np.bool_)
+        if (federated := truth.federated) is not None:
+            negative, open_ = (self._cells(*pairs.T) for pairs in (federated.negative, federated.not_exhaustive))
+            self._dt_unjudged = ~np.isin(self._dt_cell, np.concatenate([self._gt_cell, negative]))
+            self._dt_exempt = self._dt_unjudged | np.isin(self._dt_cell, open_)
 
     @property
     def num_images(self) -> int:
         """``N``."""
         return len(self.image_ids)
 
-    def matches(self, area: str = "all", *, max_detections: int | None = MAX_DETECTIONS) -> "Matches":
+    def matches(self, area: str = "all", *, max_detections: int | None = MAX_DETECTIONS) -> Matches:
         """Match at COCO's ten thresholds, as COCOeval does, or LVISEval on LVIS's ground truth.
 
         Args:
@@ -109,19 +104,17 @@ class Matcher:
             max_detections: how many of a category in an image are looked at, best first; None for all. LVIS has
                 another limit, 300 of all categories together in an image, and None lifts it too.
         """
-        from coordexp.detection.kernels import Matches  # here: numba takes half a second
-
         low, high = AREA_RANGES_PX2[area]
         gt_ignored = self.truth.is_crowd | (self.truth.areas_px2 < low) | (self.truth.areas_px2 > high)
         matched, gt_order = self._match(gt_ignored, IOU_THRESHOLDS)
         dt_area = self._dt_boxes[:, 2] * self._dt_boxes[:, 3]
-        outside = (dt_area < low) | (dt_area > high) | self._is_exempt
+        outside = (dt_area < low) | (dt_area > high) | self._dt_exempt
         is_matched = matched != _NO_MATCH
-        is_ignored = np.where(is_matched, np.append(gt_ignored[gt_order], False)[matched], outside)  # -1 is the last
+        # -1, no match, reads the entry that is appended.
+        is_ignored = np.where(is_matched, np.append(gt_ignored[gt_order], False)[matched], outside)
         bit = (1 << np.arange(len(IOU_THRESHOLDS), dtype=np.uint16))[:, None]
 
-        rank = self._rank()
-        counts = self._is_looked_at(rank, max_detections)
+        counts = self._is_looked_at(max_detections)
         category, image = np.divmod(self._dt_cell[counts], self.num_images)
         gt_cells, gt_count = np.unique(self._gt_cell[~gt_ignored], return_counts=True)
         gt_category, gt_image = np.divmod(gt_cells, self.num_images)
@@ -130,7 +123,7 @@ class Matcher:
             num_categories=len(self.category_ids),
             category=category,
             image=image,
-            rank=rank[counts],
+            rank=self._dt_rank[counts],
             score=self.detections.scores[self._dt_order][counts],
             hit=np.bitwise_or.reduce(bit * (is_matched & ~is_ignored), axis=0)[counts],
             ignored=np.bitwise_or.reduce(bit * is_ignored, axis=0)[counts],
@@ -139,35 +132,13 @@ class Matcher:
             gt_count=gt_count,
         )
 
-    def _is_looked_at(self, rank: Ints, max_detections: int | None) -> Bools:
-        """Return ``[D]`` which detections in order of cells count, by their rank in their cell."""
-        if max_detections is None:
-            return ~self._is_unjudged
-        if self.truth.federated is None:
-            return rank < max_detections
-        image = self.detections.image_ids
-        order = np.lexsort((-self.detections.scores, image))
-        in_image = np.empty_like(order)
-        in_image[order] = np.arange(len(order)) - np.searchsorted(image[order], image[order], side="left")
-        return ~self._is_unjudged & (in_image[self._dt_order] < LVIS_MAX_DETECTIONS)
-
     def looked_at(self) -> Bools:
         """Return ``[D]`` which detections AP counts: no more than 100 of a category in an image, or LVIS's 300."""
-        return self._in_file_order(self._is_looked_at(self._rank(), MAX_DETECTIONS))
-
-    def _rank(self) -> Ints:
-        """Return ``[D]`` the place within its cell of each detection, in order of cells."""
-        begin = self._begin
-        return np.arange(begin[-1]) - np.repeat(begin[:-1], np.diff(begin))
-
-    @cached_property
-    def _begin(self) -> Ints:
-        """``[C + 1]`` where the detections of each cell begin, in order of cells."""
-        return np.append(np.flatnonzero(np.diff(self._dt_cell, prepend=-1)), len(self._dt_cell))
+        return self._in_file_order(self._is_looked_at(MAX_DETECTIONS))
 
     def repeats(self, min_iou: float) -> Bools:
         """Return ``[D]`` which detections repeat one with a better score of their category in their image."""
-        from coordexp.detection.pair_kernels import fill_repeats
+        from coordexp.detection.kernels import fill_repeats  # here, as below: numba takes half a second
 
         found = np.zeros(len(self._dt_cell), np.bool_)
         fill_repeats(self._begin, self._dt_boxes, min_iou, found)
@@ -180,24 +151,18 @@ class Matcher:
         least ``min_iou``. Equal scores go in the order of the detections; of equal IoUs the last box is taken.
         """
         (matched,), gt_order = self._match(self.truth.is_crowd, np.array([min_iou]))
-        gt_of_dt = self._in_file_order(np.append(gt_order, _NO_MATCH)[matched])  # -1 is the last entry
+        gt_of_dt = self._in_file_order(np.append(gt_order, _NO_MATCH)[matched])
         on_crowd = np.append(self.truth.is_crowd, False)[gt_of_dt]
         gt_of_dt[on_crowd] = _NO_MATCH
         paired = gt_of_dt != _NO_MATCH
-        ignored = on_crowd | (self._in_file_order(self._is_exempt) & ~paired)
+        ignored = on_crowd | (self._in_file_order(self._dt_exempt) & ~paired)
         overlap = np.zeros(len(gt_of_dt))
-        true = self.truth.boxes_px_xywh[gt_of_dt[paired]]
-        overlap[paired] = iou(self.detections.boxes_px_xywh[paired], true)
+        overlap[paired] = iou(self.detections.boxes_px_xywh[paired], self.truth.boxes_px_xywh[gt_of_dt[paired]])
         return Pairs(gt_of_dt, overlap, ignored, self.num_gt)
-
-    @cached_property
-    def num_gt(self) -> int:
-        """Number of ground-truth boxes, crowds left out."""
-        return int(np.count_nonzero(~self.truth.is_crowd))
 
     def best_iou(self) -> Floats:
         """Return for each detection ``[D]`` its largest IoU with a box of its category that is not a crowd, or 0."""
-        from coordexp.detection.pair_kernels import fill_best_iou
+        from coordexp.detection.kernels import fill_best_iou
 
         gt = np.flatnonzero(~self.truth.is_crowd)
         gt = gt[np.argsort(self._gt_cell[gt], kind="stable")]
@@ -205,16 +170,17 @@ class Matcher:
         fill_best_iou(*self._cell_bounds(gt), self._dt_boxes, self.truth.boxes_px_xywh[gt], best)
         return self._in_file_order(best)
 
-    def _match(self, gt_ignored: Bools, thresholds: Floats) -> tuple[NDArray[np.int32], Ints]:
+    def _match(self, gt_ignored: Bools, thresholds: Floats) -> tuple[Index, Ints]:
         """Match in order of cells.
 
         Returns:
-            ``[T, D]`` the ground truth that each detection takes, -1 for none, and ``[G]`` the rows of the file that
-            stand in its order.
+            ``[T, D]`` the ground truth that each detection takes, as a place in ``[G]`` the second array, which has
+            rows of the file; -1 for none.
         """
-        from coordexp.detection.pair_kernels import match_cells
+        from coordexp.detection.kernels import match_cells
 
-        order = np.lexsort((gt_ignored, self._gt_cell))  # within a cell, ground truth that counts comes first
+        # By cell, and within one what counts before what is ignored: COCO takes the latter only in want of the former.
+        order = np.lexsort((gt_ignored, self._gt_cell))
         matched = match_cells(
             *self._cell_bounds(order),
             self._dt_boxes,
@@ -225,13 +191,23 @@ class Matcher:
         )
         return matched, order
 
+    def _is_looked_at(self, max_detections: int | None) -> Bools:
+        if max_detections is None:
+            return ~self._dt_unjudged
+        if self.truth.federated is None:
+            return self._dt_rank < max_detections
+        image = self.detections.image_ids
+        order = np.lexsort((-self.detections.scores, image))
+        in_image = np.empty_like(order)
+        in_image[order] = np.arange(len(order)) - np.searchsorted(image[order], image[order], side="left")
+        return ~self._dt_unjudged & (in_image[self._dt_order] < LVIS_MAX_DETECTIONS)
+
     def _cell_bounds(self, gt_order: Ints) -> tuple[Ints, Ints, Ints]:
         """Return where the detections of each cell begin, and where its ground truth begins and ends."""
         cells, gt_cells = self._dt_cell[self._begin[:-1]], self._gt_cell[gt_order]
         return self._begin, np.searchsorted(gt_cells, cells), np.searchsorted(gt_cells, cells, side="right")
 
     def _in_file_order(self, values: NDArray[_T]) -> NDArray[_T]:
-        """Return ``[D]`` what is given in order of cells in the order of the file."""
         found = np.empty_like(values)
         found[self._dt_order] = values
         return found

@@ -217,7 +217,6 @@ def description(study: Study, *, page: str) -> str:
 
 
 def _metric_part(name: str) -> str:
-    """Return a group's name as MLflow accepts it in the name of a metric."""
     return _NOT_IN_NAMES.sub("_", name)
 
 

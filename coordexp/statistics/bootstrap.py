@@ -6,28 +6,21 @@ Legend of shapes: ``N`` images, ``R`` resamples.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from coordexp.detection.average_precision import (
-    AVERAGE_PRECISIONS,
-    AveragePrecision,
-    mean_precisions,
-    unit_weights,
-)
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, mean_precisions, unit_weights
 from coordexp.detection.boxes import Floats
 from coordexp.detection.detections import Detections, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.detection.matches import Matches
 from coordexp.detection.matching import Matcher
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import estimate, p_of_zero
 from coordexp.statistics.rarity import FEWEST_IMAGES, corrected, images_a_category
 from coordexp.statistics.resampling import OnProgress, blocks_of, check_plan, image_weights
 from coordexp.statistics.results import BootstrapReport, Difference
-
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches
 
 FilePath = str | Path
 K = TypeVar("K")
@@ -91,15 +84,8 @@ def read_matches(
     metric: str,
     image_ids: Collection[int] | None = None,
     on_progress: OnProgress | None = None,
-) -> "dict[K, Matches]":
+) -> dict[K, Matches]:
     """Match files of detections to one annotation file, in the area range of a metric.
-
-    Args:
-        annotations_json: ground truth in COCO format.
-        files: files of detections in COCO's results format, by any key.
-        metric: a key of :data:`~coordexp.detection.average_precision.AVERAGE_PRECISIONS`.
-        image_ids: only these images; None for all.
-        on_progress: called after each file, with no draw done.
 
     Raises:
         DataError: if a file or an entry is malformed, or an image id is unknown.
@@ -125,21 +111,9 @@ def read_matches(
 
 
 def resampled(
-    matches: "Mapping[K, Matches]",
-    metric: str,
-    *,
-    resamples: int,
-    seed: int,
-    on_progress: OnProgress | None = None,
+    matches: Mapping[K, Matches], metric: str, *, resamples: int, seed: int, on_progress: OnProgress | None = None
 ) -> dict[K, Drawn]:
     """Evaluate files of the same images as they are and on the same resamples of them.
-
-    Args:
-        matches: from :func:`read_matches`, by any key.
-        metric: the metric they were matched for.
-        resamples: ``R``.
-        seed: of the resamples.
-        on_progress: called with the number of resamples done and their total.
 
     Returns:
         A value and its draws for each file, corrected where categories are in few images; NaN where no image with

@@ -4,13 +4,14 @@ Several readings of the same runs are compared at once: files of equal bytes are
 distinct pair of them is tested once. Legend of shapes: ``R`` resamples, ``S`` seeds.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from coordexp.detection.matches import Matches
 from coordexp.files import sha256_of_files
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, known_metric, read_matches, resampled
 from coordexp.statistics.intervals import estimate
@@ -20,9 +21,6 @@ from coordexp.statistics.rarity import images_a_category
 from coordexp.statistics.resampling import OnProgress, check_plan, swapped_images
 from coordexp.statistics.results import Comparison, PairResult
 from coordexp.statistics.seeds import difference_parts, group_part, total
-
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches
 
 N = TypeVar("N", bound=str)
 Files = Mapping[str, Mapping[int, FilePath]]
@@ -60,8 +58,15 @@ def compare(
         DataError: if a file or an entry is malformed, or an image id is unknown.
         ComparisonError: if there is nothing to compare, or nothing to resample.
     """
-    plan = _Plan(metric=metric, resamples=resamples, seed=seed)
-    return _compared(annotations_json, {"": detections}, plan, image_ids=image_ids, on_progress=on_progress)[""]
+    return compare_readings(
+        annotations_json,
+        {"": detections},
+        metric=metric,
+        resamples=resamples,
+        seed=seed,
+        image_ids=image_ids,
+        on_progress=on_progress,
+    )[""]
 
 
 def compare_readings(
@@ -72,6 +77,7 @@ def compare_readings(
     resamples: int = 2000,
     seed: int = 0,
     families: Mapping[str, str] | None = None,
+    image_ids: Collection[int] | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[N, Comparison]:
     """Compare the same groups as read in several ways, each way for itself, as :func:`compare` does.
@@ -79,50 +85,20 @@ def compare_readings(
     Args:
         annotations_json: ground truth in COCO format.
         readings: name of the reading -> group -> training seed -> detections.
-        metric: AP, AP50, AP75, AP_small, AP_medium or AP_large.
-        resamples: as of :func:`compare`.
+        metric: as of :func:`compare`, and so are all others, and the errors.
+        resamples: of the bootstrap.
         seed: of the draws.
         families: by group; equal numbers of groups of two families are not the same seed. None: all are of one.
+        image_ids: only these images.
         on_progress: called with the number of draws done and their total.
 
     Returns:
         A comparison by the name of its reading; the p-values of each are corrected for its own pairs.
-
-    Raises:
-        DataError: as :func:`compare`.
-        ComparisonError: as :func:`compare`.
     """
-    plan = _Plan(metric=metric, resamples=resamples, seed=seed, families=families or {})
-    return _compared(annotations_json, readings, plan, image_ids=None, on_progress=on_progress)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    metric: str
-    resamples: int
-    seed: int
-    families: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    def paired(self, a: str, b: str) -> bool:
-        """Return whether equal numbers of two groups are the same seed."""
-        return self.families.get(a) == self.families.get(b)
-
-
-_Twins = tuple[tuple[str, str], ...]
-"""The files of two groups by the hashes of their bytes, one pair for each seed that is compared."""
-
-
-def _compared(
-    annotations_json: FilePath,
-    readings: Mapping[N, Files],
-    plan: _Plan,
-    *,
-    image_ids: Collection[int] | None,
-    on_progress: OnProgress | None,
-) -> dict[N, Comparison]:
     for detections in readings.values():
         check_groups(detections)
-    check_plan(resamples=plan.resamples, seed=plan.seed)
+    check_plan(resamples=resamples, seed=seed)
+    plan, which = _Plan(metric, resamples, seed, families or {}), known_metric(metric)
     paths = {Path(path) for files in readings.values() for seeds in files.values() for path in seeds.values()}
     # What is no file keeps its name, by which its reader complains of it.
     there = [path for path in sorted(paths) if path.is_file()]
@@ -132,25 +108,32 @@ def _compared(
         for name, files in readings.items()
     }
     files_of = {content: path for path, content in reversed(hashes.items())}
-    matches = read_matches(annotations_json, files_of, metric=plan.metric, image_ids=image_ids, on_progress=on_progress)
+    matches = read_matches(annotations_json, files_of, metric=metric, image_ids=image_ids, on_progress=on_progress)
+    truth = next(iter(matches.values()))
     tests = dict.fromkeys(twins for files in contents.values() for twins in _couples(files, plan).values())
     share = partial(_share, on_progress, parts=1 + len(tests))
-    drawn = resampled(matches, plan.metric, resamples=plan.resamples, seed=plan.seed, on_progress=share(part=0))
-    p_swap = _swap_tests(matches, list(tests), plan, share)
-    truth = next(iter(matches.values()))
+    drawn = resampled(matches, metric, resamples=resamples, seed=seed, on_progress=share(part=0))
+    draws, p_swap = swapped_images(truth.num_images, resamples=resamples, seed=seed), dict[_Twins, float]()
+    for part, twins in enumerate(tests, start=1):
+        pairs = [(matches[a], matches[b]) for a, b in twins]
+        p_swap[twins] = swap_test(pairs, which, draws, on_progress=share(part=part))
     return {name: _comparison(files, drawn, p_swap, plan, truth=truth) for name, files in contents.items()}
 
 
-def _swap_tests(
-    matches: "Mapping[str, Matches]", tests: Sequence[_Twins], plan: _Plan, share: Callable[..., OnProgress | None]
-) -> dict[_Twins, float]:
-    """Test pairs of groups on the same draws."""
-    num_images, metric = next(iter(matches.values())).num_images, known_metric(plan.metric)
-    draws = swapped_images(num_images, resamples=plan.resamples, seed=plan.seed)
-    return {
-        twins: swap_test([(matches[a], matches[b]) for a, b in twins], metric, draws, on_progress=share(part=part))
-        for part, twins in enumerate(tests, start=1)
-    }
+@dataclass(frozen=True)
+class _Plan:
+    metric: str
+    resamples: int
+    seed: int
+    families: Mapping[str, str]
+
+    def paired(self, a: str, b: str) -> bool:
+        """Return whether equal numbers of two groups are the same seed."""
+        return self.families.get(a) == self.families.get(b)
+
+
+_Twins = tuple[tuple[str, str], ...]
+"""The files of two groups by the hashes of their bytes, one pair for each seed that is compared."""
 
 
 def _couples(contents: _Contents, plan: _Plan) -> dict[tuple[str, str], _Twins]:
@@ -165,7 +148,7 @@ def _couples(contents: _Contents, plan: _Plan) -> dict[tuple[str, str], _Twins]:
 
 
 def _comparison(
-    contents: _Contents, drawn: Mapping[str, Drawn], p_swap: Mapping[_Twins, float], plan: _Plan, *, truth: "Matches"
+    contents: _Contents, drawn: Mapping[str, Drawn], p_swap: Mapping[_Twins, float], plan: _Plan, *, truth: Matches
 ) -> Comparison:
     runs = {group: {number: drawn[found] for number, found in seeds.items()} for group, seeds in contents.items()}
     pairs = [

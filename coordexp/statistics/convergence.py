@@ -184,8 +184,8 @@ def steps_to(steps: Floats, curves: Floats, goals: Floats) -> Floats:
         goals: ``[R]``.
 
     Returns:
-        ``[R]``; the first step where a curve starts at its goal, ``inf`` where it never gets there,
-        NaN where there is no goal, because it is not above 0.
+        ``[R]``; the first step where a curve starts at its goal, ``inf`` where it never gets there, NaN where there is
+        no goal, because it is not above 0.
     """
     above = curves >= goals[:, None]
     after = above.argmax(axis=1)
@@ -199,7 +199,6 @@ def steps_to(steps: Floats, curves: Floats, goals: Floats) -> Floats:
 
 
 def _minus(a: Floats, b: Floats) -> Floats:
-    """Subtract; where both never get there, the difference is unknown."""
     both = np.isinf(a) & np.isinf(b)
     return np.where(both, np.nan, np.where(both, 0.0, a) - np.where(both, 0.0, b))
 

@@ -52,17 +52,13 @@ def decompose(
     truth = read_ground_truth(Path(annotations_json))
     if truth.is_crowd.all():
         raise ComparisonError(f"{truth.path}: AP50 is undefined, because no object there counts for it")
-    files: dict[tuple[str, int], Decomposed] = {}
-    for group, seeds in detections.items():
-        for number, path in sorted(seeds.items()):
-            files[group, number] = Decomposed(truth, read_detections(Path(path), truth))
-            if on_progress is not None:
-                on_progress(0, 1)
-    weights = image_weights(len(truth.sizes_px), resamples=resamples, seed=seed)
+    paths = {(group, number): seeds[number] for group, seeds in detections.items() for number in sorted(seeds)}
+    files = {run: Decomposed(truth, read_detections(Path(path), truth)) for run, path in paths.items()}
     draws = {run: np.full((resamples, len(MEASURES)), np.nan) for run in files}
-    for block in blocks_of(resamples, on_progress):
-        for run, file in files.items():
-            if len(truth.sizes_px) >= FEWEST_IMAGES:
+    if len(truth.sizes_px) >= FEWEST_IMAGES:
+        weights = image_weights(len(truth.sizes_px), resamples=resamples, seed=seed)
+        for block in blocks_of(resamples, on_progress):
+            for run, file in files.items():
                 draws[run][block] = file.measure(weights[block])
     drawn: _ByMeasure = {group: [{} for _ in MEASURES] for group in detections}
     for (group, number), file in files.items():

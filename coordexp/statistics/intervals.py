@@ -55,9 +55,7 @@ def p_of_zero(value: float, draws: Floats) -> float:
 
     It is below 5 % where the interval leaves 0 out, and 1 where nothing ever differs or nothing is known.
 
-    Args:
-        value: on the data as they are.
-        draws: ``[R]`` the same on resamples, NaN left out.
+    NaN among the draws is left out.
     """
     defined = draws[~np.isnan(draws)]
     if not len(defined) or (abs(value) < TIE and bool(np.all(np.abs(defined) < TIE))):
@@ -73,9 +71,7 @@ def p_of_zero(value: float, draws: Floats) -> float:
 def student_quantile(probability: float, freedom: float) -> float:
     """Return the quantile of Student's t, also for a broken number of degrees of freedom.
 
-    Args:
-        probability: between 0 and 1.
-        freedom: degrees of freedom, at least 0.5; ``inf`` gives the normal quantile.
+    Infinite freedom gives the normal quantile.
     """
     if math.isinf(freedom):
         return _NORMAL.inv_cdf(probability)

@@ -13,25 +13,22 @@ Legend of shapes: ``N`` images, ``K`` categories, ``R`` draws, ``S`` pairs of se
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.detection.average_precision import AveragePrecision, mean_precisions
 from coordexp.detection.boxes import Bools, Floats
+from coordexp.detection.matches import Matches
 from coordexp.statistics.intervals import TIE
 from coordexp.statistics.resampling import OnProgress
-
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches
 
 _ROUND, _ENOUGH_AS_FAR = 250, 100
 _PROBES, _CLEARLY, _LEAST_ERROR = 31, 10.0, 1e-9
 
 
 def swap_test(
-    pairs: "Sequence[tuple[Matches, Matches]]",
+    pairs: Sequence[tuple[Matches, Matches]],
     metric: AveragePrecision,
     draws_RN: NDArray[np.uint8],
     *,
@@ -89,10 +86,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def pooled(a: "Matches", b: "Matches") -> "Matches":
+def pooled(a: Matches, b: Matches) -> Matches:
     """Put the detections of two checkpoints on the same images into one order of score, equal scores by image."""
-    from coordexp.detection.kernels import Matches  # here: numba takes half a second
-
     categories = np.arange(len(a.start) - 1)
     num_gt = np.diff(np.append(0, np.cumsum(a.gt_count))[a.gt_start])
     with_gt = np.flatnonzero(num_gt)
@@ -111,13 +106,10 @@ def pooled(a: "Matches", b: "Matches") -> "Matches":
     )
 
 
-def swapped_differences(pools: "Sequence[Matches]", metric: AveragePrecision, draws_RN: NDArray[np.uint8]) -> Floats:
-    """Return ``[R]`` mean differences, first minus second, after the groups have changed places in some images.
+def swapped_differences(pools: Sequence[Matches], metric: AveragePrecision, draws_RN: NDArray[np.uint8]) -> Floats:
+    """Return ``[R]`` mean differences, first minus second, after the groups have changed places where a draw has 1.
 
-    Args:
-        pools: one for each pair of checkpoints.
-        metric: what to count.
-        draws_RN: 1 where the groups change places.
+    There is one pool for each pair of checkpoints.
     """
     of_first = np.stack([1 - draws_RN, draws_RN], axis=2).reshape(len(draws_RN), -1).astype(np.uint16)
     first, second = (np.pad(weights, ((0, 0), (0, 1)), constant_values=1) for weights in (of_first, 1 - of_first))
@@ -125,7 +117,7 @@ def swapped_differences(pools: "Sequence[Matches]", metric: AveragePrecision, dr
     return np.mean(found, axis=0)
 
 
-def swap_slopes(pool: "Matches", metric: AveragePrecision) -> Floats:
+def swap_slopes(pool: Matches, metric: AveragePrecision) -> Floats:
     """Return ``[N]`` by how much each image carries the difference of the groups, to first order.
 
     With ``x`` of 1 for an image as it is and -1 for one that is swapped, the difference is about ``slopes @ x``. It is

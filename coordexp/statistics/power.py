@@ -58,7 +58,11 @@ def detectable(image_std: float, seed_std: float | None, num_seeds: int, *, inte
         raise ComparisonError(f"seed_std needs two seeds or more and a value >= 0, got {seed_std} of {num_seeds} seeds")
     if not (math.isfinite(interaction_std) and interaction_std >= 0):
         raise ComparisonError(f"interaction_std needs a value >= 0, got {interaction_std}")
-    return AGREEMENT * _found_with_power(image_std**2, seed_std**2, interaction_std**2, num_seeds)
+    freedom = num_seeds - 1
+    # The root of an estimated variance is too small on average.
+    bias = math.sqrt(2 / freedom) * math.exp(math.lgamma(num_seeds / 2) - math.lgamma(freedom / 2))
+    seeds = max((seed_std / bias) ** 2, interaction_std**2)
+    return AGREEMENT * _smallest(image_std**2, seeds, interaction_std**2, num_seeds)
 
 
 def planned_detectable(num_images: int, num_seeds: int) -> float:
@@ -68,10 +72,6 @@ def planned_detectable(num_images: int, num_seeds: int) -> float:
     (:data:`PLANNED_IMAGE_STD` over the root of the number of images, :data:`PLANNED_OWN_SHARE` of it in each seed by
     itself), and that seeds move a paired difference by :data:`PLANNED_SEED_STD` besides. Both vary by a factor of two
     between experiments: say "roughly". With one seed it is about checkpoints.
-
-    Args:
-        num_images: images of the evaluation split.
-        num_seeds: seeds of each group.
 
     Raises:
         ComparisonError: if either is below 1.
@@ -86,13 +86,6 @@ def planned_detectable(num_images: int, num_seeds: int) -> float:
     return AGREEMENT * _smallest(images, own + PLANNED_SEED_STD**2 / num_seeds, own, num_seeds)
 
 
-def _found_with_power(images: float, seeds: float, interaction: float, num_seeds: int) -> float:
-    """Correct the estimated variance of the seeds, whose root is too small on average, and ask :func:`_smallest`."""
-    freedom = num_seeds - 1
-    bias = math.sqrt(2 / freedom) * math.exp(math.lgamma(num_seeds / 2) - math.lgamma(freedom / 2))
-    return _smallest(images, max(seeds / bias**2, interaction), interaction, num_seeds)
-
-
 def _smallest(images: float, seeds: float, interaction: float, num_seeds: int) -> float:
     """Return the difference found with a probability of 80 %, from variances of the mean over seeds.
 
@@ -103,14 +96,8 @@ def _smallest(images: float, seeds: float, interaction: float, num_seeds: int) -
 
     freedom, spread = num_seeds - 1, math.sqrt(images + seeds - interaction)
     shown = seeds * chdtri(freedom, 1 - _NODES) / freedom
-    factor = np.array(
-        [
-            student_quantile(
-                1 - ALPHA / 2, degrees_of_freedom(images, [(float(one), num_seeds)], interaction_variance=interaction)
-            )
-            for one in shown
-        ]
-    )
+    freedoms = [degrees_of_freedom(images, [(s, num_seeds)], interaction_variance=interaction) for s in shown.tolist()]
+    factor = np.array([student_quantile(1 - ALPHA / 2, found) for found in freedoms])
     to_pass = factor * np.sqrt(images + interaction + shown)
     if spread == 0:
         return 0.0

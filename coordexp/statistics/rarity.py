@@ -6,14 +6,10 @@ hold, which a correction of bias takes for a bias. So where categories are in fe
 value and spread out. How far is measured: ``tests/benchmarks/calibrate_images.py``, docs/STATISTICS.md.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from coordexp.detection.boxes import Floats
-
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches
+from coordexp.detection.matches import Matches
 
 FEW_IMAGES = 20.0
 """Images that a category is in, below which draws are moved; with more, they are taken as they are."""
@@ -24,12 +20,8 @@ FEWEST_IMAGES = 6
 _WIDER_FROM, _WIDER_BY = 0.13, 0.55
 
 
-def images_a_category(matches: "Matches") -> float:
-    """Return in how many images a category is: the harmonic mean over the categories that are in any.
-
-    Args:
-        matches: of any file of detections; the objects that count are those of its area range.
-    """
+def images_a_category(matches: Matches) -> float:
+    """Return in how many images a category is: the harmonic mean over the categories that are in any, by any file."""
     images = np.diff(matches.gt_start)
     return float(1 / np.mean(1 / images[images > 0]))
 
@@ -42,13 +34,7 @@ def widening(images: float) -> float:
 def corrected(value: float, draws: Floats, images: float) -> Floats:
     """Return draws of a mean over categories, for an interval of it on other samples of as many images.
 
-    Args:
-        value: on the images as they are.
-        draws: ``[R]`` on resampled images; NaN where undefined.
-        images: what :func:`images_a_category` returns.
-
-    Returns:
-        ``[R]`` the draws themselves where categories are in enough images; else with ``value`` as their mean, wider.
+    The draws ``[R]`` themselves where categories are in enough images; else with ``value`` as their mean, and wider.
     """
     if images >= FEW_IMAGES or np.isnan(draws).all():
         return draws

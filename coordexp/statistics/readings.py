@@ -33,12 +33,12 @@ def reading_sentence(readings: Mapping[ReadingName, Comparison]) -> str:
     The verdict is that of each group's own reading. It holds under another one if every pair of the best group comes
     out the same there: the same group significantly higher, or neither.
 
-    Args:
-        readings: comparisons of the same groups and seeds, the own reading among them.
-
-    Returns:
-        The sentence; "" where there is no pair.
+    The comparisons are of the same groups and seeds, the own reading among them; without pairs the sentence is "".
     """
+
+    def written(pair: PairResult) -> str:
+        return f"there {pair.a} - {pair.b} = {pair.difference.value:+.4f}, {p_is(pair.p_holm)}"
+
     own = readings["own"]
     if not own.pairs:
         return ""
@@ -50,7 +50,9 @@ def reading_sentence(readings: Mapping[ReadingName, Comparison]) -> str:
         for name in there
     }
     holds = [WORDS[name] for name in there if not changed[name]]
-    others = [f"{WORDS[name]} ({'; '.join(map(_written, pairs))})" for name, pairs in changed.items() if pairs]
+    others = [
+        f"{WORDS[name]} ({'; '.join(written(pair) for pair in pairs)})" for name, pairs in changed.items() if pairs
+    ]
     lacking = [WORDS[name] for name in READINGS if name not in readings]
     if others:
         sentence = f"It holds {_and(holds)}, but not {' nor '.join(others)}"
@@ -71,14 +73,9 @@ def _changed(own: Comparison, other: Comparison, couples: list[tuple[str, str]])
 
 
 def _outcome(pair: PairResult) -> str | None:
-    """Return the group that is significantly higher, or None."""
     if not pair.significant:
         return None
     return pair.a if pair.difference.value > 0 else pair.b
-
-
-def _written(pair: PairResult) -> str:
-    return f"there {pair.a} - {pair.b} = {pair.difference.value:+.4f}, {p_is(pair.p_holm)}"
 
 
 def _and(words: list[str]) -> str:

@@ -10,17 +10,12 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter, ValidationError
 
 from coordexp.errors import DataError
+from coordexp.files import first_problem
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its interval.
-
-    Attributes:
-        value: computed on the data as they are.
-        low: lower end of the interval.
-        high: upper end.
-    """
+    """A value, computed on the data as they are, with the ends of its interval."""
 
     value: float
     low: float | None = None
@@ -153,14 +148,7 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference with its interval and the p-value that belongs to it.
-
-    Attributes:
-        value: first minus second.
-        low: lower end of the interval.
-        high: upper end.
-        p: two-sided.
-    """
+    """First minus second with its interval, and the two-sided p-value that belongs to it."""
 
     value: float
     low: float | None
@@ -175,13 +163,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class BootstrapReport:
-    """Groups of one file each on the same images.
-
-    Attributes:
-        ap: metric by group.
-        interval: its interval by group.
-        difference: ``(a, b)`` -> ``a - b``, every pair in both orders.
-    """
+    """Groups of one file each: metric and its interval by group, and ``(a, b)`` -> ``a - b``, pairs in both orders."""
 
     ap: Mapping[str, float]
     interval: Mapping[str, tuple[float | None, float | None]]
@@ -256,6 +238,4 @@ def from_json(text: str | bytes) -> Comparison:
     try:
         return _COMPARISON.validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the text"
-        raise DataError(f"not a stored comparison: {where}: {first['msg']}") from None
+        raise DataError(f"not a stored comparison: {first_problem(error)}") from None

@@ -75,12 +75,9 @@ def group_part(runs: Mapping[int, Drawn]) -> Part:
 
 
 def difference_parts(a: Mapping[int, Drawn], b: Mapping[int, Drawn], *, paired: bool = True) -> list[Part]:
-    """Return ``a - b``: one part over the seeds both groups have, paired; else a part for each group.
+    """Return ``a - b``, runs by seed: one part over the seeds both groups have, paired; else a part for each group.
 
-    Args:
-        a: a group's runs by seed.
-        b: another's.
-        paired: whether equal numbers are the same seed.
+    Not ``paired``: equal numbers are not the same seed.
     """
     common = [seed for seed in a if paired and seed in b]
     if not common:
@@ -93,9 +90,7 @@ def difference_parts(a: Mapping[int, Drawn], b: Mapping[int, Drawn], *, paired: 
 def total(parts: Sequence[Part], *, seed: int) -> Total:
     """Add parts up and resample their seeds.
 
-    Args:
-        parts: one for a group or a paired difference; two for groups without common seeds, drawn independently.
-        seed: of the resamples.
+    There are one for a group or a paired difference, two for groups without common seeds, drawn independently.
     """
     value = float(sum(part.values.mean() for part in parts))
     over_images = np.sum([part.draws.mean(axis=1) for part in parts], axis=0)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from coordexp.statistics.intervals import ALPHA
-from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Estimate, PairResult
 
 LEARNED = 0.01
@@ -16,8 +15,7 @@ class Wording:
     """How a sentence calls what is compared.
 
     Attributes:
-        one: stands before the name of a group with one seed.
-        many: stands before the name of one with several.
+        one: stands before the name of a group with one seed; ``many`` before one with several.
         between: stands before names of which no difference can be shown.
         scope: what a difference of single seeds is about.
         nothing: begins the sentence where all of them are below :data:`LEARNED`.
@@ -71,7 +69,7 @@ def verdict(comparison: Comparison, words: Wording = RUNS) -> str:
     )
     if open_:
         names = " or ".join(pair.b for pair in open_)
-        sentence += f", but no difference from {names} can be shown ({_all_open(open_, len(comparison.pairs))})"
+        sentence += f", but no difference from {names} can be shown ({_all_open(open_)})"
     return f"{sentence}{_scope(ours, words)}."
 
 
@@ -119,12 +117,7 @@ def has_learned(comparison: Comparison, *groups: str) -> bool:
 
 
 def open_reason(pair: PairResult, num_pairs: int) -> str:
-    """Return why two groups are not told apart although the interval leaves 0 out; "" where that is not so.
-
-    Args:
-        pair: the pair.
-        num_pairs: pairs of the whole comparison.
-    """
+    """Return why one of so many pairs is not told apart although the interval leaves 0 out; "" where that is not so."""
     if pair.significant or not pair.difference.excludes_zero:
         return ""
     if pair.p_swap >= ALPHA:
@@ -155,8 +148,8 @@ def _contradiction(comparison: Comparison, above: list[PairResult], words: Wordi
 
 def _nothing(comparison: Comparison, pairs: list[PairResult], words: Wording) -> str:
     """Say that the best group does not differ significantly from any other."""
-    between, found = _between(comparison, pairs, words), _all_open(pairs, len(comparison.pairs))
-    return f"No difference of {comparison.metric} can be shown {between}: {found}{_coarse(comparison)}"
+    between, found = _between(comparison, pairs, words), _all_open(pairs)
+    return f"No difference of {comparison.metric} can be shown {between}: {found}"
 
 
 def _between(comparison: Comparison, pairs: list[PairResult], words: Wording) -> str:
@@ -165,17 +158,6 @@ def _between(comparison: Comparison, pairs: list[PairResult], words: Wording) ->
         return f"between {pairs[0].a}, the highest, and {' or '.join(names)}"
     kind = words.between if _one_seed(pairs) else ""
     return f"between {kind}{', '.join([pairs[0].a, *names[:-1]])} and {names[-1]}"
-
-
-def _coarse(comparison: Comparison) -> str:
-    """Say so where the resamples are too few for any difference to become significant."""
-    num_pairs = len(comparison.pairs)
-    if 2 * num_pairs / (comparison.resamples + 1) < ALPHA:
-        return ""
-    return (
-        f"; {comparison.resamples} resamples are too few to tell any of {num_pairs} pairs apart, "
-        f"take {enough_resamples(num_pairs)}"
-    )
 
 
 def _above(beaten: list[PairResult]) -> str:
@@ -190,23 +172,12 @@ def _above(beaten: list[PairResult]) -> str:
     )
 
 
-def _all_open(pairs: list[PairResult], num_pairs: int) -> str:
+def _all_open(pairs: list[PairResult]) -> str:
     """Give the numbers of every pair, or of many those of the nearest."""
-    if len(pairs) <= _MAX_NAMED:
-        return "; ".join(_open(pair) for pair in pairs) + _although(pairs, num_pairs)
     nearest = sorted(pairs, key=lambda pair: abs(pair.difference.value))[:_MAX_NAMED]
-    more = f"; {len(pairs) - _MAX_NAMED} more in the table"
-    return "; ".join(_open(pair) for pair in nearest) + more + _although(nearest, num_pairs)
-
-
-def _although(pairs: list[PairResult], num_pairs: int) -> str:
-    """Explain intervals that leave 0 out beside differences that cannot be shown, once for all of them."""
-    reasons = {pair: reason for pair in pairs if (reason := open_reason(pair, num_pairs))}
-    if len(reasons) > 1:
-        return f"; an interval that leaves 0 out is of its pair alone, p is corrected for {num_pairs} pairs"
-    return "".join(
-        f"; the interval of {pair.a} - {pair.b} leaves 0 out, but {reason}" for pair, reason in reasons.items()
-    )
+    if len(pairs) <= _MAX_NAMED:
+        return "; ".join(map(_open, pairs))
+    return "; ".join([*map(_open, nearest), f"{len(pairs) - _MAX_NAMED} more in the table"])
 
 
 def _open(pair: PairResult) -> str:

@@ -14,15 +14,7 @@ NUM_SCORE_BINS = 10
 
 @dataclass(frozen=True)
 class ScoreBin:
-    """Detections with scores in ``[low, high)``, the last bin with its upper end.
-
-    Attributes:
-        low: lower end.
-        high: upper end.
-        count: detections.
-        mean_score: None without detections.
-        fraction_correct: share that is correct at IoU .5; None without detections.
-    """
+    """Detections with scores in ``[low, high)``, the last bin with its upper end; None: there are no detections."""
 
     low: float
     high: float
@@ -45,12 +37,7 @@ def score_bins(boxes: BoxEvaluation) -> tuple[ScoreBin, ...]:
 
 
 def bins_of(scores: Floats, correct: Bools) -> tuple[ScoreBin, ...]:
-    """Sort detections into 10 equal bins of their score; 1.0 falls into the last.
-
-    Args:
-        scores: ``[D]`` in [0, 1].
-        correct: ``[D]``.
-    """
+    """Sort detections ``[D]`` into 10 equal bins of their score in [0, 1]; 1.0 falls into the last."""
     index = np.clip((scores * NUM_SCORE_BINS).astype(np.int64), 0, NUM_SCORE_BINS - 1)
     counts = np.bincount(index, minlength=NUM_SCORE_BINS)
     score_sums = np.bincount(index, weights=scores, minlength=NUM_SCORE_BINS)
@@ -81,10 +68,6 @@ def calibration_error(bins: Sequence[ScoreBin]) -> float | None:
     return sum(gaps) / total if total else None
 
 
-def _calibration_error(boxes: BoxEvaluation) -> float | None:
-    return calibration_error(score_bins(boxes))
-
-
 METRICS = (
     DetectionMetric(
         Metric(
@@ -93,6 +76,6 @@ METRICS = (
             direction="lower",
             head="calibration error",
         ),
-        _calibration_error,
+        lambda boxes: calibration_error(score_bins(boxes)),
     ),
 )

@@ -4,7 +4,7 @@ The distance from ``AP_constant_score`` to ``AP_oracle_score`` is what ranking c
 score wins.
 """
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, tied_precision, unit_weights
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, tied_precision
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
 from coordexp.metrics import Metric
 
@@ -14,8 +14,7 @@ def _oracle_score(boxes: BoxEvaluation) -> float | None:
 
     It is the AP that these boxes would have if better boxes always came first. Crowds do not count as ground truth.
     """
-    table = PrecisionTable.of(boxes.oracle_matches, unit_weights(len(boxes.truth.sizes_px)))
-    return table.average_precision(AVERAGE_PRECISIONS["AP"])
+    return PrecisionTable.of(boxes.oracle_matches).average_precision(AVERAGE_PRECISIONS["AP"])
 
 
 def _constant_score(boxes: BoxEvaluation) -> float | None:
@@ -23,23 +22,20 @@ def _constant_score(boxes: BoxEvaluation) -> float | None:
     return tied_precision(boxes.oracle_matches)
 
 
-METRICS = (
-    DetectionMetric(
-        Metric(
+METRICS = tuple(
+    DetectionMetric(Metric(name, words, direction="higher", head=head), value)
+    for name, words, head, value in (
+        (
             "AP_oracle_score",
             "AP if each score were the box's best IoU: what perfect ranking would give",
-            direction="higher",
-            head="AP, ideal scores",
+            "AP, ideal scores",
+            _oracle_score,
         ),
-        _oracle_score,
-    ),
-    DetectionMetric(
-        Metric(
+        (
             "AP_constant_score",
             "AP if all scores were equal: what the boxes give without any ranking",
-            direction="higher",
-            head="AP, equal scores",
+            "AP, equal scores",
+            _constant_score,
         ),
-        _constant_score,
-    ),
+    )
 )

@@ -61,11 +61,8 @@ class Look:
 class Chart:
     """A chart with its caption.
 
-    Attributes:
-        title: what it shows.
-        draw: draws on empty axes; None: there is nothing to draw yet.
-        note: how to read it, or "".
-        height: in pixels, axes included.
+    ``draw`` draws on empty axes, and is None where there is nothing to draw yet; ``note`` says how to read it; the
+    height is that with axes, in pixels.
     """
 
     title: str
@@ -79,10 +76,8 @@ class Line:
     """One line of a chart.
 
     Attributes:
-        label: its name.
         group: number of the group, which decides its look; None: neutral ink.
-        points: ``(x, y)`` in order of x.
-        band: ``(x, low, high)``, shaded; empty for none.
+        points: ``(x, y)`` in order of x; ``band`` is ``(x, low, high)``, shaded.
         marked: whether its points are marked; a single one always is.
         style: what matplotlib's ``plot`` shall do otherwise.
     """

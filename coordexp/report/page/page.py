@@ -130,7 +130,6 @@ def _numbers(verdict: str, brief: str) -> str:
 
 
 def _unbroken(text: str) -> str:
-    """Keep a number and its sign of percent on one line."""
     return text.replace(" %", "\u00a0%")
 
 

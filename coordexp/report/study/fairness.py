@@ -151,7 +151,6 @@ def _fingerprint_of(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
 
 
 def _factor(runs: Sequence[RunData], artifacts: Artifacts) -> tuple[str, ...]:
-    """Return the factors the runs' experiments declared."""
     found = [value_at(artifacts.config(run), "ablation.factor") for run in runs]
     keys = dict.fromkeys(str(key) for factor in found if isinstance(factor, list) for key in factor)
     return tuple(keys) or Ablation().factor

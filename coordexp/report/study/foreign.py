@@ -68,7 +68,9 @@ def foreign_rows(
     rows: list[RunData] = []
     for group, several in files.items():
         for seed, results in enumerate(several):
-            run = _row(group, seed, results, truth, frame=frames.get(group, Frame()), folder=scratch / str(len(rows)))
+            run = _row(
+                group, seed, results, truth, frame=frames.get(group, Frame()), folder=scratch / f"foreign-{len(rows)}"
+            )
             found = run.foreign
             assert found is not None
             remarks = (*found.remarks, unpaired) if unpaired and not rows else found.remarks

@@ -34,11 +34,8 @@ class GalleryImage:
     """One picture.
 
     Attributes:
-        image_id: COCO's id.
-        width: of the original, in pixels; boxes are in its pixels.
-        height: of the original.
+        width: of the original, in pixels, in which boxes are too.
         picture: the picture as a data URI, or "" where the file is not on this machine.
-        truth: ground-truth boxes.
         boxes: detections by group, highest score first.
         overlap: how well each group's boxes overlap the ground truth, see
             :func:`coordexp.detection.matching.overlap_scores`.
@@ -78,14 +75,12 @@ def make_gallery(
     found = {group: read_detections(path, truth) for group, path in detections.items()}
     scores = {group: overlap_scores(truth, boxes) for group, boxes in found.items()}
     overlaps = {image_id: {group: scores[group][image_id] for group in found} for image_id in truth.sizes_px}
-    ranked = sorted(overlaps, key=lambda image_id: (-_spread(overlaps[image_id]), image_id))
+    ranked = sorted(
+        overlaps, key=lambda image_id: (min(overlaps[image_id].values()) - max(overlaps[image_id].values()), image_id)
+    )
     return tuple(
         _gallery_image(image_id, truth, found, overlaps[image_id], images.get(image_id)) for image_id in ranked[:count]
     )
-
-
-def _spread(overlap: Mapping[str, float]) -> float:
-    return max(overlap.values()) - min(overlap.values())
 
 
 def _gallery_image(
@@ -95,23 +90,13 @@ def _gallery_image(
     overlap: Mapping[str, float],
     path: Path | None,
 ) -> GalleryImage:
-    picture, (width, height) = _picture(path)
-    size = truth.sizes_px[image_id] or (width, height)
+    picture, size = _picture(path)
     own = truth.on_images([image_id])
+    width, height = truth.sizes_px[image_id] or size
     objects = zip(own.boxes_px_xywh.tolist(), own.category_ids.tolist(), own.is_crowd.tolist(), strict=True)
-    return GalleryImage(
-        image_id=image_id,
-        width=size[0],
-        height=size[1],
-        picture=picture,
-        truth=tuple(
-            GalleryBox((x, y, w, h), truth.categories[category_id])
-            for (x, y, w, h), category_id, is_crowd in objects
-            if not is_crowd
-        ),
-        boxes={group: _detected(boxes.on_images([image_id]), truth.categories) for group, boxes in found.items()},
-        overlap=dict(overlap),
-    )
+    boxes = tuple(GalleryBox((x, y, w, h), truth.categories[key]) for (x, y, w, h), key, crowd in objects if not crowd)
+    drawn = {group: _detected(boxes.on_images([image_id]), truth.categories) for group, boxes in found.items()}
+    return GalleryImage(image_id, width, height, picture, boxes, drawn, dict(overlap))
 
 
 def _detected(boxes: Detections, names: Mapping[int, str]) -> tuple[GalleryBox, ...]:

@@ -178,7 +178,6 @@ class _StudyMaker:
         )
 
     def _progress(self, what: str) -> Callable[[int, int], None]:
-        """Return what reports the progress of one part."""
         return lambda done, total: self._on_progress(what, done, total) if self._on_progress is not None else None
 
     @property
@@ -229,11 +228,10 @@ class _StudyMaker:
     def _detections(self) -> dict[str, dict[int, Path]]:
         found: dict[str, dict[int, Path]] = {}
         for run in self._finished:
-            path = self._artifacts.file(run, final_detections(run))
-            if path is None:
-                self._missing.append(f"{run.name}: its detections are neither in its directory nor in MLflow.")
-            else:
+            if (path := self._artifacts.file(run, final_detections(run))) is not None:
                 found.setdefault(run.group, {})[run.seed] = path
+            else:
+                self._missing.append(f"{run.name}: its detections are neither in its directory nor in MLflow.")
         return found
 
     def _readings(self, annotations: Path, own: _Detections) -> dict[ReadingName, Comparison]:
@@ -252,35 +250,32 @@ class _StudyMaker:
 
     def _find_cautions(self, truth: GroundTruth, own: _Detections) -> Iterator[str]:
         """Yield what may decide a comparison beside the detectors: images left out, the order of equal scores."""
-        runs = {
-            run.group if len(own[run.group]) == 1 else run.name: run
-            for run in self._finished
-            if run.seed in own.get(run.group, {})
-        }
+        runs = {run.name: run for run in self._finished if run.seed in own.get(run.group, {})}
+        names = {run.name: run.group if len(own[run.group]) == 1 else run.name for run in runs.values()}
         files = {name: read_detections(own[run.group][run.seed], truth) for name, run in runs.items()}
         images = {name: np.unique(found.image_ids) for name, found in files.items()}
         num, parts = len(truth.sizes_px), list[str]()
         for name, run in runs.items():
+            if run.foreign is None and most_are_equal(files[name].scores):
+                yield (
+                    f"Most scores of {names[name]} are equal, so that its AP depends on the order in which its boxes "
+                    "are written: a small difference may be that."
+                )
             others = [other for other in runs if runs[other].group != run.group]
             lacking = {other: len(np.setdiff1d(images[other], images[name])) for other in others}
             most = max(others, key=lambda other: lacking[other], default=name)
             if run.foreign is not None and lacking.get(most, 0) > max(2, _PART * num):
                 parts.append(
-                    f"{name} has no box on {lacking[most]} of {num} images, which {most} has: was it run on a part?"
+                    f"{names[name]} has no box on {lacking[most]} of {num} images, which {names[most]} has: was it run "
+                    "on a part?"
                 )
-            if run.foreign is None and most_are_equal(files[name].scores):
-                yield (
-                    f"Most scores of {name} are equal, so that its AP depends on the order in which its boxes are "
-                    "written: a small difference may be that."
-                )
-        if not parts:
-            return
-        common = functools.reduce(np.intersect1d, images.values()).tolist()
-        tables = {name: BoxEvaluation(truth, found).table_on_images(common) for name, found in files.items()}
-        values = {name: table.average_precision(AVERAGE_PRECISIONS["AP"]) for name, table in tables.items()}
-        known = ", ".join(f"{name} {value:.4f}" for name, value in values.items() if value is not None)
-        on_common = f"On the {len(common)} images where all have boxes, AP is {known}."
-        yield " ".join([*parts, on_common if known else "There is no image on which all have boxes."])
+        if parts:
+            common = functools.reduce(np.intersect1d, images.values()).tolist()
+            tables = {name: BoxEvaluation(truth, found).table_on_images(common) for name, found in files.items()}
+            values = {names[k]: table.average_precision(AVERAGE_PRECISIONS["AP"]) for k, table in tables.items()}
+            known = ", ".join(f"{name} {value:.4f}" for name, value in values.items() if value is not None)
+            on_common = f"On the {len(common)} images where all have boxes, AP is {known}."
+            yield " ".join([*parts, on_common if known else "There is no image on which all have boxes."])
 
     def _other_readings(self, own: _Detections) -> dict[ReadingName, dict[str, dict[int, Path]]]:
         compared = [run for run in self._finished if run.seed in own.get(run.group, {})]
@@ -297,11 +292,9 @@ class _StudyMaker:
                     f"{decoding} decoding and {boxes} boxes."
                 )
                 continue
-            by_group: dict[str, dict[int, Path]] = {}
             for run in compared:
                 if (path := files[run.name]) is not None:
-                    by_group.setdefault(run.group, {})[run.seed] = path
-            found[name] = by_group
+                    found.setdefault(name, {}).setdefault(run.group, {})[run.seed] = path
         return found
 
     def _compared(
@@ -432,13 +425,11 @@ class _StudyMaker:
 
     def _subset(self) -> list[int]:
         """Return the images that are evaluated during training, which are the same in all runs."""
-        for run in self._finished:
-            for evaluation in self._artifacts.evaluations(run).values():
-                if evaluation.objects.is_file():
-                    return image_ids_of(evaluation.objects)
-        raise DataError(
-            "no evaluation during training has left its objects.jsonl, which names the images of the subset"
-        )
+        evaluations = (at for run in self._finished for at in self._artifacts.evaluations(run).values())
+        path = next((at.objects for at in evaluations if at.objects.is_file()), None)
+        if path is None:
+            raise DataError("no evaluation during training has left its objects.jsonl, which names the subset's images")
+        return image_ids_of(path)
 
     def _gallery(self, annotations: Path, detections: _Detections) -> tuple[GalleryImage, ...]:
         self._progress("drawing images")(0, 1)
@@ -453,8 +444,8 @@ class _StudyMaker:
         return found
 
     def _curves(self, annotations: Path) -> tuple[EdgeDistributions, ...]:
-        finished = [run for run in self._finished if run.foreign is None]
-        curves, missing = group_curves(finished, annotations, artifacts=self._artifacts, cache=self._cache)
+        trained = [run for run in self._finished if run.foreign is None]
+        curves, missing = group_curves(trained, annotations, artifacts=self._artifacts, cache=self._cache)
         self._missing += missing
         return curves
 

@@ -1,4 +1,4 @@
-"""The response of AP to the searched weights: a panel for each of them; of two, all trials in their plane as well."""
+"""The response of AP to the searched weights: a panel for each of them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,25 +33,16 @@ def write_response(
         output: an existing directory.
     """
     seen = [trial for trial in trials if trial.ap is not None]
-    num = len(space) + (len(space) == 2)
     with figure_style():
-        figure = new_figure(300 * num + 230, 360)
+        figure = new_figure(300 * len(space) + 230, 360)
         figure.suptitle(f"{name}: AP on the tuning split", fontsize=12, color=INK)
-        panels = figure.subplots(1, num, squeeze=False)[0]
-        for axes, (key, parameter) in zip(panels, space.items(), strict=False):
+        panels = figure.subplots(1, len(space), squeeze=False)[0]
+        for axes, (key, parameter) in zip(panels, space.items(), strict=True):
             _curve(axes, key, seen, ranked, joined=len(space) == 1)
             axes.set_xscale(parameter.scale)
             _name(axes.xaxis, key, parameter)
         panels[0].set_ylabel("AP, constrained decoding")
         panels[0].legend(fontsize=9)
-        if len(space) == 2:
-            _plane(panels[-1], list(space), seen, ranked)
-            for set_scale, axis, (key, parameter) in zip(
-                (panels[-1].set_xscale, panels[-1].set_yscale), (panels[-1].xaxis, panels[-1].yaxis), space.items(),
-                strict=True,
-            ):  # fmt: skip
-                set_scale(parameter.scale)
-                _name(axis, key, parameter)
         for axes in panels if not seen else ():
             axes.text(0.5, 0.5, "no AP yet", ha="center", va="center", transform=axes.transAxes, color=SOFT)
         figure.patch.set_facecolor(PAPER)
@@ -73,19 +64,6 @@ def _curve(axes: "Axes", key: str, seen: Sequence[TrialResult], ranked: Sequence
             at = [winner.point[key]], [winner.mean]
             axes.errorbar(*at, yerr=winner.spread, fmt="D", color=_CHOSEN, capsize=4, label=label)
     axes.grid(visible=True)
-
-
-def _plane(axes: "Axes", keys: Sequence[str], seen: Sequence[TrialResult], ranked: Sequence[Winner]) -> None:
-    """Draw the trials at their two weights, the higher the AP the stronger; a cross was stopped early."""
-    most = max((trial.ap or 0.0 for trial in seen), default=0.0) or 1.0
-    for trial in seen:
-        marker = "o" if trial.state == "finished" else "x"
-        style = {"color": _FINISHED, "alpha": 0.15 + 0.85 * max(trial.ap or 0.0, 0.0) / most, "markersize": 11}
-        axes.plot(*([trial.point[key]] for key in keys), marker, **style)
-    if ranked:
-        at = ([ranked[0].point[key]] for key in keys)
-        axes.plot(*at, "D", markersize=15, markerfacecolor="none", markeredgecolor=_CHOSEN, label="chosen")
-        axes.legend(fontsize=9)
 
 
 def _name(axis: "Axis", key: str, parameter: Parameter) -> None:

@@ -223,5 +223,4 @@ def _number(value: float | None) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Return a path as it would be typed here."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

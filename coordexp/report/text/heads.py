@@ -53,6 +53,12 @@ _FAMILIES: Mapping[str, tuple[str, str]] = {
         "share found, at IoU .50, of the objects with that place in the order in which objects are written, from the "
         "top of the image",
     ),
+    "AP cut": ("AP cut", "AP with each answer cut at the first object that repeats an earlier one exactly"),
+    "repeats, ": (
+        "repeats",
+        "share of objects that repeat an earlier one of their answer: same description, same bins",
+    ),
+    "in a row, ": ("in a row", "most repeats in a row in one answer"),
     "steps to ": ("steps to … %", "steps until AP on the subset reaches that part of the best group's last one"),
     "tokens per object": ("tokens per object", "generated tokens, malformed ones too, over well-formed objects"),
     "seconds per object": ("seconds per object", "time of generation, all workers at once, over well-formed objects"),

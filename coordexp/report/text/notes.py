@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from pathlib import Path
 from statistics import fmean
 from urllib.parse import quote
@@ -21,20 +22,23 @@ CLIPPING_DIFFERS = 0.25  # of the steps, between two groups
 
 def summary(data: ExperimentData) -> str:
     """Return how many groups, seeds and runs there are and where they stand."""
+
+    def num(count: int, what: str) -> str:
+        return f"{count} {what}{'' if count == 1 else 's'}"
+
     given = sum(run.foreign is not None for run in data.runs)
-    files = f"{given} {'file' if given == 1 else 'files'} of detections"
+    files = f"{num(given, 'file')} of detections"
     if not data.trained:
-        return f"{len(data.groups)} {'detector' if len(data.groups) == 1 else 'detectors'}, {files}"
-    states = [run.state for run in data.trained]
-    running = [run for run in data.trained if run.state == "running"]
-    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states) if state != "running"]
-    if running:
-        counts.insert(0, f"{len(running)} running ({', '.join(state_text(run).partition(', ')[2] for run in running)})")
+        return f"{num(len(data.groups), 'detector')}, {files}"
+    states = Counter(run.state for run in data.trained)
+    counts = [f"{count} {state}" for state, count in states.items() if state != "running"]
+    if states["running"]:
+        where = (state_text(run).partition(", ")[2] for run in data.trained if run.state == "running")
+        counts.insert(0, f"{states['running']} running ({', '.join(where)})")
     seeds = sorted({run.seed for run in data.trained})
-    groups, runs = len(by_group(data.trained)), len(states)
     return (
-        f"{groups} {'group' if groups == 1 else 'groups'} x {'seed' if len(seeds) == 1 else 'seeds'} "
-        f"{', '.join(map(str, seeds))}; {runs} {'run' if runs == 1 else 'runs'}: {', '.join(counts)}"
+        f"{num(len(by_group(data.trained)), 'group')} x {'seed' if len(seeds) == 1 else 'seeds'} "
+        f"{', '.join(map(str, seeds))}; {num(len(data.trained), 'run')}: {', '.join(counts)}"
         + (f"; {files}" if given else "")
     )
 
@@ -134,15 +138,15 @@ def _ui(data: ExperimentData) -> str:
 
 
 def _recompute(data: ExperimentData, run: RunData) -> str:
-    detections = final_detections(run)
-    place = f"{run.name}/{detections.name}" if run.foreign is None else str(run.foreign.detections)
-    download = python_command(
-        "-m", "mlflow", "artifacts", "download", "--run-id", run.run_id, "--artifact-path", detections,
-        "--dst-path", run.name,
-    )  # fmt: skip
-    lines = (
-        [] if run.foreign is not None else [f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} {download}"]
-    )
+    lines: list[str] = []
+    detections, place = final_detections(run), str(run.foreign.detections) if run.foreign else ""
+    if run.foreign is None:
+        place = f"{run.name}/{detections.name}"
+        download = python_command(
+            "-m", "mlflow", "artifacts", "download", "--run-id", run.run_id, "--artifact-path", detections,
+            "--dst-path", run.name,
+        )  # fmt: skip
+        lines.append(f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} {download}")
     truth = _annotations(data, run)
     if truth.endswith(".gz"):  # which neither judge unpacks
         packed, truth = truth, f"{run.name}/annotations.json"

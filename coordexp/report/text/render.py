@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 
 from rich.console import Console
@@ -13,7 +13,6 @@ from rich.text import Text
 from tabulate import LATEX_ESCAPE_RULES, tabulate
 
 from coordexp.detection.metrics import detection_metrics
-from coordexp.files import JsonValue
 from coordexp.metrics import MetricName
 from coordexp.report.study.better_first import better_first
 from coordexp.report.study.data import ExperimentData, RunData
@@ -47,60 +46,56 @@ def print_report(study: Study, form: str, console: Console) -> None:
     console.print(text, end="", markup=False, highlight=False, soft_wrap=True, emoji=False)
 
 
+@dataclass(frozen=True)
+class _Section:
+    """A part of a report: sentences, tables, and the colour of a warning where it is one."""
+
+    title: str
+    lines: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    style: str = ""
+
+
+def _sections(study: Study) -> list[_Section]:
+    """Return what stands below the verdict, in the order in which people read it."""
+    found: list[_Section] = []
+    fairness = study.fairness
+    if fairness is not None and not fairness.comparable:
+        table = fairness_table(fairness, only_undeclared=True)
+        found.append(_Section(table.title, tables=[table], style="red"))
+    found.append(_Section("What is missing", study.missing, style="red"))
+    found.append(_Section(why_title(study), why_sentences(study)))
+    found += [_Section(table.title, tables=[table]) for table in all_tables(study)]
+    if fairness is not None:
+        found.append(_Section("Fairness", [fairness.sentence], style="" if fairness.comparable else "red"))
+    found.append(_Section("Notes", notes(study.data)))
+    return [section for section in found if section.lines or section.tables]
+
+
 def render_report(study: Study, console: Console) -> None:
     """Print the verdict, the tables, what to know about them, what is missing, and the next commands."""
-    study, data = better_first(study), study.data
-    console.print(Text.assemble("\n", (data.title, "bold"), f": {summary(data)}"))
+    study = better_first(study)
+    console.print(Text.assemble("\n", (study.data.title, "bold"), f": {summary(study.data)}"))
     if study.verdict:
         console.print(Text(f"\n{study.verdict}", "bold"))
-    _print_about(study, console)
-    undeclared = _undeclared(study)
-    if undeclared is not None:
-        console.print(Text(f"\n{undeclared.title}", "bold red"))
-        console.print(rich_table(undeclared, wrap=True))
-    for line in study.missing:
-        console.print(Text(f"• {line}", "red"))
-    if why := why_sentences(study):
-        console.print(f"\n{why_title(study)}:", highlight=False)
-        for line in why:
-            console.print(Text(f"• {line}"))
-    for table in all_tables(study):
-        _print_table(table, console)
-    console.print(f"\nWhat the heads and rows mean: {HEADS_PAGE}", highlight=False)
-    console.print()
-    if study.fairness is not None:
-        style = "" if study.fairness.comparable else "red"
-        console.print(Text(f"• {study.fairness.sentence}", style))
-    for note in notes(data):
-        console.print(Text(f"• {note}"))
-    for label, command in next_commands(data):
-        console.print(Text(f"\n{label}:"))
-        console.print(command, markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_about(study: Study, console: Console) -> None:
-    """Print what is compared, names and what they stand for beside each other."""
     grid = RichTable.grid(padding=(0, 2, 0, 0))
     for name, text in about_lines(study):
         grid.add_row(Text(name), Text(text))
     if grid.row_count:
         console.print(f"\n{ABOUT}:", grid, sep="\n", highlight=False)
-
-
-def _about_markdown(study: Study) -> list[str]:
-    parts = [f"- **{_plain(name)}**: {_plain(text)}" for name, text in about_lines(study)]
-    found = [f"## {ABOUT}", "\n".join(parts)] if parts else []
-    if (terms := terms_table(study.about)) is not None:
-        found += [f"### {terms.title}", markdown_table(terms), *map(_plain, terms.notes)]
-    return found
-
-
-def _print_table(table: Table, console: Console) -> None:
-    console.print(Text(f"\n{table.title}", "bold"))
-    for part in fitting_parts(table, console):
-        console.print(rich_table(part))
-    for note in table.notes:
-        console.print(Text(note, "dim"))
+    for section in _sections(study):
+        console.print(Text(f"\n{section.title}", f"bold {section.style}"))
+        for line in section.lines:
+            console.print(Text(f"• {line}", section.style))
+        for table in section.tables:
+            for part in [table] if section.style else fitting_parts(table, console):
+                console.print(rich_table(part, wrap=bool(section.style)))
+            for note in table.notes:
+                console.print(Text(note, "dim"))
+    console.print(f"\nWhat the heads and rows mean: {HEADS_PAGE}", highlight=False)
+    for label, command in next_commands(study.data):
+        console.print(Text(f"\n{label}:"))
+        console.print(command, markup=False, highlight=False, soft_wrap=True)
 
 
 def to_markdown(study: Study) -> str:
@@ -109,21 +104,18 @@ def to_markdown(study: Study) -> str:
     parts = [f"# {_plain(data.title)}", summary(data)]
     if study.verdict:
         parts.append(f"**{_plain(study.verdict)}**")
-    parts += _about_markdown(study)
-    undeclared = _undeclared(study)
-    if undeclared is not None:
-        parts += [f"## {undeclared.title}", markdown_table(undeclared)]
-    if study.missing:
-        parts += ["## What is missing", "\n".join(f"- {_plain(line)}" for line in study.missing)]
-    if why := why_sentences(study):
-        parts += [f"## {why_title(study)}", "\n".join(f"- {_plain(line)}" for line in why)]
-    for table in all_tables(study):
-        parts += [f"## {_plain(table.title)}", markdown_table(table), *map(_plain, table.notes)]
-    if study.fairness is not None:
-        parts += ["## Fairness", _plain(study.fairness.sentence)]
-        if study.fairness.rows:
+    if about := about_lines(study):
+        parts += [f"## {ABOUT}", "\n".join(f"- **{_plain(name)}**: {_plain(text)}" for name, text in about)]
+    if (terms := terms_table(study.about)) is not None:
+        parts += [f"### {terms.title}", markdown_table(terms), *map(_plain, terms.notes)]
+    for section in _sections(study):
+        parts.append(f"## {_plain(section.title)}")
+        if section.lines:
+            parts.append("\n".join(f"- {_plain(line)}" for line in section.lines))
+        for table in section.tables:
+            parts += [markdown_table(table), *map(_plain, table.notes)]
+        if section.title == "Fairness" and study.fairness is not None and study.fairness.rows:
             parts.append(markdown_table(fairness_table(study.fairness)))
-    parts += ["## Notes", "\n".join(f"- {_plain(note)}" for note in notes(data))]
     for label, command in next_commands(data):
         parts += [f"{_plain(label)}:", f"```\n{command}\n```"]
     return "\n\n".join(parts) + "\n"
@@ -135,24 +127,15 @@ def all_tables(study: Study) -> list[Table]:
     return [*study_tables(study), *why_tables(study), replace(headline, notes=bucket_notes(study)), *others]
 
 
-def fairness_table(fairness: Fairness) -> Table:
-    """Return what differs between the runs as a table."""
-    rows = [TableRow((row.key, row.word, *(value for _, value in row.values))) for row in fairness.rows]
-    return Table("What differs between runs", ("key", "declared", *fairness.checked), tuple(rows))
-
-
-def _undeclared(study: Study) -> Table | None:
-    """Return what differs outside the factor, which a reader has to know before any number."""
-    if study.fairness is None or study.fairness.comparable:
-        return None
-    whole = fairness_table(study.fairness)
-    rows = [row for row, found in zip(whole.rows, study.fairness.rows, strict=True) if not found.declared]
-    columns = [at for at, head in enumerate(whole.columns) if head != "declared"]
-    return Table(
-        "These runs differ in more than the declared factor",
-        tuple(whole.columns[at] for at in columns),
-        tuple(TableRow(tuple(row.cells[at] for at in columns)) for row in rows),
-    )
+def fairness_table(fairness: Fairness, *, only_undeclared: bool = False) -> Table:
+    """Return what differs between the runs as a table: all of it, or what a reader has to know before any number."""
+    rows = [
+        TableRow((row.key, row.word, *(value for _, value in row.values)))
+        for row in fairness.rows
+        if not (row.declared and only_undeclared)
+    ]
+    title = "These runs differ in more than the declared factor" if only_undeclared else "What differs between runs"
+    return Table(title, ("key", "declared", *fairness.checked), tuple(rows))
 
 
 def markdown_table(table: Table) -> str:
@@ -169,7 +152,6 @@ def _tabulated(table: Table, cells: Sequence[Sequence[str]], form: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Keep a name from being taken for markup."""
     return text.replace("<", "&lt;").replace("\n", " ")
 
 
@@ -304,9 +286,9 @@ def _comparison_lines(comparison: Comparison) -> Iterator[dict[str, _Cell]]:
         "resamples": comparison.resamples,
     }
     for group in comparison.groups:
-        yield common | {"kind": "group", "group": group} | _estimate(comparison.value[group])
+        yield common | {"kind": "group", "group": group} | asdict(comparison.value[group])
         for seed, estimate in comparison.value_by_seed[group].items():
-            yield common | {"kind": "seed", "group": group, "seed": seed} | _estimate(estimate)
+            yield common | {"kind": "seed", "group": group, "seed": seed} | asdict(estimate)
     for pair in comparison.pairs:
         tests: dict[str, _Cell] = {
             "p_swap": pair.p_swap,
@@ -316,12 +298,12 @@ def _comparison_lines(comparison: Comparison) -> Iterator[dict[str, _Cell]]:
             "seed_std": pair.seed_std,
             "detectable": pair.detectable,
         }
-        yield common | {"kind": "pair", "group": pair.a, "against": pair.b} | _estimate(pair.difference) | tests
+        yield common | {"kind": "pair", "group": pair.a, "against": pair.b} | asdict(pair.difference) | tests
 
 
 def _convergence_lines(convergence: Convergence) -> Iterator[dict[str, _Cell]]:
     def line(group: str, metric: str, estimate: Estimate | None, against: str | None = None) -> dict[str, _Cell]:
-        found = _estimate(estimate) if estimate is not None else {}
+        found = asdict(estimate) if estimate is not None else {}
         return {"kind": "convergence", "group": group, "against": against, "metric": metric} | found
 
     for group, points in convergence.curves.items():
@@ -344,14 +326,10 @@ def _decomposition_lines(found: Decomposition) -> Iterator[dict[str, _Cell]]:
     common: dict[str, _Cell] = {"kind": "decomposition", "resamples": found.resamples}
     for group, values in found.value.items():
         for name, estimate in values.items():
-            yield common | {"group": group, "metric": name} | _estimate(estimate)
+            yield common | {"group": group, "metric": name} | asdict(estimate)
     for pair in found.pairs:
         for name, estimate in pair.difference.items():
-            yield common | {"group": pair.a, "against": pair.b, "metric": name} | _estimate(estimate)
-
-
-def _estimate(estimate: Estimate) -> dict[str, _Cell]:
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+            yield common | {"group": pair.a, "against": pair.b, "metric": name} | asdict(estimate)
 
 
 def _means(runs: Sequence[RunData]) -> dict[str, float]:
@@ -359,17 +337,9 @@ def _means(runs: Sequence[RunData]) -> dict[str, float]:
     return {name: fmean(run.metrics[name] for run in runs if name in run.metrics) for name in names}
 
 
-def _run_json(run: RunData) -> dict[str, JsonValue]:
-    metrics: dict[str, JsonValue] = dict(run.metrics)
-    return {
-        "seed": run.seed,
-        "state": run.state,
-        "step": run.step,
-        "message": run.message,
-        "run_id": run.run_id,
-        "hardware": run.hardware,
-        "metrics": metrics,
-    }
+def _run_json(run: RunData) -> dict[str, object]:
+    names = ("seed", "state", "step", "message", "run_id", "hardware")
+    return {**{name: getattr(run, name) for name in names}, "metrics": dict(run.metrics)}
 
 
 def _fairness_json(study: Study) -> dict[str, object]:

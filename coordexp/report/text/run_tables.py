@@ -78,14 +78,11 @@ def answer_tables(data: ExperimentData) -> list[Table]:
             ("truncated_images", "answers", True), ("truncated_fraction", "share", False)
         ),
     }
-    if any(run.metrics.get(str(MetricName(decoding, "longest_repeat"))) for run in data.runs for decoding in DECODINGS):
+    if any(run.metrics.get(str(MetricName(way, "longest_repeat"))) for run in data.runs for way in DECODINGS):
+        aps = [(way, name, head) for way in DECODINGS for name, head in (("AP", "AP"), ("AP_cut", "AP cut"))]
         found["Objects that repeat an earlier one exactly, and AP with each answer cut at the first of them"] = [
             *both(("duplicate_rate", "repeats", False), ("longest_repeat", "in a row", True)),
-            *(
-                _own(f"{head}, {way}", name, way)
-                for way in DECODINGS
-                for name, head in (("AP", "AP"), ("AP_cut", "AP cut"))
-            ),
+            *(_own(f"{head}, {way}", name, way) for way, name, head in aps),
         ]
     always = list(found)[:2]
     tables = [
@@ -108,7 +105,6 @@ def quality_tables(data: ExperimentData) -> list[Table]:
     """Return what separates ranking from boxes, every metric that a run has but COCO's own AP; and F1 twice."""
     metrics = [metric.declared for metric in detection_metrics() if metric.declared.in_report]
     columns = [_own(m.column, m.name, is_count=m.is_count) for m in metrics if m.name not in AP_NAMES]
-    columns.append(_logged("repeated objects, share", MetricName("constrained", "duplicate_rate")))
     measured = _measured(data, columns)
     if not measured:
         return []
@@ -223,17 +219,14 @@ def _group_rows(
 
 
 def _measured(data: ExperimentData, columns: Sequence[NumberColumn]) -> list[NumberColumn]:
-    """Return the columns in which some run has a number."""
     return [column for column in columns if any(column.value(run) is not None for run in data.runs)]
 
 
 def _logged(head: str, name: MetricName | str, *, is_count: bool = False) -> NumberColumn:
-    """Return the column of a metric's last value."""
     return NumberColumn(head, partial(_last, str(name)), *([as_count] if is_count else []))
 
 
 def _own(head: str, metric: str, decoding: Decoding = "constrained", *, is_count: bool = False) -> NumberColumn:
-    """Return the column of a metric of each run's headline boxes."""
     return NumberColumn(head, partial(own_value, decoding, metric), *([as_count] if is_count else []))
 
 

@@ -8,6 +8,7 @@ from coordexp.report.text.tables import MINUS, UNDEFINED, Table, TableRow, inter
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 
 MAX_PAIRS = 4
+_NONE = Estimate(-1.0)
 _ERRORS_AND_BOXES = (AP50, *ERRORS, *OTHERS, CALIBRATION)
 _LOST = "what fixing one kind of error alone would give; repeated boxes, and calibration of the score"
 
@@ -16,7 +17,7 @@ def shown_pairs(found: Decomposition) -> list[PairParts]:
     """Return the pairs that tables and charts show: all, or where there are many those of the group highest in AP50."""
     if len(found.pairs) <= MAX_PAIRS:
         return list(found.pairs)
-    best = max(found.value, key=lambda group: _value(found, group, AP50.name))
+    best = max(found.value, key=lambda group: found.value[group].get(AP50.name, _NONE).value)
     return [pair for pair in found.pairs if best in (pair.a, pair.b)][: 2 * MAX_PAIRS]
 
 
@@ -46,7 +47,7 @@ def why_tables(study: Study) -> list[Table]:
 
 def _values(found: Decomposition, measures: Sequence[Measure]) -> tuple[TableRow, ...]:
     return tuple(
-        TableRow((m.head, *(_cell(values.get(m.name)) for values in found.value.values())))
+        TableRow((m.head, *(_value(values.get(m.name)) for values in found.value.values())))
         for m in measures
         if any(m.name in values for values in found.value.values())
     )
@@ -71,27 +72,21 @@ def _differences(found: Decomposition, pairs: Sequence[PairParts]) -> Table:
 
 
 def _sentence(pair: PairParts) -> str:
-    parts = [(m.head, pair.difference[m.name]) for m in ERRORS if m.name in pair.difference]
-    shown = sorted((p for p in parts if _is_shown(p[1])), key=lambda part: -abs(part[1].value))
-    whole = pair.difference.get(AP50.name)
-    lead = f"{pair.a} {MINUS} {pair.b}: AP50 {_signed(whole)}"
-    if not shown:
+    lead = f"{pair.a} {MINUS} {pair.b}: AP50 {_signed(pair.difference.get(AP50.name))}"
+    parts = [(m.head, pair.difference[m.name].value) for m in ERRORS if _is_shown(pair.difference.get(m.name, _NONE))]
+    parts.sort(key=lambda part: -abs(part[1]))
+    if not parts:
         return f"{lead}; that one kind of error costs either of them more cannot be shown."
-    return f"{lead}. {_losses(pair, shown)}"
+    losses = {
+        group: ", ".join(f"{abs(value):.3f} to {head}" for head, value in parts if value * sign > 0)
+        for group, sign in ((pair.a, 1), (pair.b, -1))
+    }
+    return f"{lead}. {'; '.join(f'{group} loses more: {own}' for group, own in losses.items() if own)}."
 
 
 def _is_shown(found: Estimate) -> bool:
     """Return whether the interval leaves 0 out, and the difference is one that three digits show."""
     return found.excludes_zero and abs(found.value) >= 5e-4
-
-
-def _losses(pair: PairParts, shown: Sequence[tuple[str, Estimate]]) -> str:
-    found: list[str] = []
-    for group, sign in ((pair.a, 1), (pair.b, -1)):
-        own = [f"{abs(part.value):.3f} to {head}" for head, part in shown if part.value * sign > 0]
-        if own:
-            found.append(f"{group} loses more: {', '.join(own)}")
-    return f"{'; '.join(found)}."
 
 
 def _signed(estimate: Estimate | None) -> str:
@@ -100,10 +95,5 @@ def _signed(estimate: Estimate | None) -> str:
     )
 
 
-def _cell(estimate: Estimate | None) -> str:
+def _value(estimate: Estimate | None) -> str:
     return UNDEFINED if estimate is None else written(estimate.value)
-
-
-def _value(found: Decomposition, group: str, name: str) -> float:
-    estimate = found.value[group].get(name)
-    return -1.0 if estimate is None else estimate.value

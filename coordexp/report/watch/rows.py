@@ -1,9 +1,9 @@
-"""What a watcher shows of each run, and arithmetic on it: how runs compare and how long the rest takes."""
+"""What a watcher shows of each run, and arithmetic on it: when it was seen, and how long the rest takes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import median
 
 from coordexp.report.study.data import State
 
@@ -103,21 +103,3 @@ def patience(times: Sequence[float], *, is_evaluating: bool) -> float:
     if not pauses:
         return _EVALUATING_SECONDS if is_evaluating else _STARTING_SECONDS
     return max(_EVALUATING_SECONDS if is_evaluating else _LEAST_SECONDS, 10 * median(pauses), 2 * max(pauses))
-
-
-def seconds_to_end(runs: Sequence[RunRow], now: float) -> float | None:
-    """Return roughly how long the rest takes with as many runs at once as there are now; None if nothing is known."""
-    running = [run for run in runs if run.state == "running"]
-    num_waiting = sum(run.state == "waiting" for run in runs)
-    left = [seconds for run in running if (seconds := run.time_left(now)) is not None]
-    if not running and not num_waiting:
-        return 0.0
-    whole = [run.seconds for run in runs if run.state == "finished" and run.seconds] or [
-        run.seconds_left * run.max_steps / (run.max_steps - run.step)
-        for run in runs
-        if run.seconds_left is not None and run.max_steps is not None and run.step < run.max_steps
-    ]
-    if len(left) < len(running) or (num_waiting and not whole):
-        return None
-    work = sum(left) + (num_waiting * fmean(whole) if num_waiting else 0.0)
-    return max([work / max(1, len(running)), *left])

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from statistics import fmean
 
 from rich.console import Console, Group, RenderableType
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from coordexp.errors import plain
 from coordexp.report.study.data import State
-from coordexp.report.watch.rows import RunRow, Snapshot, seconds_to_end
+from coordexp.report.watch.rows import RunRow, Snapshot
 
 _STYLES = {
     "running": "green", "starts": "green", "evaluates": "green", "stalled": "bold red", "failed": "red",
@@ -23,7 +22,6 @@ _STYLES = {
 }  # fmt: skip
 _BAR_CELLS = 12
 _MESSAGES = 4
-_LONGEST_SECONDS = 1e9  # beyond the calendar: such a row is damaged
 _HIDDEN_FIRST: tuple[State, ...] = ("finished", "waiting", "stopped", "failed", "running")
 _DROPPED = ("", "restarts", "img/s", "left/took", "seen")  # columns, in this order, where a terminal is narrow
 TERMINAL_SECONDS = 2.0
@@ -154,8 +152,7 @@ def _messages(runs: Sequence[RunRow], frame: Frame) -> list[Text]:
 def _footer(snapshot: Snapshot, frame: Frame) -> list[Text]:
     lines: list[Text] = []
     if snapshot.runs:
-        left = seconds_to_end(snapshot.runs, frame.now)
-        lines.append(Text("  ".join(filter(None, (_counts(snapshot.runs), _times(snapshot, left, frame.now))))))
+        lines.append(Text("  ".join(filter(None, (_counts(snapshot.runs), _elapsed(snapshot, frame.now))))))
     by_group: dict[str, list[float]] = {}
     for run in snapshot.runs:
         if run.ap is not None:
@@ -170,15 +167,10 @@ def _footer(snapshot: Snapshot, frame: Frame) -> list[Text]:
     return lines if frame.height is None else [_one_line(line, frame) for line in lines]
 
 
-def _times(snapshot: Snapshot, left: float | None, now: float) -> str:
+def _elapsed(snapshot: Snapshot, now: float) -> str:
     seen = [run.last_seen for run in snapshot.runs if run.last_seen is not None]
     until = max(seen) if snapshot.ended and seen else now
-    elapsed = f"elapsed {duration(until - snapshot.started)}" if snapshot.started and until >= snapshot.started else ""
-    if snapshot.ended or not left or left > _LONGEST_SECONDS:
-        return elapsed
-    end = datetime.fromtimestamp(now + left).astimezone()
-    day = "" if left < 43_200 else f"{end:%a }"
-    return f"{elapsed}  about {duration(left)} left, until {day}{end:%H:%M}"
+    return f"elapsed {duration(until - snapshot.started)}" if snapshot.started and until >= snapshot.started else ""
 
 
 def _counts(runs: Sequence[RunRow]) -> str:

@@ -16,7 +16,7 @@ from coordexp.detection.average_precision import AveragePrecision, mean_precisio
 from coordexp.detection.boxes import AREA_RANGES_PX2, IOU_THRESHOLDS, RECALL_LEVELS
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.kernels import Matches
+from coordexp.detection.matches import Matches
 from coordexp.detection.matching import Matcher
 
 SIZE = (200, 100)

@@ -5,15 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordexp.detection.average_precision import (
-    AVERAGE_PRECISIONS,
-    AveragePrecision,
-    PrecisionTable,
-    unit_weights,
-)
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, PrecisionTable, unit_weights
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.detection.kernels import Matches
+from coordexp.detection.matches import Matches
 from coordexp.detection.matching import Matcher, overlap_scores
 from tests.unit.detection.detection_support import (
     AREAS,

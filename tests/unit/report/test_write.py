@@ -10,7 +10,6 @@ from coordexp.report.study.study import Study
 from coordexp.report.write import (
     comparison_metrics,
     description,
-    metric_part,
     record_report,
     store_report,
     study_of,
@@ -86,7 +85,3 @@ def test_a_store_that_refuses_costs_no_report(paired: Study, paired_dir: Path, t
     assert "the report is not in MLflow: artifact file" in out.getvalue()
     several = dataclasses.replace(paired, data=dataclasses.replace(paired.data, parent_id=""))
     assert not record_report(several, [], artifacts)
-
-
-def test_names_of_groups_become_names_mlflow_takes() -> None:
-    assert [metric_part(name) for name in ("A", "B+gate", "one/A", "B<i>")] == ["A", "B_gate", "one_A", "B_i_"]

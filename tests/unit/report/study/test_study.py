@@ -1,17 +1,15 @@
 """Runs with files -> statistics, and what happens where files are missing or do not belong together."""
 
 import dataclasses
-import gc
 import io
 import json
 import math
 import re
 import shutil
-import sys
-import threading
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from coordexp.detection import evaluate_detections
@@ -123,21 +121,15 @@ def test_a_broken_file_costs_its_part_and_not_the_report(store: Path) -> None:
     assert found.fairness is not None
 
 
-@pytest.mark.parametrize("what", ["comparing groups", "comparing curves"])
-def test_an_interruption_ends_both_halves_and_leaves_python_as_it_was(paired_dir: Path, tmp_path: Path, what) -> None:
-    uri, before = f"sqlite:///{paired_dir / 'mlflow.db'}", sys.getswitchinterval()
-    data = load_experiment(uri, "paired")
+def test_an_interruption_ends_the_study(paired_dir: Path, tmp_path: Path) -> None:
+    data = load_experiment(f"sqlite:///{paired_dir / 'mlflow.db'}", "paired")
     artifacts, cache = Artifacts(data, cache=tmp_path, runs_dir=paired_dir), StatisticsCache(tmp_path / "kept.json")
 
     def interrupt(part: str, done: int, total: int) -> None:
-        if part == what:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         make_study(data, artifacts, cache, QUICK, on_progress=interrupt)
-    assert sys.getswitchinterval() == before
-    assert gc.isenabled()
-    assert not [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]
 
 
 def test_what_is_missing_is_said_in_one_order(store: Path) -> None:
@@ -204,7 +196,7 @@ def test_the_cache_forgets_a_part_whose_inputs_changed_and_survives_damage(tmp_p
             made.append(1)
             return len(made)
 
-        return cache.get("part", key, compute, write=lambda value: value, read=lambda value: int(str(value)))
+        return cache.get("part", key, TypeAdapter(int), compute)
 
     assert get(StatisticsCache(path), "a") == 1
     assert get(StatisticsCache(path), "a") == 1
@@ -377,7 +369,7 @@ def test_a_failed_seed_of_two_is_left_out_and_the_difference_is_of_the_seeds_bot
     assert abs(pair.difference.value - both) < 1e-12, "the difference takes in a seed that C does not have"
     text = printed(found)
     assert "is better" not in text
-    assert "Groups with one seed are checkpoints: a comparison with them is not one of losses." in text
+    assert "A group with one seed is a checkpoint" in text
 
 
 def test_every_reading_is_compared_and_the_verdict_says_under_which_it_holds(paired: Study, paired_dir: Path) -> None:

@@ -5,7 +5,6 @@ import re
 
 import pytest
 from rich.console import Console
-from rich.measure import Measurement
 
 from coordexp.report.study.study import Study
 from coordexp.report.text.render import all_tables
@@ -64,20 +63,6 @@ def test_a_group_with_one_seed_keeps_its_name_below_one_with_several() -> None:
         ["1", "0.3"],
         ["B", "7", "0.5"],
     ]
-
-
-@pytest.mark.parametrize("is_mean", [False, True])
-def test_a_table_is_in_parts_only_where_all_of_its_rows_do_not_fit(is_mean: bool) -> None:
-    rows = (
-        TableRow(("A", "mean of 12", "0.1", "x"), is_mean=is_mean),
-        TableRow(("A", "3", "-10.25", "語" * 9)),
-        TableRow(("a longer name", "4", "1", "y" * 15)),
-    )
-    table = Table("t", ("group", "seed", "AP", "a head of several words"), rows)
-    for width in range(20, 80):
-        console = Console(file=io.StringIO(), width=width)
-        needed = Measurement.get(console, console.options.update(width=1000), rich_table(table)).maximum
-        assert (fitting_parts(table, console) == [table]) == (needed <= width)
 
 
 def test_a_column_alone_that_is_too_wide_is_still_printed() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from coordexp.report.watch.rows import RunRow, Snapshot, patience, seconds_to_end
+from coordexp.report.watch.rows import RunRow, Snapshot, patience
 from coordexp.report.watch.watch import ago, duration, state_word, watch
 from tests.unit.report.watch.watch_support import NOW, text_of
 
@@ -19,21 +19,6 @@ def test_patience() -> None:
     assert patience((0.0, 1.0, 2.0, 102.0), is_evaluating=False) == 200  # an evaluation, for example
     assert patience((0.0, 30.0, 60.0), is_evaluating=False) == 300
     assert patience((0.0, 1.0), is_evaluating=True) == 1800
-
-
-def test_the_time_that_is_left() -> None:
-    def running(name: str, left: float) -> RunRow:
-        return RunRow(name, "A", "running", 50, 100, seconds_left=left, last_seen=NOW)
-
-    done = RunRow("d", "A", "finished", seconds=100.0)
-    waiting = RunRow("w", "A")
-    assert seconds_to_end([done], NOW) == 0
-    assert seconds_to_end([waiting], NOW) is None
-    assert seconds_to_end([running("a", 30)], NOW + 10) == 20
-    assert seconds_to_end([done, running("a", 30), waiting], NOW) == 130
-    assert seconds_to_end([done, running("a", 30), running("b", 50), waiting], NOW) == 90  # two at once
-    assert seconds_to_end([running("a", 30), waiting], NOW) == 90  # 60 s a run, by its own pace
-    assert seconds_to_end([done, dataclasses.replace(running("a", 30), seconds_left=None)], NOW) is None
 
 
 def many_runs(number: int) -> Snapshot:
