@@ -19,9 +19,9 @@ from transformers import PreTrainedModel
 from coordexp.coord_tokens.offset_adapter import DTYPES, DTypeName, active_offset, inner_model
 from coordexp.coord_tokens.vocab import InitMethod
 from coordexp.errors import CheckpointError
-from coordexp.files import replace_directory, write_json
+from coordexp.files import replace_directory
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, read_adapter, save_adapter
-from coordexp.model.checkpoint.directory import find_checkpoint, read_json
+from coordexp.model.checkpoint.directory import find_checkpoint
 from coordexp.model.checkpoint.rewrite import Progress, silent, write_config, write_weights
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, empty_model, has_tied_head, quiet
 from coordexp.model.checkpoint.trained_with import TrainedWith, write_trained_with
@@ -378,13 +378,6 @@ def _save_processor(processor: Processor, building: Path, trained_with: TrainedW
     if trained_with is not None:
         processor = processor.with_limits(min_pixels=trained_with.min_pixels, max_pixels=trained_with.max_pixels)
     processor.save_pretrained(building)
-    file = building / "processor_config.json"  # carried as it was; transformers takes its image processor first
-    if trained_with is not None and file.is_file():
-        stated = read_json(file)
-        if isinstance(section := stated.get("image_processor"), dict):
-            limits = {"shortest_edge": trained_with.min_pixels, "longest_edge": trained_with.max_pixels}
-            kept = {name: value for name, value in section.items() if name not in ("min_pixels", "max_pixels")}
-            write_json(file, {**stated, "image_processor": {**kept, "size": limits}}, indent=2)
     write_trained_with(building, trained_with)
 
 

@@ -95,7 +95,7 @@ def test_files_beside_the_weights_travel(make_base, adapter, tmp_path):
     for name in ("generation_config.json", "processor_config.json", "video_preprocessor_config.json"):
         assert (tmp_path / "merged" / name).read_text() == (base / name).read_text()
     processor = Processor.from_directory(tmp_path / "merged")
-    assert processor.chat_template == template
+    assert processor.tokenizer.chat_template == template
     before = Processor.from_directory(base)
     assert processor.tokenizer.get_vocab() == before.tokenizer.get_vocab()
     assert processor.image_processor.to_dict() == before.image_processor.to_dict()
