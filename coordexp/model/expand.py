@@ -72,9 +72,9 @@ def expand_to(
     """Write an expanded copy of a checkpoint to a new directory, which appears whole or not at all.
 
     Args:
-        path_or_id: ``embedded``, a directory or a hub id.
+        path_or_id: ``embedded``, a directory or a hub id, of which ``revision`` is one.
         output: a path at which there is nothing.
-        revision: of a hub id.
+        revision: None for the newest.
         init: how new rows start, see :func:`coordexp.coord_tokens.vocab.expand_vocab`.
         structure: which object markers are used.
         progress: called with the bytes written.
@@ -106,16 +106,16 @@ def expand_checkpoint(
     link: bool = False,
     progress: Progress = silent,
 ) -> Expansion:
-    """Write an expanded copy of a checkpoint: weights, configuration, tokenizer and processor.
+    """Write an expanded copy of a checkpoint into an empty directory: weights, configuration, tokenizer and processor.
 
     Args:
         source: a checked checkpoint directory.
         output: an existing, empty directory.
-        init: how new rows start, see :func:`coordexp.coord_tokens.vocab.expand_vocab`.
-        structure: which object markers are used.
+        init: as in :func:`expand_to`.
+        structure: as there.
         dtype: of the weights written; ``auto`` keeps each one's own.
         link: link to the files that do not change, instead of copying them.
-        progress: called with the bytes written.
+        progress: as there.
 
     Raises:
         CheckpointError: if the checkpoint is damaged, or a weight does not fit ``dtype``.
@@ -150,13 +150,7 @@ def expand_checkpoint(
 
 
 def cast_checkpoint(source: Path, output: Path, *, dtype: DTypeName = "auto", progress: Progress = silent) -> None:
-    """Write a copy of a checkpoint to which nothing is added, in another dtype; otherwise as :func:`expand_checkpoint`.
-
-    Raises:
-        CheckpointError: if the checkpoint is damaged, or a weight does not fit ``dtype``.
-        ResourceError: if the disk is too small.
-        OSError: as the disk says.
-    """
+    """Write a copy of a checkpoint to which nothing is added, in another dtype; else as :func:`expand_checkpoint`."""
     _write_copy(StoredModel.of(source), output, dtype=dtype, progress=progress)
 
 

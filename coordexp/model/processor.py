@@ -59,8 +59,7 @@ class Processor:
         """Load from a checkpoint directory.
 
         Raises:
-            CheckpointError: if tokenizer, image processor or chat template are missing or damaged, or the images it
-                makes are none that the model takes.
+            CheckpointError: if a part is missing or damaged, or makes images that the model does not take.
         """
         from transformers import Qwen2VLImageProcessorPil  # here: it brings transformers' models along, two seconds
 
@@ -85,11 +84,7 @@ class Processor:
     def __call__(
         self, *, text: str | Sequence[str], images: Image.Image | Sequence[Image.Image] | None = None
     ) -> "BatchFeature":
-        """Encode a batch.
-
-        Args:
-            text: one or more texts holding ``<|image_pad|>`` once for each of their images.
-            images: the images of all texts, in order.
+        """Encode texts that hold ``<|image_pad|>`` once for each of their ``images``, in the same order.
 
         Returns:
             ``input_ids, attention_mask, mm_token_type_ids`` ``[B, L]``, padded on the tokenizer's side;
@@ -171,11 +166,7 @@ class StoredProcessor:
 
     @classmethod
     def from_directory(cls, directory: Path) -> "StoredProcessor | Processor":
-        """Read the files of a checkpoint directory; all is loaded where these leave out numbers of the image processor.
-
-        Raises:
-            CheckpointError: as :meth:`Processor.from_directory`.
-        """
+        """Read the files of a checkpoint directory; load it all where these leave out numbers of the images."""
         try:
             numbers = (
                 None if _is_overruled(directory) else _NUMBERS.validate_json((directory / _IMAGE_CONFIG).read_bytes())
@@ -191,11 +182,7 @@ class StoredProcessor:
 
 
 def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """Read the tokenizer of a checkpoint, with its chat template.
-
-    Raises:
-        CheckpointError: if either is missing or damaged.
-    """
+    """Read the tokenizer of a checkpoint, with its chat template; raises CheckpointError if either is missing."""
     _require(directory, _TOKENIZER_FILES, what="tokenizer")
     with foreign_errors(f"{directory}: tokenizer does not load"):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)

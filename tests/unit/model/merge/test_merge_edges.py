@@ -85,7 +85,10 @@ def test_an_adapter_of_another_base_is_refused(make_base, adapter, tmp_path):
         lambda tensors: tensors.update({LORA_B: torch.ones(100, 4)}),
         rf"for another base: it changes {LAYER}\.weight of \[100, 128\], and this base has \[384, 128\]",
     )
-    refused(lambda tensors: tensors.update({OFFSET: torch.ones(1000, 64)}), r"64 columns, and the embedding .* has 128")
+    refused(
+        lambda tensors: tensors.update({OFFSET: torch.ones(1000, 64)}),
+        r"in 64 columns, and the embedding .* rows of 128",
+    )
     refused(
         lambda tensors: tensors.update({LORA_B.replace("layers.1", "layers.9"): tensors.pop(LORA_B)}),
         rf"{LAYER} has \['lora_A'\], expected lora_A and lora_B",
