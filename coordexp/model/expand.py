@@ -41,13 +41,7 @@ _MEAN_COLUMNS = 256  # of a table averaged at a time; a multiple of every vector
 
 @dataclass(frozen=True)
 class Expansion:
-    """What an expansion did.
-
-    Attributes:
-        vocab: the ids.
-        num_added: new tokens; 0 if the checkpoint had them all and was copied as it is.
-        num_rows: of the tables, now.
-    """
+    """The ids after an expansion, its new tokens (0: copied as it is), and the rows of the tables now."""
 
     vocab: CoordVocab
     num_added: int
@@ -108,14 +102,8 @@ def expand_checkpoint(
 ) -> Expansion:
     """Write an expanded copy of a checkpoint into an empty directory: weights, configuration, tokenizer and processor.
 
-    Args:
-        source: a checked checkpoint directory.
-        output: an existing, empty directory.
-        init: as in :func:`expand_to`.
-        structure: as there.
-        dtype: of the weights written; ``auto`` keeps each one's own.
-        link: link to the files that do not change, instead of copying them.
-        progress: as there.
+    As :func:`expand_to`, in another ``dtype`` (``auto`` keeps each weight's own), with links to the files that do not
+    change where ``link`` asks for them.
 
     Raises:
         CheckpointError: if the checkpoint is damaged, or a weight does not fit ``dtype``.

@@ -177,12 +177,7 @@ def _vocab_of(tokenizer: PreTrainedTokenizerBase, *, structure: Structure | None
 
 
 def load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInfo, *, trainable: bool) -> PeftModel:
-    """Put a saved adapter on a model with PEFT, its coord offsets included.
-
-    Raises:
-        CheckpointError: if it does not fit the model.
-        TokenizerError: if it is for another vocabulary.
-    """
+    """Put a saved adapter on a model with PEFT, its coord offsets included; raises as :func:`load`."""
     if info.offset is not None:
         install_coord_offset_adapter(
             model,

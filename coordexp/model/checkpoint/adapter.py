@@ -35,14 +35,7 @@ _TRAINED_WITH = "coordexp_trained_with"
 
 @dataclass(frozen=True)
 class OffsetInfo:
-    """The coord-offset adapter inside a saved adapter.
-
-    Attributes:
-        coord_ids: the ids of its rows; None if the file does not say.
-        num_ids: how many rows it has.
-        tie_head: one table, or two.
-        dtype: of the tables.
-    """
+    """The coord-offset adapter inside a saved one; its ``coord_ids`` are None if the file does not say."""
 
     coord_ids: list[int] | None
     num_ids: int
@@ -161,11 +154,7 @@ def is_adapter(directory: Path) -> bool:
 
 
 def named_base(directory: Path) -> str:
-    """Return the checkpoint that an adapter was trained on, as it names it.
-
-    Raises:
-        CheckpointError: as :func:`read_adapter`, or if it names none.
-    """
+    """Return the checkpoint that an adapter was trained on, as it names it; raises CheckpointError if it does not."""
     if (base := read_adapter(directory).base.path) is None:
         raise CheckpointError(f"{directory} does not name its base; give it with --model")
     return base

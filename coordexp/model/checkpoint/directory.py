@@ -40,12 +40,9 @@ _HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError)  # the offline and no
 
 
 def find_checkpoint(path_or_id: str | Path, *, revision: str | None = None, weights: bool = True) -> Path:
-    """Return the directory of a Qwen3-VL checkpoint, downloading a hub id, with all its files checked.
+    """Return the directory of a checkpoint, all its files checked: ``embedded``, a directory, or a hub id (downloaded).
 
-    Args:
-        path_or_id: ``embedded``, a directory or a hub id.
-        revision: of a hub id.
-        weights: also fetch and check the weights; without, only configuration, tokenizer and processor.
+    Without ``weights`` only configuration, tokenizer and processor are fetched and checked.
 
     Raises:
         CheckpointError: if it is missing, damaged, or not a dense Qwen3-VL, or ``revision`` would have no effect.
@@ -87,11 +84,7 @@ def cached_checkpoint(hub_id: str, *, revision: str | None = None) -> tuple[Path
 
 
 def local_checkpoint(path_or_id: str | Path, *, revision: str | None = None) -> Path | None:
-    """Return the directory of a checkpoint whose small files are on this machine; None for one still to be downloaded.
-
-    Raises:
-        CheckpointError: as :func:`find_checkpoint`, if it is a directory; or if the cache cannot be read.
-    """
+    """Return the directory of a checkpoint whose small files are on this machine; None if it is to be downloaded."""
     if not is_hub_id(path_or_id):
         return find_checkpoint(path_or_id, revision=revision, weights=False)
     directory, missing = cached_checkpoint(str(path_or_id), revision=revision)
@@ -147,11 +140,7 @@ def model_config(directory: Path) -> Qwen3VLConfig:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the safetensors files of a checkpoint, each whole.
-
-    Raises:
-        CheckpointError: if there are none, or one is missing or cut short.
-    """
+    """Return the safetensors files of a checkpoint; raises CheckpointError if one is missing or cut short."""
     listed = weight_map(directory)
     if listed is None:
         files = [directory / WEIGHTS_FILE]
@@ -174,11 +163,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def weight_map(directory: Path) -> dict[str, str] | None:
-    """Return the file name of each tensor as the index says; None where all weights are in one file.
-
-    Raises:
-        CheckpointError: if the index is damaged.
-    """
+    """Return the file name of each tensor as the index says; None where all weights are in one file."""
     file = directory / INDEX_FILE
     # Where both are there, transformers reads the single file.
     if (directory / WEIGHTS_FILE).is_file() or not file.is_file():

@@ -98,14 +98,9 @@ def write_weights(
 def write_config(
     base: StoredModel, output: Path, specs: Mapping[str, TensorSpec], *, tied: bool, says_dtype: bool
 ) -> None:
-    """Write ``config.json`` of a copy, and ``generation_config.json`` as it is.
+    """Write ``config.json`` of a copy with tensors of these ``specs``, and ``generation_config.json`` as it is.
 
-    Args:
-        base: the checkpoint that was copied.
-        output: an existing directory.
-        specs: of the copy's tensors, by name.
-        tied: whether embedding and head are one table now.
-        says_dtype: write the dtypes of the copy's tensors; otherwise what the base's file says stays.
+    Unless ``says_dtype``, what the base's file says of dtypes stays.
     """
     directory = base.weights.directory
     config = check_config(directory)
@@ -122,11 +117,7 @@ def write_config(
 
 
 def check_space(output: Path, needed_bytes: int) -> None:
-    """Refuse a disk without room for a checkpoint, its tokenizer and configuration included.
-
-    Raises:
-        ResourceError: if it has none.
-    """
+    """Raise ResourceError if the disk has no room for a checkpoint, its tokenizer and configuration included."""
     free, needed = shutil.disk_usage(output).free, needed_bytes + _SMALL_FILES_BYTES
     if needed_bytes and free < needed:
         raise ResourceError(

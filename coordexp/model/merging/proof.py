@@ -71,8 +71,7 @@ class WeightProof:
         before = base.float()
         expected = _sum(before, delta, magnitude)
         rounded = expected.to(merged.dtype)
-        differs = rounded != merged
-        if differs.any():
+        if (differs := rounded != merged).any():
             exact = _sum(base.double(), delta.double(), magnitude)[differs]
             scale = float(before.abs().max() + delta.abs().max())
             farther = (merged[differs].double() - exact).abs() - (rounded[differs].double() - exact).abs()
@@ -94,12 +93,12 @@ class WeightProof:
 def prove_weights(
     merged: PreTrainedModel, base: StoredModel, adapted: PeftModel, *, trained: torch.dtype | None
 ) -> WeightProof:
-    """Compare every weight of a merged model with those of its base and an adapter.
+    """Compare every weight of a merged model, as stock transformers loads it, with those of its base and an adapter.
 
     Args:
-        merged: as stock transformers loads it.
+        merged: the model.
         base: the checkpoint on disk.
-        adapted: any model of that shape with the adapter on it, as PEFT loads it; its base weights are not read.
+        adapted: a model of that shape with the adapter on it, as PEFT loads it; its base weights are not read.
         trained: dtype the base was rounded to when the adapter was trained; None for as stored.
 
     Raises:
@@ -223,8 +222,8 @@ class MergeReport:
     Attributes:
         dtype: of the result's weights.
         tie_word_embeddings: whether the result shares embedding and head.
-        num_merged_layers: linear layers that changed.
-        num_offset_rows: embedding rows that changed.
+        num_merged_layers: linear layers that changed, and
+        num_offset_rows: embedding rows.
         num_unused_weights: tensors of the base that its model has no place for, and that stayed behind.
         ties_fraction: of the changed numbers, how many lie between two neighbours of the dtype as float32 computes.
         lost_at_weights: norm of the rounding error over norm of the change that training made, by kind of module.
