@@ -71,9 +71,6 @@ def load(
             none; None takes what the adapter says it was trained with, else ``numeric``.
         trainable: leave the adapter trainable.
 
-    Returns:
-        Model, processor and vocabulary.
-
     Raises:
         CheckpointError: if base or adapter are missing, damaged, of another model, or do not fit.
         TokenizerError: if the vocabulary has other ids than the adapter.

@@ -104,8 +104,8 @@ def write_config(
     """
     directory = base.weights.directory
     config = check_config(directory)
-    text = _section(config, "text_config") | {"vocab_size": specs[EMBEDDING].shape[0], "tie_word_embeddings": tied}
-    vision = _section(config, "vision_config")
+    text, vision = (cast("JsonObject", config[name]) for name in ("text_config", "vision_config"))
+    text = text | {"vocab_size": specs[EMBEDDING].shape[0], "tie_word_embeddings": tied}
     if says_dtype:
         dtype = specs[EMBEDDING].dtype_name
         config, text = _with_dtype(config, dtype), _with_dtype(text, dtype)
@@ -143,13 +143,6 @@ def _check_fits(name: str, tensor: Tensor) -> None:
 def _is_unchanged(base: StoredModel, file: str, members: Mapping[str, TensorSpec], changed: Set[str]) -> bool:
     stored = {name: base.weights.specs[name] for name, place in base.weights.files.items() if place.name == file}
     return stored == members and not changed & members.keys()
-
-
-def _section(config: JsonObject, name: str) -> JsonObject:
-    value = config.get(name)
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{CONFIG_FILE}: no {name}; expected the configuration of a Qwen3-VL")
-    return cast("JsonObject", value)
 
 
 def _with_dtype(section: JsonObject, dtype: str) -> JsonObject:

@@ -67,46 +67,31 @@ class PretrainSpec:
 
 
 def pretrain(spec: PretrainSpec) -> Qwen3VLForConditionalGeneration:
-    """Train the base from random weights; returns it in float32, in evaluation mode."""
+    """Train the base from random weights; returns it in float32, in evaluation mode. Prints a line every 100 steps."""
     tokenizer = build_tokenizer()
-    model = build_model(tokenizer, seed=spec.seed)
+    pad_id, model = tokenizer.get_vocab()["<|endoftext|>"], build_model(tokenizer, seed=spec.seed)
     image_spec = ImageSpec.from_processor(build_image_processor())
     samples = example_scenes(tokenizer, image_spec, num_scenes=spec.num_scenes)
     model.train()
-    pad_id = tokenizer.get_vocab()["<|endoftext|>"]
-    for index in range(len(spec.phases)):
-        _run_phase(model, samples, spec, index=index, image_spec=image_spec, pad_id=pad_id)
+    for index, phase in enumerate(spec.phases):
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=phase.learning_rate, betas=(0.9, 0.98), weight_decay=spec.weight_decay
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, phase.rate_factor)
+        started = time.monotonic()
+        batches = _batches(samples, phase.steps, batch_size=spec.batch_size, seed=spec.seed + index)
+        for step, chosen in enumerate(batches, start=1):
+            batch = collate(chosen, pad_id=pad_id, image_token_id=model.config.image_token_id)
+            loss = F.cross_entropy(*supervised_logits(model, batch, image_spec))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            if step % 100 == 0:
+                seconds = f"{time.monotonic() - started:.0f} s"
+                print(f"phase {index + 1} step {step}/{phase.steps}  loss {loss.item():.4f}  {seconds}", flush=True)
     return model.eval()
-
-
-def _run_phase(
-    model: Qwen3VLForConditionalGeneration,
-    samples: list[EncodedSample],
-    spec: PretrainSpec,
-    *,
-    index: int,
-    image_spec: ImageSpec,
-    pad_id: int,
-) -> None:
-    """Train one phase; prints a line every 100 steps."""
-    phase = spec.phases[index]
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=phase.learning_rate, betas=(0.9, 0.98), weight_decay=spec.weight_decay
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, phase.rate_factor)
-    started = time.monotonic()
-    batches = _batches(samples, phase.steps, batch_size=spec.batch_size, seed=spec.seed + index)
-    for step, chosen in enumerate(batches, start=1):
-        batch = collate(chosen, pad_id=pad_id, image_token_id=model.config.image_token_id)
-        loss = F.cross_entropy(*supervised_logits(model, batch, image_spec))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        if step % 100 == 0:
-            seconds = time.monotonic() - started
-            print(f"phase {index + 1} step {step}/{phase.steps}  loss {loss.item():.4f}  {seconds:.0f} s", flush=True)
 
 
 def _batches(
