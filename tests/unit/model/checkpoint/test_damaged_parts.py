@@ -1,6 +1,5 @@
 """Parts of checkpoints and adapters of another type, rank or size, and templates that misbehave: one sentence each."""
 
-import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -13,11 +12,10 @@ from safetensors.torch import load_file, save_file
 from coordexp.data.dataset import Prompt
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.checkpoint.adapter import read_adapter
-from coordexp.model.checkpoint.directory import check_config, foreign_errors, model_config
+from coordexp.model.checkpoint.directory import check_config, foreign_errors
 from coordexp.model.checkpoint.stored_model import StoredModel
 from coordexp.model.loading import load_weights
 from coordexp.model.processor import read_tokenizer
-from tests.unit.model.real_vocabulary import PUBLISHED
 
 
 @pytest.fixture
@@ -54,19 +52,6 @@ def test_what_transformers_says_of_a_field_is_one_sentence_with_the_file(checkpo
     with pytest.raises(CheckpointError, match=rf"config\.json: [^\n]*{said}") as found:
         StoredModel.of_headers(checkpoint)
     assert len(str(found.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("size", PUBLISHED)
-def test_what_is_published_passes(checkpoint: Path, size: str) -> None:
-    config = copy.deepcopy(PUBLISHED[size])
-    (checkpoint / "config.json").write_text(json.dumps(config))
-    assert model_config(checkpoint).text_config.rope_parameters["mrope_section"] == [24, 20, 20]
-    # As its authors advise for long inputs.
-    config["text_config"]["rope_scaling"] |= {
-        "rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 262_144,
-    }  # fmt: skip
-    (checkpoint / "config.json").write_text(json.dumps(config | {"quantization_config": None}))
-    assert model_config(checkpoint).text_config.rope_parameters["factor"] == 3
 
 
 def test_a_configuration_of_which_no_model_can_be_made_is_named_with_its_folder(checkpoint: Path) -> None:

@@ -16,7 +16,7 @@ from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.loading import load
 from coordexp.model.merging.merge import merge
 from coordexp.model.processor import Processor
-from tests.unit.model.merge.merge_support import WEIGHTS, configured, edited
+from tests.unit.model.merge.merge_support import WEIGHTS, edited
 
 
 @pytest.fixture
@@ -63,21 +63,6 @@ def test_every_dtype_twice_gives_the_same_bytes(make_base, make_adapter, tmp_pat
     assert config["dtype"] == dtype
     merge(adapter, tmp_path / "b")
     assert (tmp_path / "a" / WEIGHTS).read_bytes() == (tmp_path / "b" / WEIGHTS).read_bytes()
-
-
-def test_old_names_of_the_dtype_are_replaced(make_base, adapter, tmp_path):
-    def rename(config):
-        config["torch_dtype"] = "bfloat16"  # and wrong, too
-        config.pop("dtype", None)
-        config["text_config"]["torch_dtype"] = "bfloat16"
-        config["text_config"].pop("dtype", None)
-        config["vision_config"].pop("dtype", None)
-
-    merge(adapter, tmp_path / "merged", base=configured(make_base(), tmp_path / "base", rename))
-    config = json.loads((tmp_path / "merged" / "config.json").read_text())
-    assert {config[key]["dtype"] for key in ("text_config", "vision_config")} | {config["dtype"]} == {"float32"}
-    assert not any("torch_dtype" in part for part in (config, config["text_config"], config["vision_config"]))
-    assert load(tmp_path / "merged").model.dtype == torch.float32
 
 
 def test_files_beside_the_weights_travel(make_base, adapter, tmp_path):
