@@ -41,13 +41,7 @@ _MEAN_COLUMNS = 256  # of a table averaged at a time; a multiple of every vector
 
 @dataclass(frozen=True)
 class Expansion:
-    """What an expansion did.
-
-    Attributes:
-        vocab: the ids.
-        num_added: new tokens; 0 if the checkpoint had them all and was copied as it is.
-        num_rows: of the tables, now.
-    """
+    """The ids after an expansion, its new tokens (0: copied as it is), and the rows of the tables now."""
 
     vocab: CoordVocab
     num_added: int
@@ -72,9 +66,9 @@ def expand_to(
     """Write an expanded copy of a checkpoint to a new directory, which appears whole or not at all.
 
     Args:
-        path_or_id: ``embedded``, a directory or a hub id.
+        path_or_id: ``embedded``, a directory or a hub id, of which ``revision`` is one.
         output: a path at which there is nothing.
-        revision: of a hub id.
+        revision: None for the newest.
         init: how new rows start, see :func:`coordexp.coord_tokens.vocab.expand_vocab`.
         structure: which object markers are used.
         progress: called with the bytes written.
@@ -106,16 +100,10 @@ def expand_checkpoint(
     link: bool = False,
     progress: Progress = silent,
 ) -> Expansion:
-    """Write an expanded copy of a checkpoint: weights, configuration, tokenizer and processor.
+    """Write an expanded copy of a checkpoint into an empty directory: weights, configuration, tokenizer and processor.
 
-    Args:
-        source: a checked checkpoint directory.
-        output: an existing, empty directory.
-        init: how new rows start, see :func:`coordexp.coord_tokens.vocab.expand_vocab`.
-        structure: which object markers are used.
-        dtype: of the weights written; ``auto`` keeps each one's own.
-        link: link to the files that do not change, instead of copying them.
-        progress: called with the bytes written.
+    As :func:`expand_to`, in another ``dtype`` (``auto`` keeps each weight's own), with links to the files that do not
+    change where ``link`` asks for them.
 
     Raises:
         CheckpointError: if the checkpoint is damaged, or a weight does not fit ``dtype``.
@@ -150,13 +138,7 @@ def expand_checkpoint(
 
 
 def cast_checkpoint(source: Path, output: Path, *, dtype: DTypeName = "auto", progress: Progress = silent) -> None:
-    """Write a copy of a checkpoint to which nothing is added, in another dtype; otherwise as :func:`expand_checkpoint`.
-
-    Raises:
-        CheckpointError: if the checkpoint is damaged, or a weight does not fit ``dtype``.
-        ResourceError: if the disk is too small.
-        OSError: as the disk says.
-    """
+    """Write a copy of a checkpoint to which nothing is added, in another dtype; else as :func:`expand_checkpoint`."""
     _write_copy(StoredModel.of(source), output, dtype=dtype, progress=progress)
 
 

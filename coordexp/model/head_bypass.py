@@ -18,14 +18,8 @@ def pass_through_head(model: nn.Module) -> Generator[None]:
     ``model(**batch).logits`` is then ``[B, L, D]``: the hidden states before the head and without the
     offset adapter's part (its hook sees that nothing was projected), at no cost. Works through PEFT,
     DDP and DeepSpeed, nests, and always restores.
-
-    Args:
-        model: a Hugging Face model with a head, in any wrappers.
-
-    Yields:
-        Nothing.
     """
-    with _head_forward(_head_of(model), _identity):
+    with _head_forward(_head_of(model), lambda hidden: hidden):
         yield
 
 
@@ -36,12 +30,6 @@ def float32_head(model: nn.Module) -> Generator[None]:
     A bfloat16 head rounds logits to 8 bits: near 20 they come in steps of 1/8, which moves
     probabilities by 6 % and expected coordinates with them. Training takes its products in float32
     (``losses.head``), so evaluation does too. A float32 head is left alone.
-
-    Args:
-        model: a Hugging Face model with a head, in any wrappers.
-
-    Yields:
-        Nothing.
     """
     head = _head_of(model)
     weight_VD = head.get_parameter("weight")
@@ -75,10 +63,6 @@ def _head_forward(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> Gener
             del head.forward
         else:
             head.forward = earlier
-
-
-def _identity(input: Tensor) -> Tensor:
-    return input
 
 
 def _float32_product(hidden: Tensor, weight_VD: Tensor) -> Tensor:

@@ -22,11 +22,9 @@ from coordexp.coord_tokens.vocab import (
 )
 from coordexp.errors import CheckpointError, ConfigError, ResourceError
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, peft_folder, read_adapter
-from coordexp.model.checkpoint.directory import find_checkpoint, foreign_errors, is_hub_id, read_json
+from coordexp.model.checkpoint.directory import find_checkpoint, foreign_errors, is_hub_id
 from coordexp.model.checkpoint.stored_model import StoredModel, misplaced, quiet
 from coordexp.model.processor import Processor
-
-_GENERATION_CONFIG = "generation_config.json"
 
 AttnImplementation = Literal["sdpa", "eager", "flash_attention_2"]
 
@@ -73,9 +71,6 @@ def load(
             none; None takes what the adapter says it was trained with, else ``numeric``.
         trainable: leave the adapter trainable.
 
-    Returns:
-        Model, processor and vocabulary.
-
     Raises:
         CheckpointError: if base or adapter are missing, damaged, of another model, or do not fit.
         TokenizerError: if the vocabulary has other ids than the adapter.
@@ -111,15 +106,9 @@ def load(
 
 
 def check_attention(implementation: AttnImplementation, *, dtype: DTypeName = "auto", elsewhere: bool = False) -> None:
-    """Refuse FlashAttention where it cannot run.
+    """Refuse FlashAttention where it cannot run; with ``elsewhere`` the GPUs are on other machines, such as workers.
 
     transformers itself would look for a replacement on the hub, and else stop long after the data was prepared.
-
-    Args:
-        implementation: how attention is to be computed.
-        dtype: of the weights; ``auto`` for the checkpoint's.
-        elsewhere: the GPUs are on other machines, such as a cluster's workers; only this environment's packages
-            are looked at.
 
     Raises:
         ConfigError: if it cannot compute in this dtype.
@@ -152,8 +141,6 @@ def load_weights(
     Raises:
         CheckpointError: if it does not load, or a weight is missing, of another shape or misplaced.
     """
-    if (settings := directory / _GENERATION_CONFIG).is_file():
-        read_json(settings)
     with foreign_errors(f"{directory}: the model does not load"), quiet():
         model, report = cast(
             "tuple[Qwen3VLForConditionalGeneration, dict[str, set[str]]]",
@@ -187,12 +174,7 @@ def _vocab_of(tokenizer: PreTrainedTokenizerBase, *, structure: Structure | None
 
 
 def load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInfo, *, trainable: bool) -> PeftModel:
-    """Put a saved adapter on a model with PEFT, its coord offsets included.
-
-    Raises:
-        CheckpointError: if it does not fit the model.
-        TokenizerError: if it is for another vocabulary.
-    """
+    """Put a saved adapter on a model with PEFT, its coord offsets included; raises as :func:`load`."""
     if info.offset is not None:
         install_coord_offset_adapter(
             model,

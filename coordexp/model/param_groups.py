@@ -1,12 +1,12 @@
 """Optimizer groups: vision, aligner, language model and coord offsets, each with its learning rate."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from torch import nn
 
-from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, CoordOffsetAdapter, active_offset
+from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, active_offset
 from coordexp.errors import ConfigError
 
 OptimizerName = Literal["multimodal", "multimodal_coord_offset"]
@@ -14,6 +14,7 @@ Part = Literal["vision", "aligner", "llm", "coord_embed_offset", "coord_head_off
 
 _PARTS: tuple[Part, ...] = ("vision", "aligner", "llm", "coord_embed_offset", "coord_head_offset")
 _VISION = ".visual."
+_TIED = "one table for embedding and head (tie_head); head_lr has no effect"
 _ALIGNER = (".visual.merger.", ".visual.deepstack_merger_list.")
 
 
@@ -75,23 +76,46 @@ def build_param_groups(
             optimizer has no group for the offsets, or if nothing is trainable.
     """
     offset = active_offset(model)
-    _check_optimizer(optimizer, offset)
-    rates: dict[Part, float | None] = {
-        "vision": vit_lr,
-        "aligner": aligner_lr,
-        "llm": learning_rate,
-        "coord_embed_offset": embed_lr,
-        "coord_head_offset": None if offset is None or offset.tie_head else head_lr,
+    if optimizer == "multimodal" and offset is not None:
+        raise ConfigError(
+            "training.optimizer: multimodal has no group for the coord offsets, so that their learning rates "
+            "would have no effect; use training.optimizer: multimodal_coord_offset"
+        )
+    by_part: dict[Part, list[nn.Parameter]] = {part: [] for part in _PARTS}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            by_part[part_of(name)].append(parameter)
+    if not any(by_part.values()):
+        raise ConfigError("training.tuning: the model has no trainable parameter")
+    given: tuple[tuple[str, float | None, Part], ...] = (
+        ("vit_lr", vit_lr, "vision"),
+        ("aligner_lr", aligner_lr, "aligner"),
+    )
+    for key, rate, part in given:
+        if rate is not None and not by_part[part]:
+            raise ConfigError(
+                f"training.{key} is {rate}, but no parameter of the {part} trains; leave it out, or set "
+                "training.lora.vision: true"
+            )
+    tied = offset is not None and offset.tie_head
+    settings: dict[Part, tuple[float | None, float]] = {
+        "vision": (vit_lr, weight_decay),
+        "aligner": (aligner_lr, weight_decay),
+        "llm": (learning_rate, weight_decay),
+        "coord_embed_offset": (embed_lr, offset_weight_decay),
+        "coord_head_offset": (head_lr, offset_weight_decay),
     }
     groups: list[ParamGroup] = []
-    by_part = _parameters_by_part(model)
-    for part in _PARTS:
-        rate = learning_rate if rates[part] is None else rates[part]
-        is_offset = part in ("coord_embed_offset", "coord_head_offset")
-        decay = offset_weight_decay if is_offset else weight_decay
-        groups += _groups_of_part(part, by_part[part], lr=rate or 0.0, weight_decay=decay, note=_note(part, offset))
-    _check_rates_are_used(by_part, vit_lr=vit_lr, aligner_lr=aligner_lr)
-    return groups
+    for part, (rate, decay) in settings.items():
+        note = _TIED if part == "coord_embed_offset" and tied else ""
+        lr = learning_rate if rate is None else rate
+        decayed = [parameter for parameter in by_part[part] if parameter.ndim > 1]
+        others = [parameter for parameter in by_part[part] if parameter.ndim <= 1]
+        groups += [
+            ParamGroup(name=part, params=decayed, lr=lr, weight_decay=decay, note=note),
+            ParamGroup(name=f"{part}_no_decay", params=others, lr=lr, weight_decay=0.0, note=note),
+        ]
+    return [group for group in groups if group["params"]]
 
 
 def describe(groups: Iterable[ParamGroup]) -> list[GroupRow]:
@@ -117,53 +141,3 @@ def part_of(name: str) -> Part:
     if any(root in dotted for root in _ALIGNER):
         return "aligner"
     return "vision" if _VISION in dotted else "llm"
-
-
-def _parameters_by_part(model: nn.Module) -> dict[Part, list[nn.Parameter]]:
-    parts: dict[Part, list[nn.Parameter]] = {part: [] for part in _PARTS}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            parts[part_of(name)].append(parameter)
-    if not any(parts.values()):
-        raise ConfigError("training.tuning: the model has no trainable parameter")
-    return parts
-
-
-def _groups_of_part(
-    part: Part, parameters: Sequence[nn.Parameter], *, lr: float, weight_decay: float, note: str
-) -> list[ParamGroup]:
-    decayed = [parameter for parameter in parameters if parameter.ndim > 1]
-    others = [parameter for parameter in parameters if parameter.ndim <= 1]
-    groups = [
-        ParamGroup(name=part, params=decayed, lr=lr, weight_decay=weight_decay, note=note),
-        ParamGroup(name=f"{part}_no_decay", params=others, lr=lr, weight_decay=0.0, note=note),
-    ]
-    return [group for group in groups if group["params"]]
-
-
-def _note(part: Part, offset: CoordOffsetAdapter | None) -> str:
-    tied = part == "coord_embed_offset" and offset is not None and offset.tie_head
-    return "one table for embedding and head (tie_head); head_lr has no effect" if tied else ""
-
-
-def _check_optimizer(optimizer: OptimizerName, offset: CoordOffsetAdapter | None) -> None:
-    if optimizer == "multimodal" and offset is not None:
-        raise ConfigError(
-            "training.optimizer: multimodal has no group for the coord offsets, so that their learning rates "
-            "would have no effect; use training.optimizer: multimodal_coord_offset"
-        )
-
-
-def _check_rates_are_used(
-    by_part: dict[Part, list[nn.Parameter]], *, vit_lr: float | None, aligner_lr: float | None
-) -> None:
-    given: tuple[tuple[str, float | None, Part], ...] = (
-        ("vit_lr", vit_lr, "vision"),
-        ("aligner_lr", aligner_lr, "aligner"),
-    )
-    for key, rate, part in given:
-        if rate is not None and not by_part[part]:
-            raise ConfigError(
-                f"training.{key} is {rate}, but no parameter of the {part} trains; leave it out, or set "
-                "training.lora.vision: true"
-            )

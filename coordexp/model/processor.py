@@ -6,8 +6,8 @@ and needs torchvision for it.
 
 import copy
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen3VLConfig
 
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.data.patches import ImageProcessor
-from coordexp.errors import CheckpointError, DataError, TokenizerError, kind_of, show
+from coordexp.errors import CheckpointError, DataError, kind_of, show
 from coordexp.files import JsonValue, parse_model, write_text
 from coordexp.model.checkpoint.directory import foreign_errors, model_config, read_json
 from coordexp.model.checkpoint.stored_model import Dimensions
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
-_TOKENIZER_CONFIG = "tokenizer_config.json"
 _IMAGE_CONFIG = "preprocessor_config.json"
 _PROCESSOR_CONFIG = "processor_config.json"
-_IMAGE_PROCESSOR_FILES = (_IMAGE_CONFIG, _PROCESSOR_CONFIG)
+_IMAGE_CONFIGS = (_IMAGE_CONFIG, _PROCESSOR_CONFIG)
+_CARRIED = (*_IMAGE_CONFIGS, "video_preprocessor_config.json")
 _LEGACY_TEMPLATE = "chat_template.json"  # where processors kept it before transformers 4.50
-_VIDEO_CONFIG = "video_preprocessor_config.json"
 
 # Of how a tokenizer was loaded, which transformers would write into its configuration as if it belonged there.
 _LOADING_OPTIONS = ("local_files_only", "is_local", "trust_remote_code")
@@ -47,48 +46,36 @@ class Processor:
     Attributes:
         tokenizer: with its chat template.
         image_processor: PIL backend, the same numbers on every machine.
-        image_config: text of ``preprocessor_config.json``, None where another file overrules it, and
-        video_config: of ``video_preprocessor_config.json``; carried along unchanged, so that a
-            checkpoint we write loads with ``AutoProcessor``, of any version, where the original did.
+        files: texts of the checkpoint's own processor files, by name; carried along, so that a checkpoint we write
+            loads with ``AutoProcessor``, of any version, where the original did.
     """
 
     tokenizer: PreTrainedTokenizerBase
     image_processor: "Qwen2VLImageProcessorPil"
-    image_config: str | None = None
-    video_config: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_directory(cls, directory: Path) -> "Processor":
         """Load from a checkpoint directory.
 
         Raises:
-            CheckpointError: if tokenizer, image processor or chat template are missing or damaged, or the images it
-                makes are none that the model takes.
+            CheckpointError: if a part is missing or damaged, or makes images that the model does not take.
         """
         from transformers import Qwen2VLImageProcessorPil  # here: it brings transformers' models along, two seconds
 
         model = model_config(directory)  # first: a tokenizer's classes read it, too, and would be blamed for it
         tokenizer = read_tokenizer(directory)
-        _require(directory, _IMAGE_PROCESSOR_FILES, what="image processor")
+        _require(directory, _IMAGE_CONFIGS, what="image processor")
         with foreign_errors(f"{directory}: image processor does not load"):
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
         _check_images(image_processor, model, directory)
-        image_config = None if _is_overruled(directory) else _text_of(directory / _IMAGE_CONFIG)
-        return cls(tokenizer, image_processor, image_config, _text_of(directory / _VIDEO_CONFIG))
-
-    @property
-    def chat_template(self) -> str:
-        """The chat template, as Jinja."""
-        template = self.tokenizer.chat_template
-        if not isinstance(template, str):
-            raise TokenizerError("the tokenizer has no chat template; expected chat_template.jinja in the checkpoint")
-        return template
+        present = (name for name in _CARRIED if (directory / name).is_file())
+        return cls(tokenizer, image_processor, {name: (directory / name).read_text("utf-8") for name in present})
 
     def apply_chat_template(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """Render messages to text, with one image token for each image."""
         rendered = self.tokenizer.apply_chat_template(
             cast("list[dict[str, str]]", list(messages)),  # its annotation leaves out messages with images
-            chat_template=self.chat_template,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
         )
@@ -97,11 +84,7 @@ class Processor:
     def __call__(
         self, *, text: str | Sequence[str], images: Image.Image | Sequence[Image.Image] | None = None
     ) -> "BatchFeature":
-        """Encode a batch.
-
-        Args:
-            text: one or more texts holding ``<|image_pad|>`` once for each of their images.
-            images: the images of all texts, in order.
+        """Encode texts that hold ``<|image_pad|>`` once for each of their ``images``, in the same order.
 
         Returns:
             ``input_ids, attention_mask, mm_token_type_ids`` ``[B, L]``, padded on the tokenizer's side;
@@ -119,19 +102,14 @@ class Processor:
             raise DataError(f"the texts place {placed} images with {IMAGE_TOKEN}, but {len(pictures)} images are given")
         vision = dict(self.image_processor(images=pictures, return_tensors="pt")) if pictures else {}
         if pictures:
-            counts = vision["image_grid_thw"].prod(dim=1) // self.image_processor.merge_size**2
-            texts = _repeat_image_tokens(texts, counts.tolist())
+            counts = iter((vision["image_grid_thw"].prod(dim=1) // self.image_processor.merge_size**2).tolist())
+            parts = [one.split(IMAGE_TOKEN) for one in texts]
+            texts = [first + "".join(IMAGE_TOKEN * next(counts) + part for part in rest) for first, *rest in parts]
         encoded = self.tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt")
         ids: torch.Tensor = encoded["input_ids"]
         is_image = torch.eq(ids, cast("int", self.tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)))
-        return BatchFeature(
-            {
-                "input_ids": ids,
-                "attention_mask": encoded["attention_mask"],
-                "mm_token_type_ids": is_image.to(torch.int64),
-                **vision,
-            }
-        )
+        inputs = {"input_ids": ids, "attention_mask": encoded["attention_mask"]}
+        return BatchFeature({**inputs, "mm_token_type_ids": is_image.to(torch.int64), **vision})
 
     def with_limits(self, *, min_pixels: int, max_pixels: int) -> "Processor":
         """Return the processor with other limits of the image size, in memory and in what it saves."""
@@ -140,22 +118,24 @@ class Processor:
             return self
         image_processor = copy.deepcopy(self.image_processor)
         image_processor.size = type(self.image_processor.size)(**size)
-        text = self.image_config
-        if text is not None:
+        files = dict(self.files)
+        for name in self.files.keys() & set(_IMAGE_CONFIGS):
+            stated = parse_model(dict[str, JsonValue], files[name])
+            section = stated.get("image_processor") if name == _PROCESSOR_CONFIG else stated
+            if not isinstance(section, dict):
+                continue
             older = {"min_pixels": min_pixels, "max_pixels": max_pixels}  # which would win
-            stated = parse_model(dict[str, JsonValue], text)
-            stated = {**stated, "size": size, **{name: older[name] for name in older.keys() & stated.keys()}}
-            text = json.dumps(stated, indent=2, ensure_ascii=False) + "\n"
-        return replace(self, image_processor=image_processor, image_config=text)
+            section |= {"size": size, **{key: older[key] for key in older.keys() & section.keys()}}
+            files[name] = json.dumps(stated, indent=2, ensure_ascii=False) + "\n"
+        return replace(self, image_processor=image_processor, files=files)
 
     def save_pretrained(self, directory: Path | str) -> None:
         """Write tokenizer, chat template and image processor as Hugging Face files."""
         self.tokenizer.save_pretrained(directory)
-        if self.image_config is None:
+        if not self.files.keys() & set(_IMAGE_CONFIGS):
             self.image_processor.save_pretrained(directory)
-        for name, text in ((_IMAGE_CONFIG, self.image_config), (_VIDEO_CONFIG, self.video_config)):
-            if text is not None:
-                write_text(Path(directory) / name, text)
+        for name, text in self.files.items():
+            write_text(Path(directory) / name, text)
 
 
 @dataclass
@@ -167,9 +147,14 @@ class ImageNumbers:
     temporal_patch_size: int
     image_mean: list[float]
     image_std: list[float]
-    rescale_factor: float
-    resample: int
     size: dict[str, int]
+    rescale_factor: float = 1 / 255  # what Hugging Face's class begins with, and published files leave out
+    resample: int = 3
+    min_pixels: None = None  # older names of the sizes, which are left to the class
+    max_pixels: None = None
+
+
+_NUMBERS = TypeAdapter(ImageNumbers)
 
 
 @dataclass(frozen=True)
@@ -181,20 +166,14 @@ class StoredProcessor:
 
     @classmethod
     def from_directory(cls, directory: Path) -> "StoredProcessor | Processor":
-        """Read the files of a checkpoint directory; all is loaded where these leave out numbers of the image processor.
-
-        Raises:
-            CheckpointError: as :meth:`Processor.from_directory`.
-        """
-        if _is_overruled(directory):
-            return Processor.from_directory(directory)
+        """Read the files of a checkpoint directory; load it all where these leave out numbers of the images."""
         try:
-            stated = parse_model(dict[str, JsonValue], (directory / _IMAGE_CONFIG).read_bytes())
-            known = {"rescale_factor": 1 / 255, "resample": 3} | stated  # what Hugging Face's class begins with
-            numbers = TypeAdapter(ImageNumbers).validate_python({k: known[k] for k in ImageNumbers.__annotations__})
-        except (OSError, ValueError, KeyError, TypeError):
-            return Processor.from_directory(directory)
-        if {"min_pixels", "max_pixels"} & stated.keys() or numbers.size.keys() != {"shortest_edge", "longest_edge"}:
+            numbers = (
+                None if _is_overruled(directory) else _NUMBERS.validate_json((directory / _IMAGE_CONFIG).read_bytes())
+            )
+        except (OSError, ValueError):
+            numbers = None
+        if numbers is None:
             return Processor.from_directory(directory)
         model = model_config(directory)
         tokenizer = read_tokenizer(directory)
@@ -203,23 +182,15 @@ class StoredProcessor:
 
 
 def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """Read the tokenizer of a checkpoint, with its chat template.
-
-    Raises:
-        CheckpointError: if either is missing or damaged.
-    """
+    """Read the tokenizer of a checkpoint, with its chat template; raises CheckpointError if either is missing."""
     _require(directory, _TOKENIZER_FILES, what="tokenizer")
     with foreign_errors(f"{directory}: tokenizer does not load"):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     for option in _LOADING_OPTIONS:
         tokenizer.init_kwargs.pop(option, None)
-    limit = cast("object", tokenizer.model_max_length)  # as the file says; one without a limit says 10 ** 30
-    if not isinstance(limit, int | float) or isinstance(limit, bool) or limit <= 0:
-        file = directory / _TOKENIZER_CONFIG
-        raise CheckpointError(f"{file}: model_max_length is {show(limit)}; expected a number of tokens")
     legacy = directory / _LEGACY_TEMPLATE
     if not tokenizer.chat_template and legacy.is_file():
-        tokenizer.chat_template = _legacy_template(legacy)
+        tokenizer.chat_template = read_json(legacy).get("chat_template")
     if not tokenizer.chat_template:
         raise CheckpointError(
             f"{directory}: no chat template; copy chat_template.jinja or {_LEGACY_TEMPLATE} from its original"
@@ -257,23 +228,3 @@ def _check_images(processor: ImageProcessor, model: Qwen3VLConfig, directory: Pa
             f"{directory / file}: size is {show(size)}; expected shortest_edge and longest_edge, the fewest and the "
             "most pixels of an image"
         )
-
-
-def _text_of(file: Path) -> str | None:
-    return file.read_text(encoding="utf-8") if file.is_file() else None
-
-
-def _legacy_template(file: Path) -> str:
-    try:
-        return str(parse_model(dict[str, JsonValue], file.read_bytes())["chat_template"])
-    except (OSError, ValueError, KeyError):
-        raise CheckpointError(f"{file}: not readable; expected a JSON object with the key chat_template") from None
-
-
-def _repeat_image_tokens(texts: Sequence[str], counts: Sequence[int]) -> list[str]:
-    remaining = iter(counts)
-    repeated: list[str] = []
-    for text in texts:
-        first, *rest = text.split(IMAGE_TOKEN)
-        repeated.append(first + "".join(IMAGE_TOKEN * next(remaining) + part for part in rest))
-    return repeated

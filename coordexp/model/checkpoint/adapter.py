@@ -35,14 +35,7 @@ _TRAINED_WITH = "coordexp_trained_with"
 
 @dataclass(frozen=True)
 class OffsetInfo:
-    """The coord-offset adapter inside a saved adapter.
-
-    Attributes:
-        coord_ids: the ids of its rows; None if the file does not say.
-        num_ids: how many rows it has.
-        tie_head: one table, or two.
-        dtype: of the tables.
-    """
+    """The coord-offset adapter inside a saved one; its ``coord_ids`` are None if the file does not say."""
 
     coord_ids: list[int] | None
     num_ids: int
@@ -91,17 +84,13 @@ class AdapterInfo:
 
     def tensors(self) -> dict[str, Tensor]:
         """Read its tensors, as PEFT names them."""
-        return {key.removeprefix(self.prefix): tensor for key, tensor in load_file(self.weights).items()}
+        stored = load_file(self.directory / ADAPTER_WEIGHTS)
+        return {key.removeprefix(self.prefix): tensor for key, tensor in stored.items()}
 
     @property
     def way_on(self) -> str:
         """What to do where it does not fit a base."""
         return f"give the one that it was trained on{f', {self.base.path}' if self.base.path else ''}"
-
-    @property
-    def weights(self) -> Path:
-        """The file of its tensors."""
-        return self.directory / ADAPTER_WEIGHTS
 
 
 def read_adapter(directory: str | Path) -> AdapterInfo:
@@ -113,27 +102,38 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     directory = Path(directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such adapter directory")
-    config = read_json(directory / ADAPTER_CONFIG)
+    file = directory / ADAPTER_CONFIG
+    config = read_json(file)
     if config.get("peft_type") != "LORA":
         raise CheckpointError(f"{directory}: peft_type is {config.get('peft_type')!r}; expected 'LORA' (LoRA or DoRA)")
     if config.get("megatron_config"):  # PEFT would import the module that megatron_core names
-        raise CheckpointError(f"{directory / ADAPTER_CONFIG}: megatron_config is set; expected a plain LoRA or DoRA")
-    file = directory / ADAPTER_WEIGHTS
-    if not file.is_file() and (directory / _PICKLE).is_file():
+        raise CheckpointError(f"{file}: megatron_config is set; expected a plain LoRA or DoRA")
+    weights = directory / ADAPTER_WEIGHTS
+    if not weights.is_file() and (directory / _PICKLE).is_file():
         convert = (
             "python -c 'import torch; from safetensors.torch import save_file; "
             f'save_file(torch.load("{_PICKLE}", weights_only=True), "{ADAPTER_WEIGHTS}")\''
         )
         raise CheckpointError(f"{directory}: {_PICKLE} is a pickle, which is not read; convert it there: {convert}")
-    keys = tensor_names(file)
-    _check_shapes(file, keys, config)
-    prefix = keys[0].partition(_ROOT)[0] if keys and all(_ROOT in key for key in keys) else ""
-    offset = _offset_info(file, keys)
-    mapping, file = config.get("auto_mapping"), directory / ADAPTER_CONFIG
-    given = cast("JsonObject", mapping).get(_TRAINED_WITH) if isinstance(mapping, dict) else None
-    trained_with = None if given is None else parse_trained_with(given, file)
-    names, base = tuple(key.removeprefix(prefix) for key in keys), _trained_base(directory, config, offset)
-    return AdapterInfo(directory, config, names, offset, base, trained_with, prefix)
+    stored = tensor_names(weights)
+    _check_shapes(weights, stored, config)
+    prefix = stored[0].partition(_ROOT)[0] if stored and all(_ROOT in key for key in stored) else ""
+    offset = _offset_info(weights, stored)
+    mapping = config.get("auto_mapping")
+    ours = cast("JsonObject", mapping) if isinstance(mapping, dict) else {}
+    made_by = ours.get(_MADE_BY)
+    if not isinstance(made_by, dict):  # an adapter of PEFT's own making
+        made_by = {"structure": None if offset is None else "spec" if offset.num_ids > NUM_BINS else "native"}
+    names = {"path": config.get("base_model_name_or_path") or None, "revision": config.get("revision") or None}
+    try:
+        base = _TRAINED_BASE.validate_python({**made_by, **names})
+    except ValidationError as error:
+        raise CheckpointError(
+            f"{file}: expected what the adapter was trained on, as training wrote it ({first_problem(error)})"
+        ) from None
+    trained_with = parse_trained_with(ours[_TRAINED_WITH], file) if _TRAINED_WITH in ours else None
+    keys = tuple(key.removeprefix(prefix) for key in stored)
+    return AdapterInfo(directory, config, keys, offset, base, trained_with, prefix)
 
 
 @contextlib.contextmanager
@@ -154,11 +154,7 @@ def is_adapter(directory: Path) -> bool:
 
 
 def named_base(directory: Path) -> str:
-    """Return the checkpoint that an adapter was trained on, as it names it.
-
-    Raises:
-        CheckpointError: as :func:`read_adapter`, or if it names none.
-    """
+    """Return the checkpoint that an adapter was trained on, as it names it; raises CheckpointError if it does not."""
     if (base := read_adapter(directory).base.path) is None:
         raise CheckpointError(f"{directory} does not name its base; give it with --model")
     return base
@@ -183,12 +179,7 @@ def save_adapter(model: PeftModel, directory: str | Path, *, state_dict: dict[st
     """Write adapter and offsets with PEFT, and nothing of the base.
 
     PEFT's own default compares vocabulary sizes with the base on the hub, and on a resized one
-    stores the whole embedding table beside the adapter.
-
-    Args:
-        model: the adapted model.
-        directory: where to; made if it is not there.
-        state_dict: the weights, where they were gathered from several ranks; None for the model's own.
+    stores the whole embedding table beside the adapter. ``state_dict`` takes the place of the model's own weights.
     """
     reattach_coord_offset_hooks(model)
     model.save_pretrained(str(directory), state_dict=state_dict, save_embedding_layers=False)
@@ -196,9 +187,7 @@ def save_adapter(model: PeftModel, directory: str | Path, *, state_dict: dict[st
 
 
 def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:
-    """Check that a saved adapter has a tensor for each place in the model, and a place for each tensor.
-
-    PEFT itself loads what fits and only warns of the rest.
+    """Refuse an adapter that lacks a tensor for a place in the model, or the reverse: PEFT loads what fits and warns.
 
     Raises:
         CheckpointError: if something is on one side only.
@@ -230,21 +219,6 @@ def _check_shapes(file: Path, keys: Sequence[str], config: JsonObject) -> None:
             )
 
 
-def _trained_base(directory: Path, config: JsonObject, offset: OffsetInfo | None) -> TrainedBase:
-    mapping = config.get("auto_mapping")
-    made_by = mapping.get(_MADE_BY) if isinstance(mapping, dict) else None
-    if not isinstance(made_by, dict):  # an adapter of PEFT's own making
-        made_by = {"structure": None if offset is None else "spec" if offset.num_ids > NUM_BINS else "native"}
-    names = {"path": config.get("base_model_name_or_path") or None, "revision": config.get("revision") or None}
-    try:
-        return _TRAINED_BASE.validate_python({**made_by, **names})
-    except ValidationError as error:
-        raise CheckpointError(
-            f"{directory / ADAPTER_CONFIG}: expected what the adapter was trained on, as training wrote it "
-            f"({first_problem(error)})"
-        ) from None
-
-
 def _offset_info(file: Path, keys: Sequence[str]) -> OffsetInfo | None:
     by_name = {key.rsplit(".", 1)[1]: key for key in keys if f".{ADAPTER_NAME}." in f".{key}"}
     if "embed_offset" not in by_name:
@@ -252,15 +226,6 @@ def _offset_info(file: Path, keys: Sequence[str]) -> OffsetInfo | None:
     with safe_open(file, framework="pt") as handle:
         table = handle.get_tensor(by_name["embed_offset"])
         ids = handle.get_tensor(by_name["coord_ids"]) if "coord_ids" in by_name else None
-        head = handle.get_tensor(by_name["head_offset"]) if "head_offset" in by_name else table
-    num_rows = NUM_BINS if ids is None else ids.numel()  # some coord tokens may have trained, and not the others
-    if table.dim() != 2 or table.shape[0] < num_rows or head.shape != table.shape:
-        raise CheckpointError(
-            f"{file}: embed_offset is {list(table.shape)} and head_offset {list(head.shape)}; expected [rows, width] "
-            f"twice, with a row for each of the {num_rows:,} coord tokens"
-        )
-    if ids is not None and (ids.is_floating_point() or list(ids.shape) != [table.shape[0]]):
-        raise CheckpointError(f"{file}: coord_ids is {ids.dtype} {list(ids.shape)}; expected {table.shape[0]} ids")
     return OffsetInfo(
         coord_ids=None if ids is None else ids.tolist(),
         num_ids=table.shape[0],

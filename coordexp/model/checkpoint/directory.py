@@ -40,12 +40,9 @@ _HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError)  # the offline and no
 
 
 def find_checkpoint(path_or_id: str | Path, *, revision: str | None = None, weights: bool = True) -> Path:
-    """Return the directory of a Qwen3-VL checkpoint, downloading a hub id, with all its files checked.
+    """Return the directory of a checkpoint, all its files checked: ``embedded``, a directory, or a hub id (downloaded).
 
-    Args:
-        path_or_id: ``embedded``, a directory or a hub id.
-        revision: of a hub id.
-        weights: also fetch and check the weights; without, only configuration, tokenizer and processor.
+    Without ``weights`` only configuration, tokenizer and processor are fetched and checked.
 
     Raises:
         CheckpointError: if it is missing, damaged, or not a dense Qwen3-VL, or ``revision`` would have no effect.
@@ -72,10 +69,7 @@ def is_hub_id(path_or_id: str | Path) -> bool:
 
 
 def cached_checkpoint(hub_id: str, *, revision: str | None = None) -> tuple[Path | None, list[str]]:
-    """Look for a hub id in the local cache, without asking the network.
-
-    Returns:
-        The directory, None if nothing of it is there; and the files that would still be downloaded.
+    """Look for a hub id in the local cache: its directory, if any, and the files that would still be downloaded.
 
     Raises:
         CheckpointError: if the cache cannot be read.
@@ -90,11 +84,7 @@ def cached_checkpoint(hub_id: str, *, revision: str | None = None) -> tuple[Path
 
 
 def local_checkpoint(path_or_id: str | Path, *, revision: str | None = None) -> Path | None:
-    """Return the directory of a checkpoint whose small files are on this machine; None for one still to be downloaded.
-
-    Raises:
-        CheckpointError: as :func:`find_checkpoint`, if it is a directory; or if the cache cannot be read.
-    """
+    """Return the directory of a checkpoint whose small files are on this machine; None if it is to be downloaded."""
     if not is_hub_id(path_or_id):
         return find_checkpoint(path_or_id, revision=revision, weights=False)
     directory, missing = cached_checkpoint(str(path_or_id), revision=revision)
@@ -119,17 +109,19 @@ def check_config(directory: Path) -> JsonObject:
         CheckpointError: if it is missing, not JSON, or of another model.
     """
     file = directory / CONFIG_FILE
-    if not file.exists() and (hint := _other_folder(directory)):
-        raise CheckpointError(hint)
+    merged = RunFolder(directory).merged
+    if not file.exists() and (directory / "adapter_config.json").is_file():
+        given = shlex.quote(str(directory))
+        raise CheckpointError(f"{directory}: that is an adapter; expected a checkpoint, or --adapter {given}")
+    if not file.exists() and (merged / CONFIG_FILE).is_file():
+        raise CheckpointError(f"{directory}: that is the folder of a run; its checkpoint is {merged}")
     config = read_json(file)
-    found = config.get("model_type")
-    if found == MOE_MODEL_TYPE:
+    if (found := config.get("model_type")) != MODEL_TYPE:
+        why = ", a mixture of experts, whose experts are no linear layers that adapters reach"
         raise CheckpointError(
-            f"{file}: model_type is {found!r}, a mixture of experts, whose experts are no linear layers that adapters "
-            f"reach; expected {MODEL_TYPE!r}, a dense Qwen3-VL (2B, 4B, 8B, 32B)"
+            f"{file}: model_type is {show(found)}{why if found == MOE_MODEL_TYPE else ''}; expected {MODEL_TYPE!r}, "
+            "a dense Qwen3-VL (2B, 4B, 8B, 32B)"
         )
-    if found != MODEL_TYPE:
-        raise CheckpointError(f"{file}: model_type is {show(found)}; expected {MODEL_TYPE!r} (a dense Qwen3-VL)")
     if config.get("quantization_config") is not None:
         raise CheckpointError(
             f"{file}: quantization_config is {show(config['quantization_config'])}; expected weights that are plain "
@@ -138,22 +130,8 @@ def check_config(directory: Path) -> JsonObject:
     return config
 
 
-def _other_folder(directory: Path) -> str | None:
-    """Return a sentence on a folder of ours that is no checkpoint but leads to one."""
-    if (directory / "adapter_config.json").is_file():
-        return f"{directory}: that is an adapter; expected a checkpoint, or --adapter {shlex.quote(str(directory))}"
-    merged = RunFolder(directory).merged
-    if (merged / CONFIG_FILE).is_file():
-        return f"{directory}: that is the folder of a run; its checkpoint is {merged}"
-    return None
-
-
 def model_config(directory: Path) -> Qwen3VLConfig:
-    """Return the configuration of a dense Qwen3-VL as transformers understands it.
-
-    Raises:
-        CheckpointError: if it is missing, damaged, or of another model.
-    """
+    """Return the configuration of a dense Qwen3-VL as transformers understands it; raises as :func:`check_config`."""
     check_config(directory)
     with foreign_errors(f"{directory / CONFIG_FILE}: makes no configuration"):
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
@@ -162,15 +140,16 @@ def model_config(directory: Path) -> Qwen3VLConfig:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the safetensors files of a checkpoint, each whole.
-
-    Raises:
-        CheckpointError: if there are none, or one is missing or cut short.
-    """
+    """Return the safetensors files of a checkpoint; raises CheckpointError if one is missing or cut short."""
     listed = weight_map(directory)
     if listed is None:
         files = [directory / WEIGHTS_FILE]
-        _refuse_pickles(directory)
+        pickled = next((name for name in _PICKLES if (directory / name).is_file()), None)
+        if pickled is not None and not files[0].is_file():
+            raise CheckpointError(
+                f"{directory / pickled}: weights as a pickle, which can run code when it is read; expected safetensors "
+                f"({WEIGHTS_FILE}, or shards and {INDEX_FILE})"
+            )
     else:
         files = [directory / name for name in sorted(set(listed.values()))]
         if lost := [file.name for file in files if not file.is_file()]:
@@ -184,11 +163,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def weight_map(directory: Path) -> dict[str, str] | None:
-    """Return the file name of each tensor as the index says; None where all weights are in one file.
-
-    Raises:
-        CheckpointError: if the index is damaged.
-    """
+    """Return the file name of each tensor as the index says; None where all weights are in one file."""
     file = directory / INDEX_FILE
     # Where both are there, transformers reads the single file.
     if (directory / WEIGHTS_FILE).is_file() or not file.is_file():
@@ -209,11 +184,7 @@ def wanted_files(directory: Path) -> list[str]:
 
 
 def tensor_names(file: Path) -> list[str]:
-    """Return the names in a safetensors file, without reading its tensors.
-
-    Raises:
-        CheckpointError: if the file is missing or not whole.
-    """
+    """Return the names in a safetensors file; raises CheckpointError if it is missing or not whole."""
     if not file.is_file():
         raise CheckpointError(f"{file}: weights not found; expected safetensors")
     try:
@@ -225,13 +196,9 @@ def tensor_names(file: Path) -> list[str]:
 
 @contextlib.contextmanager
 def foreign_errors(sentence: str) -> Generator[None]:
-    """Turn whatever another library raises while it reads a checkpoint's files into one error.
+    """Turn what a library raises while it reads a checkpoint into a CheckpointError: the sentence, and its first line.
 
-    Which classes it raises for which damage is not for us to know: the tokenizers' parser has a bare ``Exception``, and
-    its panics are not even that.
-
-    Raises:
-        CheckpointError: the sentence, with the first line of what the library says.
+    The tokenizers' parser raises a bare ``Exception``, and its panics are not even that.
     """
     try:
         yield
@@ -242,11 +209,7 @@ def foreign_errors(sentence: str) -> Generator[None]:
 
 
 def read_json(file: Path) -> JsonObject:
-    """Read a JSON object.
-
-    Raises:
-        CheckpointError: if the file is missing or holds something else.
-    """
+    """Read a JSON object; raises CheckpointError if the file is missing or holds something else."""
     try:
         value = parse_json(file.read_bytes())
     except FileNotFoundError:
@@ -262,7 +225,7 @@ def read_json(file: Path) -> JsonObject:
 
 @functools.cache
 def _say_asks(hub_id: str) -> None:
-    """Say once that the hub is asked: where it does not answer, its client tries again for half a minute."""
+    # Where the hub does not answer, its client tries again for half a minute.
     sys.stderr.write(f"asks the hub for {hub_id}\n")
 
 
@@ -281,12 +244,3 @@ def _download(hub_id: str, *, revision: str | None, files: list[str]) -> Path:
             why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
             reason = f"it is not in the cache {constants.HF_HUB_CACHE}, and {why}"
         raise CheckpointError(f"{name}: no such directory, and the hub does not give it ({reason})") from None
-
-
-def _refuse_pickles(directory: Path) -> None:
-    pickled = next((name for name in _PICKLES if (directory / name).is_file()), None)
-    if pickled is not None and not (directory / WEIGHTS_FILE).is_file():
-        raise CheckpointError(
-            f"{directory / pickled}: weights as a pickle, which can run code when it is read; expected safetensors "
-            f"({WEIGHTS_FILE}, or shards and {INDEX_FILE})"
-        )

@@ -98,19 +98,14 @@ def write_weights(
 def write_config(
     base: StoredModel, output: Path, specs: Mapping[str, TensorSpec], *, tied: bool, says_dtype: bool
 ) -> None:
-    """Write ``config.json`` of a copy, and ``generation_config.json`` as it is.
+    """Write ``config.json`` of a copy with tensors of these ``specs``, and ``generation_config.json`` as it is.
 
-    Args:
-        base: the checkpoint that was copied.
-        output: an existing directory.
-        specs: of the copy's tensors, by name.
-        tied: whether embedding and head are one table now.
-        says_dtype: write the dtypes of the copy's tensors; otherwise what the base's file says stays.
+    Unless ``says_dtype``, what the base's file says of dtypes stays.
     """
     directory = base.weights.directory
     config = check_config(directory)
-    text = _section(config, "text_config") | {"vocab_size": specs[EMBEDDING].shape[0], "tie_word_embeddings": tied}
-    vision = _section(config, "vision_config")
+    text, vision = (cast("JsonObject", config[name]) for name in ("text_config", "vision_config"))
+    text = text | {"vocab_size": specs[EMBEDDING].shape[0], "tie_word_embeddings": tied}
     if says_dtype:
         dtype = specs[EMBEDDING].dtype_name
         config, text = _with_dtype(config, dtype), _with_dtype(text, dtype)
@@ -122,11 +117,7 @@ def write_config(
 
 
 def check_space(output: Path, needed_bytes: int) -> None:
-    """Refuse a disk without room for a checkpoint, its tokenizer and configuration included.
-
-    Raises:
-        ResourceError: if it has none.
-    """
+    """Raise ResourceError if the disk has no room for a checkpoint, its tokenizer and configuration included."""
     free, needed = shutil.disk_usage(output).free, needed_bytes + _SMALL_FILES_BYTES
     if needed_bytes and free < needed:
         raise ResourceError(
@@ -152,13 +143,6 @@ def _check_fits(name: str, tensor: Tensor) -> None:
 def _is_unchanged(base: StoredModel, file: str, members: Mapping[str, TensorSpec], changed: Set[str]) -> bool:
     stored = {name: base.weights.specs[name] for name, place in base.weights.files.items() if place.name == file}
     return stored == members and not changed & members.keys()
-
-
-def _section(config: JsonObject, name: str) -> JsonObject:
-    value = config.get(name)
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{CONFIG_FILE}: no {name}; expected the configuration of a Qwen3-VL")
-    return cast("JsonObject", value)
 
 
 def _with_dtype(section: JsonObject, dtype: str) -> JsonObject:

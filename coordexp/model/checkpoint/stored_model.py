@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from transformers import Qwen3VLConfig, Qwen3VLTextConfig, Qwen3VLVisionConfig
@@ -45,7 +45,7 @@ class Dimensions:
 
     @property
     def query_width(self) -> int:
-        """Numbers that the queries of a token take."""
+        """Numbers of a token's queries."""
         return self.text.num_attention_heads * self.text.head_dim
 
     @property
@@ -57,16 +57,12 @@ class Dimensions:
     @property
     def patch_size(self) -> int:
         """Side of a patch in pixels."""
-        side = self.vision.patch_size
-        assert isinstance(side, int)
-        return side
+        return cast("int", self.vision.patch_size)  # annotated for models with two sides, too
 
     @property
     def temporal_patch_size(self) -> int:
         """Frames of a patch."""
-        frames = self.vision.temporal_patch_size
-        assert isinstance(frames, int)
-        return frames
+        return cast("int", self.vision.temporal_patch_size)
 
     @property
     def merge_size(self) -> int:
@@ -90,9 +86,7 @@ def quiet() -> Generator[None]:
 
 
 def empty_model(config: Qwen3VLConfig, *, dtype: torch.dtype) -> "PreTrainedModel":
-    """Return the model of a configuration in evaluation mode, its parameters on the meta device.
-
-    Buffers are tables that the model computes when it is made, such as those of the rotary embedding: they are real.
+    """Return the model of a configuration in evaluation mode, its parameters on the meta device, its buffers real.
 
     Raises:
         CheckpointError: if no model can be made of the configuration.
@@ -139,7 +133,7 @@ class StoredModel:
 
     Attributes:
         config: of the model.
-        weights: where their data lie.
+        weights: as stored.
         shapes: of what ``from_pretrained`` reads, by name; without a head that is tied.
         tied: whether embedding and head are one table.
     """
@@ -151,18 +145,17 @@ class StoredModel:
 
     @classmethod
     def of(cls, directory: Path, *, title: str | None = None) -> "StoredModel":
-        """Read a checkpoint's headers, and a head that should equal the embedding.
-
-        Args:
-            directory: of the checkpoint.
-            title: what to call the checkpoint in an error; None for its directory.
+        """Read a checkpoint's headers, and a head that should equal the embedding; ``title`` names it in errors.
 
         Raises:
             CheckpointError: if a weight is missing or has another shape, or a head that is said to
                 be tied differs from the embedding, so that transformers would load two tables.
         """
         found = cls.of_headers(directory, title=title)
-        if found.stores_tied_head and not _same_data(found.weights, EMBEDDING, HEAD):
+        specs, read = found.weights.specs, found.weights.read
+        if found.stores_tied_head and not (
+            specs[HEAD] == specs[EMBEDDING] and torch.equal(read(HEAD), read(EMBEDDING))
+        ):
             raise CheckpointError(
                 f"{title or directory}: says tie_word_embeddings: true, but loads with two tables ({HEAD} is stored "
                 "and differs from the embedding); correct its config.json"
@@ -175,10 +168,6 @@ class StoredModel:
 
         transformers fills what is missing with random numbers, all of a large model if need be, leaves
         out what the model has no place for, and then only says so.
-
-        Args:
-            directory: of the checkpoint.
-            title: what to call the checkpoint in an error; None for its directory.
 
         Raises:
             CheckpointError: if a weight is missing, has another shape, is no plain number, or is one too many of a part
@@ -225,7 +214,3 @@ def misplaced(stored: Iterable[str], needed: Iterable[str]) -> list[str]:
 
 def _part_of(name: str) -> str:
     return ".".join(name.split(".")[:2])
-
-
-def _same_data(weights: StoredWeights, one: str, other: str) -> bool:
-    return weights.specs[one] == weights.specs[other] and torch.equal(weights.read(one), weights.read(other))

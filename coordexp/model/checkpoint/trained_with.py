@@ -35,21 +35,13 @@ _ADAPTER = TypeAdapter(TrainedWith)
 
 
 def read_trained_with(checkpoint: Path) -> TrainedWith | None:
-    """Return what a merged checkpoint was trained with; None where it does not say.
-
-    Raises:
-        CheckpointError: if its file says something else.
-    """
+    """Return what a merged checkpoint was trained with; None where it does not say."""
     file = checkpoint / TRAINED_WITH
     return parse_trained_with(read_json(file), file) if file.is_file() else None
 
 
 def parse_trained_with(values: object, file: Path) -> TrainedWith:
-    """Return what stands in a file as an object.
-
-    Raises:
-        CheckpointError: if it is something else.
-    """
+    """Return what stands in a file as an object; raises CheckpointError if it is something else."""
     try:
         return _ADAPTER.validate_python(values, strict=False)
     except ValidationError as error:

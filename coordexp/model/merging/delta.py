@@ -47,7 +47,7 @@ class LinearDelta:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``(O, I)``, of the weight it is for."""
+        """``(O, I)``."""
         return (self.b.shape[0], self.a.shape[1])
 
     def apply(self, weight_OI: Tensor) -> Tensor:
@@ -96,7 +96,10 @@ class AdapterDelta:
         Raises:
             CheckpointError: if it holds something that cannot be merged, or NaN or infinity.
         """
-        _check_supported(info)
+        for key, plain in _PLAIN.items():
+            if info.config.get(key, plain) not in (plain, None):
+                found = info.config[key]
+                raise CheckpointError(f"{info.directory}: {key} is {found!r}; merging supports {plain!r} only")
         by_module: dict[str, dict[str, Tensor]] = {}
         offsets: dict[str, Tensor] = {}
         for key, tensor in info.tensors().items():
@@ -116,7 +119,7 @@ class AdapterDelta:
     @property
     def changes(self) -> set[str]:
         """Names of the weights that change."""
-        return {*self.linear, *(() if self.offset is None else self.offset.tables)}
+        return {*self.linear, *(self.offset.tables if self.offset else ())}
 
     @property
     def unties_head(self) -> bool:
@@ -129,36 +132,27 @@ class AdapterDelta:
         return 0 if self.offset is None else self.offset.ids.numel()
 
     def check_fits(self, base: StoredModel) -> None:
-        """Compare with the shapes of a base.
-
-        Raises:
-            CheckpointError: if the adapter was trained on another model.
-        """
+        """Raise CheckpointError if the adapter was trained on another model."""
         where = base.weights.directory
         if missing := sorted(self.linear.keys() - base.shapes.keys()):
             raise CheckpointError(
                 f"{where}: the adapter changes {len(missing)} weights that this base does not have, "
                 f"e.g. {missing[0]}; give the base it was trained on"
             )
-        tables = {name: delta.shape for name, delta in self.linear.items()}
-        wrong = [name for name, shape in sorted(tables.items()) if base.shapes[name] != shape]
-        if wrong:
-            raise CheckpointError(
-                f"{where}: the adapter is for another base: it changes {wrong[0]} of {list(tables[wrong[0]])}, "
-                f"and this base has {list(base.shapes[wrong[0]])}"
-            )
-        rows, hidden_size = base.shapes[EMBEDDING]
+        for name, delta in sorted(self.linear.items()):
+            if base.shapes[name] != delta.shape:
+                raise CheckpointError(
+                    f"{where}: the adapter is for another base: it changes {name} of {list(delta.shape)}, and this "
+                    f"base has {list(base.shapes[name])}"
+                )
         if self.offset is None:
             return
-        if (width := self.offset.tables[EMBEDDING].shape[1]) != hidden_size:
+        rows, columns = base.shapes[EMBEDDING]
+        last, width = int(self.offset.ids.max()), self.offset.tables[EMBEDDING].shape[1]
+        if last >= rows or width != columns:
             raise CheckpointError(
-                f"{where}: the adapter is for another base: its coord offsets have {width} columns, and the "
-                f"embedding of this base has {hidden_size}"
-            )
-        if (last := int(self.offset.ids.max())) >= rows:
-            raise CheckpointError(
-                f"{where}: the adapter is for another base: its coord offsets reach id {last}, and the embedding of "
-                f"this base has {rows} rows"
+                f"{where}: the adapter is for another base: its coord offsets reach id {last} in {width} columns, and "
+                f"the embedding of this base has {rows} rows of {columns}"
             )
 
     def apply(self, name: str, weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -200,9 +194,3 @@ def _offset(tensors: Mapping[str, Tensor], info: AdapterInfo) -> OffsetDelta | N
     embed = tensors["embed_offset"]
     tables = {EMBEDDING: embed, HEAD: tensors.get("head_offset", embed)}
     return OffsetDelta(tensors["coord_ids"], tables, tie_head="head_offset" not in tensors)
-
-
-def _check_supported(info: AdapterInfo) -> None:
-    for key, plain in _PLAIN.items():
-        if info.config.get(key, plain) not in (plain, None):
-            raise CheckpointError(f"{info.directory}: {key} is {info.config[key]!r}; merging supports {plain!r} only")

@@ -19,9 +19,9 @@ from transformers import PreTrainedModel
 from coordexp.coord_tokens.offset_adapter import DTYPES, DTypeName, active_offset, inner_model
 from coordexp.coord_tokens.vocab import InitMethod
 from coordexp.errors import CheckpointError
-from coordexp.files import replace_directory, write_json
+from coordexp.files import replace_directory
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, read_adapter, save_adapter
-from coordexp.model.checkpoint.directory import find_checkpoint, read_json
+from coordexp.model.checkpoint.directory import CONFIG_FILE, find_checkpoint
 from coordexp.model.checkpoint.rewrite import Progress, silent, write_config, write_weights
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, empty_model, has_tied_head, quiet
 from coordexp.model.checkpoint.trained_with import TrainedWith, write_trained_with
@@ -41,6 +41,7 @@ from coordexp.model.processor import Processor
 
 _MERGED = "the merged checkpoint"
 _CPU = torch.device("cpu")
+_BothLogits = tuple[list[Tensor], list[Tensor]]  # of the base, and of the adapter on it
 
 
 def merge(
@@ -75,11 +76,11 @@ def merge(
         ResourceError: if the disk is too small.
     """
     info = read_adapter(adapter)
-    source = base_of(info, base)
-    target = checked_output(output, overwrite=overwrite, inputs=(source, info.directory))
+    source = _base_of(info, base)
+    target = _checked_output(output, overwrite=overwrite, inputs=(source, info.directory))
     trained = info.base if vocab_init is None else replace(info.base, vocab_init=vocab_init)
     with (
-        building_of(target) as building,
+        _building_of(target) as building,
         _as_trained_on(source, trained, near=target, progress=progress) as directory,
     ):
         processor = Processor.from_directory(directory)
@@ -104,110 +105,38 @@ def merge_model(
     trained_with: TrainedWith | None = None,
     gives_up: bool = False,
 ) -> MergeReport:
-    """Merge a model that is in memory, as at the end of a run; one trained in full is saved as it is.
+    """Merge a model that is in memory, in any wrappers, as at the end of a run; one trained in full is saved as it is.
 
     Its adapter is saved and merged on disk. The result has the model's dtype, and is loaded on the model's device to be
-    compared with it. The model keeps its mode, its device and its adapters, unless ``gives_up``.
+    compared with it. The model keeps its mode, its device and its adapters, unless ``gives_up``. All else is as in
+    :func:`merge`.
 
     Args:
-        model: a PeftModel or a plain model, in any wrappers.
+        model: a PeftModel or a plain model.
         processor: written beside the weights of a model trained in full.
-        output: directory to write; it appears only if the merge succeeds.
+        output: directory to write.
         base: the checkpoint ``model`` was loaded from; None reads it from the PEFT configuration.
         overwrite: replace an ``output`` that exists.
-        samples: model inputs on which to say what rounding loses; None for a generated picture with coord tokens.
+        samples: model inputs on which to say what rounding loses.
         trained_with: of a model trained in full; an adapter says it itself.
         gives_up: free an adapted model's weights once its logits are known, so that memory never holds two models.
-
-    Returns:
-        What was done, also stored as ``merge_report.json`` in ``output``.
-
-    Raises:
-        CheckpointError: as :func:`merge`.
     """
     peft = next((module for module in model.modules() if isinstance(module, PeftModel)), None)
     inner = inner_model(model)
     if peft is None:
-        with building_of(checked_output(output, overwrite=overwrite, inputs=())) as building:
+        with _building_of(_checked_output(output, overwrite=overwrite, inputs=())) as building:
             return _save_whole(inner, processor, building, trained_with)
-    dtype = _name_of_dtype(inner)
+    dtype, device = _name_of_dtype(inner), inner.device
     samples = samples or default_samples(processor)
-    device = inner.device
     before = _logits_of_both(peft, samples, device=device)
     with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
         save_adapter(peft, scratch)
         info = read_adapter(scratch)
-        source = base_of(info, base)
+        source = _base_of(info, base)
         if gives_up:
             nn.Module.to(model, "meta")
-        with building_of(checked_output(output, overwrite=overwrite, inputs=(source,))) as building:
-            return _merge(
-                info,
-                source,
-                building,
-                samples,
-                before,
-                dtype=dtype,
-                base_dtype=dtype,
-                device=device,
-            )
-
-
-def base_of(adapter: AdapterInfo, base: str | Path | None) -> Path:
-    """Return the directory of an adapter's base: ``base`` if it is given, else what the adapter names.
-
-    Raises:
-        CheckpointError: if there is none.
-    """
-    if base is not None:
-        return find_checkpoint(base)
-    if adapter.base.path is None:
-        raise CheckpointError(f"{adapter.directory} does not name its base; give the base checkpoint")
-    return find_checkpoint(adapter.base.path, revision=adapter.base.revision)
-
-
-def checked_output(output: str | Path, *, overwrite: bool, inputs: Sequence[Path], marker: str = "config.json") -> Path:
-    """Check where to write, and return its absolute path.
-
-    Args:
-        output: a directory, there or not.
-        overwrite: whether it may be replaced.
-        inputs: directories that are read.
-        marker: the file by which a directory that may be replaced is known.
-
-    Raises:
-        CheckpointError: if ``output`` exists, holds something else, or lies in or around an input.
-    """
-    target = Path(output).expanduser().absolute()
-    for path in inputs:
-        place, read = target.resolve(), path.resolve()
-        if place == read:
-            raise CheckpointError(f"{output}: is an input of the merge; expected another directory")
-        if read in place.parents:
-            raise CheckpointError(f"{output}: lies inside {path}, an input of the merge; expected another directory")
-        if place in read.parents:
-            raise CheckpointError(f"{output}: holds {path}, an input of the merge; expected another directory")
-    if not target.exists():
-        return target
-    if not overwrite:
-        raise CheckpointError(f"{output}: exists; give another directory, or overwrite it on purpose (--overwrite)")
-    if not target.is_dir() or (any(target.iterdir()) and not (target / marker).is_file()):
-        raise CheckpointError(f"{output}: holds something else than a checkpoint; it is not overwritten")
-    return target
-
-
-@contextlib.contextmanager
-def building_of(output: Path) -> Generator[Path]:
-    """Yield a folder that becomes ``output`` if the block ends well.
-
-    Raises:
-        CheckpointError: if it cannot be written.
-    """
-    try:
-        with replace_directory(output) as building:
-            yield building
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{output}: the merged checkpoint cannot be written ({error})") from None
+        with _building_of(_checked_output(output, overwrite=overwrite, inputs=(source,))) as building:
+            return _merge(info, source, building, samples, before, dtype=dtype, base_dtype=dtype, device=device)
 
 
 def _merge(
@@ -215,16 +144,19 @@ def _merge(
     base: Path,
     building: Path,
     samples: Sequence[Inputs],
-    before: tuple[list[Tensor], list[Tensor]],
+    before: _BothLogits,
     *,
     dtype: DTypeName,
     base_dtype: DTypeName,
     device: torch.device = _CPU,
     progress: Progress = silent,
 ) -> MergeReport:
-    """Merge onto a base that has all rows the adapter adds to; ``before`` are the logits of base and adapter."""
-    delta = AdapterDelta.read(info)
-    stored = StoredModel.of(base)
+    """Merge onto a base that has all rows the adapter adds to: write, load as anybody would, prove, describe.
+
+    ``before`` are the logits of base and adapter; ``base_dtype`` is what the base was rounded to in training, ``auto``
+    for as stored.
+    """
+    delta, stored = AdapterDelta.read(info), StoredModel.of(base)
     processor = Processor.from_directory(base)
     written = _write_merged(stored, delta, building, dtype=dtype, base_dtype=base_dtype, progress=progress)
     _save_processor(processor, building, info.trained_with)
@@ -232,7 +164,11 @@ def _merge(
     merged = _as_others_load_it(building)
     adapted = load_adapter(_weightless(stored), processor, info, trainable=False)
     proof = prove_weights(merged, stored, adapted, trained=DTYPES.get(base_dtype))
-    change = _logit_change(merged, samples, before, device)
+    try:
+        nn.Module.to(merged, device)
+        change = LogitChange.of(*before, answer_logits(merged, samples, device=device))
+    except torch.OutOfMemoryError:  # no room for the merged model on the device of the run
+        change = None
     report = MergeReport(
         dtype=written,
         tie_word_embeddings=stored.tied and not delta.unties_head,
@@ -250,82 +186,13 @@ def _merge(
     return report
 
 
-def _logits_of_both(
-    adapted: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the logits of the base and of the adapter on it."""
-    assert isinstance(adapted, PeftModel)
-    with adapted.disable_adapter():
-        base = answer_logits(adapted, samples, device=device)
-    return base, answer_logits(adapted, samples, device=device)
-
-
-def _logit_change(
-    merged: PreTrainedModel,
-    samples: Sequence[Inputs],
-    before: tuple[list[Tensor], list[Tensor]],
-    device: torch.device,
-) -> LogitChange | None:
-    """Compare logits on the device of the run; None where its memory has no room for the merged model."""
-    try:
-        nn.Module.to(merged, device)
-        return LogitChange.of(*before, answer_logits(merged, samples, device=device))
-    except torch.OutOfMemoryError:
-        return None
-
-
-def _as_others_load_it(directory: Path) -> PreTrainedModel:
-    """Return the merged checkpoint as stock transformers loads it, if it holds what its model needs and nothing else.
-
-    Raises:
-        CheckpointError: if it does not.
-    """
-    stored = StoredModel.of(directory, title=_MERGED)
-    if stored.unused:
-        raise CheckpointError(f"{_MERGED}: {len(stored.unused)} weights are unexpected, e.g. {stored.unused[0]}")
-    return load_weights(directory, dtype="auto")
-
-
-def _weightless(stored: StoredModel) -> PreTrainedModel:
-    """Return a model on which PEFT can put an adapter: of each weight one zero, seen in every place."""
-    model = empty_model(stored.config, dtype=torch.float32)
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            zeros = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
-            setattr(module, name, nn.Parameter(zeros, requires_grad=False))
-    model.tie_weights()
-    return model
-
-
 def _write_merged(
-    base: StoredModel,
-    delta: AdapterDelta,
-    output: Path,
-    *,
-    dtype: DTypeName,
-    base_dtype: DTypeName,
-    progress: Progress,
+    base: StoredModel, delta: AdapterDelta, output: Path, *, dtype: DTypeName, base_dtype: DTypeName, progress: Progress
 ) -> str:
-    """Write config and weights of ``base`` with ``delta`` baked in.
+    """Write config and weights of ``base`` with ``delta`` baked in, and return the dtype of the embedding.
 
     A tied base stays tied unless the adapter has a head table of its own: then ``lm_head.weight`` is written
     next to the embedding and the configuration says so. Tensors that the model has no place for stay behind.
-
-    Args:
-        base: the checkpoint, its headers checked.
-        delta: what to add.
-        output: an existing directory.
-        dtype: of the weights written; ``auto`` keeps each one's own.
-        base_dtype: what the base was rounded to when the adapter was trained; ``auto`` for as stored.
-        progress: called with the bytes written.
-
-    Returns:
-        The dtype of the embedding written, by name.
-
-    Raises:
-        CheckpointError: if the adapter is for another base, or a merged weight is not finite.
-        ResourceError: if the disk is too small.
-        OSError: as the disk says.
     """
     delta.check_fits(base)
     stored = base.weights
@@ -357,20 +224,39 @@ def _save_whole(
     for name, tensor in saved.state_dict().items():
         if not torch.equal(tensor, own[name].cpu()):
             raise CheckpointError(f"{_MERGED}: {name} differs from the model's")
-    report = MergeReport(
-        dtype=_name_of_dtype(model),
-        tie_word_embeddings=has_tied_head(saved),
-        num_merged_layers=0,
-        num_offset_rows=0,
-        num_unused_weights=0,
-        ties_fraction=0.0,
-        lost_at_weights={},
-        lost_at_logits=None,
-        max_abs_logit_diff=None,
-        max_abs_logit=None,
-    )
+    report = MergeReport(dtype=_name_of_dtype(model), tie_word_embeddings=has_tied_head(saved))
     report.write(building)
     return report
+
+
+def _logits_of_both(adapted: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU) -> _BothLogits:
+    assert isinstance(adapted, PeftModel)
+    with adapted.disable_adapter():
+        base = answer_logits(adapted, samples, device=device)
+    return base, answer_logits(adapted, samples, device=device)
+
+
+def _as_others_load_it(directory: Path) -> PreTrainedModel:
+    """Return the merged checkpoint as stock transformers loads it.
+
+    Raises:
+        CheckpointError: if it does not hold what its model needs and nothing else.
+    """
+    stored = StoredModel.of(directory, title=_MERGED)
+    if stored.unused:
+        raise CheckpointError(f"{_MERGED}: {len(stored.unused)} weights are unexpected, e.g. {stored.unused[0]}")
+    return load_weights(directory, dtype="auto")
+
+
+def _weightless(stored: StoredModel) -> PreTrainedModel:
+    """Return a model on which PEFT can put an adapter: of each weight one zero, seen in every place."""
+    model = empty_model(stored.config, dtype=torch.float32)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            zeros = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
+            setattr(module, name, nn.Parameter(zeros, requires_grad=False))
+    model.tie_weights()
+    return model
 
 
 def _save_processor(processor: Processor, building: Path, trained_with: TrainedWith | None) -> None:
@@ -378,13 +264,6 @@ def _save_processor(processor: Processor, building: Path, trained_with: TrainedW
     if trained_with is not None:
         processor = processor.with_limits(min_pixels=trained_with.min_pixels, max_pixels=trained_with.max_pixels)
     processor.save_pretrained(building)
-    file = building / "processor_config.json"  # carried as it was; transformers takes its image processor first
-    if trained_with is not None and file.is_file():
-        stated = read_json(file)
-        if isinstance(section := stated.get("image_processor"), dict):
-            limits = {"shortest_edge": trained_with.min_pixels, "longest_edge": trained_with.max_pixels}
-            kept = {name: value for name, value in section.items() if name not in ("min_pixels", "max_pixels")}
-            write_json(file, {**stated, "image_processor": {**kept, "size": limits}}, indent=2)
     write_trained_with(building, trained_with)
 
 
@@ -393,6 +272,43 @@ def _name_of_dtype(model: PreTrainedModel) -> DTypeName:
         if model.dtype == DTYPES[name]:
             return name
     raise CheckpointError(f"weights are {model.dtype}; expected float32, bfloat16 or float16")
+
+
+def _base_of(adapter: AdapterInfo, base: str | Path | None) -> Path:
+    """Return the directory of an adapter's base: ``base`` if it is given, else what the adapter names."""
+    if base is not None:
+        return find_checkpoint(base)
+    if adapter.base.path is None:
+        raise CheckpointError(f"{adapter.directory} does not name its base; give the base checkpoint")
+    return find_checkpoint(adapter.base.path, revision=adapter.base.revision)
+
+
+def _checked_output(output: str | Path, *, overwrite: bool, inputs: Sequence[Path]) -> Path:
+    """Return the absolute path of an output that may be written, and lies neither in nor around an input."""
+    target = Path(output).expanduser().absolute()
+    for path in inputs:
+        place, read = target.resolve(), path.resolve()
+        how = "is" if place == read else f"lies inside {path}," if read in place.parents else None
+        how = f"holds {path}," if place in read.parents else how
+        if how is not None:
+            raise CheckpointError(f"{output}: {how} an input of the merge; expected another directory")
+    if not target.exists():
+        return target
+    if not overwrite:
+        raise CheckpointError(f"{output}: exists; give another directory, or overwrite it on purpose (--overwrite)")
+    if not target.is_dir() or (any(target.iterdir()) and not (target / CONFIG_FILE).is_file()):
+        raise CheckpointError(f"{output}: holds something else than a checkpoint; it is not overwritten")
+    return target
+
+
+@contextlib.contextmanager
+def _building_of(output: Path) -> Generator[Path]:
+    """Yield a folder that becomes ``output`` if the block ends well."""
+    try:
+        with replace_directory(output) as building:
+            yield building
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{output}: the merged checkpoint cannot be written ({error})") from None
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from coordexp.data.sources.shapes import CATEGORIES, draw_scene
 from coordexp.errors import CheckpointError
 from coordexp.files import write_json
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel
-from coordexp.model.processor import Message, Processor
+from coordexp.model.processor import Processor
 
 REPORT_FILE = "merge_report.json"
 LOST_TOO_MUCH = 0.1  # of the change that training made to the logits
@@ -63,23 +63,15 @@ class WeightProof:
         return {kind: math.sqrt(self.errors[kind] / total) for kind, total in self.changes.items() if total > 0}
 
     def add(self, name: str, merged: Tensor, base: Tensor, delta: Tensor, magnitude: Tensor | None = None) -> None:
-        """Compare one changed weight, or its changed rows.
-
-        Args:
-            name: of the weight.
-            merged: as stored in the merged checkpoint.
-            base: before, in the dtype that was trained on.
-            delta: what is added, in float32.
-            magnitude: ``[O]`` row norms under DoRA.
+        """Compare a weight that changed, or its rows that did, with base plus ``delta`` (under DoRA of ``magnitude``).
 
         Raises:
-            CheckpointError: if a number is not base plus adapter, rounded once.
+            CheckpointError: if a number is not their sum, rounded once.
         """
         before = base.float()
         expected = _sum(before, delta, magnitude)
         rounded = expected.to(merged.dtype)
-        differs = rounded != merged
-        if differs.any():
+        if (differs := rounded != merged).any():
             exact = _sum(base.double(), delta.double(), magnitude)[differs]
             scale = float(before.abs().max() + delta.abs().max())
             farther = (merged[differs].double() - exact).abs() - (rounded[differs].double() - exact).abs()
@@ -101,12 +93,12 @@ class WeightProof:
 def prove_weights(
     merged: PreTrainedModel, base: StoredModel, adapted: PeftModel, *, trained: torch.dtype | None
 ) -> WeightProof:
-    """Compare every weight of a merged model with those of its base and an adapter.
+    """Compare every weight of a merged model, as stock transformers loads it, with those of its base and an adapter.
 
     Args:
-        merged: as stock transformers loads it.
+        merged: the model.
         base: the checkpoint on disk.
-        adapted: any model of that shape with the adapter on it, as PEFT loads it; its base weights are not read.
+        adapted: a model of that shape with the adapter on it, as PEFT loads it; its base weights are not read.
         trained: dtype the base was rounded to when the adapter was trained; None for as stored.
 
     Raises:
@@ -176,10 +168,9 @@ class LogitChange:
     @staticmethod
     def of(base: Sequence[Tensor], adapter: Sequence[Tensor], merged: Sequence[Tensor]) -> "LogitChange":
         """Compare the logits of three models on the same samples."""
-        moved = sum(float((b - a).square().sum(dtype=torch.float64)) for a, b in zip(base, adapter, strict=True))
-        lost = sum(float((b - a).square().sum(dtype=torch.float64)) for a, b in zip(adapter, merged, strict=True))
-        largest = max(float((b - a).abs().max()) for a, b in zip(adapter, merged, strict=True))
+        moved, lost = _squared_distance(base, adapter), _squared_distance(adapter, merged)
         finite = math.isfinite(moved) and math.isfinite(lost)
+        largest = max(float((b - a).abs().max()) for a, b in zip(adapter, merged, strict=True))
         return LogitChange(
             lost=math.sqrt(lost / moved) if finite and moved > 0 else None,
             max_abs_diff=largest if finite else None,
@@ -187,18 +178,15 @@ class LogitChange:
         )
 
 
+def _squared_distance(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    return sum(float((b - a).square().sum(dtype=torch.float64)) for a, b in zip(ones, others, strict=True))
+
+
 @torch.no_grad()
 def logits_of(
     model: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU, last: int = 0
 ) -> list[Tensor]:
-    """Return the float32 logits ``[B, L, V]`` of each sample on the CPU; the model's training mode is restored.
-
-    Args:
-        model: a plain or adapted model.
-        samples: model inputs.
-        device: where the model is.
-        last: how many of the last tokens count; 0 for all.
-    """
+    """Return the float32 logits ``[B, L, V]`` of each sample on the CPU, of all tokens or the ``last`` ones."""
     was_training = model.training
     model.eval()
     try:
@@ -216,10 +204,8 @@ def answer_logits(model: nn.Module, samples: Sequence[Inputs], *, device: torch.
 def default_samples(processor: Processor) -> list[Inputs]:
     """Return a generated picture with a prompt and an answer: in coord tokens if there are any, else in digits."""
     picture, shapes = draw_scene(np.random.default_rng(7))
-    messages: list[Message] = [
-        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": DEFAULT_PROMPT}]},
-    ]
-    prompt = processor.apply_chat_template(messages, add_generation_prompt=True)
+    content = [{"type": "image"}, {"type": "text", "text": DEFAULT_PROMPT}]
+    prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
     known = processor.tokenizer.get_vocab()
     markers = [token for tokens in STRUCTURE_TOKENS.values() for token in tokens if token is not None]
     coords = [int_to_token(k) for k in range(0, NUM_BINS, _BIN_STRIDE)]
@@ -236,8 +222,8 @@ class MergeReport:
     Attributes:
         dtype: of the result's weights.
         tie_word_embeddings: whether the result shares embedding and head.
-        num_merged_layers: linear layers that changed.
-        num_offset_rows: embedding rows that changed.
+        num_merged_layers: linear layers that changed, and
+        num_offset_rows: embedding rows.
         num_unused_weights: tensors of the base that its model has no place for, and that stayed behind.
         ties_fraction: of the changed numbers, how many lie between two neighbours of the dtype as float32 computes.
         lost_at_weights: norm of the rounding error over norm of the change that training made, by kind of module.
@@ -248,14 +234,14 @@ class MergeReport:
 
     dtype: str
     tie_word_embeddings: bool
-    num_merged_layers: int
-    num_offset_rows: int
-    num_unused_weights: int
-    ties_fraction: float
-    lost_at_weights: Mapping[str, float]
-    lost_at_logits: float | None
-    max_abs_logit_diff: float | None
-    max_abs_logit: float | None
+    num_merged_layers: int = 0
+    num_offset_rows: int = 0
+    num_unused_weights: int = 0
+    ties_fraction: float = 0.0
+    lost_at_weights: Mapping[str, float] = field(default_factory=dict)
+    lost_at_logits: float | None = None
+    max_abs_logit_diff: float | None = None
+    max_abs_logit: float | None = None
 
     @property
     def most_lost(self) -> float | None:
@@ -301,5 +287,5 @@ class MergeReport:
         return rows
 
     def write(self, directory: Path) -> None:
-        """Write the report beside the weights."""
+        """Write it beside the weights."""
         write_json(directory / REPORT_FILE, asdict(self), indent=2)

@@ -61,9 +61,10 @@ def build_tokenizer() -> Qwen2Tokenizer:
     )
     bpe.train_from_iterator(text, trainer)
     vocab = bpe.get_vocab(with_added_tokens=False)
+    merges = [(left, right) for left, right in json.loads(bpe.to_str())["model"]["merges"]]
     tokenizer = Qwen2Tokenizer(
         vocab=vocab,
-        merges=_merges(bpe),  # pyright: ignore[reportArgumentType]  # pairs, as transformers itself passes them
+        merges=merges,  # pyright: ignore[reportArgumentType]  # pairs, as transformers itself passes them
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
     )
@@ -141,7 +142,3 @@ def save_base(path: Path, model: Qwen3VLForConditionalGeneration, tokenizer: Qwe
         model.save_pretrained(building)
         tokenizer.save_pretrained(building)
         build_image_processor().save_pretrained(building)
-
-
-def _merges(bpe: Tokenizer) -> list[tuple[str, str]]:
-    return [(left, right) for left, right in json.loads(bpe.to_str())["model"]["merges"]]

@@ -66,65 +66,32 @@ class PretrainSpec:
     seed: int = 0
 
 
-def pretrain(
-    spec: PretrainSpec, *, snapshot: Path | None = None, resume: tuple[Path, int] | None = None
-) -> Qwen3VLForConditionalGeneration:
-    """Train the base from random weights.
-
-    Args:
-        spec: the phases and their data.
-        snapshot: where to keep the state of every finished phase.
-        resume: a snapshot and the number of phases finished in it.
-
-    Returns:
-        The trained model in float32, in evaluation mode.
-    """
+def pretrain(spec: PretrainSpec) -> Qwen3VLForConditionalGeneration:
+    """Train the base from random weights; returns it in float32, in evaluation mode. Prints a line every 100 steps."""
     tokenizer = build_tokenizer()
-    model = build_model(tokenizer, seed=spec.seed)
-    first = 0
-    if resume is not None:
-        model = Qwen3VLForConditionalGeneration.from_pretrained(resume[0], dtype=torch.float32)
-        first = resume[1]
+    pad_id, model = tokenizer.get_vocab()["<|endoftext|>"], build_model(tokenizer, seed=spec.seed)
     image_spec = ImageSpec.from_processor(build_image_processor())
     samples = example_scenes(tokenizer, image_spec, num_scenes=spec.num_scenes)
     model.train()
-    for index in range(first, len(spec.phases)):
-        _run_phase(
-            model, samples, spec, index=index, image_spec=image_spec, pad_id=tokenizer.get_vocab()["<|endoftext|>"]
+    for index, phase in enumerate(spec.phases):
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=phase.learning_rate, betas=(0.9, 0.98), weight_decay=spec.weight_decay
         )
-        if snapshot is not None:
-            save_base(snapshot, model, tokenizer)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, phase.rate_factor)
+        started = time.monotonic()
+        batches = _batches(samples, phase.steps, batch_size=spec.batch_size, seed=spec.seed + index)
+        for step, chosen in enumerate(batches, start=1):
+            batch = collate(chosen, pad_id=pad_id, image_token_id=model.config.image_token_id)
+            loss = F.cross_entropy(*supervised_logits(model, batch, image_spec))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            if step % 100 == 0:
+                seconds = f"{time.monotonic() - started:.0f} s"
+                print(f"phase {index + 1} step {step}/{phase.steps}  loss {loss.item():.4f}  {seconds}", flush=True)
     return model.eval()
-
-
-def _run_phase(
-    model: Qwen3VLForConditionalGeneration,
-    samples: list[EncodedSample],
-    spec: PretrainSpec,
-    *,
-    index: int,
-    image_spec: ImageSpec,
-    pad_id: int,
-) -> None:
-    """Train one phase; prints a line every 100 steps."""
-    phase = spec.phases[index]
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=phase.learning_rate, betas=(0.9, 0.98), weight_decay=spec.weight_decay
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, phase.rate_factor)
-    started = time.monotonic()
-    batches = _batches(samples, phase.steps, batch_size=spec.batch_size, seed=spec.seed + index)
-    for step, chosen in enumerate(batches, start=1):
-        batch = collate(chosen, pad_id=pad_id, image_token_id=model.config.image_token_id)
-        loss = F.cross_entropy(*supervised_logits(model, batch, image_spec))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        if step % 100 == 0:
-            seconds = time.monotonic() - started
-            print(f"phase {index + 1} step {step}/{phase.steps}  loss {loss.item():.4f}  {seconds:.0f} s", flush=True)
 
 
 def _batches(
@@ -167,9 +134,10 @@ def example_scenes(
         picture, shapes = draw_scene(np.random.default_rng([stream, index]))
         patches, grid = to_patches(picture, spec)
         boxes = sorted((_norm(shape.box_px_xywh, picture.size), CATEGORIES[shape.category]) for shape in shapes)
-        text = "".join(
-            _text_object(box, desc) for box, desc in sorted(boxes, key=lambda pair: (pair[0][1], pair[0][0]))
-        )
+        text = ""
+        for box, desc in sorted(boxes, key=lambda pair: (pair[0][1], pair[0][0])):
+            numbers = " ".join(f"{k:03d}" for k in encode(box).tolist())
+            text += f"<|object_ref_start|>{desc}<|box_start|>{numbers}<|box_end|>"
         samples.append(
             EncodedSample(
                 prompt_ids=prompt.ids(spec.num_tokens(width=picture.width, height=picture.height)),
@@ -184,11 +152,6 @@ def example_scenes(
     return samples
 
 
-def _text_object(box_norm_xyxy: tuple[float, ...], desc: str) -> str:
-    numbers = " ".join(f"{k:03d}" for k in encode(box_norm_xyxy).tolist())
-    return f"<|object_ref_start|>{desc}<|box_start|>{numbers}<|box_end|>"
-
-
 def _norm(box_px_xywh: tuple[int, int, int, int], size: tuple[int, int]) -> tuple[float, ...]:
     x, y, w, h = box_px_xywh
     return x / size[0], y / size[1], (x + w) / size[0], (y + h) / size[1]
@@ -199,15 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m coordexp.model.tiny.pretrain", description=main.__doc__)
     parser.add_argument("--output", type=Path, default=TINY_BASE)
     parser.add_argument("--seed", type=int, default=PretrainSpec().seed)
-    parser.add_argument("--num-threads", type=int, default=None, help="CPU threads; None: all cores")
-    parser.add_argument("--snapshot", type=Path, default=None, help="keep the state of every finished phase here")
-    parser.add_argument("--resume", type=Path, default=None, help="a snapshot to go on from, with --resume-phases")
-    parser.add_argument("--resume-phases", type=int, default=1, help="finished phases of the snapshot")
     options = parser.parse_args(argv)
-    if options.num_threads:
-        torch.set_num_threads(options.num_threads)
-    resume = None if options.resume is None else (options.resume, options.resume_phases)
-    model = pretrain(PretrainSpec(seed=options.seed), snapshot=options.snapshot, resume=resume)
+    model = pretrain(PretrainSpec(seed=options.seed))
     # The weights are stored in bfloat16: 3.9 MB instead of 7.8, and training starts from what is shipped.
     save_base(options.output, model.bfloat16(), build_tokenizer())
     print(f"wrote {options.output}")

@@ -109,36 +109,37 @@ def flop_units(batch: Batch) -> dict[str, Tensor]:
 def count_flops(model: nn.Module, config: Qwen3VLConfig) -> FlopCounter:
     """Return what a step of this model asks for, with what trains in it now.
 
+    A matrix takes a multiplication and an addition a number and token: forward, backward for the activations, and once
+    more for its own gradient where it trains. Not counted by ``torch.utils.flop_counter``, which also counts what
+    checkpointing computes a second time, takes causal attention for the whole square, and does not see flash-attn.
+
     Args:
         model: the model as it trains, adapters included.
         config: of the model; its ``vocab_size`` is that of the expanded vocabulary.
     """
     sizes = Dimensions.of(config)
-    text, vision = sizes.text, sizes.vision
-    # Two products forward, two backward for the activations, and two more where the weights train as well.
-    text_adapters, tower = _trained(model, vision=False)[False], _trained(model, vision=True)
-    full_text = any(p.requires_grad for name, p in model.named_parameters() if name.endswith("gate_proj.weight"))
-    full_vision = any(p.requires_grad for name, p in model.named_parameters() if name.endswith("attn.qkv.weight"))
-    passes_text = 3.0 if full_text else 2.0
-    trains_vision = any(tower.values())
-    passes_vision = 3.0 if full_vision else 2.0 if trains_vision else 1.0
-    hidden, layers = text.hidden_size, text.num_hidden_layers
-    query = sizes.query_width
-    linear_text = hidden * (2 * query + 2 * sizes.key_width + 3 * text.intermediate_size)
-    wide, depth, merged = vision.hidden_size, vision.depth, sizes.merge_size**2
-    patch = vision.in_channels * sizes.temporal_patch_size * sizes.patch_size**2
-    linear_vision = depth * (4 * wide * wide + 2 * wide * vision.intermediate_size)
-    mergers = (1 + len(vision.deepstack_visual_indexes)) * merged * wide * (merged * wide + vision.out_hidden_size)
-    through = linear_vision + mergers / merged
-    tower_adapters = tower[False] + tower[True] / merged
-    embedding = patch * wide * (2 if full_vision else 1)  # no gradient goes to pixels
+    matrices = [(f".{name}", p) for name, p in model.named_parameters() if p.dim() > 1]
+    trains_vision = any(".visual." in name and p.requires_grad for name, p in matrices)
+    per_token = per_patch = 0.0
+    for name, p in matrices:
+        own = 2 * p.requires_grad
+        if ".language_model.layers." in name:
+            per_token += p.numel() * (4 + own)
+        elif ".patch_embed." in name:
+            per_patch += p.numel() * (2 + own)  # no gradient goes to pixels
+        elif ".visual." in name and ".pos_embed." not in name:
+            merged = sizes.merge_size**2 if "merger" in name else 1
+            per_patch += p.numel() * (2 + 2 * trains_vision + own) / merged
+    head = inner_model(model).get_output_embeddings()
+    trains_head = head is not None and any(p.requires_grad for p in head.parameters())
+    # Queries and keys, then weights and values; both operands have a gradient: forward once, backward twice.
+    attended = 4 * sizes.text.num_hidden_layers * sizes.query_width
     return FlopCounter(
-        per_token=2 * passes_text * layers * linear_text + (0 if full_text else 6 * text_adapters),
-        # Queries and keys, then weights and values; both operands have a gradient: forward once, backward twice.
-        per_token_squared=0.5 * 3 * 4 * layers * query,
-        per_patch=2 * (passes_vision * through + embedding) + (0 if full_vision else 6 * tower_adapters),
-        per_patch_squared=(3 if trains_vision else 1) * 4 * depth * wide,
-        per_supervised_token=2 * (3 if _trains_head(model) else 2) * hidden * text.vocab_size,
+        per_token=per_token,
+        per_token_squared=0.5 * 3 * attended,
+        per_patch=per_patch,
+        per_patch_squared=(3 if trains_vision else 1) * 4 * sizes.vision.depth * sizes.vision.hidden_size,
+        per_supervised_token=(6 if trains_head else 4) * sizes.text.hidden_size * sizes.text.vocab_size,
     )
 
 
@@ -155,7 +156,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
         published = _published_peaks(torch.cuda.get_device_name(device))
         if published is not None:
             return published[0] if dtype in (torch.bfloat16, torch.float16) else published[1]
-    return _measured_peak(device, dtype)
+    return _timed_peak(device, dtype, torch.get_num_threads())
 
 
 def utilisation_of(model: nn.Module, *, half_precision: bool, num_devices: int) -> Utilisation:
@@ -175,33 +176,11 @@ def utilisation_of(model: nn.Module, *, half_precision: bool, num_devices: int) 
     return Utilisation(count_flops(model, config), peak * num_devices)
 
 
-def _trained(model: nn.Module, *, vision: bool) -> dict[bool, int]:
-    """Return how many trained numbers each token or patch meets: matrices of adapters, not the offset's table.
-
-    Returns:
-        By whether they lie in a merger of the vision tower, which sees merged patches only.
-    """
-    found = {False: 0, True: 0}
-    for name, p in model.named_parameters():
-        if p.requires_grad and p.dim() == 2 and (".visual." in name) == vision and "coord_offset" not in name:
-            found["merger" in name] += p.numel()
-    return found
-
-
-def _trains_head(model: nn.Module) -> bool:
-    head = inner_model(model).get_output_embeddings()
-    return head is not None and any(p.requires_grad for p in head.parameters())
-
-
 def _published_peaks(name: str) -> tuple[float, float] | None:
     """Return what is published for a GPU of this name; an A1000 is not an A100."""
     if _SMALLER.search(name):
         return None
     return next((peaks for known, peaks in _PEAKS.items() if re.search(rf"\b{known}\b", name)), None)
-
-
-def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:
-    return _timed_peak(device, dtype, torch.get_num_threads())
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """Loading checkpoints and adapters, good and bad."""
 
 import importlib
-import itertools
 import json
 import shlex
 import shutil
@@ -170,45 +169,6 @@ def test_a_loaded_adapter_is_frozen_unless_it_is_to_train(make_base, make_adapte
     assert not any("embed_tokens" in name or "lm_head" in name for name in trainable)
 
 
-_NEW_PROCESS = """
-import sys
-from pathlib import Path
-from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import save_file
-from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
-from coordexp.model.loading import load
-from coordexp.model.merging.proof import default_samples, logits_of
-
-for line in Path(sys.argv[1]).read_text().splitlines():
-    base, adapter, tie_head = line.split("|")
-    ours, plain = load(base, adapter), load(base)
-    install_coord_offset_adapter(plain.model, coord_ids=plain.vocab.coord_ids, tie_head=tie_head == "True")
-    by_peft = PeftModel.from_pretrained(plain.model, adapter)
-    samples = default_samples(ours.processor)
-    assert samples[0]["pixel_values"].numel()
-    logits = {name: logits_of(model, samples)[0] for name, model in (("ours", ours.model), ("peft", by_peft))}
-    save_file(logits, adapter + "/logits.st")
-"""
-
-
-@pytest.mark.slow
-def test_a_new_process_gives_bit_equal_logits(make_base, make_adapted, tmp_path):
-    lines, expected = [], []
-    for (tied, tie_head), tuning in itertools.product(TIES, ("lora", "dora")):
-        base, adapter = make_base(tied=tied), tmp_path / f"{tied}-{tie_head}-{tuning}"
-        trained = make_adapted(base, tuning=tuning, tie_head=tie_head)
-        save_adapter(trained, adapter)
-        lines.append(f"{base}|{adapter}|{tie_head}")
-        expected.append(_logits(trained, load(base).processor))
-    (tmp_path / "list").write_text("\n".join(lines))
-    subprocess.run([sys.executable, "-c", _NEW_PROCESS, str(tmp_path / "list")], check=True, timeout=240)
-    for line, logits in zip(lines, expected, strict=True):
-        found = load_file(line.split("|")[1] + "/logits.st")
-        assert torch.equal(found["ours"], logits)
-        assert torch.equal(found["peft"], logits)
-    assert not torch.equal(expected[0], expected[1])  # control: LoRA and DoRA are not the same adapter
-
-
 def test_a_local_directory_has_no_revision(make_base):
     with pytest.raises(CheckpointError, match=r"a local directory has no revision 'v1'; leave it out"):
         load(make_base(), revision="v1")
@@ -221,26 +181,14 @@ def test_bad_paths():
         load(Path(__file__).parents[3] / "README.md")
 
 
-def test_an_id_that_the_hub_does_not_give_is_one_sentence(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(CheckpointError, match=r"^someone/some-model: no such directory, and the hub") as caught:
-        load("someone/some-model")
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
         ("config.json", lambda f: f.unlink(), "config.json: not found"),
         ("config.json", lambda f: f.write_text('{"model_type": '), "config.json: not readable JSON"),
         ("config.json", lambda f: f.write_text("[1]"), "holds a list, expected an object"),
-        ("config.json", lambda f: _edit_json(f, model_type="qwen3_vl_moe"), "'qwen3_vl_moe', a mixture of experts"),
-        ("config.json", lambda f: _edit_json(f, model_type="qwen2_5_vl"), "'qwen2_5_vl'; expected 'qwen3_vl'"),
-        ("config.json", lambda f: _edit_json(f, model_type="qwen3"), "'qwen3'; expected 'qwen3_vl'"),
-        ("config.json", lambda f: _edit_json(f, model_type="llama"), "expected 'qwen3_vl'"),
         ("model.safetensors", lambda f: f.unlink(), "weights not found; expected safetensors"),
         ("model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-100]), "not a whole safetensors file"),
-        ("model.safetensors", lambda f: f.write_bytes(b""), "not a whole safetensors file"),
         ("tokenizer.json", lambda f: f.unlink(), "no tokenizer"),
         ("tokenizer.json", lambda f: f.write_text("{"), "tokenizer does not load"),
         ("preprocessor_config.json", lambda f: f.unlink(), "no image processor"),

@@ -124,9 +124,10 @@ def test_the_image_processor_that_transformers_takes_first_has_them_too(make_bas
 
 def test_older_names_of_the_image_sizes_follow(make_base):
     processor = Processor.from_directory(make_base())
-    text = json.dumps(json.loads(processor.image_config) | {"max_pixels": 9216})
-    changed = replace(processor, image_config=text).with_limits(min_pixels=2048, max_pixels=4096)
-    stated = json.loads(changed.image_config)
+    name = "preprocessor_config.json"
+    text = json.dumps(json.loads(processor.files[name]) | {"max_pixels": 9216})
+    changed = replace(processor, files={name: text}).with_limits(min_pixels=2048, max_pixels=4096)
+    stated = json.loads(changed.files[name])
     assert (stated["max_pixels"], stated["size"]) == (4096, {"shortest_edge": 2048, "longest_edge": 4096})
     assert "min_pixels" not in stated
     assert processor.image_processor.size["longest_edge"] == 9216

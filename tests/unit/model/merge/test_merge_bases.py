@@ -16,7 +16,7 @@ from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.loading import load
 from coordexp.model.merging.merge import merge
 from coordexp.model.processor import Processor
-from tests.unit.model.merge.merge_support import WEIGHTS, configured, edited
+from tests.unit.model.merge.merge_support import WEIGHTS, edited
 
 
 @pytest.fixture
@@ -65,21 +65,6 @@ def test_every_dtype_twice_gives_the_same_bytes(make_base, make_adapter, tmp_pat
     assert (tmp_path / "a" / WEIGHTS).read_bytes() == (tmp_path / "b" / WEIGHTS).read_bytes()
 
 
-def test_old_names_of_the_dtype_are_replaced(make_base, adapter, tmp_path):
-    def rename(config):
-        config["torch_dtype"] = "bfloat16"  # and wrong, too
-        config.pop("dtype", None)
-        config["text_config"]["torch_dtype"] = "bfloat16"
-        config["text_config"].pop("dtype", None)
-        config["vision_config"].pop("dtype", None)
-
-    merge(adapter, tmp_path / "merged", base=configured(make_base(), tmp_path / "base", rename))
-    config = json.loads((tmp_path / "merged" / "config.json").read_text())
-    assert {config[key]["dtype"] for key in ("text_config", "vision_config")} | {config["dtype"]} == {"float32"}
-    assert not any("torch_dtype" in part for part in (config, config["text_config"], config["vision_config"]))
-    assert load(tmp_path / "merged").model.dtype == torch.float32
-
-
 def test_files_beside_the_weights_travel(make_base, adapter, tmp_path):
     base = Path(shutil.copytree(make_base(), tmp_path / "base"))
     template = (base / "chat_template.jinja").read_text() + "{# mine #}"
@@ -95,7 +80,7 @@ def test_files_beside_the_weights_travel(make_base, adapter, tmp_path):
     for name in ("generation_config.json", "processor_config.json", "video_preprocessor_config.json"):
         assert (tmp_path / "merged" / name).read_text() == (base / name).read_text()
     processor = Processor.from_directory(tmp_path / "merged")
-    assert processor.chat_template == template
+    assert processor.tokenizer.chat_template == template
     before = Processor.from_directory(base)
     assert processor.tokenizer.get_vocab() == before.tokenizer.get_vocab()
     assert processor.image_processor.to_dict() == before.image_processor.to_dict()

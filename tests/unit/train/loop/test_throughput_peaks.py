@@ -17,7 +17,7 @@ def gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-        monkeypatch.setattr(flops, "_measured_peak", lambda device, dtype: 1.0)
+        monkeypatch.setattr(flops, "_timed_peak", lambda device, dtype, num_threads: 1.0)
 
     return pretend
 
