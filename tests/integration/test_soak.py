@@ -12,7 +12,7 @@ import pytest
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import Row, append_rows, read_rows
-from coordexp.runs.status import set_state
+from coordexp.runs.status import RunStatus, write_status
 from coordexp.tracking import open_tracker
 from tests.benchmarks.soak import NAME, check_rows, left_over
 from tests.benchmarks.soak_verdict import judge
@@ -98,7 +98,7 @@ def test_a_doubled_point_and_a_run_that_did_not_finish_are_found(recorded):
 def test_of_a_stopped_soak_a_run_that_did_not_finish_is_killed_and_has_its_rows(recorded):
     settings, uri, plan, tracker, run = recorded
     assert check_rows(settings, uri, is_stopped=True)[1] == ["A-s0: ['FINISHED'] in MLflow, expected []"]
-    set_state(plan.run_dir, "stopped", message="asked to")
+    write_status(plan.run_dir, RunStatus("stopped", message="asked to"))
     assert check_rows(settings, uri, is_stopped=True)[1] == ["A-s0: ['FINISHED'] in MLflow, expected ['KILLED']"]
     tracker.finish(run, "KILLED")
     assert check_rows(settings, uri, is_stopped=True) == (4, [])
