@@ -17,11 +17,15 @@ _MOST = 10_000
 
 
 class Leaks:
-    """Looks, for a while after the death of a driver, for this job's placement groups that hold no worker twice."""
+    """Looks, for a while after the death of a driver, for this job's placement groups that hold no worker twice.
+
+    At the start too: an earlier command of the same job may have left some.
+    """
 
     def __init__(self) -> None:
-        self._until = self._looked_at = 0.0
+        self._looked_at = 0.0
         self._suspects: set[str] = set()
+        self.watch()
 
     def watch(self) -> None:
         """A driver has died."""

@@ -31,7 +31,7 @@ from coordexp.report.study.load import load_experiment
 from coordexp.report.text.notes import next_commands, remarks
 from coordexp.report.watch.sources import FolderSource
 from coordexp.runs.commit import commit_checkpoint, drop_uncommitted
-from coordexp.runs.experiment import move_misplaced, open_experiment
+from coordexp.runs.experiment import open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import Row, append_rows, read_rows
@@ -197,7 +197,6 @@ def _read_run(folder: Path) -> None:
     read_recorded(run)
     read_hardware(run)
     stop_reason(run.path)
-    move_misplaced(config, warn=str)
     open_experiment(config)
     read_status(run.path)
     drop_uncommitted(run.path)

@@ -58,8 +58,9 @@ def kill_driver() -> None:
 
 
 def a_group_of_workers_is_reserved() -> bool:
+    cpus = ray.cluster_resources()["CPU"]
     groups = ray.util.placement_group_table().values()
-    return any(group["state"] in ("PENDING", "CREATED") and "CPU" in group["bundles"][0] for group in groups)
+    return any(group["state"] == "CREATED" and group["bundles"][0].get("CPU") == cpus for group in groups)
 
 
 def test_a_run_whose_driver_is_killed_goes_on_from_its_checkpoint(session, undisturbed, tmp_path):

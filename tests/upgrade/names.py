@@ -1,7 +1,6 @@
-"""Every private name of Ray, transformers, PEFT and MLflow that coordexp uses, and what for.
+"""Every private name of transformers, PEFT and MLflow that coordexp uses, and what for; of Ray it uses none.
 
-Ray's are used in ``coordexp/cluster/ray_private.py`` alone. :mod:`tests.upgrade.used` finds what is used;
-``tests/upgrade/test_upgrade.py`` fails where that is not listed here.
+:mod:`tests.upgrade.used` finds what is used; ``tests/upgrade/test_upgrade.py`` fails where that is not listed here.
 """
 
 import functools
@@ -27,7 +26,6 @@ UNDOCUMENTED_MODULES = (
 )
 # Names with an underscore that coordexp asks of objects of other packages, which this list is not about.
 OF_OTHERS = {
-    "_exit": "os: documented",
     "_replace": "a named tuple: documented",
     "_forward_pre_hooks": "torch",
     "_forward_hooks": "torch",
@@ -59,105 +57,6 @@ class PrivateName:
 _QWEN = "transformers.models.qwen3_vl.modeling_qwen3_vl"
 _TRAINER = "transformers.Trainer"
 _TABLE = "peft.utils.other.TrainableTokensWrapper"
-RAY = (
-    PrivateName("ray._private.state.actors", "seeing that the driver of a run is dead", ("actor_id",)),
-    PrivateName("ray._private.state.state._connect_and_get_accessor", "finding leaked placement groups"),
-    PrivateName("ray._private.worker.global_worker", "recognising our own placement groups", (), ("current_job_id",)),
-    PrivateName("ray._private.worker.print_to_stdstream", "a stop without a line of Ray's", ("data", "ignore_prefix")),
-    PrivateName("ray._raylet.GcsClient", "asking a cluster what it has"),
-    PrivateName("ray._raylet.InnerGcsClient.get_all_node_info", "the same; what GcsClient hands calls on to"),
-    PrivateName("ray._private.services.canonicalize_bootstrap_address", "the meaning of RAY_ADDRESS=auto", ("addr",)),
-    PrivateName(
-        "ray._private.authentication.authentication_token_setup.maybe_enable_token_auth_if_token_available",
-        "asking a cluster that wants a token",
-        ("warn_if_disabled",),
-    ),
-    PrivateName("ray.core.generated.gcs_pb2.GcsNodeInfo", "which nodes are alive", (), ("ALIVE",)),
-    PrivateName(
-        "ray.core.generated.gcs_pb2.PlacementGroupTableData",
-        "finding leaked placement groups",
-        (),
-        (
-            *("CREATED", "REMOVED", "FromString", "state", "is_detached"),
-            *("creator_job_id", "creator_actor_id", "placement_group_id"),
-        ),
-    ),
-    PrivateName(
-        "ray.train.v2._internal.execution.callback.WorkerGroupCallback.before_worker_group_start",
-        "waiting for a run's turn and its former driver",
-        ("worker_group_context",),
-    ),
-    PrivateName(
-        "ray.train.v2._internal.execution.callback.WorkerGroupCallback.after_worker_group_start",
-        "the begin and restarts of a run",
-        ("worker_group",),
-    ),
-    PrivateName(
-        "ray.train.v2._internal.execution.callback.WorkerGroupCallback.after_worker_group_poll_status",
-        "ending a run with wrong input at once",
-        ("worker_group_status",),
-    ),
-    PrivateName(
-        "ray.train.v2._internal.execution.worker_group.WorkerGroupPollStatus", "errors of workers", (), ("errors",)
-    ),
-    PrivateName(
-        "ray.train.v2._internal.exceptions.UserExceptionWithTraceback",
-        "the sentence of what a worker raised",
-        ("exc", "traceback_str"),
-    ),
-    PrivateName(
-        "ray.train.v2._internal.exceptions.UserExceptionWithTraceback._base_exc",
-        "the sentence of what a worker raised",
-    ),
-    PrivateName(
-        "ray.train.v2._internal.exceptions.WorkerHealthCheckFailedError", "distinguishing a death from an error"
-    ),
-    PrivateName("ray.train.v2._internal.callbacks.DatasetsCallback", "starting no process for Ray Data"),
-    PrivateName(
-        "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer", "a trainer without torch in the driver's process"
-    ),
-    PrivateName(
-        "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer._create_default_callbacks",
-        "starting no process for Ray Data",
-    ),
-    PrivateName(
-        "ray.train.v2._internal.callbacks.placement_group_callback.PlacementGroupCleanerCallback",
-        "starting no process that outlives a driver that died",
-    ),
-    PrivateName(
-        "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer._initialize_and_run_controller",
-        "watching over workers in the driver's process",
-    ),
-    PrivateName(
-        "ray.train.v2._internal.execution.controller.TrainController",
-        "the same",
-        (
-            *("train_fn_ref", "train_run_context", "scaling_policy", "failure_policy", "callbacks"),
-            "validation_config",
-        ),
-    ),
-    PrivateName("ray.train.v2._internal.execution.controller.TrainController.run", "the same"),
-    PrivateName(
-        "ray.train.v2._internal.execution.scaling_policy.FixedScalingPolicy",
-        "asking no autoscaler",
-    ),
-    PrivateName(
-        "ray.train.v2._internal.execution.scaling_policy.FixedScalingPolicy.after_controller_start",
-        "asking no autoscaler",
-        ("train_run_context",),
-    ),
-    PrivateName(
-        "ray.train.v2._internal.execution.scaling_policy.FixedScalingPolicy._maybe_send_resource_request", "the same"
-    ),
-    PrivateName("ray.train.v2._internal.execution.controller.TrainController.get_result", "the same"),
-    PrivateName(
-        "ray.train.v2._internal.execution.worker_group.WorkerGroup.execute_async",
-        "letting workers go on whose report is durable",
-        ("fn",),
-    ),
-    PrivateName("ray.train.v2.api.callback.RayTrainCallback", "our own callbacks of a trainer"),
-    PrivateName("ray.tune.progress_reporter.TrialProgressCallback._print", "silencing Tune", ("msg",)),
-)
 TRANSFORMERS = (
     PrivateName(f"{_TRAINER}._save", "saving adapters alone", ("output_dir", "state_dict")),
     PrivateName(f"{_TRAINER}._prepare_inputs", "putting our batch on the device", ("inputs",)),
@@ -203,7 +102,7 @@ MLFLOW = (
     ),
     PrivateName("mlflow.utils.rest_utils.verify_rest_response", "the same", ("response", "endpoint")),
 )
-NAMES = (*RAY, *TRANSFORMERS, *PEFT, *MLFLOW)
+NAMES = (*TRANSFORMERS, *PEFT, *MLFLOW)
 
 
 def moved(name: PrivateName) -> str | None:

@@ -1,4 +1,4 @@
-"""The list of private names is whole, each is there, and Ray's are in one file."""
+"""The list of private names is whole, and each is there."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import ray
 from transformers import Trainer
 
 from tests.upgrade import check
-from tests.upgrade.names import NAMES, OF_OTHERS, RAY, PrivateName, moved
+from tests.upgrade.names import NAMES, OF_OTHERS, PrivateName, moved
 from tests.upgrade.used import find_uses, unlisted
 
 ROOT = Path(__file__).parents[2]
@@ -47,20 +47,9 @@ def test_every_use_is_listed(uses):
 
 
 def test_everything_listed_is_used(uses):
-    """What InnerGcsClient has GcsClient hands on: only the second is in our source."""
-    handed_on = "ray._raylet.InnerGcsClient.get_all_node_info"
-    unused = [name.path for name in NAMES if not any(use.is_by(name) for use in uses)]
-    assert unused == [handed_on]
+    assert [name.path for name in NAMES if not any(use.is_by(name) for use in uses)] == []
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "coordexp").rglob("*.py"))
     assert [name for name in OF_OTHERS if name not in text] == []
-
-
-def test_those_of_ray_are_in_one_file(uses):
-    files = {use.file for use in uses if any(use.is_by(name) for name in RAY)}
-    assert files == {"coordexp/cluster/ray_private.py"}
-    marker = "__internal_head__"  # a resource, which no syntax shows
-    with_marker = [path.name for path in (ROOT / "coordexp").rglob("*.py") if marker in path.read_text("utf-8")]
-    assert with_marker == ["ray_private.py"]
 
 
 @pytest.mark.parametrize(
