@@ -12,11 +12,11 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.executor import AllEvents, Executor, InlineExecutor, RunEvents
-from coordexp.runs.experiment import check_disk, move_misplaced, open_experiment
+from coordexp.runs.experiment import check_disk, open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import experiment_lock
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.progress import ProgressDisplay, shown_in_place
+from coordexp.runs.progress import ProgressDisplay
 from coordexp.runs.status import Ended, RunStatus, tell
 from coordexp.runs.stop import clear_stop, stop_on_signal, stop_reason, terminated_is_interrupted
 from coordexp.tracking import Tracker
@@ -125,8 +125,7 @@ class Campaign:
         # Installed again, because Ray has put in a signal handler of its own, which aborts.
         with (
             stop_on_signal(self.folder.path, print_line=self.show),
-            shown_in_place(self.console) as show_in_place,
-            ProgressDisplay(print_line=self.show, on_end=on_end, show_in_place=show_in_place) as display,
+            ProgressDisplay(print_line=self.show, on_end=on_end) as display,
         ):
             listeners = AllEvents(*(listener for listener in (budget, search, display) if listener is not None))
             try:
@@ -167,7 +166,6 @@ def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) ->
     with experiment_lock(config), terminated_is_interrupted():
         folder = ExperimentFolder.of(config)
         check_disk(folder.path, needed_bytes=MIN_FREE_BYTES)
-        move_misplaced(config, warn=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
         clear_stop(folder.path)  # a request ends with the command it stopped
         tracker = open_experiment_tracker(config)
         instance = open_experiment(config, fresh=fresh).instance

@@ -16,6 +16,7 @@ from ray.tune.search import Searcher
 
 from coordexp.cluster.capacity import count_slots
 from coordexp.cluster.gauges import QueueMetrics
+from coordexp.cluster.leaks import Leaks
 from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, ExperimentConfig
@@ -183,12 +184,14 @@ class _PassEvents(tune.Callback):
         self._events = events
         self._decide = decide
         self._decided_at = time.monotonic()
+        self._leaks = Leaks()
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
         """Leave out the launcher's own objects: Tune keeps a pickle of its settings, which nobody reads."""
         return tune.Callback, ()
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
+        self._leaks.free()
         if self._decide is not None and time.monotonic() - self._decided_at > _LOOK_SECONDS:
             self._decide()
             self._decided_at = time.monotonic()
@@ -199,7 +202,11 @@ class _PassEvents(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._events.on_end(self._queue.plans[_name(trial)])
 
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
+        self._leaks.watch()
+
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
+        self._leaks.watch()
         plan = self._queue.plans[_name(trial)]
         end_without_driver(plan)
         self._events.on_end(plan)

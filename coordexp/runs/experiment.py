@@ -3,7 +3,7 @@
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -105,22 +105,6 @@ def move_aside(directory: Path) -> Path | None:
     while directory.with_name(f"{directory.name}.old-{number}").exists():
         number += 1
     return directory.rename(directory.with_name(f"{directory.name}.old-{number}"))
-
-
-def move_misplaced(config: ExperimentConfig, *, warn: Callable[[str], None]) -> None:
-    """Rename what lies where the experiment writes something of another kind: folders in files' places, and files.
-
-    Args:
-        config: the experiment; nobody else writes in its folder meanwhile.
-        warn: gets a sentence for each.
-    """
-    folder = ExperimentFolder.of(config)
-    runs = [folder.run(group, seed).path for group in group_names(config) for seed in config.ablation.seeds]
-    for path in (*folder.misplaced(), *(run for run in runs if run.exists() and not run.is_dir())):
-        found, belongs = ("a folder", "a file") if path.is_dir() else ("a file", "a folder")
-        moved = move_aside(path)
-        assert moved is not None  # it was there
-        warn(f"{path}: found {found} where {belongs} belongs; it is now {moved.name}, and is not used")
 
 
 def check_disk(directory: Path, *, needed_bytes: int) -> None:

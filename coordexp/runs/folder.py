@@ -26,7 +26,6 @@ from coordexp.metrics import BoxKind, Decoding
 SCRATCH_PREFIX = ".scratch-"
 _STEP = "step_"
 _EVALUATIONS = "eval"
-_RUN = re.compile(r".+-s[0-9]+")
 _NUMBER = re.compile(rf"{_STEP}[0-9]{{1,18}}")
 
 
@@ -156,15 +155,6 @@ class RunFolder:
         """Return the evaluations during training that are there, by step."""
         return {step: EvaluationFolder(path) for step, path in sorted(_by_step(self.path / _EVALUATIONS).items())}
 
-    def misplaced(self) -> list[Path]:
-        """Return folders where the run writes files, and files where it has folders."""
-        files = (
-            self.config, self.fingerprint, self.param_groups, self.status, self.stop, self.recorded, self.metrics,
-            self.progress_log, self.error_log,
-        )  # fmt: skip
-        folders = (self.merged, self.checkpoints, self.path / _EVALUATIONS, *self.checkpoints.glob(f"{_STEP}*"))
-        return [path for path in files if path.is_dir()] + [path for path in folders if path.is_file()]
-
     def scratch(self) -> list[Path]:
         """Return temporary folders that killed processes have left."""
         return list(self.path.glob(f"{SCRATCH_PREFIX}*"))
@@ -218,14 +208,6 @@ class ExperimentFolder:
     def begun_runs(self) -> list[RunFolder]:
         """Return the runs that have a status, by name."""
         return [RunFolder(path.parent) for path in sorted(self.path.glob("*/status.json"))]
-
-    def misplaced(self) -> list[Path]:
-        """Return the same of the experiment's own files and folders, and of the runs that have a folder."""
-        files = (self.record, self.codec_ceiling, self.hashes, self.stop, self.sweep_journal)
-        folders = (self.data, self.report)
-        found = [path for path in files if path.is_dir()] + [path for path in folders if path.is_file()]
-        runs = (path for path in sorted(self.path.glob("*-s*")) if path.is_dir() and _RUN.fullmatch(path.name))
-        return found + [path for run in runs for path in RunFolder(run).misplaced()]
 
     def base(self, config: ExperimentConfig) -> Path:
         """Return the checkpoint that every run with this model and target structure starts from.

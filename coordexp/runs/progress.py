@@ -8,14 +8,11 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.spinner import Spinner
-from rich.text import Text
+from rich.console import Console
 
 from coordexp.errors import CoordExpError
 from coordexp.runs.folder import RunFolder
@@ -27,11 +24,9 @@ QUIET_SECONDS = 8.0  # without a line; then one says that the command lives
 _NAMES = 6
 _SECONDS_A_RUN = 0.05  # of running ones: many runs are shown less often, at about 20 looks a second
 _STEP_LINE = re.compile(
-    r"\S+  step (?P<step>\d+)/(?P<max_steps>\d+)  loss (?P<loss>\S+) \((?P<parts>.*)\)  "
-    r".*?(?P<speed>\d+) img/s  (?P<minutes>\d+):(?P<seconds>\d\d) left"
+    r"\S+  step (?P<step>\d{1,18})/(?P<max_steps>\d{1,18})  loss (?P<loss>-?\d+\.\d+|inf|nan) \((?P<parts>.*)\)  "
+    r".*?(?P<speed>\d+) img/s  (?P<minutes>\d{1,9}):(?P<seconds>\d\d) left"
 )
-
-ShowInPlace = Callable[[Sequence[str]], None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class StepLine:
         found = _STEP_LINE.fullmatch(line)
         if found is None:
             return None
-        box = re.search(r"(?:^|, )box (\S+?)(?:,|$)", found["parts"])
+        box = re.search(r"(?:^|, )box (-?\d+\.\d+)(?:,|$)", found["parts"])
         return StepLine(
             step=int(found["step"]),
             max_steps=int(found["max_steps"]),
@@ -109,24 +104,15 @@ class ProgressDisplay:
     the terminal or the tracking server. The logs of running runs are looked at, with one ``stat`` each.
     """
 
-    def __init__(
-        self,
-        *,
-        print_line: Callable[[str], None],
-        on_end: Callable[[RunPlan, RunStatus], None],
-        show_in_place: ShowInPlace | None = None,
-    ) -> None:
+    def __init__(self, *, print_line: Callable[[str], None], on_end: Callable[[RunPlan, RunStatus], None]) -> None:
         """Follow runs from their begin on.
 
         Args:
             print_line: prints a line of progress.
             on_end: called once for each new status that is an end.
-            show_in_place: shows the last step of each running run in a terminal; None prints every logging step.
         """
         self._print_line = print_line
         self._report_end = on_end
-        self._show_in_place = show_in_place
-        self._steps: dict[str, str] = {}
         self._lines: dict[str, NewLines] = {}
         self._known: dict[str, RunStatus | None] = {}
         self._begun: dict[str, RunPlan] = {}
@@ -190,8 +176,6 @@ class ProgressDisplay:
         else:
             self._running.pop(plan.name, None)
             self._end(plan)
-            self._steps.pop(plan.name, None)
-        self._show_steps()
         return True
 
     def _end(self, plan: RunPlan) -> None:
@@ -205,42 +189,17 @@ class ProgressDisplay:
     def _show_new_lines(self, plan: RunPlan) -> None:
         for line in self._lines[plan.name].read():
             self._last_line = time.monotonic()
-            if self._show_in_place is not None and StepLine.of(line) is not None:
-                self._steps[plan.name] = line
-                self._show_steps()
-            else:
-                self._print_line(line)
-
-    def _show_steps(self) -> None:
-        if self._show_in_place is not None:
-            names = ", ".join(name for name in self._running if name not in self._steps)
-            self._show_in_place([*self._steps.values(), *([f"waits for the first step of {names}"] if names else [])])
+            self._print_line(line)
 
     def _show_life(self) -> None:
-        """Say what is waited for, where nothing was said for long; in a terminal something moves all the time."""
+        """Say what is waited for, where nothing was said for long."""
         now = time.monotonic()
-        if self._show_in_place is None and now - self._last_line >= QUIET_SECONDS:
+        if now - self._last_line >= QUIET_SECONDS:
             self._last_line = now
             names = list(self._running)
             shown = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
             waits = f"waits for news of {shown}" if names else "waits for the first worker"
             self._print_line(f"{clock_time(now - self._started)}  {waits}")
-
-
-@contextlib.contextmanager
-def shown_in_place(console: Console) -> Generator[ShowInPlace | None]:
-    """Yield a function that shows lines below all others, in place of those it showed before; None without a terminal.
-
-    What is printed meanwhile comes above them; they go with the block.
-    """
-    if not console.is_terminal:
-        yield None
-        return
-    spinner = Spinner("dots")
-    with Live(spinner, console=console, transient=True, refresh_per_second=4) as live:
-        yield lambda lines: live.update(
-            Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines), spinner)
-        )
 
 
 @contextlib.contextmanager

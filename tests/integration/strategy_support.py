@@ -1,7 +1,6 @@
 """Whole runs on several processes, as Ray Train starts them, without Ray."""
 
 import os
-import shutil
 from pathlib import Path
 
 import torch
@@ -12,7 +11,8 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError
 from coordexp.runs import ranks
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.runs.reporter import LocalReporter
+from coordexp.runs.rows import read_rows
 from coordexp.train.loop.schedule import Schedule
 from coordexp.train.run import Run, make_trainer, train_run
 from coordexp.train.setup.components import build_components
@@ -21,38 +21,18 @@ from tests.integration.ranks_support import leave_group
 from tests.ports_support import free_port
 
 
-class RanksReporter(LocalReporter):
-    """One checkpoint of the files of all ranks, as Ray makes it; stops after the commit of a step."""
+class StoppingReporter(LocalReporter):
+    """Stops after the commit of a step."""
 
     def __init__(self, run_directory: Path, *, stop: int | None) -> None:
-        """Go on in ``run_directory``."""
-        if ranks.rank() == 0:
-            super().__init__(run_directory, keep_checkpoints=9)
-        ranks.barrier()
-        if ranks.rank():
-            super().__init__(run_directory, keep_checkpoints=9)
+        super().__init__(run_directory, keep_checkpoints=9)
         self._stop = stop
-        self._parts = run_directory / "parts"
 
     def commit(self, rows, *, step, checkpoint, is_final=False):
-        """Commit, then perhaps stop."""
-        if checkpoint is not None and ranks.rank():
-            shutil.copytree(checkpoint, self._parts, dirs_exist_ok=True)
+        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
         ranks.barrier()
-        if checkpoint is not None and ranks.rank() == 0 and self._parts.exists():
-            shutil.copytree(self._parts, checkpoint, dirs_exist_ok=True)
-            shutil.rmtree(self._parts)
-        if ranks.rank() == 0:
-            super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
-        ranks.barrier()
-        if checkpoint is not None:  # what rank 0 knows, as Ray's workers learn it
-            self._newest = run_dir_checkpoint(self._run_dir, step)
         if step == self._stop and checkpoint is not None:
             raise KeyboardInterrupt
-
-
-def run_dir_checkpoint(run_directory: Path, step: int) -> Path:
-    return run_directory / "checkpoints" / f"step_{step:06d}"
 
 
 def one_of_many(rank: int, world: int, port: int, config_json: str, stop: int | None, output: str) -> None:
@@ -62,7 +42,7 @@ def one_of_many(rank: int, world: int, port: int, config_json: str, stop: int | 
     _note_images(RunFolder.of(config).path)
     lines: list[str] = []
     try:
-        train_run(config, reporter=RanksReporter(RunFolder.of(config).path, stop=stop), print_line=lines.append)
+        train_run(config, reporter=StoppingReporter(RunFolder.of(config).path, stop=stop), print_line=lines.append)
     except KeyboardInterrupt:
         pass
     except ValueError as error:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +9,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from coordexp.cluster.capacity import nodes_of
 from coordexp.doctor.examine import Examination, examine
 from coordexp.doctor.memory import TRAINING
-from coordexp.errors import ResourceError
 from tests.unit.doctor.doctor_support import failures, of, sparse_checkpoint, tree
 
 ROOT = Path(__file__).parents[2]
@@ -129,36 +126,3 @@ def test_gigabytes_of_weights_are_not_read(tmp_path):
     assert "16.33 GiB" in weights["sentence"]
     assert found["peak"] < MAX_RESIDENT_BYTES
     assert all(file.stat().st_blocks * 512 < 2**20 for file in base.glob("*.safetensors"))
-
-
-@pytest.mark.slow
-def test_a_cluster_is_asked_without_joining_it(tmp_path, monkeypatch):
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))  # where Ray keeps the token that it makes
-    program = (
-        "import os, sys, ray\n"
-        "ray.init(address='local', num_cpus=3, num_gpus=2, include_dashboard=False, object_store_memory=80 * 2**20,\n"
-        "         _temp_dir=sys.argv[1], logging_level=40)\n"
-        "print(ray.get_runtime_context().gcs_address, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    short = Path("/tmp") / f"doctor-{os.getpid()}"  # sockets have short names
-    cluster = subprocess.Popen(
-        [sys.executable, "-c", program, str(short)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0"},
-    )
-    assert cluster.stdout is not None
-    try:
-        address = next(line.strip() for line in cluster.stdout if ":" in line)
-        with pytest.raises(ResourceError, match="wants a token: export RAY_AUTH_MODE=token"):
-            nodes_of(address, seconds=60)
-        monkeypatch.setenv("RAY_AUTH_MODE", "token")
-        (node,) = nodes_of(address, seconds=60) or []
-        assert (node["CPU"], node["GPU"]) == (3.0, 2.0)
-    finally:
-        cluster.communicate(timeout=60)
-        shutil.rmtree(short, ignore_errors=True)

@@ -15,7 +15,7 @@ import pytest
 
 from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.progress import ProgressRow, append_progress
+from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import Row
 from tests.integration.ablation_support import make_base, make_config, run
 
@@ -30,18 +30,17 @@ class Slow:
         self.go_on = threading.Event()
 
     def __call__(self, config, *, reporter, print_line):
-        progress = RunFolder.of(config).progress
+        name = RunFolder.of(config).name
         for step in (1, 2, 3, 4):
             metrics = {
                 "train_total_loss": 5.0 - step,
                 **{f"subset/constrained/{kind}/AP": step / 8 for kind in BOX_KINDS},
             }
-            append_progress(progress, ProgressRow("step", time.time(), step, 4, metrics, seconds_left=4.0 - step))
+            print_line(f"{name}  step {step}/4  loss {5 - step}.000 (text 1.000)  9 img/s  0:0{4 - step} left")
             reporter.commit([Row(step, time.time(), metrics)], step=step, checkpoint=None)
             if step == 2:
                 assert self.go_on.wait(LIMIT_SECONDS)
         metrics = {f"constrained/{kind}/AP": 0.75 for kind in BOX_KINDS}
-        append_progress(progress, ProgressRow("evaluation", time.time(), 4, 4, metrics))
         reporter.commit([Row(4, time.time(), metrics)], step=4, checkpoint=None)
 
 
@@ -139,9 +138,8 @@ def test_a_terminal_shows_an_ablation_from_before_its_first_run_until_it_ends(te
 def test_ctrl_c_ends_the_watch_and_not_the_run(terminal: Terminal, config, tmp_path: Path) -> None:
     folder = tmp_path / "tiny" / "A-s0"
     folder.mkdir()
-    (folder / "status.json").write_text('{"state": "running"}')
-    row = ProgressRow("step", time.time() + 1, 2, 4, {"train_total_loss": 3.0}, seconds_left=2.0)
-    append_progress(RunFolder(folder).progress, row)
+    (folder / "status.json").write_text(f'{{"state": "running", "since": {time.time()}}}')
+    progress_log_writer(folder)("A-s0  step 2/4  loss 3.000 (text 1.000)  9 img/s  0:02 left")
     terminal.wait_for(r"A-s0 +running +2/4")
     os.write(terminal.ours, b"\x03")
     assert terminal.end() == 0

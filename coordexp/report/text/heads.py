@@ -62,12 +62,6 @@ _FAMILIES: Mapping[str, tuple[str, str]] = {
     "steps to ": ("steps to … %", "steps until AP on the subset reaches that part of the best group's last one"),
     "tokens per object": ("tokens per object", "generated tokens, malformed ones too, over well-formed objects"),
     "seconds per object": ("seconds per object", "time of generation, all workers at once, over well-formed objects"),
-    "AP cut": ("AP cut", "AP with each answer cut at the first object that repeats an earlier one exactly"),
-    "repeats, ": (
-        "repeats",
-        "share of objects that repeat an earlier one of their answer: same description, same bins",
-    ),
-    "in a row, ": ("in a row", "most repeats in a row in one answer"),
 }
 # Words of titles and sentences; each is explained where a table has it in its title or a head.
 _PHRASES: Mapping[str, str] = {

@@ -47,19 +47,8 @@ def test_the_images_of_a_file_are_counted(tmp_path):
     assert lines(tmp_path, format="coco", **paths)["can detect"] == f"unknown, since {path} cannot be read"
 
 
-@pytest.fixture
-def on_cluster(monkeypatch):
-    """Let a dry run find a cluster with these nodes."""
-
-    def join(nodes: list[dict[str, float]]) -> None:
-        monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-        monkeypatch.setattr("coordexp.ablation.describe.nodes_of", lambda address: nodes)
-
-    return join
-
-
-def test_a_dry_run_says_how_many_runs_fit_at_once_and_what_the_budget_holds(tmp_path, on_cluster):
-    on_cluster([{"CPU": 64.0, "GPU": 8.0}])
+def test_a_dry_run_says_how_many_runs_fit_at_once_and_what_the_budget_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr("coordexp.ablation.describe.local_nodes", lambda num_gpus: [{"CPU": 64.0, "GPU": 8.0}])
     config = ExperimentConfig.model_validate(
         {
             "experiment": {"name": "x", "runs_dir": str(tmp_path)},
@@ -86,13 +75,16 @@ def test_a_dry_run_says_how_many_runs_fit_at_once_and_what_the_budget_holds(tmp_
     assert said["budget"] == "30 GPU hours, 16 used, about 24 needed in all: enough"
 
 
-def test_a_dry_run_says_what_does_not_fit(tmp_path, on_cluster):
-    on_cluster([{"CPU": 64.0, "GPU": 4.0}] * 2)
+def test_a_dry_run_says_what_does_not_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr("coordexp.ablation.describe.local_nodes", lambda num_gpus: [{"CPU": 64.0, "GPU": 4.0}] * 2)
     config = ExperimentConfig.model_validate(
         {"experiment": {"name": "x", "runs_dir": str(tmp_path)}, "cluster": {"gpus_per_worker": 8.0}}
     )
     said = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
     assert said["runs at once"].startswith("none: one run needs 1 x (1 CPUs, 8 GPUs), but the cluster has")
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    said = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
+    assert said["runs at once"] == "known when the cluster at head:6379 is joined"
 
 
 OFFSETS = {"optimizer": "multimodal_coord_offset"}

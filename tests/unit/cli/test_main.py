@@ -169,8 +169,6 @@ def test_every_verb_says_what_it_does_and_takes(verb: str, capsys: pytest.Captur
     assert "--debug" in text
 
 
-
-
 @pytest.mark.parametrize(
     ("door", "words"),
     [

@@ -10,7 +10,7 @@ import pytest
 from coordexp.ablation.preparation import needed_disk_bytes
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ConfigError, ResourceError
-from coordexp.runs.experiment import check_disk, check_experiment, move_misplaced, open_experiment
+from coordexp.runs.experiment import check_disk, check_experiment, open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import LockHolder, experiment_lock, last_holder
 from coordexp.runs.plan import plan_runs
@@ -187,28 +187,6 @@ def test_a_full_disk_is_found_before_training(tmp_path):
     check_disk(tmp_path / "not" / "there", needed_bytes=1)
     with pytest.raises(ResourceError, match=r"GiB of disk are free, about 1048576\.00 GiB are needed"):
         check_disk(tmp_path / "not" / "there", needed_bytes=2**50)
-
-
-def test_what_lies_in_the_way_is_moved_aside_with_a_sentence(tmp_path):
-    config = make_config(tmp_path)
-    folder = ExperimentFolder.of(config)
-    run = folder.run("A", 0)
-    in_the_way = [run.status, run.metrics, run.stop, folder.codec_ceiling]
-    for path in in_the_way:
-        path.mkdir(parents=True)
-    for path in (run.merged, run.checkpoints, folder.run("C", 0).path):
-        path.write_text("a file")
-        in_the_way.append(path)
-    good = run.fingerprint
-    good.write_text("{}")
-    said: list[str] = []
-    move_misplaced(config, warn=said.append)
-    assert sorted(line.partition(": found")[0] for line in said) == sorted(map(str, in_the_way))
-    assert not any(path.exists() for path in in_the_way)
-    assert good.is_file()
-    assert run.status.with_name("status.json.old-1").is_dir()
-    move_misplaced(config, warn=said.append)
-    assert len(said) == len(in_the_way)
 
 
 def test_a_refused_start_leaves_no_lock_behind(tmp_path):

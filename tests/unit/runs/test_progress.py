@@ -9,7 +9,7 @@ from rich.console import Console
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import progress
 from coordexp.runs.plan import plan_runs
-from coordexp.runs.progress import ProgressDisplay, look_seconds, progress_log_writer, shown_in_place, spoken
+from coordexp.runs.progress import ProgressDisplay, look_seconds, progress_log_writer, spoken
 from coordexp.runs.status import RunStatus, write_status
 
 
@@ -99,66 +99,6 @@ def test_a_quiet_command_says_what_it_waits_for(plans, monkeypatch):
         assert heard["step 1"].wait(30)
     assert printed[-1] == "step 1"
     assert re.fullmatch(r"\d:\d\d  waits for news of A-s0, A-s1", printed[-2])
-
-
-def test_in_a_terminal_the_last_step_of_each_run_stays_in_place(plans, monkeypatch):
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.02)
-    printed: list[str] = []
-    shown: list[list[str]] = []
-    changed = threading.Condition()
-
-    def show_in_place(lines):
-        with changed:
-            shown.append(list(lines))
-            changed.notify()
-
-    def wait_for(*lines: str) -> None:
-        with changed:
-            assert changed.wait_for(lambda: shown and shown[-1] == list(lines), 30), shown
-
-    a, b = plans[:2]
-    steps = "{}  step {}/20  loss 1.500 (text 1.500)  AP 0.125  9 img/s  0:01 left"
-    with ProgressDisplay(
-        print_line=printed.append, on_end=lambda plan, status: printed.append(status.state), show_in_place=show_in_place
-    ) as display:
-        for plan in (a, b):
-            display.on_begin(plan)
-        wait_for(f"waits for the first step of {a.name}, {b.name}")
-        for line in ("starts: one process", "step 10  AP 0.125 argmax on 40 images", steps.format("", 10).strip()):
-            progress_log_writer(a.run_dir)(f"{a.name}  {line}")
-        wait_for(steps.format(a.name, 10), f"waits for the first step of {b.name}")
-        progress_log_writer(a.run_dir)(steps.format(a.name, 20))
-        progress_log_writer(b.run_dir)(steps.format(b.name, 10))
-        wait_for(steps.format(a.name, 20), steps.format(b.name, 10))
-        write_status(a.run_dir, RunStatus(state="finished", step=20))
-        display.on_end(a)
-        wait_for(steps.format(b.name, 10))
-    assert printed == [f"{a.name}  starts: one process", f"{a.name}  step 10  AP 0.125 argmax on 40 images", "finished"]
-
-
-def test_what_is_shown_in_place_goes_and_what_is_printed_stays():
-    output = io.StringIO()
-    console = Console(file=output, width=60, force_terminal=True)
-    with shown_in_place(console) as show:
-        assert show is not None
-        show(["A-s0  step 10/20  loss 1.500"])
-        console.print("A-s0  step 10  AP 0.125")
-        show(["A-s0  step 20/20  loss 0.500"])
-    screen: list[str] = [""]
-    row = 0
-    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[^\x1b]", output.getvalue()):
-        if part == "\n":
-            row += 1
-            screen += [""] * (row + 1 - len(screen))
-        elif part == "\x1b[1A":
-            row -= 1
-        elif part == "\x1b[2K":
-            screen[row] = ""
-        elif not part.startswith(("\x1b", "\r")):
-            screen[row] += part
-    assert [line for line in screen if line.strip()] == ["A-s0  step 10  AP 0.125"]
-    with shown_in_place(Console(file=io.StringIO())) as show:
-        assert show is None
 
 
 def test_a_block_is_spoken_of_while_it_lasts(monkeypatch):

@@ -8,8 +8,8 @@ import pytest
 from coordexp.errors import ConfigError
 from coordexp.metrics import headline, subset_headline
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.reporter import Row, append_rows
-from coordexp.runs.status import set_state
+from coordexp.runs.rows import Row, append_rows
+from coordexp.runs.status import Begun, Ended, tell
 from coordexp.runs.stop import stop_reason
 from coordexp.sweep.load import Sweep, load_sweep
 from coordexp.sweep.trials import SweepTrials, Trial, recorded_points, rungs, upcoming_points
@@ -35,7 +35,7 @@ def open_trials(sweep: Sweep) -> SweepTrials:
 def report(trial: Trial, step: int, ap: float) -> None:
     """Do what a running trial does at an evaluation."""
     if trial.plan.status() is None:
-        set_state(trial.plan.run_dir, "running")
+        tell(trial.plan.run_dir, Begun())
     metrics = {subset_headline(trial.plan.config.reading): ap}
     append_rows(trial.plan.folder.metrics, [Row(step=step, time=float(step), metrics=metrics)])
 
@@ -44,7 +44,7 @@ def finish(trials: SweepTrials, trial: Trial, ap: float, *, steps: int = 500) ->
     reading = trial.plan.config.reading
     metrics = {subset_headline(reading): ap, headline(reading): ap}
     append_rows(trial.plan.folder.metrics, [Row(step=steps, time=9.0, metrics=metrics)])
-    set_state(trial.plan.run_dir, "finished")
+    tell(trial.plan.run_dir, Ended("finished"))
     trials.on_end(trial.plan)
 
 
@@ -56,7 +56,7 @@ def run(trials: SweepTrials, aps: dict[int, float]) -> Trial:
         report(trial, step, ap)
         trials.decide()
         if (reason := stop_reason(trial.plan.run_dir)) is not None:
-            set_state(trial.plan.run_dir, "stopped", message=reason)
+            tell(trial.plan.run_dir, Ended("stopped", reason))
             trials.on_end(trial.plan)
             return trial
     finish(trials, trial, max(aps.values()))
@@ -127,7 +127,7 @@ def test_decisions_are_the_same_whenever_they_are_taken_in_on_equal_rows(load):
             report(trial, step, ap)
         late.decide()
         if (reason := stop_reason(trial.plan.run_dir)) is not None:
-            set_state(trial.plan.run_dir, "stopped", message=reason)
+            tell(trial.plan.run_dir, Ended("stopped", reason))
             late.on_end(trial.plan)
         else:
             finish(late, trial, max(curve.values()))
@@ -170,7 +170,7 @@ def test_after_a_kill_unfinished_trials_go_on_first_and_their_aps_count(load):
     trials = open_trials(sweep)
     run(trials, {125: 0.4})
     for trial in (trials.propose(), trials.propose()):
-        set_state(trial.plan.run_dir, "running")
+        tell(trial.plan.run_dir, Begun())
     behind, ahead = trials.trials[1:]
     report(behind, 125, 0.1)  # committed, and then the command was killed before it looked
     report(ahead, 125, 0.5)
@@ -200,7 +200,7 @@ def test_a_failed_trial_is_tried_again(load):
     trials = open_trials(sweep)
     trial = next(trials.remaining())
     trials.on_begin(trial.plan)
-    set_state(trial.plan.run_dir, "failed", message="shapes do not match")
+    tell(trial.plan.run_dir, Ended("failed", "shapes do not match"))
     trials.on_end(trial.plan)
     assert next(open_trials(sweep).remaining()).name == "t000"
 

@@ -102,7 +102,7 @@ def test_a_report_can_be_asked_at_any_time(store: Path, has_mlflow: bool, undraw
     else:
         (store / "mlflow.db").unlink()
     arguments = ["report", "paired", "--runs-dir", str(store), "--resamples", "20"]
-    lock = store / ".paired.lock"
+    lock = store / ".paired.holder.json"
 
     def said() -> str:
         assert main(arguments) == 0

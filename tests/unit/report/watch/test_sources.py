@@ -15,8 +15,19 @@ from coordexp.errors import ConfigError
 from coordexp.report.watch.rows import Snapshot
 from coordexp.report.watch.sources import read_experiment, watched
 from coordexp.report.watch.watch import state_word
+from coordexp.runs.rows import keep_rows
 from coordexp.runs.status import RunStatus
-from tests.unit.report.watch.watch_support import NOW, begin, progress, read, set_status, set_time, text_of
+from tests.unit.report.watch.watch_support import (
+    NOW,
+    begin,
+    commit,
+    read,
+    say,
+    set_status,
+    set_time,
+    step_line,
+    text_of,
+)
 
 
 @pytest.fixture
@@ -45,14 +56,13 @@ def test_a_directory_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None
     assert len(read_experiment(experiment, NOW).runs) == 4
 
 
-def test_rows_of_progress_say_where_a_run_stands(experiment: Path) -> None:
+def test_lines_and_rows_say_where_a_run_stands(experiment: Path) -> None:
     run = experiment / "A-s0"
-    set_status(run, RunStatus("running"), when=NOW - 50)
-    progress(run, 0, kind="start", when=NOW - 50)
-    metrics = {"train_total_loss": 2.31, "throughput__images_per_second": 93.0}
-    progress(run, 20, when=NOW - 13, left=80.0, **metrics)
-    progress(run, 20, kind="evaluation", when=NOW - 12, eval_total_loss=9.0, subset__constrained__expected__AP=0.25)
-    progress(run, 20, kind="alarm", when=NOW - 12, message="overfitting")
+    set_status(run, RunStatus("running", since=NOW - 50), when=NOW - 50)
+    say(run, "starts: one process", when=NOW - 50)
+    say(run, step_line(20), when=NOW - 13)
+    commit(run, 20, when=NOW - 13, eval_total_loss=9.0, subset__constrained__expected__AP=0.25)
+    say(run, "ALARM at step 20: overfitting", when=NOW - 12)
     found = read(experiment)["A-s0"]
     assert (found.state, found.step, found.max_steps) == ("running", 20, 100)
     assert (found.loss, found.images_per_second) == (2.31, 93.0)
@@ -66,25 +76,25 @@ def test_rows_of_progress_say_where_a_run_stands(experiment: Path) -> None:
 def test_a_torn_last_line_is_left_for_later(experiment: Path) -> None:
     run = experiment / "A-s0"
     set_status(run, RunStatus("running"))
-    progress(run, 20)
-    whole = (run / "progress.jsonl").read_bytes()
-    with (run / "progress.jsonl").open("ab") as handle:
-        handle.write(whole.replace(b'"step": 20', b'"step": 40')[:30])
+    say(run, step_line(20))
+    with (run / "progress.log").open("a") as handle:
+        handle.write(f"A-s0  {step_line(40)[:9]}")
         handle.flush()
         assert read_experiment(experiment, NOW).runs[0].step == 20
-        handle.write(whole.replace(b'"step": 20', b'"step": 40')[30:])
+        handle.write(f"{step_line(40)[9:]}\n")
     assert read_experiment(experiment, NOW).runs[0].step == 40
 
 
 def test_a_resumed_run_forgets_what_was_taken_back(experiment: Path) -> None:
     run = experiment / "A-s0"
-    set_status(run, RunStatus("running"))
+    set_status(run, RunStatus("running", step=40))
     for step in (20, 40):
-        progress(run, step, kind="evaluation", subset__constrained__expected__AP=step / 100)
-    progress(run, 55, left=45.0)
+        commit(run, step, subset__constrained__expected__AP=step / 100)
+    say(run, step_line(55))
     assert read_experiment(experiment, NOW).runs[0].ap == 0.4
-    set_status(run, RunStatus("running", restarts=1))
-    progress(run, 20, kind="start")
+    set_status(run, RunStatus("running", step=20, restarts=1))
+    keep_rows(run / "metrics.jsonl", 1)
+    say(run, "starts: one process")
     found = read_experiment(experiment, NOW).runs[0]
     assert (found.step, found.restarts, found.seconds_left) == (20, 1, None)
     assert found.ap == 0.2
@@ -92,7 +102,8 @@ def test_a_resumed_run_forgets_what_was_taken_back(experiment: Path) -> None:
 
 def test_the_states_of_ended_runs(experiment: Path) -> None:
     set_status(experiment / "A-s0", RunStatus("finished", step=100, seconds=125.0))
-    progress(experiment / "A-s0", 100, kind="evaluation", constrained__expected__AP=0.5)
+    say(experiment / "A-s0", step_line(100, left="0:00"))
+    commit(experiment / "A-s0", 100, constrained__expected__AP=0.5)
     set_status(experiment / "C-s0", RunStatus("failed", "the loss is nan", step=40, seconds=5.0))
     set_status(experiment / "A-s1", RunStatus("stopped", "interrupted", step=20))
     assert not read_experiment(experiment, NOW).ended
@@ -103,7 +114,7 @@ def test_the_states_of_ended_runs(experiment: Path) -> None:
     text = text_of(snapshot)
     assert "C-s0  failed: the loss is nan" in text
     assert "A-s1  stopped: interrupted" in text
-    assert re.search(r"A-s0 +finished +100/100 .* 0\.500 +2:05", text)
+    assert re.search(r"A-s0 +finished +100/100 .* 0\.500 +93 +2:05", text)
 
 
 def test_a_run_that_failed_before_this_command_waits_for_another_try(experiment: Path) -> None:
@@ -116,25 +127,24 @@ def test_a_run_that_failed_before_this_command_waits_for_another_try(experiment:
 
 def test_fresh_moves_the_directory_away_and_starts_over(experiment: Path) -> None:
     set_status(experiment / "A-s0", RunStatus("running"))
-    progress(experiment / "A-s0", 60)
+    say(experiment / "A-s0", step_line(60))
     assert read_experiment(experiment, NOW).runs[0].step == 60
     experiment.rename(experiment.with_name("tiny.old-1"))
     assert not read_experiment(experiment, NOW).runs
     begin(experiment, instance="two")
     assert [(run.state, run.step) for run in read_experiment(experiment, NOW).runs] == [("waiting", 0)] * 4
     set_status(experiment / "A-s0", RunStatus("running"))
-    progress(experiment / "A-s0", 20)
+    say(experiment / "A-s0", step_line(20))
     assert read_experiment(experiment, NOW).runs[0].step == 20
 
 
-@pytest.mark.parametrize("name", ["experiment.json", "A-s0/status.json", "A-s0/progress.jsonl"])
+@pytest.mark.parametrize("name", ["experiment.json", "A-s0/status.json", "A-s0/metrics.jsonl", "A-s0/progress.log"])
 @pytest.mark.parametrize(
     "content",
     [
         *(b"", b"{", b"[1]\n", b"\xff\xfe\n", b'{"step": "x"}\n', b'{"state": []}\n'),
-        b'{"kind": "step", "time": 1, "step": 1e999, "max_steps": 1, "metrics": {}}\n',
-        b'{"kind": "step", "time": 1, "step": 1, "max_steps": 1, "metrics": {"train_total_loss": "x"}}\n',
-        b'{"kind": "step", "time": 1, "step": 1, "max_steps": 2, "metrics": {}, "seconds_left": 1e300}\n',
+        b'{"step": 1, "time": 1, "metrics": {"train_total_loss": "x"}}\n',
+        b"A-s0  step 1/2  loss x (box y)  1 img/s  0:01 left\n",
     ],
 )
 def test_a_damaged_file_ends_nothing(experiment: Path, name: str, content: bytes) -> None:
@@ -156,7 +166,7 @@ def test_a_trial_that_a_sweep_ended_early_has_ended(experiment: Path) -> None:
 
 
 def test_the_holder_of_the_lock_tells_whether_anyone_is_at_work(experiment: Path) -> None:
-    run, lock = experiment / "A-s0", experiment.with_name(".tiny.lock")
+    run, lock = experiment / "A-s0", experiment.with_name(".tiny.holder.json")
     set_status(run, RunStatus("running"), when=NOW - 40)
     host = os.uname().nodename
     lock.write_text(json.dumps({"process": os.getpid(), "host": host}))
@@ -174,10 +184,11 @@ def test_the_holder_of_the_lock_tells_whether_anyone_is_at_work(experiment: Path
 
 def test_silence_is_judged_by_the_runs_own_pace(experiment: Path) -> None:
     run = experiment / "A-s0"
-    set_status(run, RunStatus("running"), when=NOW - 5000)
+    set_status(run, RunStatus("running", since=NOW - 5000), when=NOW - 5000)
     set_time(experiment / "experiment.json", NOW - 6000)
     for step in (20, 40, 60):
-        progress(run, step, when=NOW - 1300 - 6 * (60 - step), left=240.0)
+        commit(run, step, when=NOW - 1300 - 6 * (60 - step))
+    say(run, step_line(60), when=NOW - 1300)
     found = read(experiment)["A-s0"]
     assert found.patience == 10 * 120  # 6 s a step, a row every 20 steps
     assert found.is_stalled(NOW)

@@ -11,7 +11,8 @@ from coordexp.report.watch.rows import RunRow, Snapshot
 from coordexp.report.watch.sources import read_experiment
 from coordexp.report.watch.watch import Frame, render
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.progress import ProgressKind, ProgressRow, append_progress
+from coordexp.runs.progress import progress_log_writer
+from coordexp.runs.rows import Row, append_rows
 from coordexp.runs.status import RunStatus, write_status
 
 NOW = 1_700_000_000.0
@@ -39,14 +40,20 @@ def set_status(run: Path, status: RunStatus, *, when: float = NOW) -> None:
     set_time(run / "status.json", when)
 
 
-def progress(
-    run: Path, step: int, *, kind: ProgressKind = "step", when: float = NOW, left: float | None = None,
-    message: str = "", **metrics: float,
-) -> None:  # fmt: skip
-    """Append a row; ``__`` in a metric's name stands for a slash."""
+def say(run: Path, line: str, *, when: float = NOW) -> None:
+    """Write a line as the run does."""
+    progress_log_writer(run)(f"{run.name}  {line}")
+    set_time(RunFolder(run).progress_log, when)
+
+
+def step_line(step: int, *, left: str = "1:20") -> str:
+    return f"step {step}/100  loss 2.310 (text 1.697, box 0.613)  AP 0.250  93 img/s  {left} left"
+
+
+def commit(run: Path, step: int, *, when: float = NOW, **metrics: float) -> None:
+    """Write a row as the run does; ``__`` in a metric's name stands for a slash."""
     named = {name.replace("__", "/"): value for name, value in metrics.items()}
-    row = ProgressRow(kind, when, step, 100, named, seconds_left=left, message=message)
-    append_progress(RunFolder(run).progress, row)
+    append_rows(RunFolder(run).metrics, [Row(step, when, named)])
 
 
 def read(folder: Path, *, now: float = NOW) -> dict[str, RunRow]:

@@ -1,13 +1,12 @@
-"""Progress rows and lines of a run, and what a checkpoint keeps of its log."""
-
-from pathlib import Path
+"""Progress lines of a run, and what a checkpoint keeps of its log."""
 
 import pytest
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.progress import ProgressRow, parse_progress
-from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.runs.progress import StepLine
+from coordexp.runs.reporter import LocalReporter
+from coordexp.runs.rows import read_rows
 from coordexp.train.loop.averages import StepLog
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.throughput import FlopCounter, Utilisation
@@ -19,11 +18,6 @@ SUMS = {
     "num_patches_squared": 5_000.0, "data_wait_seconds": 0.0, "num_steps": 10.0, "num_clipped": 4.0,
     "all_grad_norms": 12.0,
 }  # fmt: skip
-
-
-def read_progress(path: Path) -> list[ProgressRow]:
-    """Return the rows of a file of progress, without its damaged lines."""
-    return [row for row in map(parse_progress, path.read_text().splitlines()) if row is not None]
 
 
 @pytest.fixture
@@ -66,7 +60,7 @@ def test_a_step_says_what_ap_was_last_by_the_boxes_that_the_run_is_compared_by(l
     assert lines[-1].endswith(" box 4.000)  AP 0.125  2 img/s  0:08 left")
 
 
-def test_progress_says_as_numbers_what_the_lines_say(log, config, lines):
+def test_lines_say_as_words_what_rows_say_as_numbers_once_they_are_committed(log, config, lines):
     log.start(["starts: one process"], step=0)
     log.on_step_log(step(10))
     log.add_evaluation(10, {"constrained/expected/AP": 0.25}, num_images=40, is_final=False)
@@ -77,18 +71,14 @@ def test_progress_says_as_numbers_what_the_lines_say(log, config, lines):
         "A-s0  step 10  AP undefined argmax, AP 0.250 expected on 40 images",
         "A-s0  final  AP undefined argmax, AP 0.500 expected on all 400 images",
     ]
-    start, logged, subset, final = read_progress(RunFolder.of(config).progress)
-    assert (start.kind, start.step, start.max_steps) == ("start", 0, 100)
-    assert (logged.kind, logged.step, logged.seconds_left) == ("step", 10, pytest.approx(18.0))
-    assert logged.metrics["train_total_loss"] == 4.0
-    assert logged.metrics["throughput/images_per_second"] == 2.0
-    assert (subset.kind, subset.metrics) == ("evaluation", {"subset/constrained/expected/AP": 0.25})
-    assert final.metrics == {"constrained/expected/AP": 0.5}
+    assert StepLine.of(lines[1]) == StepLine(10, 100, 4.0, coord_loss=4.0, images_per_second=2.0, seconds_left=18.0)
+    assert [StepLine.of(lines[at]) for at in (0, 2, 3)] == [None] * 3
     assert read_rows(RunFolder.of(config).metrics) == []  # nothing is committed yet
     log.commit(10)
-    assert [row.metrics for row in read_rows(RunFolder.of(config).metrics)] == [
-        row.metrics for row in (logged, subset, final)
-    ]
+    logged, subset, final = (row.metrics for row in read_rows(RunFolder.of(config).metrics))
+    assert logged["train_total_loss"] == 4.0
+    assert subset == {"subset/constrained/expected/AP": 0.25}
+    assert final == {"constrained/expected/AP": 0.5}
 
 
 def test_waiting_for_data_is_said_once_and_not_at_the_first_logging_step(log, config, lines):
@@ -96,17 +86,13 @@ def test_waiting_for_data_is_said_once_and_not_at_the_first_logging_step(log, co
         log.on_step_log(step(number, waiting=waiting))
     sentence = "waits for data 35% of the time; raise data.num_workers (now 0)"
     assert [line for line in lines if "waits" in line] == [f"A-s0  {sentence}"]
-    notes = [(row.step, row.message) for row in read_progress(RunFolder.of(config).progress) if row.kind == "note"]
-    assert notes == [(3, sentence)]
 
 
 def test_a_value_that_is_not_finite_is_an_alarm_and_in_no_row(log, config, lines):
     log.on_step_log(step(1, loss=float("inf")))
-    rows = read_progress(RunFolder.of(config).progress)
-    assert [row.kind for row in rows] == ["alarm", "step"]
-    assert rows[0].message.startswith("not finite, and left out of the record: ")
-    assert "train_total_loss" not in rows[1].metrics
-    assert any("ALARM at step 1: not finite" in line for line in lines)
+    (row,) = log.rows
+    assert "train_total_loss" not in row.metrics
+    assert any("ALARM at step 1: not finite, and left out of the record: " in line for line in lines)
 
 
 def test_a_resumed_run_has_time_and_means_of_its_checkpoint(log, config, tmp_path, lines):
@@ -128,17 +114,3 @@ def test_a_resumed_run_has_time_and_means_of_its_checkpoint(log, config, tmp_pat
     lines.clear()
     again.add_validation(10, {"text_ce": 0.001}, {"num_coord_tokens": 0.0})  # images without an object
     assert lines == []
-
-
-@pytest.mark.parametrize(
-    "damage",
-    ["", "{", "[]", "\x00\x00", '{"kind": "step"}', '{"kind": "none", "time": 1, "step": 1, "max_steps": 2}',
-     '{"kind": "step", "time": 1, "step": 1, "max_steps": 2, "metrics": {"a": NaN}}',
-     '{"kind": "step", "time": 1, "step": 1, "max_steps": 2, "metrics": {"a": "b"}}',
-     '{"kind": "step", "time": null, "step": 1, "max_steps": 2}'],
-)  # fmt: skip
-def test_a_damaged_line_of_progress_is_passed_over(log, config, damage):
-    log.on_step_log(step(1))
-    path = RunFolder.of(config).progress
-    path.write_text(f"{damage}\n{path.read_text()}{damage}\n")
-    assert [row.step for row in read_progress(path)] == [1]
