@@ -110,14 +110,14 @@ def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: flo
 def _rows(folder: RunFolder) -> list[Row]:
     with contextlib.suppress(OSError):  # not there, or away for now
         found = folder.metrics.stat()
-        return _parsed_rows(folder.metrics, found.st_mtime_ns, found.st_size)
+        return _parsed_rows(folder.metrics, (found.st_ino, found.st_mtime_ns, found.st_size))
     return []
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed_rows(path: Path, mtime_ns: int, size: int) -> list[Row]:
+def _parsed_rows(path: Path, version: tuple[int, int, int]) -> list[Row]:
     """Read rows, those of a file that has not changed once."""
-    del mtime_ns, size
+    del version
     return read_rows(path)
 
 
@@ -125,13 +125,13 @@ def _log(folder: RunFolder) -> tuple[StepLine | None, str]:
     """Return the last step and the last alarm that a run's log says."""
     with contextlib.suppress(OSError):
         found = folder.progress_log.stat()
-        return _parsed_log(folder.progress_log, found.st_mtime_ns, found.st_size)
+        return _parsed_log(folder.progress_log, (found.st_ino, found.st_mtime_ns, found.st_size))
     return None, ""
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed_log(path: Path, mtime_ns: int, size: int) -> tuple[StepLine | None, str]:
-    del mtime_ns, size
+def _parsed_log(path: Path, version: tuple[int, int, int]) -> tuple[StepLine | None, str]:
+    del version
     last, alarm = None, ""
     for line in path.read_text("utf-8", "replace").split("\n")[:-1]:  # a line without its end is left for later
         text = line.partition("  ")[2]

@@ -175,12 +175,6 @@ def test_addresses_at_which_there_is_no_cluster(monkeypatch, address, expected):
     assert expected in found.sentence
 
 
-def test_an_address_that_takes_connections_warns(monkeypatch, silent_port):
-    monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{silent_port}")
-    (found,) = _cluster()
-    assert found.verdict == "warning"
-
-
 def test_mlflow_that_is_away():
     found = _tracking("http://127.0.0.1:9")
     assert found.verdict == "failure"
