@@ -8,7 +8,7 @@ import os
 import select
 import sys
 import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -76,11 +76,7 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def stage_bars() -> Generator[Callable[[str, int, int], None]]:
-    """Draw a bar for each stage on stderr, where that is a terminal, and remove them at the end.
-
-    Yields:
-        The function to call with a stage's name, what is done and what there is in all.
-    """
+    """Draw a bar for each stage on stderr, where that is a terminal; yields the function of stage, done and total."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     console = error_console()
@@ -113,12 +109,8 @@ def progress_bar(stage: str, total: int) -> Generator[Callable[[int], None]]:
 def run_command(function: Callable[[], int | None], *, debug: bool = False) -> int:
     """Call ``function`` and turn what it raises into one sentence on stderr and an exit code.
 
-    Args:
-        function: returns an exit code, or None for 0.
-        debug: print the traceback as well.
-
     Returns:
-        The function's own code; 2 for wrong input or a full disk; 130 when interrupted; 1 for a bug.
+        The function's own code (None is 0); 2 for wrong input or a full disk; 130 when interrupted; 1 for a bug.
     """
     with _Outcome(debug) as outcome:
         outcome.exit_code = function() or 0
@@ -166,24 +158,13 @@ def _reader_has_left(error: BaseException | None) -> bool:
 def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return _EXIT_INTERRUPTED, "interrupted"
+    place = str(error.filename) if isinstance(error, OSError) and error.filename else "the device"
     if is_disk_full(error):
-        places = (_place(link) for link in _chain(error) if isinstance(link, OSError) and link.filename)
-        return _EXIT_INPUT, f"error: no space left on {next(places, 'the device')}; free some, or write elsewhere"
+        return _EXIT_INPUT, f"error: no space left on {place}; free some, or write elsewhere"
     if isinstance(error, CoordExpError):
         return _EXIT_INPUT, f"error: {error}"
     if isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS:
-        return _EXIT_INPUT, f"error: {_place(error)}: {error.strerror}"
+        return _EXIT_INPUT, f"error: {place}: {error.strerror}"
     hint = "" if debug else "; --debug shows where"
     first_line = (str(error).splitlines() or [""])[0]
     return _EXIT_BUG, f"internal error: {type(error).__name__}: {first_line}{hint}"
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__ or current.__context__
-
-
-def _place(error: BaseException) -> str:
-    return str(error.filename) if isinstance(error, OSError) and error.filename else "the device"

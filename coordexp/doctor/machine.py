@@ -76,18 +76,12 @@ def examine_experiment(run: ExperimentConfig) -> Check[None]:
         *attempt("runs_dir", lambda: check_writable(folder)),
         *attempt("experiment", lambda: check_unlocked(folder)),
     ]
-    yield from problems
-    if not problems:
-        yield ok("runs_dir", f"{folder.path}: {'goes on there' if folder.record.is_file() else 'new'}, writable")
+    state = "goes on there" if folder.record.is_file() else "new"
+    yield from problems or [ok("runs_dir", f"{folder.path}: {state}, writable")]
 
 
 def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]:
-    """Check that the disk holds the bases, the merged models and the checkpoints of unfinished runs.
-
-    Args:
-        plans: of the experiment.
-        weights_bytes: of the expanded base; None where no model is known.
-    """
+    """Check that the disk holds bases, merged models and checkpoints of unfinished runs; None: no model is known."""
     pending = [plan for plan in plans if not plan.is_finished()]
     if not pending:
         yield ok("disk", "all runs are finished")
@@ -99,11 +93,10 @@ def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]
         return
     bases = {ExperimentFolder.of(plan.config).base(plan.config) for plan in pending}
     needed = needed_disk_bytes(pending, weights_bytes) + weights_bytes * sum(not base.exists() for base in bases)
+    free, runs = shutil.disk_usage(existing).free, "run" if len(pending) == 1 else "runs"
+    said = f"{size_text(free)} free at {existing}; {len(pending)} {runs} need about {size_text(needed)}"
     problems = [*attempt("disk", lambda: check_disk(directory, needed_bytes=needed))]
-    yield from problems
-    if not problems:
-        free, runs = shutil.disk_usage(existing).free, "run" if len(pending) == 1 else "runs"
-        yield ok("disk", f"{size_text(free)} free at {existing}; {len(pending)} {runs} need about {size_text(needed)}")
+    yield from problems or [ok("disk", said)]
 
 
 def _ram_bytes() -> int:
@@ -119,9 +112,8 @@ def examine_cluster(run: ExperimentConfig, num_gpus: int) -> Check[None]:
     """Check that one run fits into what the executor gives it, and that its workers can share it as asked."""
     yield from attempt("strategy", lambda: check_strategy(run))
     if run.cluster.executor == "inline":
-        if not (problems := [*attempt("executor", lambda: InlineExecutor().check(run))]):
-            yield ok("executor", "inline: one run after the other in one process, without Ray")
-        yield from problems
+        problems = [*attempt("executor", lambda: InlineExecutor().check(run))]
+        yield from problems or [ok("executor", "inline: one run after the other in one process, without Ray")]
     elif (address := cluster_address()) is None:
         yield from guarded("ray", _check_private(run, num_gpus))
     else:

@@ -22,69 +22,34 @@ def write_model_card(config: ExperimentConfig, *, metrics: Mapping[str, float]) 
         config: of the run.
         metrics: of its final evaluation.
     """
-    from coordexp.train.setup.weighted_terms import weighted_terms  # here: it brings torch, and a report reads runs
-
-    name = f"{config.experiment.name}, group {config.experiment.group}, seed {config.experiment.seed}"
-    data = (
-        config.data.train_annotations or f"{config.data.shapes.num_train:,} pictures of shapes that coordexp generates"
-    )
-    losses = "\n".join(
-        f"| `{on.term.name}` | {on.weight:g} | {on.term.formula.replace('|', '&#124;')} |"
-        for on in weighted_terms(config)
-        if on.weight > 0
-    )
+    experiment, reading, ways = config.experiment, config.reading, config.evaluation.decoding
+    decoding = "constrained" if "constrained" in ways else ways[0]
+    value = metrics.get(str(MetricName(decoding, "AP", reading)))
+    ap = "not defined, since no object there counts" if value is None else f"{value:.3f}, one seed"
+    on = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).name
     verb, again = "train", made_again(config)
     if config.cluster.num_workers > 1:  # the one run of an ablation, on Ray: this process is one worker
         verb = "ablation"
-        again = merged(again, {"ablation": {"groups": {}, "seeds": [config.experiment.seed]}})
-    training = config.training
-    tuning = "all weights" if training.tuning == "full" else f"{training.tuning} of rank {training.lora.rank}"
-    offset = ", and a coord-offset adapter" if config.trains_offset else ""
-    least, most = config.data.min_pixels, config.data.max_pixels
-    limits = " to ".join(f"{value:,}" if value else "the preprocessor's own limit" for value in (least, most))
+        again = merged(again, {"ablation": {"groups": {}, "seeds": [experiment.seed]}})
     text = f"""---
 library_name: transformers
 pipeline_tag: image-text-to-text
 tags: [object-detection, qwen3_vl, coordexp]
 ---
-# {name}
+# {experiment.name}, group {experiment.group}, seed {experiment.seed}
 
 A Qwen3-VL that detects objects by writing them: a description and a box each. It was fine-tuned from
 `{config.model.path}` by coordexp to compare losses on coordinates. It knows what its training data holds, and nothing
 more is claimed of it.
 
-- **Training data**: {data}; {config.training.num_steps:,} steps of {config.global_batch_size:,} images
-- **Tuning**: {tuning}{offset}
-- {_quality(config, metrics)}
+**COCO AP**, {decoding} decoding, boxes read by {_READINGS[reading]}: {ap}, on {on}
 
-| loss term | weight | sum over a batch, before it is divided by its count |
-|---|---|---|
-{losses}
+The instruction of training was `{config.data.prompt}`. To use it: `coordexp predict --model . PICTURE`
 
-## Use
-
-```console
-coordexp predict --model . PICTURE
-```
-
-The instruction of training was `{config.data.prompt}`; images had {limits} pixels.
-
-## Make it again
-
-Save this as `run.yaml` and run `coordexp {verb} --config run.yaml`:
+To make it again, save this as `run.yaml` and run `coordexp {verb} --config run.yaml`:
 
 ```yaml
 {yaml.safe_dump(again, sort_keys=False, allow_unicode=True).strip()}
 ```
 """
     write_text(RunFolder.of(config).merged / "README.md", text)
-
-
-def _quality(config: ExperimentConfig, metrics: Mapping[str, float]) -> str:
-    """Return the headline AP of the run."""
-    reading, ways = config.reading, config.evaluation.decoding
-    decoding = "constrained" if "constrained" in ways else ways[0]
-    value = metrics.get(str(MetricName(decoding, "AP", reading)))
-    said = "not defined, since no object there counts" if value is None else f"{value:.3f}, one seed"
-    on = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).name
-    return f"**COCO AP**, {decoding} decoding, boxes read by {_READINGS[reading]}: {said}, on {on}"

@@ -35,13 +35,6 @@ def test_it_says_how_good_the_checkpoint_is(run: ExperimentConfig) -> None:
     assert "not defined" in card_of(run, None)
 
 
-def test_it_names_every_term_that_is_on_and_no_other(run: ExperimentConfig) -> None:
-    card = card_of(run, 0.5)
-    rows = [line.split("|")[1].strip() for line in card.splitlines() if line.startswith("| `")]
-    assert rows == ["`text_ce`", "`coord_ce`", "`box_l1`", "`box_giou`"]
-    assert "lora of rank 64, and a coord-offset adapter" in card
-
-
 def test_what_it_holds_makes_the_run_again(run: ExperimentConfig, tmp_path: Path) -> None:
     card = card_of(run, 0.5)
     kept = tmp_path / "run.yaml"
