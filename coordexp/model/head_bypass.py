@@ -36,11 +36,7 @@ def float32_head(model: nn.Module) -> Generator[None]:
     if weight_VD.dtype in (torch.float32, torch.float64):
         yield
         return
-
-    def project(input: Tensor) -> Tensor:
-        return _float32_product(input, weight_VD)
-
-    with _head_forward(head, project):
+    with _head_forward(head, lambda hidden: _float32_product(hidden, weight_VD)):
         yield
 
 

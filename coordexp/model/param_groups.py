@@ -52,7 +52,7 @@ def build_param_groups(
     head_lr: float | None = None,
     offset_weight_decay: float = 0.0,
 ) -> list[ParamGroup]:
-    """Split the trainable parameters into groups; each is in exactly one.
+    """Split the trainable parameters into groups in a fixed order; each is in exactly one.
 
     Norms, biases and DoRA magnitudes (everything of one dimension) are not decayed and form groups
     of their own, ``*_no_decay``.
@@ -67,9 +67,6 @@ def build_param_groups(
         embed_lr: of the embedding offsets; of the shared table when tied.
         head_lr: of the head offsets; without effect, and said so in the group's note, when tied.
         offset_weight_decay: of both offset tables.
-
-    Returns:
-        The groups that hold parameters, in a fixed order.
 
     Raises:
         ConfigError: if a rate was given for parameters that do not exist or are frozen, if the

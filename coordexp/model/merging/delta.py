@@ -50,21 +50,6 @@ class LinearDelta:
         """``(O, I)``."""
         return (self.b.shape[0], self.a.shape[1])
 
-    def apply(self, weight_OI: Tensor) -> Tensor:
-        """Return ``W + s B A``, under DoRA rescaled to the trained row norms, in float32.
-
-        Raises:
-            CheckpointError: if DoRA meets a row of norm zero, by which it divides.
-        """
-        merged_OI = weight_OI.float() + self.scaling * (self.b.float() @ self.a.float())
-        if self.magnitude is None:
-            return merged_OI
-        norm_O1 = torch.linalg.norm(merged_OI, dim=1, keepdim=True)
-        if not norm_O1.all():
-            row = int(norm_O1.flatten().argmin())
-            raise CheckpointError(f"row {row} of W + B A is zero, and DoRA divides by its norm")
-        return self.magnitude.float().unsqueeze(1) / norm_O1 * merged_OI
-
 
 @dataclass(frozen=True)
 class OffsetDelta:
@@ -158,14 +143,20 @@ class AdapterDelta:
     def apply(self, name: str, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """Return a weight of the base, merged: computed in float32 and rounded once to ``dtype``.
 
+        A layer becomes ``W + s B A``, under DoRA rescaled to the trained row norms.
+
         Raises:
-            CheckpointError: if the merged weight cannot be computed.
+            CheckpointError: if DoRA meets a row of norm zero, by which it divides.
         """
-        if name in self.linear:
-            try:
-                return self.linear[name].apply(weight).to(dtype)
-            except CheckpointError as error:
-                raise CheckpointError(f"{self.directory}: {name}: {error}") from None
+        if (layer := self.linear.get(name)) is not None:
+            merged_OI = weight.float() + layer.scaling * (layer.b.float() @ layer.a.float())
+            if layer.magnitude is not None:
+                norm_O1 = torch.linalg.norm(merged_OI, dim=1, keepdim=True)
+                if not norm_O1.all():
+                    row = f"{name}: row {int(norm_O1.flatten().argmin())}"
+                    raise CheckpointError(f"{self.directory}: {row} of W + B A is zero, and DoRA divides by its norm")
+                merged_OI = layer.magnitude.float().unsqueeze(1) / norm_O1 * merged_OI
+            return merged_OI.to(dtype)
         merged = weight.to(dtype)
         if self.offset is not None and name in self.offset.tables:
             ids, offset_KD = self.offset.ids, self.offset.tables[name]
