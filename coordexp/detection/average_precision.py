@@ -112,7 +112,8 @@ def precisions(matches: Matches, first: int, last: int, weights_RN: Weights) -> 
     num = max(1, min(len(weights_RN), os.cpu_count() or 1))
     with ThreadPoolExecutor(num) as pool:
         parts = zip(np.array_split(weights_RN, num), np.array_split(values, num), strict=True)
-        list(pool.map(lambda part: fill_average_precisions(matches, first, *part), parts))
+        for done in [pool.submit(fill_average_precisions, matches, first, *part) for part in parts]:
+            done.result()
     return values
 
 

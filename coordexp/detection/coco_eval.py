@@ -150,7 +150,7 @@ def coco_evaluation(ground_truth: GroundTruth, detections: Detections, category_
         "iscrowd": np.zeros(len(found), np.int64),
         "score": found.scores,
     }
-    return COCOeval(*(_coco(image_ids, category_id, columns) for columns in (gt, dt)), "bbox")
+    return COCOeval(_coco(image_ids, category_id, gt), _coco(image_ids, category_id, dt), "bbox")
 
 
 def _coco(image_ids: Ints, category_id: int, columns: Mapping[str, Ints | Floats]) -> "COCO":

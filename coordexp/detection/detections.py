@@ -52,8 +52,8 @@ class Detections:
 
     def rows(self, rows: Ints | Bools) -> "Detections":
         """Return some of them, chosen or ordered as by numpy's indexing."""
-        columns = (self.image_ids, self.category_ids, self.boxes_px_xywh, self.scores)
-        return Detections(*(column[rows] for column in columns), has_scores=self.has_scores)
+        ids, categories, boxes = self.image_ids[rows], self.category_ids[rows], self.boxes_px_xywh[rows]
+        return Detections(ids, categories, boxes, self.scores[rows], has_scores=self.has_scores)
 
     def on_images(self, image_ids: Collection[int]) -> "Detections":
         """Return those in some images."""

@@ -30,7 +30,6 @@ NUM_LOOKS = len(_DASHES)
 _TIPS = "tips:"
 _LABEL, _MARK, _GAP = 15, 13, 5  # heights within a row
 AXIS = 40  # height of a horizontal axis with its numbers and label
-_DASHED = {"color": INK, "linewidth": 1.2, "linestyle": (0, (3, 2.5))}
 
 Ends = tuple[float | None, float | None]
 """Of an axis; None where the data decide."""
@@ -93,7 +92,8 @@ class Line:
         """Draw it, its values as tips at its marks."""
         look, is_marked = Look.of(self.group), self.marked or len(self.points) == 1
         if self.band:
-            axes.fill_between(*zip(*self.band, strict=True), color=look.color, alpha=0.17, linewidth=0)
+            xs, lows, highs = zip(*self.band, strict=True)
+            axes.fill_between(xs, lows, highs, color=look.color, alpha=0.17, linewidth=0)
         style: dict[str, object] = {
             "color": look.color, "linestyle": look.line, "linewidth": 1.9,
             "marker": look.marker if is_marked else "none", "markersize": 6.5,
@@ -154,7 +154,7 @@ def row_chart(
             label_row(axes, top + _LABEL - 3, row.label, row.note)
             bottom = top + _LABEL + _MARK * len(row.marks)
             if zero:  # beside the marks alone, not through the labels
-                axes.plot([0, 0], [top + _LABEL, bottom], **_DASHED)
+                _dash(axes, [0, 0], [top + _LABEL, bottom])
             for at, (name, group, found) in enumerate(row.marks):
                 if found is not None:
                     _draw_mark(axes, name, Look.of(group), found, top + _LABEL + _MARK * (at + 0.5))
@@ -208,7 +208,7 @@ def map_chart(title: str, counts: Sequence[Sequence[int]], group: int, *, note: 
         color = Look.of(group).color
         shades = LinearSegmentedColormap.from_list("shades", [(0.0, to_rgba(color, 0.0)), (1.0, to_rgba(color, 1.0))])
         axes.imshow(np.log1p(np.array(counts)), origin="lower", extent=(0, 1, 0, 1), cmap=shades, interpolation="none")
-        axes.plot([0, 1], [0, 1], **_DASHED)
+        _dash(axes, [0, 1], [0, 1])
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
         axes.set_xticks([0, 1])
@@ -217,9 +217,13 @@ def map_chart(title: str, counts: Sequence[Sequence[int]], group: int, *, note: 
     return Chart(title, draw if any(map(any, counts)) else None, note, height=300)
 
 
+def _dash(axes: "Axes", xs: Sequence[float], ys: Sequence[float]) -> None:
+    axes.plot(xs, ys, color=INK, linewidth=1.2, linestyle=(0, (3, 2.5)))
+
+
 def mark_at(axes: "Axes", x: float, label: str) -> None:
     """Draw a dashed vertical line that says what it is."""
-    axes.axvline(x, **_DASHED).set_gid(tips(label))
+    axes.axvline(x, color=INK, linewidth=1.2, linestyle=(0, (3, 2.5))).set_gid(tips(label))
 
 
 def tips(*texts: str) -> str:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
@@ -143,7 +144,8 @@ def markdown_table(table: Table) -> str:
     cells = [
         [f"**{_plain(cell)}**" if row.is_mean and cell else _plain(cell) for cell in row.cells] for row in table.rows
     ]
-    return _tabulated(table, [[cell.replace("|", "\\|") for cell in line] for line in cells], "pipe")
+    whole = _tabulated(table, [[cell.replace("|", "\\|") for cell in line] for line in cells], "pipe")
+    return re.sub(" {2,}", " ", whole)  # tabulate aligns the columns, for which MLflow's tags have no room
 
 
 def _tabulated(table: Table, cells: Sequence[Sequence[str]], form: str) -> str:

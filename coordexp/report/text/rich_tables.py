@@ -45,8 +45,8 @@ def _fits(table: Table, console: Console) -> bool:
             cells = [word for cell in cells for word in cell.split()]
         longest_word = max((cell_len(word) for word in head.split()), default=0)
         room = max([min(cell_len(head), _HEAD_WIDTH), longest_word, *map(cell_len, cells)])
-        widths += room + 1
-    return widths - 1 <= console.width
+        widths += room + 2  # a space that is ours, and one of the box
+    return widths - 2 <= console.width
 
 
 def rich_table(table: Table, *, wrap: bool = False) -> RichTable:

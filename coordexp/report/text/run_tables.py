@@ -79,7 +79,9 @@ def answer_tables(data: ExperimentData) -> list[Table]:
         ),
     }
     if any(run.metrics.get(str(MetricName(way, "longest_repeat"))) for run in data.runs for way in DECODINGS):
-        aps = [(way, name, head) for way in DECODINGS for name, head in (("AP", "AP"), ("AP_cut", "AP cut"))]
+        aps: list[tuple[Decoding, str, str]] = [
+            (way, name, head) for way in DECODINGS for name, head in (("AP", "AP"), ("AP_cut", "AP cut"))
+        ]
         found["Objects that repeat an earlier one exactly, and AP with each answer cut at the first of them"] = [
             *both(("duplicate_rate", "repeats", False), ("longest_repeat", "in a row", True)),
             *(_own(f"{head}, {way}", name, way) for way, name, head in aps),

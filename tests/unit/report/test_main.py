@@ -110,7 +110,7 @@ def test_another_detectors_file_is_a_row_of_the_report(
     assert main(["paired", *quick, "--with", f"zero-shot={given}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "3 groups x seeds 0, 1; 6 runs: 6 finished; 1 file of detections" in said
-    assert "Foreign: zero-shot was not trained under equal settings, but given as a file." in said
+    assert "Foreign: zero-shot, of whose training nothing is known." in said
     assert "C \u2212 zero-shot" in said
     found = json.loads((tmp_path / "report.json").read_text())
     ap = {line["group"]: line["value"] for line in found["statistics"] if line["kind"] == "group"}
