@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from coordexp.config.schema.fields import MAX_COUNT, MAX_SEED
 from coordexp.errors import ConfigError, is_name, show
 
 if TYPE_CHECKING:
@@ -65,12 +64,12 @@ def moved_from_temporary(config: "ExperimentConfig", console: "Console") -> list
 
 def positive(text: str) -> int:
     """Parse a whole number of at least 1."""
-    return _between(1, MAX_COUNT, text)
+    return _between(1, 2**31 - 1, text)
 
 
 def seed(text: str) -> int:
     """Parse a seed."""
-    return _between(0, MAX_SEED, text)
+    return _between(0, 2**32 - 1, text)
 
 
 def fraction(text: str) -> float:
