@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_launch(parser)
     differ = "compare runs that differ in more than ablation.factor, and show the differences in the report's header"
     parser.add_argument("--allow-differences", action="store_true", help=differ)
+    parser.add_argument("--all", action="store_true", help="print every table at the end, not one screen")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
         describe(config, console)
         return 0
-    return run_and_report(config, fresh=options.fresh, console=console, debug=options.debug)
+    return run_and_report(config, fresh=options.fresh, console=console, debug=options.debug, everything=options.all)
 
 
 def run_and_report(
@@ -58,12 +59,14 @@ def run_and_report(
     fresh: bool = False,
     console: "Console",
     debug: bool = False,
+    everything: bool = False,
     function: "TrainFunction | None" = None,
 ) -> int:
     """Do what is not finished of an ablation, report on it, and return the exit code.
 
     The report is of all seeds, or of the whole ones where a budget ended it. ``fresh`` moves an experiment of this name
-    aside, ``debug`` lets Ray's own log lines through, ``function`` does one run (None: training).
+    aside, ``debug`` lets Ray's own log lines through, ``everything`` prints every table, ``function`` does one run
+    (None: training).
     """
     from coordexp.ablation.campaign import EXIT_BUDGET, EXIT_FAILED
     from coordexp.ablation.run import run_ablation
@@ -74,7 +77,7 @@ def run_and_report(
     ending = run_ablation(config, fresh=fresh, console=console, debug=debug, function=function or train)
     seeds = whole_seeds(plan_runs(config)) if ending.code == EXIT_BUDGET else None
     has_report = bool(seeds) or ending.code in (0, EXIT_FAILED)
-    is_reported = has_report and _report(config, console, seeds=seeds)
+    is_reported = has_report and _report(config, console, seeds=seeds, everything=everything)
     show_ending(console, ending.missing, ending.sentence)
     return ending.code or (0 if is_reported else EXIT_FAILED)
 
@@ -87,7 +90,7 @@ def show_ending(console: "Console", missing: Sequence[str], sentence: str) -> No
         show(console, sentence)
 
 
-def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[int] | None) -> bool:
+def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[int] | None, everything: bool) -> bool:
     """Print and store the report, of these seeds or of all; the runs are safe whatever becomes of it."""
     from coordexp.config import group_config, group_names
     from coordexp.report.write import report_experiment
@@ -105,6 +108,7 @@ def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[i
                 console=console,
                 allow_differences=config.ablation.allow_differences,
                 seeds=seeds,
+                everything=everything,
                 readings={
                     group: group_config(config, group, config.experiment.seed).reading for group in group_names(config)
                 },

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", type=Path, help="folder of the images, to draw those that differ most")
     parser.add_argument("--output", type=Path, default=Path("comparison"), help="folder of the files (%(default)s)")
     parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
+    parser.add_argument("--all", action="store_true", help="print every table, not one screen")
     parser.add_argument("--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 a pair if more")
     parser.add_argument("--seed", type=seed, default=0, help="of the resamples (%(default)s)")
     parser.add_argument("--pictures", type=positive, default=24, help="in the gallery (%(default)s)")
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.report.study.study import Settings
     from coordexp.report.text.notes import remarks
     from coordexp.report.text.render import print_report, to_numbers
-    from coordexp.report.write import print_paths, study_of, write_report, writing
+    from coordexp.report.write import SAME_WITH_ALL, print_paths, print_study, study_of, write_report, writing
 
     files, output = named_files(options.files), options.output
     frames = named_frames(options.frame, list(files))
@@ -64,11 +65,13 @@ def run(options: argparse.Namespace) -> None:
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))
     paths = write_report(study, output)
-    if options.format != "terminal":
-        for remark in (*study.cautions, *remarks(data)):
-            show(errors, f"note: {remark}")
+    if options.format == "terminal":
+        print_study(study, paths, console, everything=options.all, again=SAME_WITH_ALL)
+        return
+    for remark in (*study.cautions, *remarks(data)):
+        show(errors, f"note: {remark}")
     if options.format == "json":
         sys.stdout.write(to_numbers(study.comparison, data))
     else:
         print_report(study, options.format, console)
-    print_paths(paths, console if options.format == "terminal" else errors)
+    print_paths(paths, errors)

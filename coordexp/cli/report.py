@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="default: runs")
     parser.add_argument("--output", type=Path, help="directory of the files; default: RUNS_DIR/EXPERIMENT/report")
     parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
+    parser.add_argument("--all", action="store_true", help="print every table, not one screen")
     parser.add_argument("--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 a pair if more")
     parser.add_argument("--pictures", type=positive, default=24, help="in the gallery; default: 24")
     read = "read a group's headline otherwise, repeatable: A=expected, C=argmax; without GROUP all of them"
@@ -84,7 +85,7 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     from coordexp.report.study.study import Settings
     from coordexp.report.text.notes import remarks
     from coordexp.report.text.render import print_report
-    from coordexp.report.write import print_paths, store_report, study_of, write_report
+    from coordexp.report.write import SAME_WITH_ALL, print_paths, print_study, store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 
     data = _load(options)
@@ -109,16 +110,18 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
         from coordexp.report.publish import publish
 
         publish(study, artifacts, options.publish)
-    print_report(study, options.format, console)
-    messages = console if options.format == "terminal" else errors
-    if options.format != "terminal":
+    failure = store_report(study, paths, artifacts) if options.store else ""
+    if options.format == "terminal":
+        print_study(study, paths, console, everything=options.all, again=SAME_WITH_ALL)
+    else:
+        print_report(study, options.format, console)
         for remark in remarks(data):
             show(errors, f"note: {remark}")
-    print_paths(paths, messages)
+        print_paths(paths, errors)
     if options.publish is not None:
-        show(messages, f"Published in {options.publish}")
-    if options.store:
-        store_report(study, paths, artifacts, messages)
+        show(errors, f"Published in {options.publish}")
+    if failure:
+        show(errors, failure)
 
 
 def _load(options: argparse.Namespace) -> "ExperimentData":

@@ -1,7 +1,6 @@
 """The report as an ablation ends with it: printed, written as files, and stored with the ablation in MLflow."""
 
 import re
-import shlex
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,15 +22,17 @@ from coordexp.report.study.data import ExperimentData, read_by
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import OnProgress, Settings, Study, make_study
 from coordexp.report.text.render import markdown_table, render_report, to_csv, to_json, to_latex, to_markdown
+from coordexp.report.text.screen import print_screen
 from coordexp.report.text.tables import comparison_tables
-from coordexp.runs.folder import ExperimentFolder
+from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.shipped import python_command
 from coordexp.statistics.results import Estimate
 from coordexp.tracking import open_tracker
-from coordexp.tracking.charts import COLOR_TAG, group_colors, runs_address
-from coordexp.tracking.connection import sqlite_path, without_secrets
+from coordexp.tracking.charts import COLOR_TAG, group_colors
 from coordexp.tracking.store import MAX_TAG_LENGTH, READING
 
 STATISTICS = "statistics.json"
+SAME_WITH_ALL = "the same command with --all"
 REPORT_FOLDER = ExperimentFolder(Path()).report.name
 MAX_ANNOTATIONS_BYTES = 64 * 2**20
 _NOT_IN_NAMES = re.compile(r"[^\w.\- ]")
@@ -46,8 +47,9 @@ def report_experiment(
     allow_differences: bool = False,
     seeds: Collection[int] | None = None,
     readings: Mapping[str, BoxKind] | None = None,
+    everything: bool = False,
 ) -> None:
-    """Write the files of an experiment's report, print it and store them with the ablation in MLflow.
+    """Write the files of an experiment's report, store them with the ablation in MLflow, and print one screen of it.
 
     Args:
         uri: where MLflow is.
@@ -57,6 +59,7 @@ def report_experiment(
         allow_differences: show what else than the factor differs in the header, instead of refusing.
         seeds: only these, where an ablation ended with some whole; None: all.
         readings: which boxes of a group are its headline, where that is not as recorded.
+        everything: print every table.
 
     Raises:
         CoordExpError: if MLflow cannot be used, the runs cannot be compared or the files cannot be written.
@@ -67,9 +70,34 @@ def report_experiment(
     settings = Settings(allow_differences=allow_differences)
     study, artifacts = study_of(data, output=output, runs_dir=output.parent.parent, console=console, settings=settings)
     paths = write_report(study, output)
-    render_report(study, console)
-    print_paths(paths, console)
-    store_report(study, paths, artifacts, console)
+    failure = store_report(study, paths, artifacts)
+    print_study(study, paths, console, everything=everything)
+    if failure:
+        console.print(failure, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_study(study: Study, paths: list[Path], console: Console, *, everything: bool, again: str = "") -> None:
+    """Print a study on one screen, or every table and path of it.
+
+    Args:
+        study: what was found out.
+        paths: of its files, the page first.
+        console: where to print.
+        everything: print every table.
+        again: the command that does; "" for the report of the study's experiment.
+    """
+    if everything:
+        render_report(study, console)
+        print_paths(paths, console)
+    else:
+        again = again or python_command("-m", "coordexp", "report", *_shown_in(study.data), "--all")
+        print_screen(study, console, page=paths[0], again=again)
+
+
+def _shown_in(data: ExperimentData) -> list[str]:
+    folders = {RunFolder(Path(run.run_dir)).experiment.path.parent for run in data.trained if run.run_dir}
+    runs_dir = folders.pop() if len(folders) == 1 else Path("runs").absolute()
+    return [data.name, *([] if runs_dir == Path("runs").absolute() else ["--runs-dir", str(runs_dir)])]
 
 
 def study_of(
@@ -106,18 +134,13 @@ def write_report(study: Study, output: Path) -> list[Path]:
         return [*(output / name for name in texts), *write_plots(study, output)]
 
 
-def store_report(study: Study, paths: list[Path], artifacts: Artifacts, console: Console) -> None:
-    """Store a report in MLflow; where that fails the files are there all the same."""
+def store_report(study: Study, paths: list[Path], artifacts: Artifacts) -> str:
+    """Store a report in MLflow; return why that failed, or "": the files are there all the same."""
     try:
-        if record_report(study, paths, artifacts):
-            uri = study.data.uri
-            local = f"mlflow server --backend-store-uri {shlex.quote(uri)}, then http://127.0.0.1:5000"
-            server = local if sqlite_path(uri) else without_secrets(uri).rstrip("/")
-            console.print("Stored with the ablation's run in MLflow, under report/. All runs by AP:", highlight=False)
-            address = f"  {server}/{runs_address(study.data.experiment_id)}"
-            console.print(address, markup=False, highlight=False, soft_wrap=True)
+        record_report(study, paths, artifacts)
     except TrackingError as error:
-        console.print(f"the report is not in MLflow: {error}", markup=False, highlight=False, soft_wrap=True)
+        return f"the report is not in MLflow: {error}"
+    return ""
 
 
 def print_paths(paths: list[Path], console: Console) -> None:

@@ -5,7 +5,6 @@ import shlex
 from collections import Counter
 from pathlib import Path
 from statistics import fmean
-from urllib.parse import quote
 
 from coordexp.data.sources.source import recorded_source
 from coordexp.metrics import BOX_KINDS, BoxKind
@@ -15,6 +14,7 @@ from coordexp.report.text.about import READ_BY
 from coordexp.report.text.tables import UNDEFINED
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.shipped import python_command
+from coordexp.tracking.charts import runs_address
 from coordexp.tracking.connection import sqlite_path, without_secrets
 
 CLIPPING_DIFFERS = 0.25  # of the steps, between two groups
@@ -116,7 +116,7 @@ def codec_ceiling(data: ExperimentData) -> float | None:
 
 def next_commands(data: ExperimentData) -> list[tuple[str, str]]:
     """Return pairs of what a command shows and the command."""
-    commands = [("Every run, curve and file", _ui(data))] if data.trained else []
+    commands = [("Every run, curve and file", mlflow_ui(data))] if data.trained else []
     evaluated = next((run for run in data.runs if run.headline in run.metrics), None)
     if evaluated is not None:
         judge = "lvis-api, which needs numpy below 1.24," if _is_lvis(evaluated) else "pycocotools"
@@ -124,12 +124,12 @@ def next_commands(data: ExperimentData) -> list[tuple[str, str]]:
     return commands
 
 
-def _ui(data: ExperimentData) -> str:
+def mlflow_ui(data: ExperimentData) -> str:
     """Return what opens MLflow on the runs; without the query it shows an experiment as that of an agent, empty."""
     is_database = sqlite_path(data.uri) is not None
     server = "http://127.0.0.1:5000" if is_database else without_secrets(data.uri).rstrip("/")
-    chosen = f"/{quote(data.experiment_id, safe='')}/runs" if data.experiment_id else ""
-    page = f"{server}/#/experiments{chosen}?workflowType=machine_learning"
+    chosen = runs_address(data.experiment_id) if data.experiment_id else "#/experiments?workflowType=machine_learning"
+    page = f"{server}/{chosen}"
     if not is_database:
         return f"open {page} in a browser"
     return (

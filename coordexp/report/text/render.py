@@ -39,10 +39,7 @@ _Cell = str | int | float | None
 
 
 def print_report(study: Study, form: str, console: Console) -> None:
-    """Print a report in one of its forms: terminal, md, csv, json or latex."""
-    if form == "terminal":
-        render_report(study, console)
-        return
+    """Print a report in one of its forms for programs: md, csv, json or latex."""
     text = {"md": to_markdown, "csv": to_csv, "json": to_json, "latex": to_latex}[form](study)
     console.print(text, end="", markup=False, highlight=False, soft_wrap=True, emoji=False)
 

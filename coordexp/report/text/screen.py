@@ -1,0 +1,119 @@
+"""A study on one screen: the verdict, a row for each group, the pairs, what to beware of, where the rest is."""
+
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from coordexp.report.study.better_first import better_first
+from coordexp.report.study.study import Study
+from coordexp.report.text.notes import clipping_note, mlflow_ui, remarks, summary
+from coordexp.report.text.tables import (
+    UNDEFINED,
+    interval,
+    mean_of,
+    own_value,
+    pair_name,
+    sample_notes,
+    verdict_of,
+    written,
+)
+from coordexp.statistics.results import Comparison, PairResult
+from coordexp.statistics.verdict import p_value
+
+MAX_WIDTH = 100
+_MAX_GROUPS, _MAX_PAIRS, _MAX_WARNINGS, _VERDICT_LINES = 12, 5, 5, 4
+_MAX_NAME = 24  # letters of a group's name
+_NUMBERS = re.compile(r" \((?:95 % interval|p )[^()]*\)")  # of the verdict: they stand in the table of pairs
+
+
+def print_screen(study: Study, console: Console, *, page: Path, again: str) -> None:
+    """Print the report on one screen; ``again`` is the command that prints every table."""
+    for line in screen_lines(study, page=page, again=again, width=console.width):
+        style = "yellow" if line.startswith("! ") else "bold" if line.startswith(study.data.title) else ""
+        console.print(Text(line, style), soft_wrap=True)
+
+
+def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[str]:
+    """Return at most 40 lines of at most 100 letters, but for paths and commands, which are never cut.
+
+    Args:
+        study: what was found out.
+        page: the written page, which has what is left out here.
+        again: the command that prints every table.
+        width: letters of a line, where the terminal has fewer than 100.
+    """
+    study, width = better_first(study), min(width, MAX_WIDTH)
+    lines = [f"{study.data.title}: {summary(study.data)}"]
+    if study.verdict:
+        sentence = _NUMBERS.sub("", study.verdict)
+        lines += ["", *textwrap.wrap(sentence, width, max_lines=_VERDICT_LINES, placeholder=" ...")]
+    if study.comparison is not None:
+        lines += ["", *_groups(study, study.comparison), *_pairs(study.comparison)]
+    if found := warnings(study):
+        left = len(found) - _MAX_WARNINGS
+        lines += ["", *(f"! {line}" for line in found[:_MAX_WARNINGS]), *([f"! {left} more"] if left > 0 else [])]
+    lines = [line if cell_len(line) <= width else f"{set_cell_size(line, width - 4).rstrip()} ..." for line in lines]
+    lines += ["", f"page:        {page}", f"all tables:  {again}"]
+    return [*lines, "all curves:  " + mlflow_ui(study.data).replace("\n", "  ")] if study.data.trained else lines
+
+
+def warnings(study: Study) -> list[str]:
+    """Return what changes what one would believe, one sentence each, the gravest first."""
+    data, lines = study.data, list[str]()
+    if study.fairness is not None and not study.fairness.comparable:
+        keys = ", ".join(row.key for row in study.fairness.rows if not row.declared)
+        lines.append(f"the runs differ in more than the declared factor: {keys}")
+    lines += [*study.missing, *remarks(data)]  # the verdict begins with the study's cautions
+    lines += [line.removeprefix("WARNING: ") for line in clipping_note(data)]
+    lines += sample_notes(study.comparison) if study.comparison is not None else []
+    lines += [f"{run.name}: {run.message}" for run in data.trained if run.state == "finished" and run.message]
+    return list(dict.fromkeys([*lines, *data.others]))
+
+
+def _groups(study: Study, comparison: Comparison) -> list[str]:
+    is_trained = {run.group for run in study.data.trained}
+    rows: list[Sequence[str]] = []
+    shown = sorted(comparison.groups, key=lambda group: -(comparison.value[group].value or 0))[:_MAX_GROUPS]
+    for group in shown:
+        runs = [run for run in study.data.groups.get(group, []) if run.seed in comparison.seeds[group]]
+        own = comparison.value[group]
+        others = [mean_of([own_value("constrained", name, run) for run in runs]) for name in ("AP50", "AP75")]
+        free = mean_of([own_value("free", comparison.metric, run) for run in runs]) if group in is_trained else None
+        seeds = str(len(comparison.seeds[group]))
+        rows.append((_short(group), seeds, *map(written, (own.value,)), interval(own), *map(written, (*others, free))))
+    heads = ("group", "seeds", comparison.metric, "95 % interval", "AP50", "AP75", "free AP")
+    if all(row[-1] == UNDEFINED for row in rows):
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    left = len(comparison.groups) - len(shown)
+    return [*_aligned(heads, rows), *([f"{left} more groups on the page"] if left else [])]
+
+
+def _pairs(comparison: Comparison) -> list[str]:
+    if not comparison.pairs:
+        return []
+    rows = [_pair(pair, comparison) for pair in comparison.pairs[:_MAX_PAIRS]]
+    left = len(comparison.pairs) - len(rows)
+    table = _aligned(("pair", "difference", "95 % interval", "p", "verdict"), rows)
+    return ["", *table, *([f"{left} more pairs on the page"] if left else [])]
+
+
+def _pair(pair: PairResult, comparison: Comparison) -> Sequence[str]:
+    name = " ".join(_short(part) for part in pair_name(pair).split(" "))
+    difference = written(pair.difference.value, signed=True), interval(pair.difference, signed=True)
+    return (name, *difference, p_value(pair.p_holm), _short(verdict_of(pair, comparison)))
+
+
+def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [heads, *rows]
+    widths = [max(cell_len(line[at]) for line in lines) for at in range(len(heads))]
+    cells = [[set_cell_size(cell, width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return ["  ".join(line).rstrip() for line in cells]
+
+
+def _short(name: str) -> str:
+    return name if cell_len(name) <= _MAX_NAME else set_cell_size(name, _MAX_NAME - 3) + "..."
