@@ -6,6 +6,7 @@ MLflow draws a chart for each name. A run logs some hundred numbers; the last va
 
 import json
 from collections.abc import Iterable
+from urllib.parse import quote
 
 from coordexp.metrics import AP_NAMES, MetricName
 
@@ -61,4 +62,4 @@ def view_of_runs(now_ms: int) -> str:
 
 def runs_address(experiment_id: str) -> str:
     """Return where MLflow's pages show an experiment's runs, after the address of the server."""
-    return f"#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
+    return f"#/experiments/{quote(experiment_id, safe='')}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"

@@ -26,7 +26,7 @@ from coordexp.statistics.results import Comparison, PairResult
 from coordexp.statistics.verdict import p_value
 
 MAX_WIDTH = 100
-_MAX_GROUPS, _MAX_PAIRS, _MAX_WARNINGS, _VERDICT_LINES = 12, 5, 5, 4
+_MAX_GROUPS, _MAX_PAIRS, _MAX_WARNINGS, _VERDICT_LINES = 12, 5, 4, 4
 _MAX_NAME = 24  # letters of a group's name
 _NUMBERS = re.compile(r" \((?:95 % interval|p )[^()]*\)")  # of the verdict: they stand in the table of pairs
 
@@ -48,7 +48,7 @@ def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[st
         width: letters of a line, where the terminal has fewer than 100.
     """
     study, width = better_first(study), min(width, MAX_WIDTH)
-    lines = [f"{study.data.title}: {summary(study.data)}"]
+    lines = textwrap.wrap(f"{study.data.title}: {summary(study.data)}", width, max_lines=2, placeholder=" ...")
     if study.verdict:
         sentence = _NUMBERS.sub("", study.verdict)
         lines += ["", *textwrap.wrap(sentence, width, max_lines=_VERDICT_LINES, placeholder=" ...")]

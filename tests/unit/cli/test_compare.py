@@ -17,7 +17,7 @@ from coordexp.detection import evaluate_detections
 from coordexp.statistics import paired_bootstrap
 from tests.unit.report.report_support import write_data, write_evaluation
 
-QUICK = ["--resamples", "60"]
+QUICK = ["--resamples", "60", "--all"]
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ def test_memory_is_compared_with_the_gpu(tmp_path, monkeypatch):
     assert memory(None).sentence.endswith("there is no GPU here to compare with")
     small = memory(6)
     assert small.verdict == "failure"
-    assert "but only 6.0 GiB are there; set training.gradient_checkpointing: true" in small.sentence
+    assert "but only 6.00 GiB are there; set training.gradient_checkpointing: true" in small.sentence
     answers = ("training.gradient_checkpointing=true", "evaluation.batch_size=100")
     assert "lower evaluation.batch_size" in memory(6, *answers).sentence
 

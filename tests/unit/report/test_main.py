@@ -66,7 +66,7 @@ def test_a_number_that_is_none_is_named(argument: str, capsys: pytest.CaptureFix
 
 @pytest.mark.slow
 def test_the_module_runs_and_says_nothing_but_the_report(database: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "coordexp.report", "tiny", "--runs-dir", str(database.parent)]
+    command = [sys.executable, "-m", "coordexp.report", "tiny", "--all", "--runs-dir", str(database.parent)]
     done = subprocess.run(
         [*command, "--output", str(tmp_path)], capture_output=True, text=True, env=os.environ | {"COLUMNS": "100"}
     )
@@ -107,7 +107,7 @@ def test_another_detectors_file_is_a_row_of_the_report(
 ) -> None:
     quick = ["--runs-dir", str(paired_dir), "--output", str(tmp_path), "--resamples", "60", "--pictures", "3"]
     given = paired_dir / "paired" / "C-s0" / "eval" / "final" / "free" / "detections.argmax.json"
-    assert main(["paired", *quick, "--with", f"zero-shot={given}"]) == 0
+    assert main(["paired", *quick, "--all", "--with", f"zero-shot={given}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "3 groups x seeds 0, 1; 6 runs: 6 finished; 1 file of detections" in said
     assert "Foreign: zero-shot, of whose training nothing is known." in said

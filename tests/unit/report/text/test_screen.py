@@ -48,7 +48,7 @@ def test_it_is_one_screen(paired: Study, num_groups: int, width: int) -> None:
     assert max(cell_len(line) for line in lines if line not in commands) <= min(width, 100)
     rows = [line for line in lines if "0.5" in line or "0.4" in line]
     assert len([line for line in rows if line.startswith("group ")]) >= min(num_groups, 12)
-    assert sum(line.startswith("! ") for line in lines) == 6  # five and how many more
+    assert sum(line.startswith("! ") for line in lines) == 5  # four and how many more
 
 
 def test_it_says_what_the_tables_say(paired: Study) -> None:
