@@ -128,7 +128,7 @@ def test_another_detectors_file_is_a_row_of_the_report(
     refusal = capsys.readouterr().err
     assert "scaled.json: read as norm1:xywh, objects overlap their best box by" in refusal
     assert f"coordexp report paired --with odd={tmp_path / 'scaled.json'} --frame odd=norm1:xywh" in refusal
-    assert main(["paired", *quick, *odd, "--frame", "odd=norm1:xywh"]) == 0
+    assert main(["paired", *quick, *odd, "--all", "--frame", "odd=norm1:xywh"]) == 0
     assert "its file" in capsys.readouterr().out
     assert main(["paired", *quick, "--with", f"A={given}"]) == 2
     assert "paired has a group 'A' already; expected another name for the file" in capsys.readouterr().err
