@@ -61,5 +61,5 @@ class StandIn:
 
 def run(config: ExperimentConfig, function: StandIn, *, fresh: bool = False) -> tuple[int, str]:
     text = io.StringIO()
-    code = run_and_report(config, fresh=fresh, console=Console(file=text, width=160), function=function)
+    code = run_and_report(config, fresh=fresh, console=Console(file=text, width=160), function=function, everything=True)
     return code, text.getvalue()

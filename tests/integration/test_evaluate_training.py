@@ -38,7 +38,7 @@ def test_subset_at_its_cadence_then_all_with_details(tmp_path):
             assert f"subset/constrained/{box}/{name}" in by_step[4]
             assert f"free/{box}/{name}" in by_step[4]
             assert f"constrained/{box}/{name}" in by_step[4]
-    assert {"constrained/longest_repeat", "free/longest_repeat", "constrained/malformed"} <= by_step[4].keys()
+    assert {"free/malformed", "constrained/malformed"} <= by_step[4].keys()
 
     annotations = ExperimentFolder.of(config).data / "instances_val.json"
     for decoding in ("constrained", "free"):

@@ -67,6 +67,10 @@ class Artifacts:
             return local / path
         return self._fetched(run.run_id, path.as_posix(), ended=run.ended)
 
+    def is_fetched(self, path: Path) -> bool:
+        """Return whether a file is a copy that MLflow sent."""
+        return path.is_relative_to(self._cache)
+
     def config(self, run: RunData) -> Tree:
         """Return a run's ``config.yaml``, or nothing where it is not there.
 

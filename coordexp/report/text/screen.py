@@ -68,6 +68,8 @@ def warnings(study: Study) -> list[str]:
     if study.fairness is not None and not study.fairness.comparable:
         keys = ", ".join(row.key for row in study.fairness.rows if not row.declared)
         lines.append(f"the runs differ in more than the declared factor: {keys}")
+    if study.fairness is not None and study.fairness.rounding:
+        lines.append(f"last digits may differ by {', '.join(study.fairness.rounding)}")
     lines += [*study.missing, *remarks(data)]  # the verdict begins with the study's cautions
     lines += [line.removeprefix("WARNING: ") for line in clipping_note(data)]
     lines += sample_notes(study.comparison) if study.comparison is not None else []
