@@ -273,7 +273,7 @@ def _make_run(folder: Path) -> None:
         checkpoint = run.checkpoint(step)
         checkpoint.path.mkdir(parents=True)
         (checkpoint.path / "weights").write_bytes(bytes(range(100)))
-        commit_checkpoint(checkpoint.path, rows_file=run.metrics)
+        commit_checkpoint(checkpoint.path, rows=len(read_rows(run.metrics)))
 
 
 def _read_run(folder: Path) -> None:

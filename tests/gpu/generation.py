@@ -70,7 +70,6 @@ def generate(setting: Setting, *, decoding: Decoding, batch_size: int, plain: bo
         image_spec=encoding.image_spec,
         end_id=parser.end_id,
         number_ids=parser.number_ids,
-        markers=parser.markers,
     )
     longest_first = sorted(range(len(answers)), key=lambda index: -len(answers[index]))
     by_prompt = sorted(longest_first, key=lambda index: -samples.lengths[index])  # as one knows who has only prompts
@@ -99,7 +98,7 @@ def generate(setting: Setting, *, decoding: Decoding, batch_size: int, plain: bo
         started = _now()
         write_plainly() if plain else write(spec.max_new_tokens, longest_first)
         taken = _now() - started
-    num_tokens, num_objects = sum(map(len, answers)), sum(row.count(parser.markers.close_id) for row in answers)
+    num_tokens, num_objects = sum(map(len, answers)), sum(row.count(encoding.vocab.obj_end_id) for row in answers)
     return {
         "images_s": len(answers) / taken,
         "boxes_s": num_objects / taken,

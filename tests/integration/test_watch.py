@@ -132,7 +132,7 @@ def test_a_terminal_shows_an_ablation_from_before_its_first_run_until_it_ends(te
     assert re.search(r"A-s0 +finished +4/4 .*0\.750", last)
     assert re.search(r"C-s0 +finished +4/4 .*0\.750", last)
     assert "2 finished" in last
-    assert "AP so far: A 0.750 (1 seed, all images)  C 0.750 (1 seed, all images)" in last
+    assert "AP so far, means of runs: A 0.750  C 0.750" in last
 
 
 def test_ctrl_c_ends_the_watch_and_not_the_run(terminal: Terminal, config, tmp_path: Path) -> None:

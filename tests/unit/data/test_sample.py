@@ -82,17 +82,3 @@ def test_the_largest_or_the_most_central_first():
     assert "".join(objects.ordered("size").descs) == "badc"  # of three equal ones y1, then x1
     # Centres (.1, .1), (.6, .6), (.5, .5) and (.6, .1).
     assert "".join(objects.ordered("centre").descs) == "cbda"
-
-
-def test_noise_is_drawn_from_its_seed_alone_and_stays_in_the_image():
-    objects = Objects(("a",), np.array([(0.4, 0.4, 0.5, 0.6)]))
-    made = objects.noise(40, seed=(1, 2, 3))
-    assert made.shape == (40, 4)
-    assert np.array_equal(made, objects.noise(40, seed=(1, 2, 3)))
-    assert not np.array_equal(made, objects.noise(40, seed=(1, 3, 3)))
-    assert ((made >= 0) & (made <= 1)).all()
-    assert (made[:, :2] <= made[:, 2:]).all()
-    # Every second one is the object, moved by at most its own sides.
-    assert made[::2, 2:] - made[::2, :2] == pytest.approx(np.tile([0.1, 0.2], (20, 1)))
-    assert (np.abs(made[::2, :2] - [0.4, 0.4]) <= [0.1, 0.2]).all()
-    assert len(Objects((), np.zeros((0, 4))).noise(3, seed=(0,))) == 3
