@@ -61,5 +61,6 @@ class StandIn:
 
 def run(config: ExperimentConfig, function: StandIn, *, fresh: bool = False) -> tuple[int, str]:
     text = io.StringIO()
-    code = run_and_report(config, fresh=fresh, console=Console(file=text, width=160), function=function, everything=True)
+    console = Console(file=text, width=160)
+    code = run_and_report(config, fresh=fresh, console=console, function=function, everything=True)
     return code, text.getvalue()
