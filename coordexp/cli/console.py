@@ -155,10 +155,18 @@ def _reader_has_left(error: BaseException | None) -> bool:
     return is_closed
 
 
+def _chain(error: BaseException | None) -> Generator[BaseException]:
+    """Yield an error and those it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return _EXIT_INTERRUPTED, "interrupted"
-    place = str(error.filename) if isinstance(error, OSError) and error.filename else "the device"
+    named = (str(link.filename) for link in _chain(error) if isinstance(link, OSError) and link.filename)
+    place = next(named, "the device")
     if is_disk_full(error):
         return _EXIT_INPUT, f"error: no space left on {place}; free some, or write elsewhere"
     if isinstance(error, CoordExpError):

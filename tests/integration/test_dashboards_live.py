@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import ray
 import yaml
-from coordexp.cluster.live_metrics import QueueMetrics
+from coordexp.cluster.gauges import QueueMetrics
 
 from coordexp.cluster.executor import RayExecutor
 from coordexp.cluster.session import ray_session
