@@ -13,6 +13,7 @@ from ray import tune
 from ray.tune import Stopper, TuneError
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
+from ray.tune.stopper import NoopStopper
 
 from coordexp.cluster.capacity import count_slots
 from coordexp.cluster.gauges import QueueMetrics
@@ -173,7 +174,7 @@ class _NothingRuns(Stopper):
         return not any((status := plan.status()) is not None and status.since is not None for plan in plans)
 
     def __reduce__(self) -> tuple[type[Stopper], tuple[()]]:
-        return tune.stopper.NoopStopper, ()
+        return NoopStopper, ()
 
 
 class _PassEvents(tune.Callback):

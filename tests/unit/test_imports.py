@@ -24,10 +24,7 @@ MODULES = {
     "coordexp.evaluate.analysis": LARGE,
     "coordexp.tracking": ("mlflow", "matplotlib", "torch", "ray"),
     "coordexp.report": ("mlflow", "matplotlib", "torch", "ray"),
-    # A driver trains nothing: torch alone would cost every run 120 MB, and 1.5 seconds before its workers start.
     "coordexp.train.setup.strategy": TRAINING,
-    "coordexp.cluster.driver": TRAINING,
-    "coordexp.cluster.worker": TRAINING,
 }
 IMPORT_EACH = f"""
 import importlib, json, sys

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE, TESTS = 42_635, 46_500  # budgets 42,000 and 46,000
+PACKAGE, TESTS = 42_700, 46_500  # budgets 42,000 and 46,000
 GRACE = 1.03
 ROOT_FILES = "errors files metrics findings limits shipped .py"
 

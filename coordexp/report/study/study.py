@@ -354,11 +354,11 @@ class _StudyMaker:
                 again = BoxEvaluation(truth, read_detections(path, truth)).average_precision("AP")
                 known = bool(run.annotations) and not changed
                 assert again == logged or not known, f"{run.name} logged AP {logged}, {path} from MLflow gives {again}"
-            if logged is not None and abs(logged - again) > _SAME_AP:
+            if logged is not None and (again is None or abs(logged - again) > _SAME_AP):
                 why = f"{truth.path} has changed" if changed else f"{path} is not what was measured"
                 lines.append(
                     f"{run.name} logged AP {logged:.4f} under {decoding} decoding, but its detections give "
-                    f"{again:.4f}: {why} since."
+                    f"{'none' if again is None else f'{again:.4f}'}: {why} since."
                 )
         return lines
 

@@ -68,7 +68,7 @@ def test_another_format_gets_its_converter_unless_it_is_converted(tmp_path):
     (tmp_path / "labels" / "train").mkdir(parents=True)
     (tmp_path / "labels" / "train" / "1.txt").write_text("0 .5 .5 .1 .1\n0 0.5 0.5 0.1 0.1\n", encoding="utf-8")
     (tmp_path / "labels" / "train" / "2.txt").write_text("0 0.5 0.5 0.1 0.1\n", encoding="utf-8")
-    with pytest.raises(DataError, match="in the format of YOLO"):
+    with pytest.raises(DataError, match="looks like labels of YOLO"):
         found(tmp_path, "train")
     lay_out(tmp_path, {"instances_train.json": "images/train"})
     assert found(tmp_path, "train").images == tmp_path / "images" / "train"
