@@ -5,7 +5,6 @@ https://github.com/ray-project/ray/issues/62753
 
 import time
 from contextlib import suppress
-from dataclasses import asdict
 
 import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
@@ -49,9 +48,9 @@ def _empty_groups() -> set[str]:
     job = ray.get_runtime_context().get_job_id()
     groups = list_placement_groups(filters=[("creator_job_id", "=", job)], limit=_MOST, timeout=5, detail=True)
     actors = list_actors(filters=[("job_id", "=", job), ("state", "!=", "DEAD")], limit=_MOST, timeout=5, detail=True)
-    held = {asdict(actor)["placement_group_id"] for actor in actors}
+    held = {vars(actor)["placement_group_id"] for actor in actors}
     return {
         group["placement_group_id"]
-        for group in map(asdict, groups)
+        for group in map(vars, groups)
         if group["state"] == "CREATED" and any("CPU" in bundle["unit_resources"] for bundle in group["bundles"] or [])
     } - held  # Tune's own have no CPU
