@@ -198,7 +198,7 @@ class ProgressDisplay:
             self._last_line = now
             names = list(self._running)
             shown = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
-            waits = f"waits for news of {shown}" if names else "waits for the first worker"
+            waits = f"{shown} running, no new line yet" if names else "starting the first worker"
             self._print_line(f"{clock_time(now - self._started)}  {waits}")
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import ray
 import yaml
-from coordexp.cluster.gauges import QueueMetrics
 
 from coordexp.cluster.executor import RayExecutor
+from coordexp.cluster.gauges import QueueMetrics
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError

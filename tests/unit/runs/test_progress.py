@@ -98,7 +98,7 @@ def test_a_quiet_command_says_what_it_waits_for(plans, monkeypatch):
         progress_log_writer(plans[0].run_dir)("step 1")
         assert heard["step 1"].wait(30)
     assert printed[-1] == "step 1"
-    assert re.fullmatch(r"\d:\d\d  waits for news of A-s0, A-s1", printed[-2])
+    assert re.fullmatch(r"\d:\d\d  A-s0, A-s1 running, no new line yet", printed[-2])
 
 
 def test_a_block_is_spoken_of_while_it_lasts(monkeypatch):
