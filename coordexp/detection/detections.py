@@ -147,7 +147,8 @@ def _problem(row: _ResultEntry, category: int | str | None, *, has_names: bool, 
     if category is None:
         return "category_id is missing, expected a whole number, or a name in category_name"
     if isinstance(category, str) != has_names:
-        return "some categories are names, others ids; expected one of both"
+        kinds = ("a name", "ids") if isinstance(category, str) else ("an id", "names")
+        return f"its category is {kinds[0]}, where others have {kinds[1]}; expected one of both"
     if (row.score is not None) != has_scores:
         return "score is missing, which others have; expected a number" if has_scores else "score: others have none"
     if row.score is not None and not abs(row.score) < LARGEST_NUMBER:
