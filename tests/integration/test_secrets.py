@@ -47,8 +47,8 @@ def test_no_verb_repeats_what_an_address_holds(uri: str, tmp_path: Path, capsys,
     commands = [
         ["ablation", "--dry-run", "--debug", runs, f"tracking.uri={uri}"],
         ["train", "--dry-run", runs, f"tracking.uri={uri}"],
-        ["report", "tiny", "--debug", "--tracking-uri", uri],
-        ["report", "--watch", "tiny", "--tracking-uri", uri],
+        ["report", "tiny", "--debug", "--tracking-uri", uri, "--runs-dir", str(tmp_path)],
+        ["report", "--watch", "tiny", "--tracking-uri", uri, "--runs-dir", str(tmp_path)],
     ]
     for command in commands:
         assert main(command) == 2

@@ -115,9 +115,10 @@ class Artifacts:
         Raises:
             DataError: if the file is malformed, or the run's id leads out of the cache.
         """
-        if not _stays_below(run.run_id):
-            raise DataError(f"run id {run.run_id!r} of {run.name} is no name of a folder: expected MLflow's own id")
-        kept = self._cache / run.run_id / f"{detections.stem}.subset.json"
+        folder = run.run_id or run.name  # MLflow may not have the run
+        if not _stays_below(folder):
+            raise DataError(f"run id {folder!r} of {run.name} is no name of a folder: expected MLflow's own id")
+        kept = self._cache / folder / f"{detections.stem}.subset.json"
         write_detections(kept, read_detections(detections, truth).on_images(image_ids))
         return kept
 
