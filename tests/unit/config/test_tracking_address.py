@@ -1,5 +1,7 @@
 """Addresses of MLflow: what could be a secret in one is refused, and never repeated."""
 
+from pathlib import Path
+
 import pytest
 
 from coordexp.cli.main import main
@@ -32,8 +34,9 @@ BAD = (
 
 @pytest.mark.parametrize("uri", BAD)
 def test_a_bad_address_is_refused_in_one_line_without_what_it_holds(
-    uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # where no experiment lies
     assert address_problem(uri) is not None
     assert main(["report", "tiny", "--tracking-uri", uri]) == 2
     said = capsys.readouterr()
