@@ -72,6 +72,19 @@ def test_the_numbers_are_those_of_the_folders_whichever_are_missing(place: tuple
                 (away / name).rename(runs_dir / "paired" / name)
 
 
+def test_convergence_needs_folders_and_no_id_of_mlflow(place: tuple[str, Path], tmp_path: Path) -> None:
+    uri, runs_dir = place
+    data = load_experiment(uri, "paired")
+    runs = tuple(dataclasses.replace(run, run_id="") for run in data.runs)
+    found: list[Study] = []
+    for name, each in (("with", data), ("without", dataclasses.replace(data, runs=runs))):
+        artifacts = Artifacts(each, cache=tmp_path / name, runs_dir=runs_dir)
+        cache = StatisticsCache(tmp_path / f"{name}.json")
+        found.append(make_study(each, artifacts, cache, Settings(resamples=20, num_pictures=2)))
+    assert found[0].convergence is not None
+    assert found[0].convergence == found[1].convergence
+
+
 def test_a_file_taken_for_another_is_an_error_of_this_package(place: tuple[str, Path], tmp_path: Path) -> None:
     uri, runs_dir = place
     data = load_experiment(uri, "paired")
