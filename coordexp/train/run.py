@@ -204,6 +204,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
         sampler=sampler,
         param_groups=parts.param_groups,
         on_step_log=run.log.on_step_log,
+        on_first_step=run.log.start_clock,
         mean_units_U=mean_units(dataset) if config.training.normalise_by == "data" else None,
         term_gradient_steps=config.training.log_term_gradients,
         fused=steps_on_device(arguments),

@@ -58,6 +58,7 @@ class CoordTrainer(Trainer):
         sampler: LengthBucketSampler,
         param_groups: Sequence[Mapping[str, object]],
         on_step_log: Callable[[StepLog], None],
+        on_first_step: Callable[[], None],
         mean_units_U: Tensor | None = None,
         term_gradient_steps: int | None = None,
         fused: bool = False,
@@ -74,6 +75,7 @@ class CoordTrainer(Trainer):
             sampler: their order.
             param_groups: of AdamW.
             on_step_log: called at logging steps.
+            on_first_step: called before this process reads its first batch, when training time begins.
             mean_units_U: ``[U]`` units of an average image, to divide a step's sums by; None: by the step's own.
             term_gradient_steps: steps between measurements of each term's gradient; None: never.
             fused: step on the device alone, as on a GPU: one kernel for all parameters, and the host looks whether
@@ -94,9 +96,10 @@ class CoordTrainer(Trainer):
         self.sampler = sampler
         self._groups = param_groups
         self._on_step_log = on_step_log
+        self._on_first_step = on_first_step
         self._mean_units_U = mean_units_U
         self._term_gradient_steps = term_gradient_steps
-        self._last_log = time.monotonic()
+        self._last_log: float | None = None
         self._loader: DataLoader[object] | None = None
         self._fused = fused
         self.finite = FiniteSteps(self._bad_terms, late=fused)
@@ -163,6 +166,9 @@ class CoordTrainer(Trainer):
             CoordExpError: if a sample of theirs cannot be read.
         """
         started = time.monotonic()
+        if self._last_log is None:
+            self._last_log = started
+            self._on_first_step()
         batches: list[Batch] = []
         for batch in islice(epoch_iterator, num_batches):
             if isinstance(batch, CoordExpError):
@@ -212,6 +218,7 @@ class CoordTrainer(Trainer):
             return
         means, sums = self.averages.read()
         now = time.monotonic()
+        assert self._last_log is not None, "a step was taken"
         self._on_step_log(
             StepLog(
                 step=self.state.global_step,

@@ -1,6 +1,7 @@
 """The trainer core on a small Qwen3-VL: counts, ranks, resume, determinism."""
 
 import os
+import time
 
 import pytest
 import torch
@@ -267,3 +268,13 @@ def test_a_run_that_died_in_its_final_evaluation_trains_no_further(base, tmp_pat
     assert max(step for step, _ in metrics) == 4
     assert [step for step, values in metrics if "train_total_loss" in values] == [3, 4]
     assert any("constrained/num_objects" in values for _, values in metrics)
+
+
+def test_what_comes_before_the_first_step_is_not_training_time(base, tmp_path, monkeypatch):
+    config = prepared(small_config(base, tmp_path))
+    waited = 3.0
+    monkeypatch.setattr("coordexp.train.run.confirm_comparable", lambda *_: time.sleep(waited))
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
+    rows = read_rows(RunFolder.of(config).metrics)
+    (seconds,) = [row.metrics["final/train_seconds"] for row in rows if "final/train_seconds" in row.metrics]
+    assert 0 < seconds < waited

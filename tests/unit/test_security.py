@@ -24,12 +24,14 @@ from coordexp.cli.report import folder_name
 from coordexp.cluster import session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import CheckpointError
+from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import HUB_FILES, weight_files
 from coordexp.model.loading import load
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
+from coordexp.report.write import record_report
 from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup.components import build_components
@@ -187,6 +189,14 @@ def test_an_index_cannot_name_a_file_elsewhere(shard: str, tmp_path: Path) -> No
         weight_files(folder)
 
 
+def test_an_adapter_cannot_name_a_module_to_import(tmp_path: Path) -> None:
+    config = {"peft_type": "LORA", "megatron_config": {"x": 1}, "megatron_core": "this"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    save_file({"w": torch.zeros(1)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match="megatron_config is set"):
+        read_adapter(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "/x", "..", ".", ".hidden", "", "x\n", "x\0", "C:\\x"])
 def test_names_that_become_folders_cannot_leave_theirs(name: str) -> None:
     for sections in (
@@ -239,6 +249,26 @@ def test_annotations_cannot_name_pictures_outside_their_folder(tmp_path: Path) -
     data = ExperimentData("tiny", f"sqlite:///{tmp_path}/x.db", (run,))
     found = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path).images(run)
     assert found == {3: tmp_path / "data" / "val" / "003.jpg"}
+
+
+def test_a_parameter_cannot_have_a_private_file_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private = tmp_path / "id_rsa"
+    private.write_text("hunter2-never-shown")
+    params = {"data.format": "coco", "data.val_annotations": str(private)}
+    run = RunData(run_id="r", group="A", seed=0, state="finished", params=params, parent_id="p")
+    data = ExperimentData("tiny", f"sqlite:///{tmp_path}/x.db", (run,), parent_id="p")
+    stored: list[Path] = []
+    tracker = SimpleNamespace(
+        log_file=lambda run_id, path, folder: stored.append(path),
+        set_final=lambda run_id, metrics: None,
+        set_tags=lambda run_id, tags: None,
+        describe=lambda run_id, markdown: None,
+    )
+    monkeypatch.setattr("coordexp.report.write.open_tracker", lambda *given, **named: tracker)
+    artifacts = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path)
+    assert artifacts.annotations(run) == private
+    record_report(Study(data), [tmp_path / "report.html"], artifacts)
+    assert stored == [tmp_path / "report.html"]
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../x", "a/../../b", "/etc"])

@@ -139,14 +139,18 @@ def mlflow_ui(data: ExperimentData) -> str:
 
 def _recompute(data: ExperimentData, run: RunData) -> str:
     lines: list[str] = []
-    detections, place = final_detections(run), str(run.foreign.detections) if run.foreign else ""
-    if run.foreign is None:
+    detections = final_detections(run)
+    if run.foreign is not None:
+        place = str(run.foreign.detections)
+    elif run.run_id:
         place = f"{run.name}/{detections.name}"
         download = python_command(
             "-m", "mlflow", "artifacts", "download", "--run-id", run.run_id, "--artifact-path", detections,
             "--dst-path", run.name,
         )  # fmt: skip
         lines.append(f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} {download}")
+    else:  # MLflow does not have the run
+        place = str(RunFolder(Path(run.run_dir)).path / detections)
     truth = _annotations(data, run)
     if truth.endswith(".gz"):  # which neither judge unpacks
         packed, truth = truth, f"{run.name}/annotations.json"

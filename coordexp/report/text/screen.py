@@ -1,4 +1,4 @@
-"""A study on one screen: the verdict, a row for each group, the pairs, what to beware of, where the rest is."""
+"""A study on one screen: the verdict, a row for each group, the pairs, warnings, and where the rest is."""
 
 import re
 import textwrap
@@ -86,8 +86,8 @@ def _groups(study: Study, comparison: Comparison) -> list[str]:
         own = comparison.value[group]
         others = [mean_of([own_value("constrained", name, run) for run in runs]) for name in ("AP50", "AP75")]
         free = mean_of([own_value("free", comparison.metric, run) for run in runs]) if group in is_trained else None
-        seeds = str(len(comparison.seeds[group]))
-        rows.append((_short(group), seeds, *map(written, (own.value,)), interval(own), *map(written, (*others, free))))
+        rest = map(written, (*others, free))
+        rows.append((_short(group), str(len(comparison.seeds[group])), written(own.value), interval(own), *rest))
     heads = ("group", "seeds", comparison.metric, "95 % interval", "AP50", "AP75", "free AP")
     if all(row[-1] == UNDEFINED for row in rows):
         heads, rows = heads[:-1], [row[:-1] for row in rows]

@@ -92,6 +92,10 @@ class RunLog:
         for line in lines:
             self.note(line)
 
+    def start_clock(self) -> None:
+        """Begin the training time: set-up is none of it."""
+        self._last_log = time.monotonic()
+
     def on_step_log(self, log: StepLog) -> None:
         """Make a row and a progress line of a logging step."""
         log = replace(log, seconds=log.seconds - self._paused_seconds)

@@ -171,6 +171,13 @@ def test_without_statistics_latex_falls_back_to_the_table_of_seeds(bare: Study) 
     assert r"\caption{Average precision, constrained decoding, each group's own reading first}" in to_latex(bare)
 
 
+def test_a_run_that_mlflow_does_not_have_is_judged_by_its_own_file(tiny: ExperimentData) -> None:
+    runs = tuple(dataclasses.replace(run, run_id="", run_dir="/runs/tiny/A-s0") for run in tiny.runs)
+    _, (_, again) = next_commands(dataclasses.replace(tiny, runs=runs))
+    assert "/runs/tiny/A-s0/eval/final/constrained/detections." in again
+    assert "mlflow" not in again
+
+
 def test_a_command_to_paste_runs_nothing_that_a_server_gave(tiny: ExperimentData, tmp_path: Path) -> None:
     evil = f"x; touch {tmp_path}/pwned; '$(touch {tmp_path}/pwned)' `touch {tmp_path}/pwned`\ntouch {tmp_path}/pwned #"
     runs = tuple(dataclasses.replace(run, run_id=evil, group=evil) for run in tiny.runs)

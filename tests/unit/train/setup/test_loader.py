@@ -75,6 +75,7 @@ def test_the_wait_of_all_ranks_is_their_mean(monkeypatch):
         averages=RunningAverages(),
         args=SimpleNamespace(world_size=4),
         _get_num_items_in_batch=lambda batches, device: len(batches),
+        _last_log=1.0,
     )
     taken = CoordTrainer.get_batch_samples(trainer, iter([{"a": 1}, {"a": 2}, {"a": 3}]), 2, torch.device("cpu"))
     assert taken == ([{"a": 1}, {"a": 2}], 2)
