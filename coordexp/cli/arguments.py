@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from coordexp.errors import ConfigError, is_name, show
+from coordexp.limits import MAX_COUNT, MAX_SEED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,12 +65,12 @@ def moved_from_temporary(config: "ExperimentConfig", console: "Console") -> list
 
 def positive(text: str) -> int:
     """Parse a whole number of at least 1."""
-    return _between(1, 2**31 - 1, text)
+    return _between(1, MAX_COUNT, text)
 
 
 def seed(text: str) -> int:
     """Parse a seed."""
-    return _between(0, 2**32 - 1, text)
+    return _between(0, MAX_SEED, text)
 
 
 def fraction(text: str) -> float:
@@ -84,7 +85,7 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
     """Return the files of each name of ``NAME=FILE,FILE``.
 
     Raises:
-        ConfigError: if an argument is none, or a name is there twice or cannot stand in a table.
+        ConfigError: if an argument is not NAME=FILE, or its name comes twice or cannot be printed.
     """
     found: dict[str, list[Path]] = {}
     for text in texts:

@@ -8,10 +8,11 @@ from pydantic import TypeAdapter, ValidationError
 from coordexp.config.explain import Where, nearest_of
 from coordexp.config.keys import known_keys, unknown_key
 from coordexp.config.schema import ExperimentConfig
-from coordexp.config.schema.fields import MAX_SEED, Name
+from coordexp.config.schema.fields import Name
 from coordexp.config.trees import Tree, leaves, merged, nested, value_at, with_named_weights, within
 from coordexp.config.yaml_file import read_mapping
 from coordexp.errors import ConfigError, show
+from coordexp.limits import MAX_SEED
 
 GROUPS = "ablation.groups"
 _NAME = TypeAdapter[str](Name)

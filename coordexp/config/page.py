@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import cast
 
 from coordexp.config.schema import KEYS, ExperimentConfig
-from coordexp.config.schema.fields import MAX_COUNT, Key
+from coordexp.config.schema.fields import Key
 from coordexp.config.trees import leaves
 from coordexp.config.yaml_file import read_mapping
 from coordexp.files import JsonValue, write_between
+from coordexp.limits import MAX_COUNT
 from coordexp.shipped import shipped_experiments
 
 COMMAND = "python -m coordexp.config.page docs/configuration.md"

@@ -1,4 +1,4 @@
-"""What configurations and commands had before 0.2 and have no longer: one sentence for who still uses it."""
+"""Keys and commands that 0.2 removed, each with one sentence for those who still use it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,8 +25,8 @@ COMMANDS: Mapping[str, str] = {
     "evaluate --oracle-temperature": _ORACLE,
     "merge --format": "a merge writes a Hugging Face checkpoint; PEFT reads the adapter itself",
     "mlflow-server": _MLFLOW,
-    "new group": "copy groups/C.yaml, whose comments say what to change",
-    "new loss": "copy losses/terms/smooth_l1.py; a loss term is one file",
+    "new group": "copy examples/group.yaml, whose comments say what to change",
+    "new loss": "copy examples/loss_term.py to coordexp/losses/terms/; a loss term is one file",
 }
 """A verb, its sub-verb or its option -> what to do instead."""
 

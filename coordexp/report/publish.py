@@ -22,11 +22,12 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from rich.console import Console
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on
 
-from coordexp.config.schema.fields import MAX_SEED, Name, Seed
+from coordexp.config.schema.fields import Name, Seed
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.detections import read_results
 from coordexp.errors import ComparisonError, show
 from coordexp.files import JsonValue, first_problem, read_model, replace_directory, write_json, write_text
+from coordexp.limits import MAX_SEED
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, NAMES, Artifacts, final_detections
 from coordexp.report.study.data import ExperimentData, RunData, missing_runs
 from coordexp.report.study.foreign import foreign_rows

@@ -24,7 +24,7 @@ QUIET_SECONDS = 8.0  # without a line; then one says that the command lives
 _NAMES = 6
 _SECONDS_A_RUN = 0.05  # of running ones: many runs are shown less often, at about 20 looks a second
 _STEP_LINE = re.compile(
-    r"\S+  step (?P<step>\d{1,18})/(?P<max_steps>\d{1,18})  loss (?P<loss>-?\d+\.\d+|inf|nan) \((?P<parts>.*)\)  "
+    r"\S+  step (?P<step>\d{1,18})/(?P<max_steps>\d{1,18})  loss (?P<loss>-?\d+\.\d+|inf|nan) \(.*\)  "
     r".*?(?P<speed>\d+) img/s  (?P<minutes>\d{1,9}):(?P<seconds>\d\d) left"
 )
 
@@ -37,7 +37,6 @@ class StepLine:
         step: optimizer steps done.
         max_steps: how many there will be.
         loss: total training loss.
-        coord_loss: loss of the expected boxes, where it is there.
         images_per_second: throughput.
         seconds_left: of training.
     """
@@ -45,7 +44,6 @@ class StepLine:
     step: int
     max_steps: int
     loss: float
-    coord_loss: float | None
     images_per_second: float
     seconds_left: float
 
@@ -55,12 +53,10 @@ class StepLine:
         found = _STEP_LINE.fullmatch(line)
         if found is None:
             return None
-        box = re.search(r"(?:^|, )box (-?\d+\.\d+)(?:,|$)", found["parts"])
         return StepLine(
             step=int(found["step"]),
             max_steps=int(found["max_steps"]),
             loss=float(found["loss"]),
-            coord_loss=None if box is None else float(box[1]),
             images_per_second=float(found["speed"]),
             seconds_left=60.0 * int(found["minutes"]) + int(found["seconds"]),
         )

@@ -98,7 +98,10 @@ def _images(folder: Path, split: Split, annotations: Path) -> Path:
 
 def _file_names(annotations: Path) -> list[str]:
     if annotations.suffix == ".jsonl":
-        with annotations.open(encoding="utf-8") as lines:
-            return [str(json.loads(line).get("image")) for line in islice(lines, _NAMES_TRIED)]
+        try:
+            with annotations.open(encoding="utf-8-sig") as lines:
+                return [str(json.loads(line).get("image")) for line in islice(lines, _NAMES_TRIED)]
+        except (ValueError, AttributeError) as error:  # cut, of another encoding, or no objects
+            raise DataError(f"{annotations}: expected one JSON object a line, each with an image ({error})") from None
     entries = read_coco_file(annotations).images.good
     return [entry.file_name for entry in entries[:: max(1, len(entries) // _NAMES_TRIED)] if entry.file_name]

@@ -26,7 +26,7 @@ _METRICS = Path("detection", "metrics")
 # under any name, and a shipped file wherever it lies. How a configuration is read and compared changes none either,
 # since its values are compared key by key; what its schema computes of them (steps, weights) does. The package's own
 # __init__.py is a door for those who import it.
-_WITHOUT_INFLUENCE = ("__init__.py", "errors.py", "findings.py", "metrics.py", "shipped.py")
+_WITHOUT_INFLUENCE = ("__init__.py", "errors.py", "findings.py", "limits.py", "metrics.py", "shipped.py")
 _CONFIG, _SCHEMA = "config", ("config", "schema")
 
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
-MAX_COUNT = 2**31 - 1  # what a 32-bit index holds
-MAX_SEED = 2**32 - 1  # of numpy's global generator
+from coordexp.limits import MAX_COUNT, MAX_SEED
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
 Text = Annotated[str, Field(min_length=1)]
 

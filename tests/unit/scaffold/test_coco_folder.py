@@ -74,3 +74,10 @@ def test_another_format_gets_its_converter_unless_it_is_converted(tmp_path):
     assert found(tmp_path, "train").images == tmp_path / "images" / "train"
     with pytest.raises(DataError, match="there is no such folder"):
         found(tmp_path / "gone", "train")
+
+
+@pytest.mark.parametrize("content", ['{"image": "a.jpg"', "[1]\n", "\xff\n"])
+def test_a_damaged_jsonl_is_one_sentence(tmp_path, content):
+    (tmp_path / "train.jsonl").write_bytes(content.encode("latin-1"))
+    with pytest.raises(DataError, match=r"train.jsonl: expected one JSON object a line"):
+        found(tmp_path, "train")
