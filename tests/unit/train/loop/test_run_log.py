@@ -71,7 +71,7 @@ def test_lines_say_as_words_what_rows_say_as_numbers_once_they_are_committed(log
         "A-s0  step 10  AP undefined argmax, AP 0.250 expected on 40 images",
         "A-s0  final  AP undefined argmax, AP 0.500 expected on all 400 images",
     ]
-    assert StepLine.of(lines[1]) == StepLine(10, 100, 4.0, coord_loss=4.0, images_per_second=2.0, seconds_left=18.0)
+    assert StepLine.of(lines[1]) == StepLine(10, 100, 4.0, images_per_second=2.0, seconds_left=18.0)
     assert [StepLine.of(lines[at]) for at in (0, 2, 3)] == [None] * 3
     assert read_rows(RunFolder.of(config).metrics) == []  # nothing is committed yet
     log.commit(10)
