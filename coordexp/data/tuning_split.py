@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from coordexp.config.schema.data import Data
+from coordexp.data.leaks import shared_pictures
 from coordexp.data.sample import Sample
 from coordexp.data.sources.coco_file import read_without_outlines
 from coordexp.data.sources.source import source_of
@@ -139,32 +140,6 @@ def held_out_indices(samples: Sequence[Sample], count: int, *, seed: int) -> lis
     """Choose ``count`` samples that look like all; by image id and seed, in any order of the file."""
     mixed = [replace(sample, image_id=int(sha256_of_text(f"{seed}/{sample.image_id}")[:15], 16)) for sample in samples]
     return stratified_subset(mixed, count)
-
-
-def shared_pictures(train: Sequence[Sample], final: Sequence[Sample]) -> set[Path]:
-    """Return the resolved files of ``train`` that ``final`` holds too, under whatever name.
-
-    Only files of equal size are compared byte for byte, so that a large data set is not read whole.
-    """
-    by_size: dict[int, set[Path]] = {}
-    for sample in final:
-        path = sample.image.resolve()
-        by_size.setdefault(path.stat().st_size, set()).add(path)
-    hashes: dict[Path, str] = {}
-    shared: set[Path] = set()
-    for path in {sample.image.resolve() for sample in train}:
-        others = by_size.get(path.stat().st_size, set())
-        if path in others or _hash(path, others, hashes):
-            shared.add(path)
-    return shared
-
-
-def _hash(path: Path, others: Collection[Path], hashes: dict[Path, str]) -> bool:
-    """Return whether a file has the bytes of one of the others."""
-    for item in (path, *others):
-        if others and item not in hashes:
-            hashes[item] = sha256_of_file(item)
-    return any(hashes[path] == hashes[other] for other in others)
 
 
 @dataclass(frozen=True)

@@ -130,10 +130,10 @@ def read_ground_truth(path: Path) -> GroundTruth:
             seen.add(entry.id)
     refuse_bad(file.annotations.bad, f"{path}: annotations")
     sizes = {image.id: _size(image) for image in file.images.good}
-    categories = {category.id: category.name.strip() for category in file.categories.good}
+    roots = file.roots
+    categories = {one.id: one.name.strip() for one in file.categories.good if one.id not in roots}
     columns = AnnotationColumns.of(file.annotations)
     where = f"{path}: annotations"
-    check_boxes(columns.box_px_xywh, where)
     check_known("image_id", columns.image_id, sizes.keys(), where)
     check_known("category_id", columns.category_id, categories.keys(), where)
     return GroundTruth(

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from coordexp.coord_tokens.vocab import AnswerVocab, text_vocab
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
-from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.lvis import read_lvis
+from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CheckpointError, ResourceError
@@ -70,7 +70,11 @@ def open_evaluation(job: EvaluationJob) -> SplitEvaluation:
         DataError: if they, or the answers of the job, cannot be used, or an alias stands for no category.
     """
     truth = read_ground_truth(job.annotations)
-    samples = (read_coco if truth.federated is None else read_lvis)(job.annotations, job.images).samples
+    source = (CocoSource if truth.federated is None else LvisSource)(job.annotations, job.images)
+    with tempfile.TemporaryDirectory() as folder:  # where the file must be written otherwise to be measured on
+        made = replace(source, made=Path(folder) / "ground_truth.json").ground_truth()
+        truth = truth if made == job.annotations else replace(read_ground_truth(made), path=job.annotations)
+    samples = source.read(max_bad_fraction=0.0, accept_prequantised=False).samples
     is_subset = job.num_images is not None and job.num_images < len(samples)
     if job.num_images is not None:
         samples = [samples[index] for index in stratified_subset(samples, job.num_images)]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import NUM_BINS, decode_array
-from coordexp.data.image_file import orientation, stored_size
+from coordexp.data.image_file import read_header, shown_size
 from coordexp.data.sample import Objects, Sample
 from coordexp.detection.boxes import to_boxes_px_xywh
 from coordexp.detection.ground_truth import GroundTruth
@@ -55,8 +55,8 @@ class Prediction:
 
     Attributes:
         picture: its path.
-        width: of the stored pixels; an orientation in EXIF is not applied, as in training.
-        height: of the stored pixels.
+        width: as a viewer shows the picture, with its orientation in EXIF applied, as in training.
+        height: the same.
         objects: in the order in which they were written.
         malformed: what kind of mistake each piece of the answer is that makes no object.
         truncated: the length limit came before the end of the answer.
@@ -132,9 +132,9 @@ def turned(pictures: Sequence[Path]) -> list[str]:
     Raises:
         DataError: if one cannot be read.
     """
-    found = {picture: orientation(picture) for picture in pictures if not picture.is_dir()}
+    found = {picture: read_header(picture).orientation for picture in pictures if not picture.is_dir()}
     return [
-        f"{picture}: stored turned or mirrored (EXIF orientation {how}); boxes are of the stored pixels"
+        f"{picture}: stored turned or mirrored (EXIF orientation {how}); boxes are of the picture as a viewer shows it"
         for picture, how in found.items()
         if how != 1
     ]
@@ -143,7 +143,7 @@ def turned(pictures: Sequence[Path]) -> list[str]:
 def _sample(number: int, picture: Path) -> Sample:
     if picture.is_dir():
         raise DataError(f"{picture}: that is a folder; expected image files, such as {picture}/*.jpg")
-    width, height = stored_size(picture)
+    width, height = shown_size(picture)
     return Sample(picture, width, height, number, Objects((), np.zeros((0, 4))))
 
 

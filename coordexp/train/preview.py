@@ -11,8 +11,9 @@ from PIL import Image
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import decode
 from coordexp.coord_tokens.layout import parse_targets
+from coordexp.data.fed import fed_size
 from coordexp.data.image_file import read_image
-from coordexp.data.sample import Sample
+from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.source import Split
 from coordexp.model.checkpoint.directory import find_checkpoint
@@ -46,8 +47,8 @@ class Preview:
         sample: where it comes from.
         spans: the whole sequence.
         num_tokens: its length.
-        objects: description and box, read back from the tokens alone.
-        picture: the image as the model's processor reads it.
+        objects: description and box in pixels of the sample, read back from the tokens alone.
+        picture: the image as it is fed to the model: turned as EXIF says, and resized.
     """
 
     sample: Sample
@@ -57,7 +58,9 @@ class Preview:
     picture: Image.Image
 
 
-def previews(config: ExperimentConfig, *, num: int, split: Split = "train") -> Iterator[Preview]:
+def previews(
+    config: ExperimentConfig, *, num: int, split: Split = "train", data: SplitData | None = None
+) -> Iterator[Preview]:
     """Yield the first ``num`` samples in the order of training (validation: of the file).
 
     No weights are read: tokenizer, processor and data are enough.
@@ -66,13 +69,14 @@ def previews(config: ExperimentConfig, *, num: int, split: Split = "train") -> I
         config: one run's resolved configuration.
         num: how many.
         split: ``train`` or ``val``.
+        data: the split, where it was read before.
 
     Raises:
         CoordExpError: whatever would stop a run because of its data or its tokenizer.
     """
     directory = find_checkpoint(config.model.path, revision=config.model.revision, weights=False)
     encoding = build_encoding(config, Processor.from_directory(directory))
-    samples = read_split(config, split).samples
+    samples = (data or read_split(config, split)).samples
     dataset = encoding.dataset(samples)
     order = range(len(samples)) if split == "val" else _training_order(config, dataset.lengths)
     for index in islice(order, num):
@@ -94,7 +98,9 @@ def _training_order(config: ExperimentConfig, lengths: list[int]) -> Iterator[in
 def _preview(encoding: Encoding, sample: Sample, ids: list[int]) -> Preview:
     num_prompt = len(encoding.prompt) + ids.count(encoding.prompt.image_token_id)
     roles = _roles(encoding, ids, num_prompt)
+    size = fed_size(sample.width, sample.height, encoding.image_spec)
     picture = read_image(sample.image, width=sample.width, height=sample.height)
+    picture = picture.resize(size, Image.Resampling(encoding.image_spec.resample))
     spans = list(_spans(encoding, ids, roles, num_prompt))
     return Preview(sample, spans, len(ids), _objects(encoding, sample, ids[num_prompt:]), picture)
 

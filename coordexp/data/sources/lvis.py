@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from coordexp.data.sample import SplitData
 from coordexp.data.sources.coco import CocoSource, read_coco
-from coordexp.data.sources.coco_file import Category, Image
+from coordexp.data.sources.coco_file import Category, CocoFile, Image, read_coco_file
 from coordexp.errors import DataError, show
 
 
@@ -62,10 +62,9 @@ class LvisImage(Image, gc=False, kw_only=True):
 class LvisSource(CocoSource):
     """A split in LVIS's format."""
 
-    def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
-        """Read the split, whose images may be named by their address."""
-        del accept_prequantised
-        return read_lvis(self.annotations, self.images, max_bad_fraction=max_bad_fraction)
+    def file(self) -> CocoFile:
+        """Return the entries, whose images may be named by their address."""
+        return read_coco_file(self.annotations, image_type=LvisImage, category_type=LvisCategory)
 
 
 def read_lvis(annotations: Path, images: Path, *, max_bad_fraction: float = 0.0) -> SplitData:

@@ -149,11 +149,11 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     [
         (("annotations", 2, "category_id"), 5, r"gt.json: annotations\[2\]: category_id 5"),
         (("annotations", 2, "image_id"), 5, r"annotations\[2\]: image_id 5"),
-        (("annotations", 2, "bbox"), [0, 0, -1, 2], r"annotations\[2\]: bbox has negative"),
+        (("annotations", 2, "bbox"), [0, 0, -1], r"annotations\[2\]: bbox is \[0, 0, -1\]"),
         (("annotations", 2, "iscrowd"), 2, r"annotations\[2\]: iscrowd"),
         (("annotations", 2, "area"), float("nan"), r"annotations\[2\]: area"),
         (("images", 1, "id"), 1, r"images\[1\]: id 1 is there twice"),
-        (("images", 1, "width"), 0, r"images\[1\]: width is 0"),
+        (("images", 1, "width"), -1, r"images\[1\]: width is -1"),
         (("categories", 1, "name"), None, r"categories\[1\]: name is missing"),
         (("categories",), None, "'categories' is no list"),
     ],
