@@ -342,7 +342,7 @@ def build_table(
         counts=counts,
         rejections=rejections,
         warnings=(*filter(None, (odd, cause)), *warnings),
-        notes=(*file.repairs, *folder.notes, *_repairs_of(recorded, merged), *notes),
+        notes=(*file.repairs, *folder.notes, *_repairs_of(recorded if file.has_sizes else [], merged), *notes),
         is_turned=bool(turned.headers),
     )
 

@@ -185,6 +185,7 @@ class CocoFile:
     images: Entries[Image]
     annotations: Entries[Annotation]
     notes: tuple[str, ...] = ()
+    has_sizes: bool = True  # False where the format has no place for the sizes of pictures
     roots_of: dict[int, str] | None = None  # of the whole, where this is a part of it
 
     @property

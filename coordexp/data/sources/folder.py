@@ -15,6 +15,7 @@ from coordexp.data.sources.coco import CocoSource, Reading
 from coordexp.data.sources.coco_file import read_utf8
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
 from coordexp.data.sources.lvis import LvisSource
+from coordexp.data.sources.pictures import read_text
 from coordexp.data.sources.records import as_record
 from coordexp.data.sources.voc import VocSource
 from coordexp.data.sources.yolo import YoloSource, find_yolo
@@ -267,7 +268,7 @@ def _find_voc(folder: Path) -> Found | None:
 def _has_xml(folder: Path) -> bool:
     """Return whether a folder holds XML files of VOC."""
     first = next((path for path in sorted(folder.iterdir()) if path.suffix.lower() == ".xml"), None)
-    return first is not None and b"<annotation" in first.read_bytes()[:_HEAD_BYTES]
+    return first is not None and "<annotation" in read_text(first)
 
 
 def _voc(labels: Path, images: Path, listed: Path | None, every: tuple[Path, ...] = ()) -> _Make:

@@ -61,9 +61,9 @@ class VocSource(CocoSource):
 def _count_from_zero(folders: tuple[Path, ...]) -> bool:
     """Return whether a box that has extent has a corner of 0, or a fraction: VOC's own have neither."""
     for path in (path for folder in folders for path in folder.iterdir() if path.suffix.lower() == ".xml"):
-        for box in re.findall(rb"<bndbox>(.*?)</bndbox>", path.read_bytes(), re.DOTALL):
-            sides = {name: float(value) for name, value in re.findall(rb"<(\w+)>\s*(-?\d+\.?\d*)\s*</", box)}
-            is_box = len(sides) == 4 and sides[b"xmin"] != sides[b"xmax"] and sides[b"ymin"] != sides[b"ymax"]
+        for box in re.findall(r"<bndbox>(.*?)</bndbox>", read_text(path), re.DOTALL):
+            sides = {name: float(value) for name, value in re.findall(r"<([xy]m\w+)>\s*(-?\d+\.?\d*)\s*</", box)}
+            is_box = len(sides) == 4 and sides["xmin"] != sides["xmax"] and sides["ymin"] != sides["ymax"]
             if is_box and (min(sides.values()) == 0 or any(value % 1 for value in sides.values())):
                 return True
     return False

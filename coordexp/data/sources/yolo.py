@@ -8,7 +8,7 @@ darknet and CVAT (``obj.names``, ``train.txt``), of Label Studio (``classes.txt`
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -76,7 +76,8 @@ class YoloSource(CocoSource):
                     bad.append(f"{labels}: line {at}: {error}")
             names += [desc for desc, _ in boxes if desc not in names]
             pictures.append(Labelled(name, None, boxes))
-        return coco_of(self.annotations, pictures, categories=names, bad=bad, notes=folder.notes)
+        file = coco_of(self.annotations, pictures, categories=names, bad=bad, notes=folder.notes)
+        return replace(file, has_sizes=False)
 
     def _pictures(self, folder: ImageFolder) -> Iterator[str]:
         """Yield the pictures of the split, relative to the folder, each once."""

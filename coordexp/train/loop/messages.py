@@ -10,6 +10,7 @@ from coordexp.data.dataset import DetectionDataset
 from coordexp.data.fed import fed_sentence
 from coordexp.data.sample import SplitData
 from coordexp.data.sampler import LengthBucketSampler
+from coordexp.data.sources.source import found_sentence
 from coordexp.data.splits import between_splits
 from coordexp.losses.criterion import Criterion
 from coordexp.metrics import LOSS_NAMES, loss_head, loss_names
@@ -54,6 +55,7 @@ def start_lines(
     return [
         f"starts: {strategy_line(config)}",
         f"starts: {trainable:,} of {total:,} parameters train",
+        *([f"data: {found}"] if (found := found_sentence(config.data)) else []),
         *data_lines("train", parts.train, dataset),
         *data_lines("val", parts.val),
         *(f"val: warning: {sentence}" for sentence in warnings),

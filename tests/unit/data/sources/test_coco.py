@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from pycocotools.coco import COCO
 
+from coordexp.config.schema.data import Data
 from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.source import source_of
+from coordexp.data.splits import load_split
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from tests.unit.data.sample_support import pairs_of
 
@@ -272,3 +276,30 @@ def test_real_coco_agrees_with_pycocotools(coco_tiny, split, capsys):
         np.testing.assert_allclose(found, boxes.clip(0, scale), atol=1e-9)
         names = [reference.cats[ann["category_id"]]["name"] for ann in wanted]
         assert list(sample.objects.descs) == names
+
+
+def test_categories_that_read_the_same_are_merged_where_a_key_says_so(coco):
+    coco.document["categories"].append({"id": 9, "name": " CAT "})
+    coco.document["annotations"][0]["category_id"] = 9
+    coco.save()
+    places = {f"{split}_{what}": path for split in ("train", "val") for what, path in coco_paths(coco).items()}
+    with pytest.raises(DataError, match=r"'CAT' and 'cat'.*data\.categories\.merge=true"):
+        load_split(Data(format="coco", **places), "val", data_dir=coco.root)
+    data = Data.model_validate({"format": "coco", **places, "categories": {"merge": True}})
+    read = load_split(data, "val", data_dir=coco.root)
+    assert sorted(read.categories.values()) == ["cat", "traffic light"]
+    truth = read_ground_truth(source_of(data, "val", data_dir=coco.root).ground_truth())
+    assert truth.categories == read.categories
+    assert set(truth.category_ids.tolist()) <= set(read.categories)
+
+
+def test_a_box_drawn_from_right_to_left_is_turned_round_for_training_and_for_comparing(coco):
+    coco.document["annotations"][0]["bbox"] = [60, 30, -40, -20]
+    read = read_coco(coco.save().annotations, coco.images)
+    assert tuple(read.samples[0].objects.boxes_norm_xyxy[0]) == pytest.approx((0.2, 0.2, 0.6, 0.6))
+    assert "drawn from right to left" in read.notes[0]
+    assert read_ground_truth(coco.annotations).boxes_px_xywh[0].tolist() == [20, 10, 40, 20]
+
+
+def coco_paths(coco):
+    return {"annotations": coco.annotations, "images": coco.images}
