@@ -108,6 +108,8 @@ def run(options: argparse.Namespace) -> None:
             workers = Workers(options.num_workers, cpus=cpus, gpus=options.gpus_per_worker or 0.0)
             with progress_bar("evaluating", len(evaluation.samples) * len(job.spec.decoding)) as advance:
                 metrics = evaluate_on_ray(job, evaluation, workers, output=output, on_images=advance)
+    for sentence in evaluation.remarks:
+        show(console, sentence)
     write_json(folder.metrics, metrics, indent=1)
     print_metrics(metrics, job.spec.decoding, num_images=len(evaluation.samples), console=console)
     if is_json:

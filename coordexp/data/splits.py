@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from coordexp.config.schema.data import Data
 from coordexp.data.leaks import leak_sentence
 from coordexp.data.sample import SIZE_EDGES_PX2, Sample, Samples, SplitData, fold
+from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.source import Split, found_sentence, source_of
 from coordexp.errors import DataError
 from coordexp.files import known_hashes, sha256_of_file, sha256_of_text
@@ -61,7 +62,7 @@ def check_split(
         yield failure(f"{split} annotations", error)
         return None
     if split == "val":
-        said = crowded_sentence(loaded.samples, limit=300 if data.format == "lvis" else 100)
+        said = crowded_sentence(loaded.samples, limit=300 if isinstance(source, LvisSource) else 100)
         said = said or ("" if loaded.counts["boxes"] else "there is no box in any image, so that AP is not defined")
         loaded = replace(loaded, warnings=(*loaded.warnings, said)) if said else loaded
     categories = f", {len(loaded.categories)} categories" if loaded.categories else ""

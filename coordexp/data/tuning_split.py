@@ -9,6 +9,7 @@ from coordexp.config.schema.data import Data
 from coordexp.data.leaks import shared_pictures
 from coordexp.data.sample import Sample
 from coordexp.data.sources.coco_file import read_without_outlines
+from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import load_split, stratified_subset
 from coordexp.errors import DataError
@@ -46,6 +47,7 @@ class TuningSplit:
         """
         return {
             "format": "lvis" if self.is_lvis else "coco",
+            "path": None,
             "bbox_format": None,
             "train_annotations": str(self.train_annotations),
             "train_images": str(self.images),
@@ -100,7 +102,7 @@ def write_tuning_split(
     }
     known = _known(directory, stamp)
     if known is not None:
-        is_lvis = data_config.format == "lvis"
+        is_lvis = isinstance(source, LvisSource)
         return TuningSplit(directory / TRAIN_NAME, directory / VAL_NAME, source.images, is_lvis=is_lvis, **known)
     shared = shared_pictures(train.samples, final.samples)
     free = [sample for sample in train.samples if sample.image.resolve() not in shared]
@@ -117,7 +119,7 @@ def write_tuning_split(
         num_train=len(train_ids),
         num_val=len(val_ids),
         num_excluded=len(train.samples) - len(free),
-        is_lvis=data_config.format == "lvis",
+        is_lvis=isinstance(source, LvisSource),
     )
     counts = {name: value for name, value in asdict(made).items() if name.startswith("num_")}
     write_json(directory / RECORD_NAME, {"source": stamp, "counts": counts})

@@ -114,6 +114,7 @@ class SplitEvaluation:
         self.categories = CategoryIndex(truth.categories, aliases=spec.aliases)
         ids = [sample.image_id for sample in samples]
         self.images_with_curves = images_with_curves(truth, ids) if details else frozenset[int]()
+        self.remarks: tuple[str, ...] = ()  # on how the samples were read, for a person
         self._subset = subset
         self._details = details
 

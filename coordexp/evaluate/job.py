@@ -74,11 +74,13 @@ def open_evaluation(job: EvaluationJob) -> SplitEvaluation:
     with tempfile.TemporaryDirectory() as folder:  # where the file must be written otherwise to be measured on
         made = replace(source, made=Path(folder) / "ground_truth.json").ground_truth()
         truth = truth if made == job.annotations else replace(read_ground_truth(made), path=job.annotations)
-    samples = source.read(max_bad_fraction=0.0, accept_prequantised=False).samples
+    read = source.read(max_bad_fraction=0.0, accept_prequantised=False)
+    samples = read.samples
     is_subset = job.num_images is not None and job.num_images < len(samples)
     if job.num_images is not None:
         samples = [samples[index] for index in stratified_subset(samples, job.num_images)]
     evaluation = SplitEvaluation(truth, samples, job.spec, subset=is_subset)
+    evaluation.remarks = (*read.notes, *read.warnings)
     _given(job, evaluation)  # what is wrong with it is known before a model is loaded
     return evaluation
 

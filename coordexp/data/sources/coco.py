@@ -192,32 +192,19 @@ def read_coco(
     *,
     max_bad_fraction: float = 0.0,
     check_images: bool = True,
-    image_type: type[Image] = Image,
-    category_type: type[Category] = Category,
 ) -> SplitData:
-    """Read a COCO ``instances`` file.
+    """Read a COCO ``instances`` file, whose ``file_name`` are relative to the folder ``images``.
 
-    Boxes become fractions of the image and are clipped to it; crowd boxes, and those that say
-    ``ignore: 1``, are counted and left out. Two images may name one file (they keep their own
-    objects, and are counted). That an image file exists is checked here; that it decodes, when it
-    is used.
-
-    Args:
-        annotations: the JSON file.
-        images: folder that ``file_name`` is relative to.
-        max_bad_fraction: largest accepted fraction of bad images, annotations or categories.
-            COCO's own train2017 has 2 boxes of zero height among 860,001.
-        check_images: whether image files must exist.
-        image_type: what an entry of ``images`` must hold.
-        category_type: what an entry of ``categories`` must hold.
+    Boxes become fractions of the image and are clipped to it; crowd boxes, and those that say ``ignore: 1``, are
+    counted and left out. Two images may name one file: they keep their own objects, and are counted. That an image file
+    exists is checked here unless ``check_images`` is False; that it decodes, when it is used.
 
     Raises:
-        DataError: if the file is missing, no JSON, of another structure, or more than the
-            accepted fraction of its records is bad.
+        DataError: if the file is missing, no JSON, of another structure, or more than ``max_bad_fraction`` of its
+            images, annotations or categories is bad (COCO's train2017 has 2 boxes of zero height among 860,001).
     """
     folder = ImageFolder(images, check=check_images)
-    file = read_coco_file(annotations, image_type=image_type, category_type=category_type)
-    return split_of(build_table(file, folder, max_bad_fraction=max_bad_fraction), images)
+    return split_of(build_table(read_coco_file(annotations), folder, max_bad_fraction=max_bad_fraction), images)
 
 
 def split_of(table: CocoTable, images: Path) -> SplitData:

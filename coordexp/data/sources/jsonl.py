@@ -156,20 +156,11 @@ def read_jsonl(
     accept_prequantised: bool = False,
     bbox_format: BBoxFormat | None = None,
 ) -> SplitData:
-    """Read a JSONL file; blank lines are skipped.
-
-    Args:
-        path: the file.
-        image_root: folder of the images; a record's path is relative to it, or absolute and inside.
-        max_bad_fraction: largest accepted fraction of bad records.
-        accept_prequantised: whether boxes may be coord tokens or bins, see
-            :func:`coordexp.coord_tokens.template_adapter.keeps_boxes`.
-        bbox_format: what numbers are in boxes, where a record does not say.
+    """Read a JSONL file, whose images lie in the folder ``image_root``; blank lines are skipped.
 
     Raises:
-        DataError: if the file is missing or holds no usable record, more than the accepted fraction
-            of its records is bad (it names their lines and reasons), or boxes are bins already and
-            would be scaled a second time.
+        DataError: if the file is missing or holds no usable record, more than ``max_bad_fraction`` of its records is
+            bad (it names their lines and reasons), or boxes are bins already and would be scaled a second time.
     """
     reading = Reading(bbox_format=bbox_format, max_bad_fraction=max_bad_fraction)
     return _read(path, image_root, reading, accept_prequantised=accept_prequantised)[1]
@@ -222,9 +213,11 @@ def _read(
     for place, one in enumerate(found):
         number, record, name = one[:3]
         header = turned.headers.get(place)
-        if header is not None and (record["width"], record["height"]) in (header[:2], header.shown):
+        if header is not None and (record.get("width"), record.get("height")) in (header[:2], header.shown):
             record["width"], record["height"] = turned.frame(place)
-        resized.look(record, reading.bbox_format)
+        numbers_are = record.get("bbox_format", reading.bbox_format)
+        if numbers_are == "pixels":
+            resized.look(record)
         try:
             boxes = record_boxes(record, bbox_format=reading.bbox_format)
             check_scaling(boxes, accept_prequantised=accept_prequantised)
@@ -235,6 +228,8 @@ def _read(
         except DataError as error:
             bad.add("records", f"line {number}", str(error))
             continue
+        if numbers_are is None and boxes.form == "pixels":
+            resized.look(record)
         joined.add(one, _as_shown(made, turned.headers[place]) if place in turned.stored else made)
         descs = zip(boxes.objects, made.sample.objects.descs, strict=True)
         num_trimmed += sum(item.get("desc") != desc for item, desc in descs)
@@ -288,7 +283,7 @@ def _turned(found: Sequence[_Found], folder: ImageFolder, reading: Reading) -> T
         recorded[place] = None
         if found[place].has_size and isinstance(width, int) and isinstance(height, int):
             recorded[place] = width, height
-        if (boxes := _raw_boxes(record)) and _are_pixels(record, reading.bbox_format):
+        if (boxes := _raw_boxes(record)) and record.get("bbox_format", reading.bbox_format) == "pixels":
             reach[place] = max(box[2] for box in boxes), max(box[3] for box in boxes)
     return find_turned(headers, recorded, reach, reading.boxes_in)
 
@@ -334,10 +329,6 @@ class _Joined:
         return notes
 
 
-def _are_pixels(record: Mapping[str, object], bbox_format: BBoxFormat | None) -> bool:
-    return record.get("bbox_format", bbox_format) == "pixels"
-
-
 def _raw_boxes(record: Mapping[str, object]) -> list[list[float]]:
     """Return the boxes of a record as they are written, where they are numbers."""
     items = record.get("objects")
@@ -367,12 +358,10 @@ class _ResizedCopies:
         self._at_edge = self._at_own = self._between = 0
         self._example = ""
 
-    def look(self, record: Mapping[str, object], bbox_format: BBoxFormat | None) -> None:
+    def look(self, record: Mapping[str, object]) -> None:
         """Count the boxes of a record in pixels."""
         width, height = record.get("width"), record.get("height")
         if not isinstance(width, int) or not isinstance(height, int) or min(width, height) < 1:
-            return
-        if not _are_pixels(record, bbox_format):
             return
         copy = smart28(width, height)
         for box in _raw_boxes(record):

@@ -1,11 +1,15 @@
-"""One split of a data set: what every format can be asked, and the one place that chooses the format."""
+"""One split of a data set, and the one place that chooses its format.
+
+Every source is asked for its ``name`` in records, its ``annotations`` and ``images``, what will be ``generated``, for
+``read(...)``, ``count_images()``, and for the COCO file that AP is measured on: ``ground_truth_file`` is where that is
+or will be, ``ground_truth()`` makes it where the format has none.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sample import Generated, SplitData
 from coordexp.data.sources.coco import CocoSource, Reading
 from coordexp.data.sources.folder import SPLITS, Split, find_folder
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
@@ -16,61 +20,8 @@ from coordexp.errors import ConfigError, DataError
 __all__ = ["SPLITS", "Source", "Split", "found_sentence", "recorded_source", "source_of"]
 
 
-class Source(Protocol):
-    """One split in one format; a new format is one file beside this one, and what finds it in ``folder.py``."""
-
-    @property
-    def name(self) -> str:
-        """What records call the split."""
-        ...
-
-    @property
-    def annotations(self) -> Path:
-        """Its annotation file."""
-        ...
-
-    @property
-    def images(self) -> Path:
-        """The folder of its images."""
-        ...
-
-    @property
-    def generated(self) -> Generated | None:
-        """What it will hold, where coordexp makes it; None where somebody has to bring it."""
-        ...
-
-    def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
-        """Read the split; one that is generated is made first, unless it is there.
-
-        Args:
-            max_bad_fraction: largest accepted fraction of bad records.
-            accept_prequantised: whether boxes may be bins already.
-
-        Raises:
-            DataError: if the data cannot be used.
-        """
-        ...
-
-    @property
-    def ground_truth_file(self) -> Path:
-        """Where the COCO file is, or will be, that AP is measured on."""
-        ...
-
-    def ground_truth(self) -> Path:
-        """Return the COCO file that AP is measured on; a format that has none makes it, unless it is there.
-
-        Raises:
-            DataError: if it cannot be made.
-        """
-        ...
-
-    def count_images(self) -> int:
-        """Return how many images the split has; of JSONL, how many records.
-
-        Raises:
-            DataError: if its file cannot be read.
-        """
-        ...
+Source: TypeAlias = ShapesSource | CocoSource | JsonlSource
+"""One split in one format; a new format is one file beside this one, and what finds it in ``folder.py``."""
 
 
 def source_of(data: Data, split: Split, *, data_dir: Path) -> Source:
