@@ -11,7 +11,7 @@ from rich.text import Text
 
 from coordexp.ablation.preparation import check_dry_run, data_not_here, steps_note
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, resources_text
-from coordexp.config import group_names, to_yaml
+from coordexp.config import to_yaml
 from coordexp.config.keys import deciding, identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
@@ -75,7 +75,7 @@ def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
     finished = sum(plan.is_finished() for plan in plans)
     slots, at_once = _at_once(config)
     return [
-        f"groups          {', '.join(group_names(config))}",
+        f"groups          {', '.join(config.groups)}",
         f"seeds           {', '.join(str(seed) for seed in config.ablation.seeds)}",
         f"runs            {len(plans)}, {finished} finished",
         f"steps a run     {_steps(plans[0].config)}",

@@ -36,7 +36,7 @@ from coordexp.runs.budget import LARGER_BUDGET, BudgetKeeper, unit_name
 from coordexp.runs.executor import Executor
 from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.plan import RunPlan
+from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import spoken
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
@@ -250,7 +250,7 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
         ConfigError: if the name exists with another configuration or search, or a trial cannot be done as configured.
     """
     check_experiment(sweep.config)
-    plans = [RunPlan(sweep.config)]
+    plans = plan_runs(sweep.config)
     check_dry_run(plans)
     console.print(to_yaml(sweep.config), markup=False, highlight=False, soft_wrap=True)
     for line in [*_summary(sweep), *data_not_here(plans), *_point_lines(sweep)]:

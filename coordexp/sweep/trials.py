@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Literal
 
 import optuna
@@ -29,8 +28,6 @@ from coordexp.sweep.load import Sweep, trial_config
 from coordexp.sweep.schema import Number
 from coordexp.sweep.space import Point, grid, point_of, sampler, suggest
 
-_REASON = "stopped_early"  # an attribute of a trial
-
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -47,6 +44,11 @@ class Trial:
     name: str
     point: Point
     plan: RunPlan
+
+    @property
+    def number(self) -> int:
+        """Of Optuna's trial."""
+        return int(self.name[1:])
 
     def is_done(self) -> bool:
         """Return whether nothing is left to do of it."""
@@ -94,14 +96,14 @@ class SweepTrials:
             ConfigError: if the name holds another search.
         """
         self.sweep = sweep
-        self._data = data
-        self._instance = instance
+        self.seed = sweep.config.experiment.seed
+        self._data, self._instance = data, instance
         self._journal = ExperimentFolder.of(sweep.config).sweep_journal
         self._study = optuna.create_study(direction="maximize", pruner=_pruner(sweep))
         self._live: list[optuna.trial.Trial] = []
         self._running: dict[str, Trial] = {}
         self.trials: list[Trial] = []
-        events = _recorded_events(sweep) or []
+        events = _recorded_events(sweep)
         # Written anew: a full disk or a power failure may have cut the last line.
         lines = [{"search": _fixed_settings(sweep)}, *map(asdict, events)]
         write_text(self._journal, "".join(json.dumps(line) + "\n" for line in lines))
@@ -111,11 +113,6 @@ class SweepTrials:
             tell(plan.run_dir, Killed())  # or the budget would count the time since a killed command
         for trial in self.trials:
             self._conclude(trial)
-
-    @cached_property
-    def seed(self) -> int:
-        """Seed of every trial of the search."""
-        return self.sweep.config.experiment.seed
 
     def remaining(self) -> Iterator[Trial]:
         """Yield the trials to do: unfinished ones first, then proposals, until the sweep stops or is spent."""
@@ -132,9 +129,9 @@ class SweepTrials:
         if number >= settings.num_points:
             return None
         # Not Optuna's GridSampler: it shuffles the points, and ends such a loop as ours with a RuntimeError.
-        live = self._ask(grid(settings.space)[number] if settings.search.method == "grid" else None)
-        self._write(_Event(number, params=live.params))
-        return self.trials[-1]
+        self._ask(grid(settings.space)[number] if settings.search.method == "grid" else None)
+        self._write(_Event(number, params=self._live[number].params))
+        return self.trials[number]
 
     def decide(self) -> None:
         """Read what running trials have committed, and ask those that fall behind to stop."""
@@ -185,7 +182,7 @@ class SweepTrials:
         """Return whether every trial is there and done."""
         return len(self.trials) >= self.sweep.settings.num_points and all(trial.is_done() for trial in self.trials)
 
-    def _ask(self, params: Mapping[str, Number] | None) -> optuna.trial.Trial:
+    def _ask(self, params: Mapping[str, Number] | None) -> None:
         """Ask Optuna for a trial, of these parameters or of those that it samples, and add it."""
         settings, number = self.sweep.settings, len(self.trials)
         self._study.sampler = sampler(settings, number)
@@ -195,7 +192,6 @@ class SweepTrials:
         point, name = suggest(live, settings.space), f"t{number:03d}"
         self._live.append(live)
         self.trials.append(Trial(name, point, self.plan(name, point, self.seed)))
-        return live
 
     def _record(self, event: "_Event") -> bool:
         """Write what happened, then tell Optuna; return whether it would stop the trial for that."""
@@ -216,7 +212,7 @@ class SweepTrials:
             self._live[event.trial].report(event.ap, event.step)
             return self._live[event.trial].should_prune()
         elif event.ended == "pruned":
-            self._live[event.trial].set_user_attr(_REASON, event.reason)
+            self._live[event.trial].set_user_attr("reason", event.reason)
             self._study.tell(event.trial, state=TrialState.PRUNED)
         else:
             state = TrialState.FAIL if event.ap is None else TrialState.COMPLETE
@@ -225,16 +221,16 @@ class SweepTrials:
 
     def _take_in(self, trial: Trial) -> None:
         """Report the trial's new APs; where one falls behind, note that for good and ask its run to stop."""
-        frozen = self._frozen(trial)
+        frozen = self._study.get_trials()[trial.number]
         curve = ap_curve(trial.plan) if frozen.state == TrialState.RUNNING else []
         for step, ap in curve:
             if step in frozen.intermediate_values:
                 continue
-            is_behind = self._record(_Event(frozen.number, step=step, ap=ap))
+            is_behind = self._record(_Event(trial.number, step=step, ap=ap))
             if is_behind and step < self.sweep.config.training.num_steps and not trial.plan.is_finished():
                 factor = self.sweep.settings.asha.reduction_factor
                 reason = f"AP {ap:.4f} at step {step} is not among the best 1/{factor} that came to this rung so far"
-                self._record(_Event(frozen.number, ended="pruned", reason=reason))
+                self._record(_Event(trial.number, ended="pruned", reason=reason))
                 request_stop(trial.plan.run_dir, reason)
                 return
 
@@ -243,15 +239,12 @@ class SweepTrials:
         if trial.plan.status() is None:
             return
         self._take_in(trial)
-        frozen, is_finished = self._frozen(trial), trial.plan.is_finished()
+        frozen, is_finished = self._study.get_trials()[trial.number], trial.plan.is_finished()
         if frozen.state == TrialState.RUNNING and is_finished:
-            self._record(_Event(frozen.number, ap=final_ap(trial.plan), ended="finished"))
+            self._record(_Event(trial.number, ap=final_ap(trial.plan), ended="finished"))
         if frozen.state == TrialState.PRUNED and not is_finished:
-            tell(trial.plan.run_dir, Ended("pruned", frozen.user_attrs[_REASON]))
+            tell(trial.plan.run_dir, Ended("pruned", frozen.user_attrs["reason"]))
             clear_stop(trial.plan.run_dir)
-
-    def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
-        return self._study.get_trials()[int(trial.name[1:])]
 
 
 @dataclass(frozen=True)
@@ -279,8 +272,8 @@ def recorded_points(sweep: Sweep) -> list[Point]:
     Raises:
         ConfigError: if the name holds another search, or its journal cannot be read.
     """
-    events = _recorded_events(sweep) or []
-    return [point_of(event.params, sweep.settings.space) for event in events if event.params is not None]
+    params = [event.params for event in _recorded_events(sweep) if event.params is not None]
+    return [point_of(one, sweep.settings.space) for one in params]
 
 
 def upcoming_points(sweep: Sweep) -> list[Point] | None:
@@ -300,14 +293,14 @@ def upcoming_points(sweep: Sweep) -> list[Point] | None:
             return points[done:]
 
 
-def _recorded_events(sweep: Sweep) -> list[_Event] | None:
-    """Return what the sweep would go on with; None if no run of another search has begun."""
+def _recorded_events(sweep: Sweep) -> list[_Event]:
+    """Return what the sweep would go on with; nothing where it is new, or no run of another search has begun."""
     folder = ExperimentFolder.of(sweep.config)
     text = folder.sweep_journal.read_bytes() if folder.sweep_journal.is_file() else b""
     try:
         lines = text[: text.rfind(b"\n") + 1].splitlines()
         if not lines:
-            return None
+            return []
         search = parse_model(_Search, lines[0]).search
         events = [parse_model(_Event, line) for line in lines[1:]]
     except ValueError as error:
@@ -321,7 +314,7 @@ def _recorded_events(sweep: Sweep) -> list[_Event] | None:
             f"sweep {folder.name} exists in {folder.path.parent} with another {' and another '.join(changed)}; choose "
             "another name (sweep.name=NAME), or --fresh"
         )
-    return None if changed else events
+    return [] if changed else events
 
 
 def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:
