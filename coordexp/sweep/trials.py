@@ -20,7 +20,7 @@ from coordexp.files import JsonValue, parse_model, write_text
 from coordexp.metrics import headline, subset_headline
 from coordexp.runs.budget import hours_of
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.plan import RunPlan
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import Ended, Killed, tell
 from coordexp.runs.stop import clear_stop, request_stop, stop_reason
@@ -36,19 +36,19 @@ class Trial:
     """A point and its run with the search's seed.
 
     Attributes:
-        name: ``t000``, in the order of proposal; it takes the place of a group's name.
+        number: Optuna's, in the order of proposal.
         point: the searched keys and their values.
-        plan: its run.
+        plan: its run; the trial's name, ``t000``, takes the place of a group's.
     """
 
-    name: str
+    number: int
     point: Point
     plan: RunPlan
 
     @property
-    def number(self) -> int:
-        """Of Optuna's trial."""
-        return int(self.name[1:])
+    def name(self) -> str:
+        """``t000``."""
+        return self.plan.group
 
     def is_done(self) -> bool:
         """Return whether nothing is left to do of it."""
@@ -97,16 +97,18 @@ class SweepTrials:
         """
         self.sweep = sweep
         self.seed = sweep.config.experiment.seed
+        self.trials: list[Trial] = []
         self._data, self._instance = data, instance
-        self._journal = ExperimentFolder.of(sweep.config).sweep_journal
-        self._study = optuna.create_study(direction="maximize", pruner=_pruner(sweep))
+        self._folder = ExperimentFolder.of(sweep.config)
+        first, factor = rungs(sweep)[:1], sweep.settings.asha.reduction_factor
+        pruner = optuna.pruners.SuccessiveHalvingPruner(first[0], factor) if first else optuna.pruners.NopPruner()
+        self._study = optuna.create_study(direction="maximize", pruner=pruner)
         self._live: list[optuna.trial.Trial] = []
         self._running: dict[str, Trial] = {}
-        self.trials: list[Trial] = []
         events = _recorded_events(sweep)
         # Written anew: a full disk or a power failure may have cut the last line.
         lines = [{"search": _fixed_settings(sweep)}, *map(asdict, events)]
-        write_text(self._journal, "".join(json.dumps(line) + "\n" for line in lines))
+        write_text(self._folder.sweep_journal, "".join(json.dumps(line) + "\n" for line in lines))
         for event in events:
             self._take(event)
         for plan in self.begun_plans():
@@ -118,16 +120,16 @@ class SweepTrials:
         """Yield the trials to do: unfinished ones first, then proposals, until the sweep stops or is spent."""
         unfinished = [trial for trial in self.trials if not trial.is_done()]
         while self.stop_reason() is None and not self.is_spent():
-            trial = unfinished.pop(0) if unfinished else self.propose()
-            if trial is None:
+            if unfinished:
+                yield unfinished.pop(0)
+            elif len(self.trials) < self.sweep.settings.num_points:
+                yield self.propose()
+            else:
                 return
-            yield trial
 
-    def propose(self) -> Trial | None:
-        """Return a new trial, recorded already; None if there are as many as the sweep asks for."""
+    def propose(self) -> Trial:
+        """Return a new trial, recorded already."""
         settings, number = self.sweep.settings, len(self.trials)
-        if number >= settings.num_points:
-            return None
         # Not Optuna's GridSampler: it shuffles the points, and ends such a loop as ours with a RuntimeError.
         self._ask(grid(settings.space)[number] if settings.search.method == "grid" else None)
         self._write(_Event(number, params=self._live[number].params))
@@ -148,12 +150,11 @@ class SweepTrials:
 
     def plan(self, name: str, point: Point, seed: int) -> RunPlan:
         """Return the run of a point with a seed."""
-        config = trial_config(self.sweep, point, name=name, seed=seed, data=self._data)
-        return plan_runs(config, instance=self._instance)[0]
+        return RunPlan(trial_config(self.sweep, point, name=name, seed=seed, data=self._data), self._instance)
 
     def stop_reason(self) -> str | None:
         """Return why the whole sweep is asked to stop; None if it is not."""
-        return stop_reason(ExperimentFolder.of(self.sweep.config).path / "any run")
+        return stop_reason(self._folder.path / "any run")
 
     def is_spent(self) -> bool:
         """Return whether the runs have used ``cluster.max_gpu_hours``; trials that are running go on to their end."""
@@ -167,16 +168,13 @@ class SweepTrials:
 
     def begun_plans(self) -> list[RunPlan]:
         """Return every run that has begun, of the search and of winners."""
-        plans = [trial.plan for trial in self.trials]
-        seeds = [seed for seed in self.sweep.settings.winners.seeds if seed != self.seed]
-        names = {run.name for run in ExperimentFolder.of(self.sweep.config).begun_runs()}
-        plans += [
-            self.plan(trial.name, trial.point, seed)
-            for trial in self.trials
-            for seed in seeds
-            if f"{trial.name}-s{seed}" in names
+        begun = {run.name for run in self._folder.begun_runs()}
+        further = [seed for seed in self.sweep.settings.winners.seeds if seed != self.seed]
+        names = [(trial, seed) for trial in self.trials for seed in further if f"{trial.name}-s{seed}" in begun]
+        return [
+            *(trial.plan for trial in self.trials if trial.plan.name in begun),
+            *(self.plan(trial.name, trial.point, seed) for trial, seed in names),
         ]
-        return [plan for plan in plans if plan.status() is not None]
 
     def is_searched(self) -> bool:
         """Return whether every trial is there and done."""
@@ -188,10 +186,9 @@ class SweepTrials:
         self._study.sampler = sampler(settings, number)
         if params is not None:
             self._study.enqueue_trial(dict(params))
-        live = self._study.ask()
-        point, name = suggest(live, settings.space), f"t{number:03d}"
-        self._live.append(live)
-        self.trials.append(Trial(name, point, self.plan(name, point, self.seed)))
+        self._live.append(self._study.ask())
+        point = suggest(self._live[number], settings.space)
+        self.trials.append(Trial(number, point, self.plan(f"t{number:03d}", point, self.seed)))
 
     def _record(self, event: "_Event") -> bool:
         """Write what happened, then tell Optuna; return whether it would stop the trial for that."""
@@ -199,7 +196,7 @@ class SweepTrials:
         return self._take(event)
 
     def _write(self, event: "_Event") -> None:
-        with self._journal.open("a", encoding="utf-8") as lines:
+        with self._folder.sweep_journal.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(asdict(event)) + "\n")
             lines.flush()
             os.fsync(lines.fileno())
@@ -279,18 +276,16 @@ def recorded_points(sweep: Sweep) -> list[Point]:
 def upcoming_points(sweep: Sweep) -> list[Point] | None:
     """Return the points that are still to come; None where they follow from the results of those before."""
     settings, done = sweep.settings, len(recorded_points(sweep))
-    match settings.search.method:
-        case "grid":
-            return grid(settings.space)[done:]
-        case "optuna":
-            return None
-        case "random":
-            study = optuna.create_study()
-            points: list[Point] = []
-            for number in range(settings.num_points):
-                study.sampler = sampler(settings, number)
-                points.append(suggest(study.ask(), settings.space))
-            return points[done:]
+    if settings.search.method == "grid":
+        return grid(settings.space)[done:]
+    if settings.search.method == "optuna":
+        return None
+    study = optuna.create_study()
+    points: list[Point] = []
+    for number in range(settings.num_points):
+        study.sampler = sampler(settings, number)
+        points.append(suggest(study.ask(), settings.space))
+    return points[done:]
 
 
 def _recorded_events(sweep: Sweep) -> list[_Event]:
@@ -315,13 +310,6 @@ def _recorded_events(sweep: Sweep) -> list[_Event]:
             "another name (sweep.name=NAME), or --fresh"
         )
     return [] if changed else events
-
-
-def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:
-    first = rungs(sweep)[:1]
-    if not first:
-        return optuna.pruners.NopPruner()
-    return optuna.pruners.SuccessiveHalvingPruner(first[0], sweep.settings.asha.reduction_factor)
 
 
 def _fixed_settings(sweep: Sweep) -> dict[str, JsonValue]:
