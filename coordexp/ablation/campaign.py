@@ -51,23 +51,21 @@ class SearchEvents(RunEvents, Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class Campaign:
-    """An experiment that this command alone works on."""
+    """An experiment that this command alone works on.
 
-    def __init__(self, config: ExperimentConfig, *, tracker: Tracker, instance: str, console: Console) -> None:
-        """Called by :func:`open_campaign`.
+    Attributes:
+        config: the experiment.
+        tracker: where its runs are recorded.
+        instance: identifies this experiment among all of its name; ``--fresh`` makes a new one.
+        console: where progress is printed.
+    """
 
-        Args:
-            config: the experiment.
-            tracker: where its runs are recorded.
-            instance: identifies this experiment among all of its name; ``--fresh`` makes a new one.
-            console: where progress is printed.
-        """
-        self.config = config
-        self.folder = ExperimentFolder.of(config)
-        self.tracker = tracker
-        self.instance = instance
-        self.console = console
+    config: ExperimentConfig
+    tracker: Tracker
+    instance: str
+    console: Console
 
     def show(self, line: str) -> None:
         """Print a line as it is."""
@@ -124,14 +122,14 @@ class Campaign:
 
         # Installed again, because Ray has put in a signal handler of its own, which aborts.
         with (
-            stop_on_signal(self.folder.path, print_line=self.show),
+            stop_on_signal(ExperimentFolder.of(self.config).path, print_line=self.show),
             ProgressDisplay(print_line=self.show, on_end=on_end) as display,
         ):
             listeners = AllEvents(*(listener for listener in (budget, search, display) if listener is not None))
+            remaining = _noted(plans, offered)
             try:
-                noted = _note(plans, offered)
-                executor.execute(noted, function, listeners, decide=search.decide if search else None)
-                list(noted)  # those that a stop has kept from being asked for
+                executor.execute(remaining, function, listeners, decide=search.decide if search else None)
+                list(remaining)  # those that a stop has kept from being asked for
             except KeyboardInterrupt:
                 for plan in runs():
                     if (status := plan.status()) is not None and status.state == "running":
@@ -168,11 +166,10 @@ def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) ->
         check_disk(folder.path, needed_bytes=MIN_FREE_BYTES)
         clear_stop(folder.path)  # a request ends with the command it stopped
         tracker = open_experiment_tracker(config)
-        instance = open_experiment(config, fresh=fresh).instance
-        yield Campaign(config, tracker=tracker, instance=instance, console=console)
+        yield Campaign(config, tracker, open_experiment(config, fresh=fresh).instance, console)
 
 
-def _note(plans: Iterable[RunPlan], offered: list[RunPlan]) -> Iterator[RunPlan]:
+def _noted(plans: Iterable[RunPlan], offered: list[RunPlan]) -> Iterator[RunPlan]:
     for plan in plans:
         offered.append(plan)
         yield plan

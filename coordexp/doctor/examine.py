@@ -1,5 +1,6 @@
 """All checks of ``doctor``, one after the other; a failure of one never hides another."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 from coordexp.ablation.preparation import check_plans
 from coordexp.cluster.capacity import local_slots
 from coordexp.config import load_config
-from coordexp.config.keys import without_loss
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.keys import select
+from coordexp.config.schema import ExperimentConfig, RunConfig
+from coordexp.config.schema.fields import Key
 from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
@@ -92,12 +94,22 @@ def _checked_plans(path: Path, overrides: list[str]) -> tuple[ExperimentConfig, 
 
 def _examine_variants(plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
     """Check data and base of every distinct pair; return the largest need of memory."""
-    variants = {without_loss(plan.config): plan.config for plan in reversed(plans)}
+    variants = {_without_loss(plan.config): plan.config for plan in reversed(plans)}
     batches: list[LongestBatch] = []
     for run in reversed(variants.values()):
         found = yield from _examine_variant(run, plans, machine)
         batches += [] if found is None else [found]
     return max(batches, key=lambda batch: batch.memory.peak, default=None)
+
+
+def _without_loss(run: RunConfig) -> str:
+    """Return what decides a run beside its loss and its seed, as text: no check here looks at them."""
+
+    def keep(key: Key) -> bool:
+        is_of_run = key.role in ("results", "rounding", "input") and key.name != "experiment.seed"
+        return is_of_run and "loss" not in key.decides
+
+    return json.dumps(select(run, keep), sort_keys=True)
 
 
 def _examine_variant(run: ExperimentConfig, plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:

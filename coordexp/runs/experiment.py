@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from coordexp.config import group_config, group_names
 from coordexp.config.keys import STEP_IMAGES, identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves, value_at
@@ -130,8 +129,8 @@ def _record_of(config: ExperimentConfig) -> ExperimentRecord:
     base = leaves(shared)
     groups: dict[str, JsonValue] = {}
     reading: dict[str, BoxKind] = {}
-    for name in group_names(config):
-        run = group_config(config, name, 0)
+    for name in config.groups:
+        run = config.run(name, 0)
         reading[name], own = run.reading, leaves(_shared(run))
         groups[name] = {key: value for key, value in own.items() if base.get(key) != value}
     return ExperimentRecord(

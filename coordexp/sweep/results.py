@@ -25,9 +25,9 @@ class TrialResult:
     name: str
     point: Point
     state: str
-    step: int
-    ap: float | None
-    message: str
+    step: int = 0
+    ap: float | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,15 @@ class Winner:
 
 def trial_results(sweep_trials: SweepTrials) -> list[TrialResult]:
     """Return where every trial stands."""
-    return [_result(trial) for trial in sweep_trials.trials]
+    found: list[TrialResult] = []
+    for trial in sweep_trials.trials:
+        status, ap, curve = trial.plan.status(), final_ap(trial.plan), ap_curve(trial.plan)
+        if status is None:
+            found.append(TrialResult(trial.name, trial.point, "new"))
+            continue
+        ap = curve[-1][1] if ap is None and curve else ap
+        found.append(TrialResult(trial.name, trial.point, status.state, status.step, ap, status.message))
+    return found
 
 
 def best_trials(sweep_trials: SweepTrials) -> list[Trial]:
@@ -78,12 +86,8 @@ def best_trials(sweep_trials: SweepTrials) -> list[Trial]:
 
 def winner_plans(sweep_trials: SweepTrials) -> list[RunPlan]:
     """Return the runs of the winners with their further seeds, whole seeds first."""
-    best = best_trials(sweep_trials)
-    return [
-        sweep_trials.plan(trial.name, trial.point, seed)
-        for seed in sweep_trials.sweep.settings.winners.seeds
-        for trial in best
-    ]
+    best, seeds = best_trials(sweep_trials), sweep_trials.sweep.settings.winners.seeds
+    return [sweep_trials.plan(trial.name, trial.point, seed) for seed in seeds for trial in best]
 
 
 def is_pending(sweep_trials: SweepTrials) -> bool:
@@ -93,14 +97,13 @@ def is_pending(sweep_trials: SweepTrials) -> bool:
 
 def winners(sweep_trials: SweepTrials) -> list[Winner]:
     """Return the winners, the chosen one first: by mean over seeds, then by the search's AP."""
-    seeds = sweep_trials.sweep.settings.winners.seeds
     made: list[Winner] = []
     for trial in best_trials(sweep_trials):
-        search_ap = final_ap(trial.plan)
+        search_ap, seeds = final_ap(trial.plan), sweep_trials.sweep.settings.winners.seeds
         assert search_ap is not None
         aps = {seed: final_ap(sweep_trials.plan(trial.name, trial.point, seed)) for seed in seeds}
         made.append(Winner(trial.name, trial.point, search_ap, aps))
-    return sorted(made, key=_rank)
+    return sorted(made, key=lambda one: (1.0 if one.mean is None else -one.mean, -one.search_ap, one.name))
 
 
 def verdict(ranked: Sequence[Winner]) -> str:
@@ -135,27 +138,8 @@ def verdict(ranked: Sequence[Winner]) -> str:
 
 def at_the_edge(sweep_trials: SweepTrials, chosen: Winner) -> list[str]:
     """Return a sentence for each weight that was chosen from an end of its range."""
-    sentences: list[str] = []
-    for key, parameter in sweep_trials.sweep.settings.space.items():
-        low, high = parameter.ends
-        if low < high and chosen.point[key] in (low, high):
-            sentences.append(
-                f"{key} {chosen.point[key]:g} is an end of its range: a wider range may hold a better value."
-            )
-    return sentences
-
-
-def _rank(winner: Winner) -> tuple[float, float, str]:
-    mean = winner.mean
-    return (-mean if mean is not None else 1.0, -winner.search_ap, winner.name)
-
-
-def _result(trial: Trial) -> TrialResult:
-    status = trial.plan.status()
-    if status is None:
-        return TrialResult(trial.name, trial.point, "new", 0, None, "")
-    curve = ap_curve(trial.plan)
-    ap = final_ap(trial.plan)
-    if ap is None and curve:
-        ap = curve[-1][1]
-    return TrialResult(trial.name, trial.point, status.state, status.step, ap, status.message)
+    return [
+        f"{key} {chosen.point[key]:g} is an end of its range: a wider range may hold a better value."
+        for key, parameter in sweep_trials.sweep.settings.space.items()
+        if parameter.ends[0] < parameter.ends[1] and chosen.point[key] in parameter.ends
+    ]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import yaml
 
-from coordexp.config.keys import made_again
+from coordexp.config.keys import select
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import merged
 from coordexp.data.sources.source import source_of
@@ -27,7 +27,7 @@ def write_model_card(config: ExperimentConfig, *, metrics: Mapping[str, float]) 
     value = metrics.get(str(MetricName(decoding, "AP", reading)))
     ap = "not defined, since no object there counts" if value is None else f"{value:.3f}, one seed"
     on = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).name
-    verb, again = "train", made_again(config)
+    verb, again = "train", select(config, lambda key: key.role not in ("machine", "plan"))
     if config.cluster.num_workers > 1:  # the one run of an ablation, on Ray: this process is one worker
         verb = "ablation"
         again = merged(again, {"ablation": {"groups": {}, "seeds": [experiment.seed]}})

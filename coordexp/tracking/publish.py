@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from coordexp.config.keys import identity, shared_identity
+from coordexp.config.keys import identity
 from coordexp.config.load import database_uri
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import ExperimentConfig, RunConfig
+from coordexp.config.schema.fields import Key
+from coordexp.config.trees import within
 from coordexp.data.sources.source import source_of
 from coordexp.errors import CoordExpError, TrackingError
-from coordexp.files import kept_model, sha256_of_file, write_json
+from coordexp.files import JsonValue, kept_model, sha256_of_file, write_json
 from coordexp.metrics import headline
 from coordexp.runs.experiment import directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -96,6 +98,16 @@ def open_experiment_tracker(config: ExperimentConfig) -> Tracker:
     return open_tracker(tracking_uri(config), experiment=config.experiment.name, artifact_root=root)
 
 
+def shared_identity(run: RunConfig) -> dict[str, JsonValue]:
+    """Return what makes the experiment of a run the one it is: without names, the seed, the loss and the factor."""
+
+    def differs(key: Key) -> bool:
+        is_of_run = key.role == "name" or key.name == "experiment.seed" or not key.decides.isdisjoint(("loss", "terms"))
+        return is_of_run or within(key.name, run.ablation.factor)
+
+    return identity(run, leave_out=differs)
+
+
 @dataclass
 class _Followed:
     """A run that is not wholly recorded yet."""
@@ -121,7 +133,7 @@ class Recorder:
         self._why_not_begun = ""
         self._lock = threading.Lock()  # a run ends in one thread at a time
         self._creating = threading.Lock()
-        self.parent_id = tracker.start_parent(parent_key, shared_identity(config, besides=config.ablation.factor), {})
+        self.parent_id = tracker.start_parent(parent_key, shared_identity(config), {})
         self._sync = RowSync(tracker, self._followed, also=self._end_waiting)
 
     def start_run(self, plan: RunPlan, fingerprint: str, *, tags: Mapping[str, str] | None = None) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from coordexp.config.identity.code import is_metric
 from coordexp.config.identity.fingerprint import Fingerprint
 from coordexp.config.keys import STEP_IMAGES, STEP_KEYS, is_rounding, key_of
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.config.schema.fields import Part
 from coordexp.config.trees import leaves, merged, nested, within
 from coordexp.errors import ComparisonError
@@ -80,7 +80,7 @@ _SETTINGS = (_BASE, f"{WORKER}model.")
 _GPUS = "cluster.gpus_per_worker"
 
 
-def diff(a: Fingerprint | ExperimentConfig, b: Fingerprint | ExperimentConfig) -> Differences:
+def diff(a: Fingerprint | RunConfig, b: Fingerprint | RunConfig) -> Differences:
     """Return every difference as ``dotted key -> (value in a, value in b)``; None where one has no such key.
 
     Of configurations all keys are compared, also those that change no number. Of fingerprints the keys are
@@ -203,9 +203,9 @@ def differences_table(differences: Sequence[KeyDifference]) -> str:
     return "\n".join([*lines, *more])
 
 
-def flat_values(item: Fingerprint | ExperimentConfig) -> dict[str, JsonValue]:
+def flat_values(item: Fingerprint | RunConfig) -> dict[str, JsonValue]:
     """Return all that :func:`diff` compares, by its keys."""
-    if isinstance(item, ExperimentConfig):
+    if isinstance(item, RunConfig):
         return leaves(item.model_dump(mode="json"))
     hashes: dict[str, JsonValue] = {
         "data": item.data,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coordexp.config.identity.code import PACKAGE, code_of_run, is_metric
 from coordexp.config.keys import deciding, is_rounding, scientific
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.config.trees import leaves
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, parse_model, sha256_of_text
@@ -90,7 +90,7 @@ class Fingerprint:
 
 
 def fingerprint(
-    config: ExperimentConfig,
+    config: RunConfig,
     *,
     code: Mapping[str, str] | None = None,
     data: str | None = None,
@@ -102,7 +102,7 @@ def fingerprint(
     """Return the fingerprint of one run's resolved configuration.
 
     Args:
-        config: of one run, see :func:`coordexp.config.group_config`.
+        config: of one run, see ``ExperimentConfig.runs``.
         code: hash of each source; None: of this package as installed, for the terms that the run computes.
         data: hash of annotations and images.
         weights: hash of the base's weights.

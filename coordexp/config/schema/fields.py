@@ -12,7 +12,8 @@ from pydantic.fields import FieldInfo
 
 from coordexp.limits import MAX_COUNT, MAX_SEED
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$"
+Name = Annotated[str, Field(pattern=NAME, max_length=100)]
 Text = Annotated[str, Field(min_length=1)]
 
 

@@ -2,10 +2,10 @@
 
 from pydantic import ValidationError
 
-from coordexp.config.explain import described, nearest_of
+from coordexp.config.explain import described
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.objective import ExtraTerm
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, nearest_of
 from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.term import Term
 from coordexp.losses.terms import loss_terms

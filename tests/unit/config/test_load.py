@@ -32,6 +32,10 @@ def _write(name: str, text: str) -> Path:
     return path
 
 
+def _by_group(config):
+    return [(group, config.run(group, 0)) for group in config.groups]
+
+
 def _load(text: str, *overrides: str):
     return load_config(_write("config.yaml", text), overrides)
 
@@ -84,7 +88,7 @@ def test_extends_is_a_chain_that_ends():
     config = _load("extends: middle.yaml\ntraining: {checkpoint_steps: 9}\n")
     training = config.training
     assert (training.max_steps, training.logging_steps, training.checkpoint_steps) == (8, 3, 9)
-    assert config.groups["R"].objective.alpha_l1 == 3.0
+    assert config.runs["R-s0"].objective.alpha_l1 == 3.0
     _write("far/root.yaml", "training: {logging_steps: 0}\n")
     with pytest.raises(ConfigError, match=r"far/root\.yaml:1: training\.logging_steps: got 0"):
         _load("extends: middle.yaml\n")
@@ -381,12 +385,12 @@ def test_the_switch_of_a_group_counts_as_that_of_a_file():
     switch = "{custom: {coord_soft_ce_w1: {enabled: %s}}%s}"
     groups = f"{{D: {switch % ('true', '')}, A: {{}}, C_D: {switch % ('true', ', objective: {use_coord_ce: true}')}}}"
     config = _load(f"ablation: {{groups: {groups}}}\n")
-    assert {name: run.objective.use_coord_ce for name, run in config.groups.items()} == {
+    assert {name: run.objective.use_coord_ce for name, run in _by_group(config)} == {
         "D": False, "A": True, "C_D": True,
     }  # fmt: skip
     assert _load(to_yaml(config)) == config
     turned = _load(DISTRIBUTION + f"ablation: {{groups: {{D: {{}}, A: {switch % ('false', '')}}}}}\n")
-    assert {name: run.objective.use_coord_ce for name, run in turned.groups.items()} == {"D": False, "A": True}
+    assert {name: run.objective.use_coord_ce for name, run in _by_group(turned)} == {"D": False, "A": True}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config.keys import STEP_IMAGES, deciding, identity, key_of, known_keys, scientific, without_loss
+from coordexp.config.keys import STEP_IMAGES, deciding, identity, key_of, known_keys, scientific
 from coordexp.config.schema import KEYS, Ablation, ExperimentConfig
 from coordexp.config.schema.fields import PositiveInt, Section, declaration, declared_keys, key
 from coordexp.config.trees import leaves, within
@@ -97,7 +97,6 @@ def test_parts_follow_from_the_keys_that_decide_them():
 
     assert differing(lambda config: deciding(config, "tokens")) == ["seed", "model", "prompt"]
     assert differing(lambda config: deciding(config, "data", "base")) == ["model"]
-    assert differing(without_loss) == ["model", "prompt", "rate"]
 
 
 def test_the_default_factor_is_the_loss():

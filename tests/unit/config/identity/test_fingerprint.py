@@ -11,7 +11,6 @@ from coordexp.config import (
     check_comparable,
     diff,
     fingerprint,
-    group_config,
     load_config,
     outside_factor,
 )
@@ -169,7 +168,7 @@ def test_outside_factor():
 def test_groups_of_an_experiment_are_comparable():
     config = load_config(EXPERIMENTS / "tiny.yaml", ["ablation.groups=[A, B, C, D, B_gate, C_D]"])
     runs = {
-        f"{group}-s{seed}": _fingerprint(group_config(config, group, seed), tokens=f"t{seed}")
+        f"{group}-s{seed}": _fingerprint(config.run(group, seed), tokens=f"t{seed}")
         for group in config.ablation.groups
         for seed in (0, 1)
     }
