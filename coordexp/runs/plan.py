@@ -16,12 +16,7 @@ from coordexp.runs.status import RunStatus, read_status
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run to be: one group with one seed.
-
-    Attributes:
-        config: the resolved configuration of this run alone.
-        instance: id of the experiment's record, which ``--fresh`` replaces.
-    """
+    """One run to be: its resolved configuration, and the id of the experiment's record, which ``--fresh`` replaces."""
 
     config: ExperimentConfig
     instance: str = ""
@@ -83,12 +78,7 @@ class RunPlan:
 
 
 def plan_runs(config: ExperimentConfig, *, instance: str = "") -> list[RunPlan]:
-    """Return all runs, whole seeds first, so that an early stop leaves a balanced comparison.
-
-    Args:
-        config: the experiment.
-        instance: id of the experiment's record, see :class:`RunPlan`.
-    """
+    """Return all runs, whole seeds first, so that an early stop leaves a balanced comparison."""
     return [
         RunPlan(group_config(config, group, seed), instance)
         for seed in config.ablation.seeds

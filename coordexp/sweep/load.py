@@ -21,7 +21,7 @@ from coordexp.files import JsonValue
 from coordexp.losses.criterion import WeightedTerm
 from coordexp.sweep.schema import Asha, Parameter, Search, SweepConfig, TuningPart, Winners
 from coordexp.sweep.space import grid, point_text
-from coordexp.train.setup.weighted_terms import check_objective, weighted_terms
+from coordexp.train.setup.weighted_terms import weighted_terms
 
 PREFIX = "sweep."
 _SECTIONS: dict[str, type[Section]] = {
@@ -242,7 +242,7 @@ def _check_points(settings: SweepConfig, config: ExperimentConfig, where: Where)
         for key, value in point.items():
             tree = with_value(tree, key.split("."), value, place=place)
         try:
-            check_objective(validated(tree, where=lambda _, place=place: place))
+            weighted_terms(validated(tree, where=lambda _, place=place: place))
         except ConfigError as error:
             raise ConfigError(str(error) if str(error).startswith(place) else f"{place}: {error}") from None
 
