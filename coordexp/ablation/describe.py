@@ -26,7 +26,7 @@ from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import alive_until
 from coordexp.statistics.power import planned_detectable
 from coordexp.train.setup.encoding import read_split
-from coordexp.train.setup.switch_notes import switch_notes
+from coordexp.train.setup.strategy import switch_notes
 
 # Of the embedded model on generated shapes, one CPU core for each run; measured, good to a factor of two.
 _IMAGES_PER_SECOND = 40.0

@@ -24,7 +24,7 @@ from coordexp.runs.status import has_taken_step
 from coordexp.train.setup.base import check_base
 from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment, settings_hashes, token_stream_hash
 from coordexp.train.setup.strategy import check_strategy
-from coordexp.train.setup.weighted_terms import check_objective
+from coordexp.train.setup.weighted_terms import weighted_terms
 
 MIN_FREE_BYTES = 256 * 2**20
 _LOWEST_CEILING = 0.9
@@ -41,7 +41,7 @@ def check_plans(plans: Sequence[RunPlan]) -> None:
             "groups differ in data.shapes, but an experiment holds one generated data set; use two experiments"
         )
     for plan in plans:
-        check_objective(plan.config)
+        weighted_terms(plan.config)
 
 
 def check_dry_run(plans: Sequence[RunPlan]) -> None:

@@ -17,7 +17,7 @@ from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.runs import ranks
 from coordexp.runs.attempt import TrainFunction, attempt
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.reporter import LocalReporter, Reporter
+from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row
 from coordexp.runs.status import Begun, Ended, Finish, one_sentence, tell
 from coordexp.runs.stop import stop_reason
@@ -99,7 +99,9 @@ def _work(plan: RunPlan, function: TrainFunction) -> None:
     """Do a run in this worker, together with the others."""
     ranks.leave_lonely_group()
 
-    def checked(config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> Finish | None:
+    def checked(
+        config: ExperimentConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]
+    ) -> Finish | None:
         check_group(config.cluster, given=ray.train.get_context().get_world_size())
         return function(config, reporter=reporter, print_line=print_line)
 

@@ -7,8 +7,8 @@ import pytest
 
 from coordexp.config import load_config
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.loop.schedule import Schedule
 from coordexp.train.run import Run, make_trainer
+from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from tests.integration.training_support import prepared, write_base
 

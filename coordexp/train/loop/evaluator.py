@@ -21,8 +21,7 @@ from coordexp.metrics import BOX_KINDS, Decoding, MetricName
 from coordexp.runs import ranks
 from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
 from coordexp.train.forward import count_units
-from coordexp.train.loop.averages import RunningAverages
-from coordexp.train.loop.diagnostics import NAMES, coord_diagnostics
+from coordexp.train.loop.measures import NAMES, RunningAverages, coord_diagnostics
 from coordexp.train.setup.components import Components
 
 

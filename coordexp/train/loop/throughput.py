@@ -58,11 +58,7 @@ class FlopCounter:
     per_supervised_token: float
 
     def step_flops(self, sums: Mapping[str, float]) -> float:
-        """Return the operations of what was counted.
-
-        Args:
-            sums: of :func:`flop_units`, and ``num_tokens``, the supervised tokens.
-        """
+        """Return the operations of the sums of :func:`flop_units`, and of ``num_tokens``, the supervised tokens."""
         return (
             self.per_token * sums["num_sequence_tokens"]
             + self.per_token_squared * sums["num_sequence_tokens_squared"]
@@ -85,12 +81,7 @@ class Utilisation:
     peak: float
 
     def fraction(self, sums: Mapping[str, float], *, seconds: float) -> float:
-        """Return the utilisation over some steps.
-
-        Args:
-            sums: units counted in them, over all ranks.
-            seconds: they took.
-        """
+        """Return the utilisation over steps that took so many seconds, from their sums over all ranks."""
         return self.counter.step_flops(sums) / max(seconds * self.peak, 1e-9)
 
 
@@ -112,10 +103,6 @@ def count_flops(model: nn.Module, config: Qwen3VLConfig) -> FlopCounter:
     A matrix takes a multiplication and an addition a number and token: forward, backward for the activations, and once
     more for its own gradient where it trains. Not counted by ``torch.utils.flop_counter``, which also counts what
     checkpointing computes a second time, takes causal attention for the whole square, and does not see flash-attn.
-
-    Args:
-        model: the model as it trains, adapters included.
-        config: of the model; its ``vocab_size`` is that of the expanded vocabulary.
     """
     sizes = Dimensions.of(config)
     matrices = [(f".{name}", p) for name, p in model.named_parameters() if p.dim() > 1]
@@ -147,25 +134,19 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Return the operations a second that a device could do at best.
 
     Published figures for known GPUs; elsewhere, also on a CPU, what one large matrix product reaches here and now.
-
-    Args:
-        device: where the model computes.
-        dtype: of its matrix products, bfloat16 under autocast.
     """
-    if device.type == "cuda":
-        published = _published_peaks(torch.cuda.get_device_name(device))
-        if published is not None:
-            return published[0] if dtype in (torch.bfloat16, torch.float16) else published[1]
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    if not _SMALLER.search(name):
+        for known, (half, single) in _PEAKS.items():
+            if re.search(rf"\b{known}\b", name):  # an A1000 is not an A100
+                return half if dtype in (torch.bfloat16, torch.float16) else single
     return _timed_peak(device, dtype, torch.get_num_threads())
 
 
 def utilisation_of(model: nn.Module, *, half_precision: bool, num_devices: int) -> Utilisation:
     """Return how the utilisation of a run is reckoned; call it before weights are shared out over ranks.
 
-    Args:
-        model: the model as it will train, a bare one or under PEFT; it need not be on its GPU yet.
-        half_precision: products are in bfloat16 under autocast, whatever the weights are.
-        num_devices: of all ranks together.
+    The model need not be on its GPU yet; ``half_precision`` means products in bfloat16 under autocast.
     """
     weight = next(model.parameters())
     config = model.config
@@ -174,13 +155,6 @@ def utilisation_of(model: nn.Module, *, half_precision: bool, num_devices: int) 
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else weight.device
     peak = peak_flops(device, torch.bfloat16 if half_precision else weight.dtype)
     return Utilisation(count_flops(model, config), peak * num_devices)
-
-
-def _published_peaks(name: str) -> tuple[float, float] | None:
-    """Return what is published for a GPU of this name; an A1000 is not an A100."""
-    if _SMALLER.search(name):
-        return None
-    return next((peaks for known, peaks in _PEAKS.items() if re.search(rf"\b{known}\b", name)), None)
 
 
 @functools.cache

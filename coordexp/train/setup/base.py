@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from transformers import PreTrainedTokenizerBase, Qwen3VLConfig
+from transformers import Qwen3VLConfig
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import added_tokens, check_rows, digit_ids
@@ -41,12 +41,9 @@ _READ = (
 
 @dataclass(frozen=True)
 class CheckedBase:
-    """What is known of a checkpoint before it is expanded.
+    """What is known of a checkpoint before it is expanded; weights or encoding are None where something is wrong.
 
-    Attributes:
-        model: its configuration.
-        stored: its weights; None where they were not looked at, or something is wrong with them.
-        encoding: the tokenizer, expanded in memory, with prompt and image sizes; None where something is wrong.
+    The tokenizer in ``encoding`` is expanded in memory. ``stored`` is also None where weights were not looked at.
     """
 
     model: Qwen3VLConfig
@@ -121,11 +118,7 @@ def _replaced(config: ExperimentConfig, before: object) -> str | None:
 def check_base(config: ExperimentConfig, directory: Path, *, weights: bool = True) -> Check[CheckedBase | None]:
     """Check that the files of a checkpoint belong together and suit the run; no weight is read.
 
-    Args:
-        config: one run's resolved configuration.
-        directory: of the checkpoint.
-        weights: whether its weights are there to be looked at; without them only the numbers of the image processor
-            are read, and what computes with them is not loaded.
+    Without ``weights`` only the numbers of the image processor are read, and what computes with them is not loaded.
 
     Yields:
         What was found of ``weights``, ``tokenizer``, ``coord_offset.ids`` and ``processor``.
@@ -187,9 +180,7 @@ class BaseHashes:
 def base_hashes(checkpoint: Path, *, known: Path) -> BaseHashes:
     """Return the hashes of all files of a checkpoint that a run reads: weights, configuration, tokenizer, processor.
 
-    Args:
-        checkpoint: its directory.
-        known: where hashes are kept, so that weights are read once.
+    Hashes are kept in the file ``known``, so that weights are read once.
     """
     found = _hashes_of(checkpoint, known)
     weights = "".join(found[name] for name in sorted(found) if name.endswith(_WEIGHTS))
@@ -231,7 +222,14 @@ def _check_tokenizer(
     tokenizer = processor.tokenizer
     num_before = len(tokenizer)
     check_rows(num_before, Dimensions.of(model).text.vocab_size, where=f"{directory}: ")
-    _check_special_ids(tokenizer, model, directory)
+    image_id = tokenizer.get_vocab().get(IMAGE_TOKEN)
+    if image_id != model.image_token_id:
+        raise TokenizerError(
+            f"{directory}: {IMAGE_TOKEN} is {'missing' if image_id is None else image_id} in the tokenizer, but "
+            f"{model.image_token_id} in config.json; tokenizer and model do not belong together"
+        )
+    if not isinstance(tokenizer.pad_token_id, int):
+        raise TokenizerError(f"{directory}: the tokenizer has no padding token; expected pad_token in its settings")
     known = tokenizer.get_vocab()
     num_new = sum(token not in known for token in added_tokens(config.data.structure))
     if num_new and not config.text_arm and config.model.vocab_init == "numeric":
@@ -251,17 +249,6 @@ def _check_tokenizer(
         f"{spec.max_pixels:,} pixels in patches of {spec.patch_size}",
     )
     return encoding
-
-
-def _check_special_ids(tokenizer: PreTrainedTokenizerBase, model: Qwen3VLConfig, directory: Path) -> None:
-    found = tokenizer.get_vocab().get(IMAGE_TOKEN)
-    if found != model.image_token_id:
-        raise TokenizerError(
-            f"{directory}: {IMAGE_TOKEN} is {'missing' if found is None else found} in the tokenizer, but "
-            f"{model.image_token_id} in config.json; tokenizer and model do not belong together"
-        )
-    if not isinstance(tokenizer.pad_token_id, int):
-        raise TokenizerError(f"{directory}: the tokenizer has no padding token; expected pad_token in its settings")
 
 
 def _check_offset_ids(config: ExperimentConfig, coords: range) -> Check[None]:

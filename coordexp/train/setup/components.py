@@ -40,34 +40,33 @@ class Components:
 def build_components(config: ExperimentConfig) -> Components:
     """Load the prepared base, add adapters, read the data; equal seeds give equal parts."""
     criterion = build_criterion(config)
-    train = read_split(config, "train")
-    val = read_split(config, "val")
+    train, val = read_split(config, "train"), read_split(config, "val")
+    given, structure = config.model, config.data.structure
     loaded = load(
         str(ExperimentFolder.of(config).base(config)),
-        dtype=config.model.dtype,
-        structure=config.data.structure,
-        attn_implementation=config.model.attn_implementation,
+        dtype=given.dtype,
+        structure=structure,
+        attn_implementation=given.attn_implementation,
     )
     assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
-    processor = loaded.processor
-    encoding = build_encoding(config, processor)
+    encoding = build_encoding(config, loaded.processor)
     vocab = encoding.vocab
     model = with_adapters(config, loaded.model, offset_ids=[*vocab.numbers.ids, *vocab.added_structure_ids])
     if isinstance(model, PeftModel):
-        given, structure = config.model, None if config.text_arm else config.data.structure
-        base = TrainedBase(given.path, given.revision, given.dtype, given.vocab_init, structure)
+        base = TrainedBase(
+            given.path, given.revision, given.dtype, given.vocab_init, None if config.text_arm else structure
+        )
         name_base(model, base, encoding.trained_with)
-    forward_terms = TermForward(base=model, vocab=vocab, image_spec=encoding.image_spec)
     check_adapter_ids(model, vocab)
     return Components(
         model=model,
-        processor=processor,
+        processor=loaded.processor,
         encoding=encoding,
         train=train,
         val=val,
         criterion=criterion,
         param_groups=param_groups(config, model),
-        forward_terms=forward_terms,
+        forward_terms=TermForward(base=model, vocab=vocab, image_spec=encoding.image_spec),
     )
 
 

@@ -12,6 +12,7 @@ from coordexp.data.batch import Batch, EncodedSample, collate, padded_positions
 from coordexp.data.dataset import DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample, SplitData
+from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.source import Split
 from coordexp.data.splits import check_split, load_split
 from coordexp.findings import Check
@@ -81,6 +82,18 @@ def build_encoding(config: ExperimentConfig, processor: Processor | StoredProces
     )
     prompt = Prompt.build(processor.tokenizer, config.data.prompt)
     return Encoding(config=config, tokenizer=processor.tokenizer, vocab=vocab, image_spec=spec, prompt=prompt)
+
+
+def train_order(config: ExperimentConfig, lengths: Sequence[int], *, multiple_of: int = 1) -> LengthBucketSampler:
+    """Return the order of training samples of these lengths; an epoch is filled up to a multiple of samples."""
+    return LengthBucketSampler(
+        lengths,
+        batch_size=config.global_batch_size,
+        seed=config.experiment.seed,
+        buckets=config.data.length_buckets,
+        bucket_size=config.data.bucket_size,
+        multiple_of=multiple_of,
+    )
 
 
 def read_split(config: ExperimentConfig, split: Split) -> SplitData:

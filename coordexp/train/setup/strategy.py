@@ -1,4 +1,4 @@
-"""How workers share a run: as replicas (DDP) or in DeepSpeed's ZeRO-2, and how many of them.
+"""How workers share a run: as replicas (DDP) or in DeepSpeed's ZeRO-2, and what its keys mean here.
 
 Neither transformers nor peft is imported: every run's driver imports this, which trains nothing.
 """
@@ -87,3 +87,21 @@ def check_group(cluster: Cluster, *, given: int | None = None) -> None:
         raise TrainingError(f"{given} workers were started, but the process group has {together}")
     if together != cluster.num_workers:
         raise TrainingError(f"cluster.num_workers asks for {cluster.num_workers}, but {together} train together")
+
+
+def switch_notes(config: ExperimentConfig) -> list[str]:
+    """Return remarks on what keys mean here, or leave without effect, for the start of a run and a dry run."""
+    notes: list[str] = []
+    if config.data.is_jsonl(config.data.val_annotations):
+        notes.append("AP: the descriptions of the validation JSONL are its categories, an object's area is its box's")
+    if config.trains_offset:
+        return notes
+    if config.text_arm:
+        notes.append("custom.coord_tokens.enabled: false: coordinates are digits, no row is added and no offset trains")
+    elif config.training.tuning != "full":
+        notes.append("custom.coord_offset.enabled: false: the rows of the coord tokens stay as they start")
+        if config.data.structure == "spec":
+            notes.append("data.structure: spec: so do those of the added object tokens")
+    if config.training.optimizer == "multimodal_coord_offset":
+        notes.append("training.optimizer: multimodal_coord_offset: without offsets it has the groups of multimodal")
+    return notes

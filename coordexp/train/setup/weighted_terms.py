@@ -73,21 +73,8 @@ def _terms_of_the_specification(config: ExperimentConfig) -> list[WeightedTerm]:
     return [weighted for weighted in terms if not config.text_arm or weighted.term.reads == "any"]
 
 
-def check_objective(config: ExperimentConfig) -> None:
-    """Refuse, before anything is read, loss terms that there are not or that teach no coordinate.
-
-    Raises:
-        ConfigError: naming the key, what was given and what was expected.
-    """
-    weighted_terms(config)
-
-
 def build_criterion(config: ExperimentConfig) -> Criterion:
-    """Return the criterion of a configuration.
-
-    Raises:
-        ConfigError: as :func:`weighted_terms`.
-    """
+    """Return the criterion of a configuration; raises as :func:`weighted_terms`."""
     return Criterion(weighted_terms(config))
 
 

@@ -1,9 +1,3 @@
-import os
-from contextlib import nullcontext
-
-import pytest
-
-from coordexp.errors import CheckpointError
 from coordexp.runs.commit import (
     commit_checkpoint,
     committed_checkpoints,
@@ -82,31 +76,3 @@ def test_the_newest_checkpoints_are_kept(tmp_path):
     prune_checkpoints(tmp_path, keep=2)
     assert [path.name for path in committed_checkpoints(tmp_path)] == ["step_000003", "step_000010"]
     assert read_commit_marker(tmp_path / "checkpoints" / "step_000010").step == 10
-
-
-def cut(run_dir):
-    path = run_dir / "metrics.jsonl"
-    os.truncate(path, path.stat().st_size - 10)
-
-
-@pytest.mark.parametrize(
-    ("meanwhile", "is_refused"),
-    [
-        (cut, True),
-        (lambda run_dir: (run_dir / "metrics.jsonl").unlink(), True),
-        (lambda run_dir: add_row(run_dir, 2), True),  # another writer of the same run
-        (lambda run_dir: None, False),
-        (drop_uncommitted, False),  # a new attempt in other processes
-    ],
-)
-def test_a_file_of_rows_that_changes_under_a_run_ends_it(tmp_path, meanwhile, is_refused):
-    """Else the next row would stand behind half a row, and no server would ever get it."""
-    row = Row(step=1, time=1.0, metrics={"epoch": 0.5})
-    reporter = LocalReporter(tmp_path)
-    reporter.commit([row], step=1, checkpoint=None)
-    meanwhile(tmp_path)
-    expected = pytest.raises(CheckpointError, match="the same command goes on") if is_refused else nullcontext()
-    with expected:
-        reporter.commit([row], step=1, checkpoint=None)
-    if not is_refused:
-        assert steps(tmp_path) == ([1, 1] if meanwhile is not drop_uncommitted else [1])

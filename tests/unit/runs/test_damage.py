@@ -84,7 +84,7 @@ def test_without_a_good_checkpoint_the_run_starts_from_the_beginning_and_says_so
     cut(checkpoint(run_dir, 2) / "weights")
     cut(checkpoint(run_dir, 4) / "weights")
     said: list[str] = []
-    assert LocalReporter(run_dir, warn=said.append).latest_checkpoint() is None
+    assert LocalReporter(run_dir, warn=said.append).newest is None
     assert len(said) == 2
     assert all(sentence.endswith("; the run starts from the beginning") for sentence in said)
     assert steps(run_dir) == []

@@ -5,9 +5,8 @@ import torch
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.metrics import find_metric
-from coordexp.train.loop.averages import RunningAverages, StepLog
-from coordexp.train.loop.messages import progress_line
-from coordexp.train.loop.run_log import means_to_metrics, train_metrics
+from coordexp.train.loop.measures import RunningAverages, StepLog
+from coordexp.train.loop.run_log import means_to_metrics, progress_line, train_metrics
 from coordexp.train.loop.throughput import FlopCounter, Utilisation
 from coordexp.train.setup.weighted_terms import build_criterion
 

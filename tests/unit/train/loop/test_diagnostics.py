@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from coordexp.metrics import find_metric
-from coordexp.train.loop.averages import RunningAverages
-from coordexp.train.loop.diagnostics import NAMES, P90_NAME, TermGradients, coord_diagnostics
+from coordexp.train.loop.measures import NAMES, P90_NAME, RunningAverages, TermGradients, coord_diagnostics
 
 
 def _one_hot(bins, *, shift=0, height=100.0):

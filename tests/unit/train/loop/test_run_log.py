@@ -7,7 +7,7 @@ from coordexp.runs.folder import RunFolder
 from coordexp.runs.progress import StepLine
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import read_rows
-from coordexp.train.loop.averages import StepLog
+from coordexp.train.loop.measures import StepLog
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.throughput import FlopCounter, Utilisation
 from coordexp.train.setup.weighted_terms import build_criterion

@@ -2,6 +2,7 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import CheckpointError, ConfigError, TrainingError
+from coordexp.train.schedule import Schedule
 from coordexp.train.setup import arguments, strategy
-from coordexp.train.setup.arguments import SetupCheck, check_setup, training_arguments
+from coordexp.train.setup.arguments import check_setup, training_arguments
 from coordexp.train.setup.prepare import settings_hashes
 from coordexp.train.setup.strategy import (
     check_group,
@@ -143,7 +145,8 @@ def test_an_engine_of_another_stage_is_noticed(monkeypatch):
 
 def test_the_check_runs_before_the_first_step(monkeypatch, tmp_path):
     _workers(monkeypatch, 2)
-    check = SetupCheck(_config(num_workers=2), lambda: nn.Linear(2, 2))
+    trainer = SimpleNamespace(model_wrapped=nn.Linear(2, 2))
+    check = Schedule(_config(num_workers=2), trainer, log=None, evaluator=None, listener=None)
     arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     with pytest.raises(TrainingError, match="each would train alone"):
         check.on_train_begin(arguments, TrainerState(), TrainerControl())

@@ -6,7 +6,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ConfigError
 from coordexp.losses.term import TokenTerm
 from coordexp.losses.terms import loss_terms
-from coordexp.train.setup.weighted_terms import check_objective, weighted_terms
+from coordexp.train.setup.weighted_terms import weighted_terms
 
 
 def config_of(extra, **objective):
@@ -17,9 +17,9 @@ def test_a_term_that_sees_text_only_is_no_supervision():
     config = config_of({"text_gate": 1.0})
     sentence = r"positive weight, but .*objective\.use_coord_ce is false.*, objective\.extra\.text_gate sees no coord"
     with pytest.raises(ConfigError, match=sentence):
-        check_objective(config)
+        weighted_terms(config)
     with pytest.raises(ConfigError, match=r"objective\.extra\.smooth_l1 is 0.*text_gate sees no coordinate"):
-        check_objective(config_of({"text_gate": 1.0, "smooth_l1": 0.0}))
+        weighted_terms(config_of({"text_gate": 1.0, "smooth_l1": 0.0}))
 
 
 @pytest.mark.parametrize("name", ["smooth_l1", "coord_slice_ce"])
