@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.evaluate.predict import predict, predictions_json, turned
     from coordexp.files import write_text
     from coordexp.model.checkpoint.adapter import is_adapter
-    from coordexp.report.charts.prediction import draw_prediction
+    from coordexp.report.prediction import draw_prediction
 
     check_output(options.output)
     adapter = Path(options.model) if is_adapter(Path(options.model)) else None

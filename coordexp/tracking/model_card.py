@@ -16,12 +16,7 @@ _READINGS = {"expected": "the mean of each distribution", "argmax": "the most li
 
 
 def write_model_card(config: ExperimentConfig, *, metrics: Mapping[str, float]) -> None:
-    """Write the card of a finished run into its merged checkpoint.
-
-    Args:
-        config: of the run.
-        metrics: of its final evaluation.
-    """
+    """Write the card of a finished run, with the metrics of its final evaluation, into its merged checkpoint."""
     experiment, reading, ways = config.experiment, config.reading, config.evaluation.decoding
     decoding = "constrained" if "constrained" in ways else ways[0]
     value = metrics.get(str(MetricName(decoding, "AP", reading)))
