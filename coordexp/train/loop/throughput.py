@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import Qwen3VLConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.data.batch import Batch
@@ -106,7 +106,7 @@ def flop_units(batch: Batch) -> dict[str, Tensor]:
     }
 
 
-def count_flops(model: nn.Module, config: Qwen3VLConfig) -> FlopCounter:
+def count_flops(model: nn.Module, config: PreTrainedConfig) -> FlopCounter:
     """Return what a step of this model asks for, with what trains in it now.
 
     A matrix takes a multiplication and an addition a number and token: forward, backward for the activations, and once
