@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from huggingface_hub import constants
-from transformers import Qwen3VLConfig
+from transformers import PreTrainedConfig, Qwen3VLConfig
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import NUM_BINS
@@ -46,7 +46,7 @@ class Base:
         encoding: tokenizer, prompt and image sizes; None where they could not be read.
     """
 
-    model: Qwen3VLConfig
+    model: PreTrainedConfig
     dtype: torch.dtype
     offset_ids: range
     encoding: Encoding | None
@@ -146,7 +146,7 @@ def _none_after(num_tokens: int) -> range:
     return range(num_tokens, num_tokens)
 
 
-def _dtype(run: ExperimentConfig, model: Qwen3VLConfig, checked: CheckedBase | None) -> torch.dtype:
+def _dtype(run: ExperimentConfig, model: PreTrainedConfig, checked: CheckedBase | None) -> torch.dtype:
     """Return the dtype that the weights will have, as ``from_pretrained`` finds it under ``auto``."""
     if run.model.dtype != "auto":
         return DTYPES[run.model.dtype]

@@ -12,13 +12,14 @@ like, and the mergers about as much as one more. DoRA and dropout keep half as m
 checkpointing each layer keeps its input alone, and the largest layer is there once.
 """
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from peft import PeftModel
 from torch import nn
-from transformers import PreTrainedModel, Qwen3VLConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import NUM_BINS
@@ -71,16 +72,15 @@ def num_bytes(model: nn.Module, *, trained: bool = False) -> int:
     return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad or not trained)
 
 
-def expanded_base(config: Qwen3VLConfig, *, num_tokens: int, dtype: torch.dtype) -> PreTrainedModel:
+def expanded_base(config: PreTrainedConfig, *, num_tokens: int, dtype: torch.dtype) -> PreTrainedModel:
     """Return the base of a run without data, its tables with rows for ``num_tokens`` ids at least."""
-    expanded = Qwen3VLConfig.from_dict(config.to_dict())
-    text = Dimensions.of(expanded).text
-    text.vocab_size = max(text.vocab_size, num_tokens)
+    expanded = copy.deepcopy(config)
+    expanded.get_text_config().vocab_size = max(Dimensions.of(config).text.vocab_size, num_tokens)
     return empty_model(expanded, dtype=dtype)
 
 
 def run_model(
-    config: Qwen3VLConfig, run: ExperimentConfig, *, dtype: torch.dtype, offset_ids: range
+    config: PreTrainedConfig, run: ExperimentConfig, *, dtype: torch.dtype, offset_ids: range
 ) -> PreTrainedModel | PeftModel:
     """Return the model as a run trains it, without data: vocabulary expanded, offsets and adapters on it."""
     base = expanded_base(config, num_tokens=offset_ids.stop, dtype=dtype)
@@ -97,9 +97,8 @@ def estimate(model: nn.Module, run: ExperimentConfig, size: SequenceSize, *, on_
         size: of every sequence of a batch.
         on_gpu: whether a GPU computes.
     """
-    config = inner_model(model).config
-    assert isinstance(config, Qwen3VLConfig)
-    dimensions, weights, trained = Dimensions.of(config), num_bytes(model), num_bytes(model, trained=True)
+    dimensions = Dimensions.of(inner_model(model).config)
+    weights, trained = num_bytes(model), num_bytes(model, trained=True)
     text, vision = dimensions.text, dimensions.vision
     narrowest = min(parameter.itemsize for parameter in model.parameters())  # of the base; adapters are float32
     autocast = run.training.precision == "bfloat16"

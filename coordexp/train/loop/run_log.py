@@ -55,7 +55,7 @@ class RunLog:
         config: ExperimentConfig,
         *,
         criterion: Criterion,
-        utilisation: Utilisation,
+        utilisation: Utilisation | None,
         reporter: LocalReporter,
         print_line: Callable[[str], None],
     ) -> None:
@@ -309,11 +309,13 @@ def means_to_metrics(
 
 
 def train_metrics(
-    log: StepLog, *, config: ExperimentConfig, criterion: Criterion, utilisation: Utilisation
+    log: StepLog, *, config: ExperimentConfig, criterion: Criterion, utilisation: Utilisation | None
 ) -> dict[str, float]:
     """Return the metrics of a logging step."""
     metrics = means_to_metrics(log.means, split="train", config=config, criterion=criterion)
     metrics["coord_diag/coord_tokens"] = log.sums["num_coord_tokens"]
+    if utilisation is not None:
+        metrics["throughput/mfu"] = utilisation.fraction(log.sums, seconds=log.seconds)
     return metrics | {
         "learning_rate": log.learning_rate,
         "grad_norm": log.grad_norm,
@@ -323,5 +325,4 @@ def train_metrics(
         "throughput/images_per_second": log.per_second("num_images"),
         "throughput/tokens_per_second": log.per_second("num_sequence_tokens"),
         "throughput/data_wait_fraction": log.per_second("data_wait_seconds"),
-        "throughput/mfu": utilisation.fraction(log.sums, seconds=log.seconds),
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from transformers import Qwen3VLConfig
+from transformers import PreTrainedConfig
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import added_tokens, check_rows, digit_ids
@@ -46,7 +46,7 @@ class CheckedBase:
     The tokenizer in ``encoding`` is expanded in memory. ``stored`` is also None where weights were not looked at.
     """
 
-    model: Qwen3VLConfig
+    model: PreTrainedConfig
     stored: StoredModel | None
     encoding: Encoding | None
 
@@ -58,7 +58,7 @@ def prepare_base(config: ExperimentConfig) -> Path:
     and not the model.
 
     Raises:
-        CheckpointError: if the checkpoint is missing, damaged, not a dense Qwen3-VL, or another one than that which
+        CheckpointError: if the checkpoint is missing, damaged, of no known family, or another one than that which
             runs of this experiment began with.
         TokenizerError: if its coord tokens get other ids than ``custom.coord_offset.ids`` says.
         ResourceError: if the disk is too small.
@@ -124,7 +124,7 @@ def check_base(config: ExperimentConfig, directory: Path, *, weights: bool = Tru
         What was found of ``weights``, ``tokenizer``, ``coord_offset.ids`` and ``processor``.
 
     Returns:
-        What was read; None if it is no dense Qwen3-VL.
+        What was read; None if it is of no known family.
     """
     model = yield from attempt("checkpoint", lambda: model_config(directory))
     if model is None:
@@ -149,7 +149,7 @@ def check_attention_of(config: ExperimentConfig) -> None:
     check_attention(config.model.attn_implementation, dtype=config.model.dtype, elsewhere=elsewhere)
 
 
-def _check_half_precision(config: ExperimentConfig, model: Qwen3VLConfig) -> None:
+def _check_half_precision(config: ExperimentConfig, model: PreTrainedConfig) -> None:
     """Refuse what ``model.dtype: auto`` would leave: float16 weights, and float32 ones under FlashAttention."""
     if config.model.dtype == "auto" and model.dtype == torch.float16:
         raise ConfigError(
@@ -216,17 +216,17 @@ def _check_weights(directory: Path) -> Check[StoredModel]:
 
 
 def _check_tokenizer(
-    config: ExperimentConfig, directory: Path, model: Qwen3VLConfig, *, whole: bool
+    config: ExperimentConfig, directory: Path, model: PreTrainedConfig, *, whole: bool
 ) -> Check[Encoding]:
     processor = (Processor if whole else StoredProcessor).from_directory(directory)
     tokenizer = processor.tokenizer
     num_before = len(tokenizer)
     check_rows(num_before, Dimensions.of(model).text.vocab_size, where=f"{directory}: ")
-    image_id = tokenizer.get_vocab().get(IMAGE_TOKEN)
-    if image_id != model.image_token_id:
+    image_id, expected = tokenizer.get_vocab().get(IMAGE_TOKEN), model.to_dict()["image_token_id"]
+    if image_id != expected:
         raise TokenizerError(
             f"{directory}: {IMAGE_TOKEN} is {'missing' if image_id is None else image_id} in the tokenizer, but "
-            f"{model.image_token_id} in config.json; tokenizer and model do not belong together"
+            f"{expected} in config.json; tokenizer and model do not belong together"
         )
     if not isinstance(tokenizer.pad_token_id, int):
         raise TokenizerError(f"{directory}: the tokenizer has no padding token; expected pad_token in its settings")
