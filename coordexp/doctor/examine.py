@@ -112,7 +112,7 @@ def _without_loss(run: RunConfig) -> str:
     return json.dumps(select(run, keep), sort_keys=True)
 
 
-def _examine_variant(run: ExperimentConfig, plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
+def _examine_variant(run: RunConfig, plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
     facts: dict[Split, DataFacts] = {}
     for split in SPLITS:
         found = yield from examine_split(run, split)

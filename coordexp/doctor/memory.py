@@ -21,7 +21,7 @@ from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.evaluate.generate.generation import prompts_at_once
@@ -80,7 +80,7 @@ def expanded_base(config: PreTrainedConfig, *, num_tokens: int, dtype: torch.dty
 
 
 def run_model(
-    config: PreTrainedConfig, run: ExperimentConfig, *, dtype: torch.dtype, offset_ids: range
+    config: PreTrainedConfig, run: RunConfig, *, dtype: torch.dtype, offset_ids: range
 ) -> PreTrainedModel | PeftModel:
     """Return the model as a run trains it, without data: vocabulary expanded, offsets and adapters on it."""
     base = expanded_base(config, num_tokens=offset_ids.stop, dtype=dtype)
@@ -88,7 +88,7 @@ def run_model(
         return with_adapters(run, base, offset_ids=offset_ids)
 
 
-def estimate(model: nn.Module, run: ExperimentConfig, size: SequenceSize, *, on_gpu: bool) -> MemoryEstimate:
+def estimate(model: nn.Module, run: RunConfig, size: SequenceSize, *, on_gpu: bool) -> MemoryEstimate:
     """Estimate the memory of one worker.
 
     Args:
@@ -136,7 +136,7 @@ def estimate(model: nn.Module, run: ExperimentConfig, size: SequenceSize, *, on_
     return MemoryEstimate({name: _with_fragmentation(process | parts) for name, parts in phases.items()})
 
 
-def _kept_bytes(dimensions: Dimensions, run: ExperimentConfig, width: int, size: SequenceSize) -> int:
+def _kept_bytes(dimensions: Dimensions, run: RunConfig, width: int, size: SequenceSize) -> int:
     """Return what autograd keeps of a forward pass, and the gradients that flow through one MLP."""
     text, vision, lora = dimensions.text, dimensions.vision, run.training.lora
     is_full = run.training.tuning == "full"
@@ -157,7 +157,7 @@ def _kept_bytes(dimensions: Dimensions, run: ExperimentConfig, width: int, size:
     return round(width * run.training.per_device_batch_size * (kept + backward))
 
 
-def _head_bytes(dimensions: Dimensions, run: ExperimentConfig, num_tokens: int, *, on_gpu: bool) -> int:
+def _head_bytes(dimensions: Dimensions, run: RunConfig, num_tokens: int, *, on_gpu: bool) -> int:
     """Return hidden states, logits and their gradients at supervised positions, in float32."""
     hidden, vocab_size = dimensions.text.hidden_size, dimensions.text.vocab_size
     if run.training.tuning == "full":

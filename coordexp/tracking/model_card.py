@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import yaml
 
 from coordexp.config.keys import select
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.config.trees import merged
 from coordexp.data.sources.source import source_of
 from coordexp.files import write_text
@@ -15,7 +15,7 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 _READINGS = {"expected": "the mean of each distribution", "argmax": "the most likely bin"}
 
 
-def write_model_card(config: ExperimentConfig, *, metrics: Mapping[str, float]) -> None:
+def write_model_card(config: RunConfig, *, metrics: Mapping[str, float]) -> None:
     """Write the card of a finished run, with the metrics of its final evaluation, into its merged checkpoint."""
     experiment, reading, ways = config.experiment, config.reading, config.evaluation.decoding
     decoding = "constrained" if "constrained" in ways else ways[0]

@@ -73,12 +73,12 @@ def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:
     return is_over and read_recorded(plan.folder) == Recorded(without_secrets(tracker.uri), plan.key)
 
 
-def tracking_uri(config: ExperimentConfig) -> str:
+def tracking_uri(config: RunConfig) -> str:
     """Return where runs are recorded; by default a database in the runs' directory."""
     return config.tracking.uri or database_uri(config.experiment.runs_dir.absolute())
 
 
-def open_experiment_tracker(config: ExperimentConfig) -> Tracker:
+def open_experiment_tracker(config: RunConfig) -> Tracker:
     """Reach the tracking server or database now, before anything is trained; a TrackingError if it cannot be used."""
     root = config.experiment.runs_dir.absolute() / "mlartifacts"
     return open_tracker(tracking_uri(config), experiment=config.experiment.name, artifact_root=root)
@@ -318,7 +318,7 @@ def _written_at(status: Path) -> float | None:
     return status.stat().st_mtime if status.exists() else None
 
 
-def _annotations_hash(config: ExperimentConfig) -> str:
+def _annotations_hash(config: RunConfig) -> str:
     """Return how the SHA-256 of the annotations a run is evaluated on begins; "" where they are not here."""
     path = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth_file
     return sha256_of_file(path)[:32] if path.is_file() else ""

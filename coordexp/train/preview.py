@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from PIL import Image
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import decode
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.data.image_file import read_image
@@ -50,7 +50,7 @@ class Preview:
     picture: Image.Image
 
 
-def previews(config: ExperimentConfig, *, num: int, split: Split = "train") -> Iterator[Preview]:
+def previews(config: RunConfig, *, num: int, split: Split = "train") -> Iterator[Preview]:
     """Yield the first ``num`` samples in the order of training (validation: of the file).
 
     No weights are read: tokenizer, processor and data are enough.
@@ -73,7 +73,7 @@ def _preview(encoding: Encoding, sample: Sample, ids: list[int]) -> Preview:
     answer = torch.tensor(ids[num_prompt:])
     layout = parse_targets(answer, encoding.vocab)
 
-    roles: list[Role] = ["image" if token == image_id else "prompt" for token in ids[:num_prompt]]
+    roles = list[Role]("image" if token == image_id else "prompt" for token in ids[:num_prompt])
     roles += ["coord" if token in numbers.ids else "structure" for token in ids[num_prompt:]]
     for position in layout.desc_positions.tolist():
         roles[num_prompt + position] = "description"  # digits there are text

@@ -102,7 +102,7 @@ def fingerprint(
     """Return the fingerprint of one run's resolved configuration.
 
     Args:
-        config: of one run, see ``ExperimentConfig.runs``.
+        config: of one run, see ``RunConfig.runs``.
         code: hash of each source; None: of this package as installed, for the terms that the run computes.
         data: hash of annotations and images.
         weights: hash of the base's weights.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
@@ -29,7 +29,7 @@ class Evaluator:
     """Evaluates the model of a run as it is now."""
 
     def __init__(
-        self, config: ExperimentConfig, parts: Components, *, on_answers: Callable[[int, int], None] | None = None
+        self, config: RunConfig, parts: Components, *, on_answers: Callable[[int, int], None] | None = None
     ) -> None:
         """Called with a run's parts; ``on_answers`` hears of answers written and to write, by this rank."""
         self._config = config

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.files import write_json
 from coordexp.losses.criterion import Criterion
 from coordexp.losses.term import UNITS
@@ -52,7 +52,7 @@ class RunLog:
 
     def __init__(
         self,
-        config: ExperimentConfig,
+        config: RunConfig,
         *,
         criterion: Criterion,
         utilisation: Utilisation | None,
@@ -280,7 +280,7 @@ def progress_line(
 
 
 def means_to_metrics(
-    means: Mapping[str, float], *, split: Split, config: ExperimentConfig, criterion: Criterion
+    means: Mapping[str, float], *, split: Split, config: RunConfig, criterion: Criterion
 ) -> dict[str, float]:
     """Name mean values, e.g. ``train_text_loss`` and ``coord_diag/w1``, and add what sums them up.
 
@@ -309,7 +309,7 @@ def means_to_metrics(
 
 
 def train_metrics(
-    log: StepLog, *, config: ExperimentConfig, criterion: Criterion, utilisation: Utilisation | None
+    log: StepLog, *, config: RunConfig, criterion: Criterion, utilisation: Utilisation | None
 ) -> dict[str, float]:
     """Return the metrics of a logging step."""
     metrics = means_to_metrics(log.means, split="train", config=config, criterion=criterion)
