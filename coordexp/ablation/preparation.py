@@ -224,10 +224,6 @@ def needed_disk_bytes(plans: Sequence[RunPlan], weights_bytes: int) -> int:
 
     A merged model is as large as the base, and MLflow keeps a copy up to its limit. A checkpoint holds what
     trains and Adam's two moments of it: all weights in float32, or about a fifth of the base for adapters.
-
-    Args:
-        plans: runs that are not finished.
-        weights_bytes: size of the base.
     """
     needed = MIN_FREE_BYTES
     for plan in plans:

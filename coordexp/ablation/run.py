@@ -37,14 +37,8 @@ def run_ablation(
 ) -> Ending:
     """Run every group with every seed that is not finished yet.
 
-    The same call again is the resume: finished runs are skipped, others go on from their last checkpoint.
-
-    Args:
-        config: the whole experiment.
-        fresh: move an experiment of this name aside and start over.
-        console: where progress is printed.
-        debug: let Ray's own log lines through.
-        function: what does one run.
+    The same call again is the resume: finished runs are skipped, others go on from their last checkpoint. ``fresh``
+    moves an experiment of this name aside, ``debug`` lets Ray's own log lines through, ``function`` does one run.
 
     Returns:
         How it ended: code 0 if all runs are finished and recorded, 1 if not, 3 if ``cluster.max_gpu_hours`` ended

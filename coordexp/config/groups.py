@@ -16,15 +16,10 @@ GROUPS = "ablation.groups"
 
 
 def read_groups(tree: Tree, *, folders: Sequence[Path], where: Where) -> tuple[Tree, dict[str, str]]:
-    """Turn a list of group names into a mapping of overlays, read from ``groups/NAME.yaml``.
-
-    Args:
-        tree: a raw configuration.
-        folders: folders whose ``groups/`` may hold the files, nearest first.
-        where: says where a dotted key was given.
+    """Turn a list of group names into a mapping of overlays, read from ``groups/NAME.yaml`` in the nearest folder.
 
     Returns:
-        The configuration with the mapping, and where the keys of the group files stand.
+        The raw configuration with the mapping, and where the keys of the group files stand.
 
     Raises:
         ConfigError: if a name is no name, comes twice or has no file.
@@ -60,11 +55,7 @@ def read_groups(tree: Tree, *, folders: Sequence[Path], where: Where) -> tuple[T
 def check_groups(config: ExperimentConfig, *, overridden: Iterable[str], folders: Sequence[Path], where: Where) -> None:
     """Check that groups differ within the factor only, and that nothing said of groups is without effect.
 
-    Args:
-        config: an experiment that is valid with all its groups.
-        overridden: keys that the command line set, outside of groups.
-        folders: folders whose ``groups/`` may hold files of groups that are left out this time.
-        where: says where a dotted key was given.
+    ``overridden`` are keys that the command line set outside of groups; ``folders`` may hold groups left out this time.
 
     Raises:
         ConfigError: naming the group, its file and the key.

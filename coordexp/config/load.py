@@ -47,11 +47,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
 
 
 def check_text(text: str, path: Path) -> None:
-    """Check that a text would load as the configuration file at a path, before it is written there.
-
-    Raises:
-        ConfigError: as :func:`load_config`.
-    """
+    """Check that a text would load as the configuration file at a path, before it is written there."""
     _loaded(parse_mapping(text, path), ())
 
 

@@ -24,21 +24,13 @@ _SECTIONS = {"search": Search, "asha": Asha, "winners": Winners, "tuning_split":
 
 @dataclass(frozen=True)
 class Sweep:
-    """A loaded sweep.
-
-    Attributes:
-        settings: the sweep file with its overrides.
-        path: the sweep file.
-        experiment: the experiment as it is without the sweep.
-        config: an experiment of the tuned group alone under the sweep's name, still on the experiment's own data.
-        overrides: of the experiment, those of the file first.
-    """
+    """A loaded sweep."""
 
     settings: SweepConfig
     path: Path
-    experiment: ExperimentConfig
-    config: ExperimentConfig
-    overrides: tuple[str, ...]
+    experiment: ExperimentConfig  # without the sweep
+    config: ExperimentConfig  # of the tuned group alone under the sweep's name, still on the experiment's own data
+    overrides: tuple[str, ...]  # of the experiment, those of the file first
 
     @property
     def overlay(self) -> Tree:
@@ -47,11 +39,7 @@ class Sweep:
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
-    """Load and validate a sweep and the experiment it tunes.
-
-    Args:
-        path: the sweep's YAML file.
-        overrides: ``KEY=VALUE`` for the experiment, ``sweep.KEY=VALUE`` for the sweep.
+    """Load a sweep and the experiment it tunes, which gets ``KEY=VALUE``; the sweep gets ``sweep.KEY=VALUE``.
 
     Raises:
         ConfigError: says file and line, the dotted key, what was given and what was expected.
@@ -94,14 +82,9 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
 def trial_config(
     sweep: Sweep, point: Mapping[str, float], *, name: str, seed: int, data: Mapping[str, JsonValue]
 ) -> RunConfig:
-    """Return the configuration of one run of a sweep.
+    """Return the configuration of one run of a sweep, in which the trial's name takes the place of the group's.
 
-    Args:
-        sweep: the sweep.
-        point: the searched keys with their values.
-        name: of the trial; it takes the place of the group's name.
-        seed: of the run.
-        data: keys of section ``data`` that lead to the tuning split.
+    ``data`` has the keys of that section that lead to the tuning split.
 
     Raises:
         ConfigError: if the point makes no valid configuration.

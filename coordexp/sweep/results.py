@@ -11,40 +11,24 @@ from coordexp.sweep.trials import SweepTrials, Trial, ap_curve, final_ap
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One trial of the search.
-
-    Attributes:
-        name: ``t000``.
-        point: the searched keys and their values.
-        state: its state; ``new`` for one never begun.
-        step: optimizer steps done.
-        ap: of a finished trial on the whole tuning split; of another the last one on the subset; None: none yet.
-        message: why it failed or was stopped.
-    """
+    """One trial of the search."""
 
     name: str
     point: Point
-    state: str
+    state: str  # "new" for one never begun
     step: int = 0
-    ap: float | None = None
-    message: str = ""
+    ap: float | None = None  # of a finished trial on the whole tuning split, of another the last one on the subset
+    message: str = ""  # why it failed or was stopped
 
 
 @dataclass(frozen=True)
 class Winner:
-    """A point that was run again.
-
-    Attributes:
-        name: of its trial.
-        point: the searched keys and their values.
-        search_ap: AP of its trial.
-        aps: AP by seed, of the seeds that the search has not seen; None where a run failed.
-    """
+    """A point that was run again."""
 
     name: str
     point: Point
     search_ap: float
-    aps: Mapping[int, float | None]
+    aps: Mapping[int, float | None]  # by seed, of those that the search has not seen; None where a run failed
 
     @property
     def found(self) -> list[float]:
@@ -107,11 +91,7 @@ def winners(sweep_trials: SweepTrials) -> list[Winner]:
 
 
 def verdict(ranked: Sequence[Winner]) -> str:
-    """Say how sure the choice between the best two is.
-
-    Args:
-        ranked: winners, the chosen one first.
-    """
+    """Say how sure the choice between the best two is; the chosen one is the first."""
     if not ranked or ranked[0].mean is None:
         return "Nothing can be chosen: no trial has an AP with every step done."
     first = ranked[0]

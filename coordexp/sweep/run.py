@@ -49,19 +49,12 @@ from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 
 @dataclass(frozen=True)
 class SweepEnding:
-    """How a sweep ended, and what its report is made of.
-
-    Attributes:
-        ending: of its runs.
-        trials: all trials.
-        split: what they were compared on.
-        store: keeps files with the sweep's own run in MLflow; it raises a TrackingError.
-    """
+    """How a sweep ended, and what its report is made of."""
 
     ending: Ending
     trials: SweepTrials
     split: TuningSplit
-    store: Callable[[Sequence[Path]], None]
+    store: Callable[[Sequence[Path]], None]  # keeps files with the sweep's own run in MLflow; raises a TrackingError
 
 
 def run_sweep(

@@ -33,13 +33,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @dataclass(frozen=True)
 class Trial:
-    """A point and its run with the search's seed.
-
-    Attributes:
-        number: Optuna's, in the order of proposal.
-        point: the searched keys and their values.
-        plan: its run; the trial's name, ``t000``, takes the place of a group's.
-    """
+    """A point and its run with the search's seed, in which the trial's name, ``t000``, takes the place of a group's."""
 
     number: int
     point: Point
@@ -85,12 +79,7 @@ class SweepTrials:
     """The trials of a sweep, those of former commands first. It listens to runs, and records how each one ends."""
 
     def __init__(self, sweep: Sweep, *, data: Mapping[str, JsonValue], instance: str) -> None:
-        """Open the journal, or begin one.
-
-        Args:
-            sweep: the sweep.
-            data: keys of section ``data`` that lead to the tuning split.
-            instance: identifies this sweep among all of its name; ``--fresh`` makes a new one.
+        """Open the journal, or begin one; ``data`` leads to the tuning split, ``instance`` is that of the plans.
 
         Raises:
             ConfigError: if the name holds another search.

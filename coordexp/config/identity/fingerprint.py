@@ -99,16 +99,16 @@ def fingerprint(
     packages: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> Fingerprint:
-    """Return the fingerprint of one run's resolved configuration.
+    """Return the fingerprint of a run.
 
     Args:
-        config: of one run, see ``RunConfig.runs``.
-        code: hash of each source; None: of this package as installed, for the terms that the run computes.
-        data: hash of annotations and images.
-        weights: hash of the base's weights.
-        tokens: hash of the token stream.
-        packages: versions; None: those installed here.
-        files: hash of each other file that the run reads.
+        config: one of ``ExperimentConfig.runs``.
+        code: None: of this package as installed, for the terms that the run computes.
+        data: as all others what :class:`Fingerprint` says of it.
+        weights: of the base.
+        tokens: of the token stream.
+        packages: None: the versions installed here.
+        files: of each other file that the run reads.
     """
     code = code_of_run(tuple(config.objective.extra)) if code is None else code
     evaluating = {path: found for path, found in code.items() if path.startswith(_EVALUATION) and not is_metric(path)}
@@ -172,12 +172,6 @@ def git_state(root: Path = PACKAGE) -> dict[str, str]:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(root), *arguments],
-        capture_output=True,
-        check=True,
-        timeout=20,
-        encoding="utf-8",
-        errors="replace",
-    )
+    command = ["git", "-C", str(root), *arguments]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=20, encoding="utf-8", errors="replace")
     return done.stdout

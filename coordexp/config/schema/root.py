@@ -112,7 +112,7 @@ class RunConfig(Section):
         steps_an_epoch = math.ceil(num_images / self.global_batch_size)
         steps = max(1, math.ceil(round(epochs * steps_an_epoch, 6)))  # 0.7 x 10 is a little more than 7 in floats
         training = self.training.model_copy(update={"max_steps": steps, "epochs": None})
-        return type(self)(**dict(self) | {"training": training})
+        return self.model_validate({**dict(self), "training": training})
 
     @model_validator(mode="before")
     @classmethod
@@ -197,8 +197,9 @@ class ExperimentConfig(RunConfig):
         """
         one = self.run(group, seed)
         own = {name: overlay for name, overlay in self.ablation.groups.items() if name == group}
-        shared = {"experiment": self.experiment.model_copy(update={"group": group, "seed": seed})}
-        return ExperimentConfig(**dict(self) | shared | {"ablation": one.ablation.model_copy(update={"groups": own})})
+        experiment = self.experiment.model_copy(update={"group": group, "seed": seed})
+        ablation = one.ablation.model_copy(update={"groups": own})
+        return self.model_validate({**dict(self), "experiment": experiment, "ablation": ablation})
 
     @model_validator(mode="after")
     def _can_be_run(self) -> Self:  # in the place of a run's own check: the shared keys are no run

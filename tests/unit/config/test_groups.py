@@ -93,11 +93,6 @@ def test_without_groups_the_configuration_is_the_run():
         config.run("A", 0)
 
 
-def test_an_unknown_group_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"there is no group 'BB'; did you mean B\?"):
-        _load("ablation: {groups: [A, B]}\n").run("BB", 0)
-
-
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
@@ -108,9 +103,7 @@ def test_an_unknown_group_is_named_with_the_nearest():
         ("[A, gate]", r"there is no file groups/gate\.yaml for group 'gate'; there is A, B$"),
         ("[A, A]", r"config\.yaml:1: ablation\.groups: A is listed twice"),
         ("[A, 3]", r"ablation\.groups: got 3, expected the name of a group"),
-        ("[../A]", r"got '\.\./A', expected the name of a group"),
         ("3", r"ablation\.groups: got 3, expected a mapping"),
-        ("{A: 3}", r"ablation\.groups\.A: got 3, expected a mapping"),
         ("{a b: {}}", r"ablation\.groups\.a b: got 'a b', expected letters"),
     ],
 )
@@ -134,16 +127,13 @@ def test_bad_lists_of_groups(groups: str, message: str):
             "\nobjective: {lambda_cord: 2}\n",
             r"^groups/X\.yaml:2: group X: unknown key objective\.lambda_cord; did you mean",
         ),
-        ("objctive: {}\n", r"^groups/X\.yaml:1: group X: unknown key objctive; did you mean objective\?"),
         ("objective: {lambda_coord: .nan}\n", r"^groups/X\.yaml:1: group X: objective\.lambda_coord: got nan"),
-        ("objective: 3\n", r"^groups/X\.yaml:1: group X: objective: got 3, expected a mapping of keys"),
         (
             "objective: {lambda_coord: 2}\ntraining:\n  learning_rate: 3e-4\n",
             r"^groups/X\.yaml:3: group X: training\.learning_rate is outside ablation\.factor \(objective, custom",
         ),
         ("custom: {coord_offset: {tie_head: false}}\n", r"custom\.coord_offset\.tie_head is outside ablation\.factor"),
         ("extends: A.yaml\n", r"^groups/X\.yaml:1: a group holds only its difference"),
-        ("- a\n", r"^groups/X\.yaml: expected a YAML mapping"),
     ],
 )
 def test_bad_group_files(group: str, message: str):
@@ -173,25 +163,12 @@ def test_an_override_reaches_into_a_group():
         _load("ablation: {groups: [A, B]}\n", "ablation.groups.BB.objective.lambda_coord=5")
 
 
-def test_an_override_may_choose_the_groups():
-    assert _load("ablation: {groups: [A, B]}\n", "ablation.groups=[B]").groups == ("B",)
-    assert _load("ablation: {groups: [A, B]}\n", "ablation.groups={X: {}}").groups == ("X",)
-
-
 def test_an_override_that_every_group_undoes_is_refused():
     with pytest.raises(
         ConfigError, match=r"override 'objective\.use_coord_ce=true': has no effect, since every group sets"
     ):
         _load("ablation: {groups: [A, B]}\n", "objective.use_coord_ce=true")
     assert _load("ablation: {groups: [A, B]}\n", "objective.use_coordexp_loss=true").objective.use_coordexp_loss
-
-
-def test_paths_in_groups_become_absolute(tmp_path: Path):
-    config = _load(
-        "data: {format: coco, train_annotations: a, train_images: b, val_annotations: c, val_images: d}\n"
-        "ablation: {factor: [data], groups: {X: {data: {train_images: other}}}}\n"
-    )
-    assert config.run("X", 0).data.train_images == tmp_path / "other"
 
 
 TEXT = "custom: {coord_offset: {enabled: true}}\ntraining: {optimizer: multimodal_coord_offset}\n"
