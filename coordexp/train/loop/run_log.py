@@ -21,7 +21,7 @@ from coordexp.runs.progress import clock_time
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row
 from coordexp.train.loop.measures import ALL_GRAD_NORMS, NAMES, P90_NAME, StepLog
-from coordexp.train.loop.throughput import Utilisation
+from coordexp.train.loop.throughput import FlopCounter
 
 _GRADIENT_SUMS = ("num_steps", "num_clipped", ALL_GRAD_NORMS)
 _QUIET_SECONDS = 5.0  # a person waits ten without doubting, and a batch of answers takes some
@@ -55,7 +55,7 @@ class RunLog:
         config: ExperimentConfig,
         *,
         criterion: Criterion,
-        utilisation: Utilisation,
+        flops: FlopCounter,
         reporter: LocalReporter,
         print_line: Callable[[str], None],
     ) -> None:
@@ -66,7 +66,7 @@ class RunLog:
         self.reporter = reporter
         self._config = config
         self._criterion = criterion
-        self._utilisation = utilisation
+        self._flops = flops
         self._print_line = print_line
         self._alarms = Alarms(criterion, patience=config.training.alarm_patience, factor=config.training.alarm_factor)
         self._train_means: dict[str, float] = {}
@@ -96,7 +96,7 @@ class RunLog:
         self._train_means = log.means
         self._gradients = {name: total + log.sums[name] for name, total in self._gradients.items()}
         steps, clipped, norms = (self._gradients[name] for name in _GRADIENT_SUMS)  # of all steps so far
-        metrics = train_metrics(log, config=self._config, criterion=self._criterion, utilisation=self._utilisation)
+        metrics = train_metrics(log, config=self._config, criterion=self._criterion, flops=self._flops)
         metrics |= {"clipped_fraction": clipped / steps, "mean_grad_norm": norms / steps}
         units = {unit: log.sums[f"num_{unit}"] for unit in UNITS}
         self._raise_alarms(log.step, self._alarms.silent_terms(log.hidden_gradients, units))
@@ -309,7 +309,7 @@ def means_to_metrics(
 
 
 def train_metrics(
-    log: StepLog, *, config: ExperimentConfig, criterion: Criterion, utilisation: Utilisation
+    log: StepLog, *, config: ExperimentConfig, criterion: Criterion, flops: FlopCounter
 ) -> dict[str, float]:
     """Return the metrics of a logging step."""
     metrics = means_to_metrics(log.means, split="train", config=config, criterion=criterion)
@@ -323,5 +323,5 @@ def train_metrics(
         "throughput/images_per_second": log.per_second("num_images"),
         "throughput/tokens_per_second": log.per_second("num_sequence_tokens"),
         "throughput/data_wait_fraction": log.per_second("data_wait_seconds"),
-        "throughput/mfu": utilisation.fraction(log.sums, seconds=log.seconds),
+        "throughput/mfu": flops.utilisation(log.sums, seconds=log.seconds),
     }
