@@ -5,7 +5,7 @@ import torch
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.metrics import find_metric
-from coordexp.train.loop.measures import RunningAverages, StepLog
+from coordexp.train.loop.measures import P90_NAME, RunningAverages, StepLog
 from coordexp.train.loop.run_log import means_to_metrics, progress_line, train_metrics
 from coordexp.train.loop.throughput import FlopCounter
 from coordexp.train.setup.weighted_terms import build_criterion
@@ -97,3 +97,28 @@ def test_the_progress_line_shows_further_terms():
     metrics = train_metrics(log, config=config, criterion=criterion, flops=FLOPS)
     line = progress_line(log, metrics=metrics, max_steps=100, seconds_left=90.0)
     assert ", box 7.000, smooth_l1 8.000)  " in line
+
+
+def test_what_two_ranks_have_kept_in_a_checkpoint_is_taken_up_once_by_two_or_by_one(tmp_path, monkeypatch):
+    def on(rank, world_size):
+        monkeypatch.setattr("coordexp.runs.ranks.rank", lambda: rank)
+        monkeypatch.setattr("coordexp.runs.ranks.world_size", lambda: world_size)
+        return RunningAverages()
+
+    parts, undisturbed = [torch.arange(10.0) * 7, torch.arange(5.0) * 3], RunningAverages()
+    for rank, values in enumerate(parts):
+        kept = on(rank, 2)
+        for averages in (kept, undisturbed):
+            averages.add("loss", values.sum(), len(values))
+            averages.add_errors(values)
+        kept.save(tmp_path)
+    (expected, sums), found = undisturbed.read(), []
+    for rank in (0, 1):
+        resumed = on(rank, 2)
+        resumed.resume(tmp_path)
+        found.append(resumed.read()[1]["loss"])
+    assert sum(found) == sums["loss"]
+    alone = on(0, 1)
+    alone.resume(tmp_path)
+    assert alone.read() == (expected, sums)
+    assert P90_NAME in expected
