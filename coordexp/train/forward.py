@@ -14,7 +14,6 @@ from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.data.batch import Batch
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import ImageSpec, pixel_values
-from coordexp.errors import CheckpointError
 from coordexp.losses.head import HeadOutput, plain_head, split_head
 from coordexp.losses.term import UNITS, TermInputs, Unit
 from coordexp.model.head_bypass import pass_through_head
@@ -141,22 +140,3 @@ def _units(*, num_tokens: int, num_coord: int, num_boxes: int) -> Tensor:
         "boxes": num_boxes,
     }
     return torch.tensor([counts[unit] for unit in UNITS], dtype=torch.float64)
-
-
-def check_adapter_ids(base: nn.Module, vocab: AnswerVocab) -> None:
-    """Refuse an adapter of other ids than coord tokens, some or all, and the added structure tokens.
-
-    Raises:
-        CheckpointError: if the split head could not use it.
-    """
-    adapter = active_offset(base)
-    if adapter is None:
-        return
-    markers, coords = set(vocab.added_structure_ids), vocab.numbers.ids
-    ids = adapter.coord_ids.tolist()
-    own = [one for one in ids if one not in markers]
-    if not own or not markers <= set(ids) or not all(one in coords for one in own):
-        raise CheckpointError(
-            f"the coord-offset adapter covers ids {min(ids)}..{max(ids)} ({len(ids)}), expected coord tokens out of "
-            f"{coords.start}..{coords.stop - 1}" + (f", and {sorted(markers)}" if markers else "")
-        )

@@ -73,10 +73,11 @@ def _preview(encoding: Encoding, sample: Sample, ids: list[int]) -> Preview:
     answer = torch.tensor(ids[num_prompt:])
     layout = parse_targets(answer, encoding.vocab)
 
-    roles = list[Role]("image" if token == image_id else "prompt" for token in ids[:num_prompt])
-    roles += ["coord" if token in numbers.ids else "structure" for token in ids[num_prompt:]]
+    prompt: list[Role] = ["image" if token == image_id else "prompt" for token in ids[:num_prompt]]
+    answered: list[Role] = ["coord" if token in numbers.ids else "structure" for token in ids[num_prompt:]]
     for position in layout.desc_positions.tolist():
-        roles[num_prompt + position] = "description"  # digits there are text
+        answered[position] = "description"  # digits there are text
+    roles = prompt + answered
     spans: list[TokenSpan] = []
     for (role, supervised), places in groupby(range(len(ids)), key=lambda at: (roles[at], at >= num_prompt)):
         tokens = [ids[at] for at in places]

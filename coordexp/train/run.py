@@ -27,7 +27,7 @@ from coordexp.train.forward import mean_units, model_inputs
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
 from coordexp.train.loop.run_log import RunLog
-from coordexp.train.loop.throughput import utilisation_of
+from coordexp.train.loop.throughput import flop_counter
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.arguments import choose_algorithms, steps_on_device, training_arguments
 from coordexp.train.setup.comparable import confirm_comparable
@@ -57,10 +57,8 @@ class Run:
     ) -> "Run":
         """Put together what logs, evaluates and stops a run of these parts."""
         half_precision = config.training.precision == "bfloat16"
-        utilisation = utilisation_of(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
-        log = RunLog(
-            config, criterion=parts.criterion, utilisation=utilisation, reporter=reporter, print_line=print_line
-        )
+        flops = flop_counter(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
+        log = RunLog(config, criterion=parts.criterion, flops=flops, reporter=reporter, print_line=print_line)
         return Run(config, parts, log, Evaluator(config, parts, on_answers=log.on_answers), listener_for(config))
 
     def stop_if_asked(self) -> None:

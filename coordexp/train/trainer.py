@@ -7,7 +7,6 @@ DeepSpeed, bf16, accumulation, schedules, activation checkpointing and resume ar
 """
 
 import math
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,19 +14,17 @@ from itertools import islice
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import torch
 from peft import PeftModel
 from torch import Tensor, distributed, nn
 from torch.optim import AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Trainer, TrainingArguments
-from transformers.trainer_pt_utils import safe_globals
 
 from coordexp.data.batch import Batch, EncodedSample
 from coordexp.data.patches import upload
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.errors import CheckpointError, CoordExpError, DivergedError
+from coordexp.errors import CoordExpError, DivergedError
 from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.runs import ranks
@@ -267,15 +264,6 @@ class CoordTrainer(Trainer):
         """Load a checkpoint's weights alone, for a run whose training is done."""
         self._load_from_checkpoint(str(checkpoint))
 
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restore this rank's generators; a rank that the checkpoint does not know takes those of rank 0."""
-        alone = self.args.world_size == 1
-        name = "rng_state.pth" if alone else f"rng_state_{self.args.process_index}.pth"
-        if checkpoint is not None and not Path(checkpoint, name).is_file():
-            restore_generators(Path(checkpoint))
-            return
-        super()._load_rng_state(checkpoint)
-
 
 @dataclass(frozen=True)
 class _Step:
@@ -355,23 +343,3 @@ class FiniteSteps:
                 f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}) on images {listed}; "
                 "the weights were not changed, and checkpoints from before are kept"
             )
-
-
-def restore_generators(checkpoint: Path) -> None:
-    """Set this process's generators to what rank 0, or the only process, had when the checkpoint was made.
-
-    Raises:
-        CheckpointError: if the checkpoint holds no random state.
-    """
-    names = ("rng_state_0.pth", "rng_state.pth")
-    file = next((checkpoint / name for name in names if (checkpoint / name).is_file()), None)
-    if file is None:
-        raise CheckpointError(f"{checkpoint}: no random state; expected {names[0]} or {names[1]}")
-    with safe_globals():
-        states = torch.load(file, weights_only=True)
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
-    torch.random.set_rng_state(states["cpu"])
-    cuda = states.get("cuda")  # of every device a rank saw, or of the only one
-    if cuda is not None and torch.cuda.is_available():
-        torch.cuda.random.set_rng_state(cuda[0] if isinstance(cuda, list) else cuda)

@@ -21,7 +21,7 @@ from coordexp.runs.progress import clock_time
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row
 from coordexp.train.loop.measures import ALL_GRAD_NORMS, NAMES, P90_NAME, StepLog
-from coordexp.train.loop.throughput import Utilisation
+from coordexp.train.loop.throughput import FlopCounter
 
 _GRADIENT_SUMS = ("num_steps", "num_clipped", ALL_GRAD_NORMS)
 _QUIET_SECONDS = 5.0  # a person waits ten without doubting, and a batch of answers takes some
@@ -55,7 +55,7 @@ class RunLog:
         config: RunConfig,
         *,
         criterion: Criterion,
-        utilisation: Utilisation | None,
+        flops: FlopCounter | None,
         reporter: LocalReporter,
         print_line: Callable[[str], None],
     ) -> None:
@@ -66,7 +66,7 @@ class RunLog:
         self.reporter = reporter
         self._config = config
         self._criterion = criterion
-        self._utilisation = utilisation
+        self._flops = flops
         self._print_line = print_line
         self._alarms = Alarms(criterion, patience=config.training.alarm_patience, factor=config.training.alarm_factor)
         self._train_means: dict[str, float] = {}
@@ -96,7 +96,7 @@ class RunLog:
         self._train_means = log.means
         self._gradients = {name: total + log.sums[name] for name, total in self._gradients.items()}
         steps, clipped, norms = (self._gradients[name] for name in _GRADIENT_SUMS)  # of all steps so far
-        metrics = train_metrics(log, config=self._config, criterion=self._criterion, utilisation=self._utilisation)
+        metrics = train_metrics(log, config=self._config, criterion=self._criterion, flops=self._flops)
         metrics |= {"clipped_fraction": clipped / steps, "mean_grad_norm": norms / steps}
         units = {unit: log.sums[f"num_{unit}"] for unit in UNITS}
         self._raise_alarms(log.step, self._alarms.silent_terms(log.hidden_gradients, units))
@@ -309,13 +309,13 @@ def means_to_metrics(
 
 
 def train_metrics(
-    log: StepLog, *, config: RunConfig, criterion: Criterion, utilisation: Utilisation | None
+    log: StepLog, *, config: RunConfig, criterion: Criterion, flops: FlopCounter | None
 ) -> dict[str, float]:
     """Return the metrics of a logging step."""
     metrics = means_to_metrics(log.means, split="train", config=config, criterion=criterion)
     metrics["coord_diag/coord_tokens"] = log.sums["num_coord_tokens"]
-    if utilisation is not None:
-        metrics["throughput/mfu"] = utilisation.fraction(log.sums, seconds=log.seconds)
+    if flops is not None:
+        metrics["throughput/mfu"] = flops.utilisation(log.sums, seconds=log.seconds)
     return metrics | {
         "learning_rate": log.learning_rate,
         "grad_norm": log.grad_norm,

@@ -8,7 +8,7 @@ product for its own gradient, so a step with adapters asks for about 4 N operati
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -42,21 +42,14 @@ _MEASURED_PRODUCTS = 8
 
 @dataclass(frozen=True)
 class FlopCounter:
-    """Operations of a training step, by what it is made of.
+    """Operations of a training step, by what it is made of."""
 
-    Attributes:
-        per_token: forward and backward of one token in the language model, attention left out.
-        per_token_squared: of one token's attention to one token of its sequence, causal: half of all pairs.
-        per_patch: forward and backward of one patch in the vision tower, its share of the mergers included.
-        per_patch_squared: of one patch's attention to one patch of its image.
-        per_supervised_token: of the head, which is applied at supervised positions only.
-    """
-
-    per_token: float
-    per_token_squared: float
-    per_patch: float
-    per_patch_squared: float
-    per_supervised_token: float
+    per_token: float  # forward and backward of one token in the language model, attention left out
+    per_token_squared: float  # of one token's attention to one token of its sequence, causal: half of all pairs
+    per_patch: float  # forward and backward of one patch in the vision tower, its share of the mergers included
+    per_patch_squared: float  # of one patch's attention to one patch of its image
+    per_supervised_token: float  # of the head, which is applied at supervised positions only
+    peak: float = 1.0  # operations a second that all devices of the run together could do
 
     def step_flops(self, sums: Mapping[str, float]) -> float:
         """Return the operations of the sums of :func:`flop_units`, and of ``num_tokens``, the supervised tokens."""
@@ -68,22 +61,9 @@ class FlopCounter:
             + self.per_supervised_token * sums["num_tokens"]
         )
 
-
-@dataclass(frozen=True)
-class Utilisation:
-    """Model FLOP utilisation: what the model asked for, over what the devices could have done meanwhile.
-
-    Attributes:
-        counter: operations of a step.
-        peak: operations a second of all devices of the run together.
-    """
-
-    counter: FlopCounter
-    peak: float
-
-    def fraction(self, sums: Mapping[str, float], *, seconds: float) -> float:
-        """Return the utilisation over steps that took so many seconds, from their sums over all ranks."""
-        return self.counter.step_flops(sums) / max(seconds * self.peak, 1e-9)
+    def utilisation(self, sums: Mapping[str, float], *, seconds: float) -> float:
+        """Return what the model asked for in steps that took so long, over what the devices could have done."""
+        return self.step_flops(sums) / max(seconds * self.peak, 1e-9)
 
 
 def flop_units(batch: Batch) -> dict[str, Tensor]:
@@ -144,7 +124,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     return _timed_peak(device, dtype, torch.get_num_threads())
 
 
-def utilisation_of(model: nn.Module, *, half_precision: bool, num_devices: int) -> Utilisation | None:
+def flop_counter(model: nn.Module, *, half_precision: bool, num_devices: int) -> FlopCounter | None:
     """Return how the utilisation of a run is reckoned; None for a family whose operations we do not count.
 
     Call it before weights are shared out over ranks. The model need not be on its GPU yet; ``half_precision`` means
@@ -157,7 +137,7 @@ def utilisation_of(model: nn.Module, *, half_precision: bool, num_devices: int) 
     # The trainer moves the model to the GPU later, and always where there is one.
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else weight.device
     peak = peak_flops(device, torch.bfloat16 if half_precision else weight.dtype)
-    return Utilisation(count_flops(model, config), peak * num_devices)
+    return replace(count_flops(model, config), peak=peak * num_devices)
 
 
 @functools.cache

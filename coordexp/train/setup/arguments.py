@@ -93,27 +93,16 @@ def choose_algorithms(*, deterministic: bool) -> None:
 def check_setup(config: RunConfig, engine: nn.Module, *, trainer_world_size: int) -> None:
     """Check what the libraries made of the request: some fall back to one process, or to DDP, and say nothing.
 
-    Args:
-        config: of the run.
-        engine: the model as it will train, in its wrapper.
-        trainer_world_size: processes that the trainer knows of.
-
     Raises:
         TrainingError: with what was asked for and what was set up.
     """
-    workers, strategy = ranks.world_size(), config.cluster.strategy
     check_group(config.cluster)
-    if trainer_world_size != workers:
-        raise TrainingError(
-            f"asked for {workers} workers that train together, but the trainer's world size is {trainer_world_size}: "
-            "each would train alone"
-        )
+    workers, strategy = ranks.world_size(), config.cluster.strategy
     shares, stage = shares_and_stage(engine)
-    if stage != ZERO_STAGES[strategy]:
-        raise TrainingError(f"asked for cluster.strategy: {strategy}, but got {_engine_name(engine, stage)}")
-    if shares != workers:
+    if (trainer_world_size, shares, stage) != (workers, workers, ZERO_STAGES[strategy]):
         raise TrainingError(
-            f"asked for {workers} workers that share a batch, but {_engine_name(engine, stage)} averages over {shares}"
+            f"asked for cluster.strategy: {strategy} on {workers} workers that share a batch, but the trainer knows "
+            f"{trainer_world_size}, and {type(engine).__name__} with ZeRO stage {stage} averages over {shares}"
         )
 
 
@@ -127,7 +116,3 @@ def shares_and_stage(engine: nn.Module) -> tuple[int, int]:
 
     assert isinstance(engine, DeepSpeedEngine)
     return int(engine.dp_world_size or 1), int(engine.zero_optimization_stage())
-
-
-def _engine_name(engine: nn.Module, stage: int) -> str:
-    return type(engine).__name__ + (f" with ZeRO stage {stage}" if stage else "")

@@ -18,7 +18,7 @@ from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import ParamGroup, build_param_groups
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.train.forward import TermForward, check_adapter_ids
+from coordexp.train.forward import TermForward
 from coordexp.train.setup.encoding import Encoding, build_encoding, read_split
 from coordexp.train.setup.weighted_terms import build_criterion
 
@@ -57,7 +57,6 @@ def build_components(config: RunConfig) -> Components:
             given.path, given.revision, given.dtype, given.vocab_init, None if config.text_arm else structure
         )
         name_base(model, base, encoding.trained_with)
-    check_adapter_ids(model, vocab)
     return Components(
         model=model,
         processor=loaded.processor,

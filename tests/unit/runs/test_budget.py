@@ -1,7 +1,5 @@
 """What a budget counts, and which seeds it holds."""
 
-import threading
-
 import pytest
 
 from coordexp.config.schema import Cluster, ExperimentConfig
@@ -138,15 +136,6 @@ def test_a_seed_that_others_make_room_for_begins_after_all(tmp_path):
             keeper.on_end(plan)
         assert [stop_reason(plan.run_dir) for plan in plans[4:]] == [None, None]
         assert not keeper.has_stopped()
-
-
-def test_a_budget_without_an_end_in_sight_can_be_waited_for(tmp_path):
-    plans = make_plans(tmp_path)
-    with BudgetKeeper(plans, 1e9) as keeper:
-        keeper.on_begin(plans[0])
-        (timer,) = (thread for thread in threading.enumerate() if isinstance(thread, threading.Timer))
-        timer.join(0.3)
-        assert timer.is_alive()
 
 
 def test_hours_of_others_are_taken_from_the_budget(tmp_path):

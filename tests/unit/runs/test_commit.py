@@ -5,7 +5,6 @@ from coordexp.runs.commit import (
     prune_checkpoints,
     read_commit_marker,
 )
-from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row, append_rows, read_rows
 
 
@@ -42,32 +41,6 @@ def test_a_final_row_of_the_last_checkpoints_step_is_dropped_too(tmp_path):
     add_row(tmp_path, 2)  # the final evaluation, after which the run died
     assert drop_uncommitted(tmp_path) == last
     assert steps(tmp_path) == [2]
-
-
-def test_a_half_written_row_is_dropped(tmp_path):
-    add_row(tmp_path, 1)
-    with (tmp_path / "metrics.jsonl").open("a") as handle:
-        handle.write('{"step": 1, "ti')
-    write_checkpoint(tmp_path, 1)
-    drop_uncommitted(tmp_path)
-    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1
-    assert steps(tmp_path) == [1]
-
-
-def test_a_run_without_checkpoints_begins_anew(tmp_path):
-    assert drop_uncommitted(tmp_path) is None
-    add_row(tmp_path, 1)
-    assert drop_uncommitted(tmp_path) is None
-    assert steps(tmp_path) == []
-
-
-def test_checkpoints_of_the_local_reporter_are_resumed_from(tmp_path):
-    reporter = LocalReporter(tmp_path)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    reporter.commit([Row(step=3, time=1.0, metrics={})], step=3, checkpoint=scratch)
-    assert drop_uncommitted(tmp_path) == tmp_path / "checkpoints" / "step_000003"
-    assert steps(tmp_path) == [3]
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path):

@@ -107,16 +107,3 @@ def test_a_saturated_gate_has_no_gradient(make_inputs):
     unsure = torch.zeros(8, 8, requires_grad=True)
     norms = gradients_at_hidden(criterion, make_inputs(num_text=0, weight=weight, hidden=unsure), unsure)
     assert float(norms["gate"]) > 0  # control
-
-
-def test_gradients_at_hidden_leave_the_graph_alone(make_inputs, make_criterion, hidden):
-    inputs = make_inputs(hidden=hidden)
-    gradients_at_hidden(make_criterion(), inputs, hidden)
-    assert hidden.grad is None
-    inputs.head.ce_T.sum().backward()  # still there to go through
-    assert hidden.grad is not None
-
-
-def test_a_metric_that_is_not_finite_is_an_alarm(alarms):
-    assert alarms.not_finite(["a", "b"]) == ["not finite, and left out of the record: a, b"]
-    assert alarms.raised == 1

@@ -68,14 +68,17 @@ def test_the_wait_of_all_ranks_is_their_mean(monkeypatch):
     """Four ranks wait two seconds each; the averages add the ranks up."""
     clock = iter([10.0, 12.0])
     monkeypatch.setattr("coordexp.train.trainer.time.monotonic", lambda: next(clock))
+    begun = []
     trainer = SimpleNamespace(
-        averages=RunningAverages(), args=SimpleNamespace(world_size=4), _last_log=1.0, _mean_units_U=None
-    )
+        averages=RunningAverages(), args=SimpleNamespace(world_size=4), _last_log=None, _mean_units_U=None,
+        _on_first_step=lambda: begun.append("training time"),
+    )  # fmt: skip
     batches = [padded([ONE]), padded([TWO]), padded([CUT])]
     taken, counts = CoordTrainer.get_batch_samples(trainer, iter(batches), 2, torch.device("cpu"))
     assert taken == batches[:2]
     assert counts.tolist() == count_units(batches[:2]).tolist()
     assert 4 * trainer.averages.read()[1]["data_wait_seconds"] == 2.0
+    assert (begun, trainer._last_log) == (["training time"], 10.0)
 
 
 @pytest.mark.parametrize(("done", "expected"), [(None, 0), (0.0, 0), (0.99, 0), (1.0, 1), (2.5, 2)])

@@ -4,8 +4,6 @@ import pytest
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ConfigError
-from coordexp.losses.term import TokenTerm
-from coordexp.losses.terms import loss_terms
 from coordexp.train.setup.weighted_terms import weighted_terms
 
 
@@ -26,20 +24,3 @@ def test_a_term_that_sees_text_only_is_no_supervision():
 def test_a_further_term_that_sees_coordinates_is_enough(name):
     on = [weighted.term.name for weighted in weighted_terms(config_of({name: 0.5})) if weighted.weight > 0]
     assert on == ["text_ce", name]
-
-
-def test_what_sees_coordinates_follows_from_the_unit_unless_the_term_says_it():
-    seeing = {name for name, term in loss_terms().items() if term.supervises_coordinates()}
-    assert {name for name, term in loss_terms().items() if term.unit in ("coord_tokens", "boxes")} <= seeing
-    assert "coord_ce" in seeing
-    assert seeing.isdisjoint({"text_ce", "text_gate"})
-
-
-def test_a_term_per_token_says_itself_whether_it_sees_coordinates():
-    class Silent(TokenTerm):
-        name, formula = "silent", "nothing"
-
-    class Seeing(Silent):
-        sees_coordinates = True
-
-    assert (Silent.supervises_coordinates(), Seeing.supervises_coordinates()) == (False, True)
