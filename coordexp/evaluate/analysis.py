@@ -23,7 +23,7 @@ from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics.calibration import ScoreBin, score_bins
 from coordexp.errors import DataError
-from coordexp.evaluate.objects import ObjectTable, read_objects
+from coordexp.evaluate.answers import Objects, read_objects
 from coordexp.files import read_model, write_json
 from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.runs.folder import DecodingFolder
@@ -192,10 +192,11 @@ def analyse(annotations_json: Path, folder: Path) -> Analysis:
     evaluated: dict[BoxKind, BoxEvaluation] = {
         kind: BoxEvaluation(truth, read_detections(files.detections(kind), truth)) for kind in BOX_KINDS
     }
-    return analyse_boxes(evaluated, ObjectTable.of(read_objects(files.objects)))
+    objects = read_objects(files.objects)
+    return analyse_boxes(evaluated, objects.rows(objects.is_known))
 
 
-def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: ObjectTable | None) -> Analysis:
+def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: Objects | None) -> Analysis:
     """Analyse matched detections of each box kind.
 
     Args:
