@@ -24,7 +24,8 @@ from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
 from coordexp.evaluate.distributions import BinCurve
 from coordexp.evaluate.generate.answer import Answer
-from coordexp.evaluate.generate.formats import AnswerFormat, WrittenObject
+from coordexp.evaluate.generate.formats import WrittenObject
+from coordexp.evaluate.generate.model import AnswerFormat
 from coordexp.files import read_json_lines, write_text
 from coordexp.metrics import BoxKind
 
@@ -35,6 +36,10 @@ Four = tuple[Finite, Finite, Finite, Finite]
 Texts = NDArray[np.object_]  # strings of numpy's own type would lose a NUL at their end
 _COORD_WEIGHT = 0.7
 _MIN_BOXES = 10  # before anything is said about the scale of a model's coordinates
+
+
+ObjectRow = tuple[int, str, int | None, Sequence[int], Sequence[float], Sequence[float], float]
+"""Image id, description, category or None, bins, expected coordinates, widths, score."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,27 +69,18 @@ class Objects:
     scores: Floats
 
     @classmethod
-    def of(
-        cls,
-        image_ids: Sequence[int],
-        descs: Sequence[str],
-        category_ids: Sequence[int | None],
-        bins: Sequence[Sequence[int]],
-        *,
-        expected: Sequence[Sequence[float]],
-        width: Sequence[Sequence[float]],
-        scores: Sequence[float],
-    ) -> "Objects":
-        """Make columns of lists; a category of None is none."""
+    def of(cls, rows: Sequence[ObjectRow]) -> "Objects":
+        """Make columns of rows."""
+        image_ids, descs, category_ids, bins, expected, width, scores = zip(*rows, strict=True) if rows else ((),) * 7
         return cls(
-            image_ids=np.array(image_ids, np.int64),
-            descs=np.array(descs, np.object_),
-            category_ids=np.array([key or 0 for key in category_ids], np.int64),
-            is_known=np.array([key is not None for key in category_ids], np.bool_),
-            bins=np.array(bins, np.int64).reshape(-1, 4),
-            expected=np.array(expected, np.float64).reshape(-1, 4),
-            width=np.array(width, np.float64).reshape(-1, 4),
-            scores=np.array(scores, np.float64),
+            np.array(image_ids, np.int64),
+            np.array(descs, np.object_),
+            np.array([key or 0 for key in category_ids], np.int64),
+            np.array([key is not None for key in category_ids], np.bool_),
+            np.array(bins, np.int64).reshape(-1, 4),
+            np.array(expected, np.float64).reshape(-1, 4),
+            np.array(width, np.float64).reshape(-1, 4),
+            np.array(scores, np.float64),
         )
 
     def __len__(self) -> int:
@@ -151,7 +147,7 @@ class Answers:
 
     def rows(self, rows: Ints | Bools) -> "Answers":
         """Return those of some images, chosen or ordered as by numpy's indexing."""
-        chosen = np.arange(len(self))[rows].tolist()
+        chosen: list[int] = np.arange(len(self))[rows].tolist()
         image_ids = self.image_ids[rows]
         place = {image_id: at for at, image_id in enumerate(image_ids.tolist())}
         at = np.array([place.get(image_id, -1) for image_id in self.objects.image_ids.tolist()], np.int64)
@@ -193,12 +189,11 @@ class Answers:
     def write_objects(self, path: Path) -> None:
         """Write ``objects.jsonl``: all objects of an image in a line, also those that name no category."""
         objects, per_image = self.objects, dict[int, list[dict[str, object]]]()
-        categories = np.where(objects.is_known, objects.category_ids.astype(np.object_), None)
-        columns = (objects.descs, categories, objects.bins, objects.expected, objects.width, objects.scores)
-        names = ("desc", "category_id", "bins", "expected", "width", "score")
-        values = zip(objects.image_ids.tolist(), *(column.tolist() for column in columns), strict=True)
-        for image_id, *row in values:
-            per_image.setdefault(image_id, []).append(dict(zip(names, row, strict=True)))
+        columns = [column.tolist() for column in vars(objects).values()]
+        for image_id, desc, category_id, is_known, *numbers in zip(*columns, strict=True):
+            item = {"desc": desc, "category_id": category_id if is_known else None}
+            item |= zip(("bins", "expected", "width", "score"), numbers, strict=True)
+            per_image.setdefault(image_id, []).append(item)
         images = zip(self.image_ids.tolist(), self.failures, self.truncated.tolist(), strict=True)
         lines = (
             {"image_id": image_id, "objects": per_image.get(image_id, []), "failures": kinds, "truncated": truncated}
@@ -224,37 +219,30 @@ def read_answers(
     Coord tokens give two readings of a box, that of the emitted bins and that of their distributions; digits give the
     written number alone, which then stands for both.
     """
-    image_ids: list[int] = []
-    written: list[WrittenObject] = []
-    expected: list[Sequence[float]] = []
-    width: list[Sequence[float]] = []
-    scores: list[float] = []
+    rows: list[ObjectRow] = []
     failures: list[Sequence[str]] = []
     masses: list[Floats] = []
     curves: dict[int, list[tuple[BinCurve, ...]]] = {}
-    has_bins = len(form.number_ids) == NUM_BINS
+    has_bins, first, behind = len(form.number_ids) == NUM_BINS, form.number_ids.start, form.number_ids.stop
     for answer in answers:
         objects, kinds = form.read(answer.ids.tolist())
         failures.append(kinds)
-        written += objects
         for item in objects:
-            places = [number.start for number in item.number_tokens]
-            image_ids.append(answer.image_id)
-            expected.append(answer.expected[places].tolist() if has_bins else [k / NUM_BINS for k in item.bins])
-            width.append(answer.width[places].tolist() if has_bins else [0.0] * 4)
-            scores.append(score_of(score, answer.log_probs, item))
+            places = [number.start for number in item.numbers]
+            expected = answer.expected[places].tolist() if has_bins else [k / NUM_BINS for k in item.bins]
+            width = answer.width[places].tolist() if has_bins else [0.0] * 4
+            found = score_of(score, answer.log_probs, item)
+            category_id = categories.find(item.desc)
+            rows.append((answer.image_id, item.desc, category_id, item.bins, expected, width, found))
         if has_bins:  # at every token that carries a number; digits do so within a box alone
-            masses.append(
-                answer.coord_mass[(answer.ids >= form.number_ids.start) & (answer.ids < form.number_ids.stop)]
-            )
+            masses.append(answer.coord_mass[(answer.ids >= first) & (answer.ids < behind)])
         else:
-            in_boxes = [answer.coord_mass[at] for item in objects for at in item.number_tokens if form.number_ids]
-            masses.append(np.concatenate(in_boxes) if in_boxes else np.zeros(0))
+            in_boxes = [answer.coord_mass[at] for item in objects for at in item.numbers if form.number_ids]
+            masses.append(np.concatenate([np.zeros(0), *in_boxes]))
         if answer.probs_TK is not None:
             curves[answer.image_id] = [
-                tuple(BinCurve.of(answer.probs_TK[at.start]) for at in item.number_tokens) for item in objects
+                tuple(BinCurve.of(answer.probs_TK[at.start]) for at in item.numbers) for item in objects
             ]
-    found = [categories.find(item.desc) for item in written]
     return Answers(
         np.array([answer.image_id for answer in answers], np.int64),
         np.array([answer.truncated for answer in answers], np.bool_),
@@ -262,15 +250,7 @@ def read_answers(
         [answer.ids for answer in answers],
         failures,
         masses,
-        Objects.of(
-            image_ids,
-            [item.desc for item in written],
-            found,
-            [item.bins for item in written],
-            expected=expected,
-            width=width,
-            scores=scores,
-        ),
+        Objects.of(rows),
         curves,
     )
 
@@ -284,8 +264,8 @@ def score_of(name: ScoreName, log_probs: Floats, item: WrittenObject) -> float:
     """
     if name == "constant":
         return 1.0
-    coord = math.exp(math.fsum(math.fsum(log_probs[at]) for at in item.number_tokens) / len(item.number_tokens))
-    desc = math.exp(math.fsum(log_probs[item.desc_tokens]) / len(log_probs[item.desc_tokens]))
+    coord = math.exp(math.fsum(math.fsum(log_probs[at]) for at in item.numbers) / len(item.numbers))
+    desc = math.exp(math.fsum(log_probs[item.words]) / len(log_probs[item.words]))
     return {"coord": coord, "desc": desc, "coord_desc": _COORD_WEIGHT * coord + (1 - _COORD_WEIGHT) * desc}[name]
 
 
@@ -317,15 +297,12 @@ def read_objects(path: Path) -> Objects:
     Raises:
         DataError: naming the file, the line and what is wrong with it.
     """
-    rows = [(line.image_id, item) for line in read_json_lines(_ImageInFile, path) for item in line.objects]
     return Objects.of(
-        [image_id for image_id, _ in rows],
-        [item.desc for _, item in rows],
-        [item.category_id for _, item in rows],
-        [item.bins for _, item in rows],
-        expected=[item.expected for _, item in rows],
-        width=[item.width for _, item in rows],
-        scores=[item.score for _, item in rows],
+        [
+            (line.image_id, item.desc, item.category_id, item.bins, item.expected, item.width, item.score)
+            for line in read_json_lines(_ImageInFile, path)
+            for item in line.objects
+        ]
     )
 
 

@@ -32,9 +32,7 @@ UNITS = 100_000
 class BinCurve:
     """One distribution over the 1000 bins: ``{"start": 120, "units": [1, 7, 90210, ...]}``.
 
-    Attributes:
-        start: the bin of the first value; bins outside the values have less than half a unit.
-        units: probability of each bin from ``start`` on, in units of 1e-5, rounded.
+    ``units`` are the probabilities of each bin from ``start`` on, in 1e-5, rounded; those outside have less than half.
     """
 
     start: int
@@ -104,11 +102,7 @@ class Distributions:
 
     @classmethod
     def read(cls, path: Path) -> "Distributions":
-        """Read what :meth:`write` wrote.
-
-        Raises:
-            DataError: if the file is missing or holds something else.
-        """
+        """Read what :meth:`write` wrote; a DataError names a file that is missing or holds something else."""
         return read_model(cls, path, what="coord distributions")
 
 

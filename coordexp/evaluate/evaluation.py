@@ -7,6 +7,7 @@ share the images, each has an :class:`Evaluation` and answers its queues, and on
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -104,7 +105,7 @@ class Evaluation:
             num_objects = [len(sample.objects.descs) for sample in data.samples]
             self.queues = image_queues(lengths, expected=num_objects, batch_size=batch_size)
         else:
-            self._given = target_ids(data.given, answering, source=settings.generations)
+            self._given = target_ids(data.given, answering, source=settings.generations or Path())
             totals = [length + len(self._given[image_id]) for length, image_id in zip(lengths, ids, strict=True)]
             order = sorted(range(len(totals)), key=lambda index: -totals[index])
             self.queues = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]  # each is one batch
@@ -202,7 +203,12 @@ def score(
         generated = time.monotonic()
         if not parts:
             continue
-        answers = in_order(Answers.joined(parts), data)
+        answers = Answers.joined(parts)
+        if sorted(answers.image_ids.tolist()) != sorted(sample.image_id for sample in data.samples):
+            raise DataError(
+                f"{data.truth.path}: {len(answers)} answers for {len(data.samples)} images; expected one each"
+            )
+        answers = answers.rows(np.argsort(answers.image_ids))  # the files do not depend on who made them
         truth = data.truth.on_images(answers.image_ids.tolist()) if data.is_subset else data.truth
         published = "expected" if decoding == settings.headline and not data.is_subset else None
         sizes_px = {sample.image_id: (sample.width, sample.height) for sample in data.samples}
@@ -218,23 +224,6 @@ def score(
     if metrics and hardware:
         write_json(output.hardware, {"hardware": hardware})
     return metrics
-
-
-def in_order(answers: Answers, data: EvaluationData) -> Answers:
-    """Order answers by image id: the files do not depend on who made them.
-
-    Raises:
-        DataError: if an image is missing, there twice or unknown.
-    """
-    ids, counts = np.unique(answers.image_ids, return_counts=True)
-    if (counts > 1).any():
-        raise DataError(f"image {ids[counts > 1][0]} is evaluated twice; expected each image once")
-    unknown = set(ids.tolist()) - {sample.image_id for sample in data.samples}
-    if unknown:
-        raise DataError(f"{data.truth.path}: image {min(unknown)} was evaluated, but is none of the samples")
-    if len(answers) != len(data.samples):
-        raise DataError(f"evaluation returned {len(answers)} of {len(data.samples)} images; expected each once")
-    return answers.rows(np.argsort(answers.image_ids))
 
 
 def _speed(decoding: Decoding, answers: Answers, seconds: float, *, batch_size: int) -> dict[str, float]:

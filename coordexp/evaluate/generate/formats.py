@@ -1,7 +1,7 @@
-"""How a model answers: which tokens end an answer and carry numbers, how it is constrained, where its objects stand."""
+"""The form of answers that coordexp trains: which tokens have a meaning, how it is constrained, where objects stand."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,50 +11,29 @@ from coordexp.coord_tokens.vocab import AnswerVocab
 
 
 class WrittenObject(NamedTuple):
-    """One well-formed object of an answer.
+    """One well-formed object of an answer, and which of the answer's tokens (or characters) write it.
 
     Attributes:
         desc: its description as written.
         bins: x1, y1, x2, y2 in thousandths of the image side; corners may be swapped.
-        desc_tokens: the tokens that write the description, at least one.
-        number_tokens: the tokens that write each coordinate.
+        words: where the description stands, at least one token.
+        numbers: where each coordinate stands.
     """
 
     desc: str
     bins: Sequence[int]
-    desc_tokens: slice
-    number_tokens: Sequence[slice]
-
-
-class AnswerFormat(Protocol):
-    """One form of answers."""
-
-    @property
-    def end_id(self) -> int:
-        """The token that ends an answer."""
-        ...
-
-    @property
-    def number_ids(self) -> range:
-        """The tokens that carry numbers, in the order of their values: 1000 bins, ten digits, or none."""
-        ...
-
-    @property
-    def open_id(self) -> int | None:
-        """The token that opens an object; None where there is no such token."""
-        ...
-
-    def grammar(self, vocab_size: int) -> ObjectGrammar | None:
-        """Return what constrained decoding allows, for a model with so many logits; None if there is no such thing."""
-        ...
-
-    def read(self, ids: Sequence[int]) -> tuple[Sequence[WrittenObject], Sequence[str]]:
-        """Return the objects of an answer as written, and the kind of each malformed piece; never an error."""
-        ...
+    words: slice
+    numbers: Sequence[slice]
 
 
 class SequenceFormat:
-    """The answers that coordexp trains: objects between markers, in coord tokens or in digits."""
+    """Objects between markers, with coordinates in coord tokens or in digits.
+
+    Attributes:
+        end_id: the token that ends an answer.
+        number_ids: the tokens that carry numbers, in the order of their values: 1000 bins, or ten digits.
+        open_id: the token that opens an object.
+    """
 
     def __init__(self, vocab: AnswerVocab, tokenizer: PreTrainedTokenizerBase) -> None:
         """Prepare for many answers."""
@@ -67,20 +46,14 @@ class SequenceFormat:
         return ObjectGrammar.for_model(self._vocab, self._tokenizer, vocab_size=vocab_size)
 
     def read(self, ids: Sequence[int]) -> tuple[list[WrittenObject], Sequence[str]]:
-        """Return the objects of an answer as written, and the kind of each malformed piece."""
+        """Return the objects of an answer as written, and the kind of each malformed piece; never an error."""
         parsed = parse_generated(ids, self._vocab, text_ids=self._text_ids)
-        objects = [
-            WrittenObject(
-                # The exact inverse of writing it: no clean-up.
-                str(
-                    self._tokenizer.decode(
-                        ids[span.desc], skip_special_tokens=False, clean_up_tokenization_spaces=False
-                    )
-                ),
-                [self._vocab.numbers.bin_of(ids[number]) for number in span.numbers],
-                span.desc,
-                span.numbers,
+        objects: list[WrittenObject] = []
+        for span in parsed.objects:
+            # The exact inverse of writing it: no clean-up.
+            desc = self._tokenizer.decode(
+                list(ids[span.desc]), skip_special_tokens=False, clean_up_tokenization_spaces=False
             )
-            for span in parsed.objects
-        ]
+            bins = [self._vocab.numbers.bin_of(ids[number]) for number in span.numbers]
+            objects.append(WrittenObject(str(desc), bins, span.desc, span.numbers))
         return objects, parsed.failures

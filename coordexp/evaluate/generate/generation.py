@@ -16,9 +16,10 @@ from transformers import Qwen3VLForConditionalGeneration
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.coord_tokens.offset_adapter import inner_model, reattach_coord_offset_hooks
 from coordexp.data.batch import collate, padded_positions
+from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import pixel_values, upload
 from coordexp.evaluate.generate.answer import Answer
-from coordexp.evaluate.generate.model import AnsweringModel, EncodedSamples
+from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.evaluate.generate.rows import AnswerRows, row_attention
 from coordexp.model.head_bypass import float32_head
 
@@ -53,7 +54,7 @@ def prompts_at_once(num_rows: int) -> int:
 @torch.inference_mode()
 def generate_queue(
     answering: AnsweringModel,
-    samples: EncodedSamples,
+    samples: DetectionDataset,
     queue: Sequence[int],
     *,
     grammar: ObjectGrammar | None,

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.data.batch import collate
+from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import pixel_values
 from coordexp.errors import DataError
 from coordexp.evaluate.answers import Integer
 from coordexp.evaluate.generate.answer import Answer, finish_answer, read_raw_logits
-from coordexp.evaluate.generate.model import AnsweringModel, EncodedSamples
+from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.files import read_json_lines
 from coordexp.model.head_bypass import float32_head, pass_through_head
 
@@ -111,7 +112,7 @@ def target_ids(answers: Mapping[int, GivenAnswer], answering: AnsweringModel, *,
 @torch.inference_mode()
 def read_batch(
     answering: AnsweringModel,
-    samples: EncodedSamples,
+    samples: DetectionDataset,
     batch: Sequence[int],
     *,
     targets: Mapping[int, Sequence[int]],

@@ -6,32 +6,20 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
-from coordexp.data.batch import EncodedSample
-from coordexp.data.dataset import IMAGE_TOKEN
+from coordexp.data.dataset import IMAGE_TOKEN, DetectionDataset
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample
 from coordexp.errors import ConfigError, TokenizerError
-from coordexp.evaluate.generate.formats import AnswerFormat
+from coordexp.evaluate.generate.formats import SequenceFormat
+from coordexp.evaluate.generate.qwen_json import JsonFormat
 
-
-class EncodedSamples(Protocol):
-    """Images with their prompts, encoded on access."""
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Tokens of each prompt, known before it is encoded."""
-        ...
-
-    def __getitem__(self, index: int, /) -> EncodedSample:
-        """Return one sample with empty ``target_ids``."""
-        ...
+AnswerFormat = SequenceFormat | JsonFormat
 
 
 @dataclass(frozen=True)
@@ -43,14 +31,14 @@ class AnsweringModel:
         tokenizer: the model's.
         image_spec: how patches become pixel values.
         answers: the form of its answers.
-        encode: puts its prompt to samples.
+        encode: puts its prompt to samples, without targets.
     """
 
     model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
     image_spec: ImageSpec
     answers: AnswerFormat
-    encode: Callable[[Sequence[Sample]], EncodedSamples]
+    encode: Callable[[Sequence[Sample]], DetectionDataset]
 
     @property
     def device(self) -> torch.device:

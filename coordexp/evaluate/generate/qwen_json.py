@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -59,37 +59,15 @@ _LABEL = re.compile(r'"label"\s*:\s*"((?:[^"\\]|\\.)*+)"')
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class JsonObject(NamedTuple):
-    """One well-formed object of an answer.
-
-    Attributes:
-        label: what it is called, unescaped.
-        box: x1, y1, x2, y2 as written, 0 to 1000; corners may be swapped.
-        label_chars: where the label stands in the answer, without its quotes.
-        box_chars: where each of the four numbers stands.
-    """
-
-    label: str
-    box: tuple[int, ...]
-    label_chars: slice
-    box_chars: tuple[slice, ...]
-
-
-@dataclass(frozen=True)
-class JsonAnswer:
-    """The objects of one answer in written order, and a failure for each malformed piece."""
-
-    objects: tuple[JsonObject, ...]
-    failures: tuple[JsonFailureKind, ...]
-
-
 def detection_prompt(categories: Iterable[str], *, template: str = PROMPT) -> str:
     """Return the instruction to find objects of these categories, which stand where ``template`` says {categories}."""
     return template.replace(CATEGORIES, ", ".join(categories))
 
 
-def parse_json_answer(text: str, *, thinks: bool = False) -> JsonAnswer:
-    """Find the objects of an answer, with or without a list or commas around them.
+def parse_json_answer(text: str, *, thinks: bool = False) -> tuple[list[WrittenObject], list[JsonFailureKind]]:
+    """Find the objects of an answer and their characters, and what is wrong with each other piece of it.
+
+    A list and commas around objects may be there or not.
 
     Args:
         text: what was generated; what a reasoning model thinks, up to ``</think>``, is not its answer.
@@ -97,11 +75,11 @@ def parse_json_answer(text: str, *, thinks: bool = False) -> JsonAnswer:
     """
     thought = text.rfind(_THOUGHT)
     if thought < 0 and (thinks or text.lstrip().startswith(_THINKING)):
-        return JsonAnswer((), ("cut_off",))
+        return [], ["cut_off"]
     if '"' not in text:
         text = text.replace("'", '"')  # a list as Python prints it
     at = 0 if thought < 0 else thought + len(_THOUGHT)
-    objects: list[JsonObject] = []
+    objects: list[WrittenObject] = []
     failures: list[JsonFailureKind] = []
     depth, has_marks = 0, False
     while True:
@@ -114,7 +92,7 @@ def parse_json_answer(text: str, *, thinks: bool = False) -> JsonAnswer:
         if start < 0:
             break
         found, at = _read_object(text, start, is_nested=depth > 1)
-        if isinstance(found, JsonObject):
+        if isinstance(found, WrittenObject):
             objects.append(found)
         else:
             failures += found
@@ -122,10 +100,10 @@ def parse_json_answer(text: str, *, thinks: bool = False) -> JsonAnswer:
         failures.append("no_json")
     if depth > 0 and failures[-1:] != ["cut_off"]:
         failures.append("cut_off")
-    return JsonAnswer(tuple(objects), tuple(failures))
+    return objects, failures
 
 
-def _read_object(text: str, start: int, *, is_nested: bool) -> tuple[JsonObject | list[JsonFailureKind], int]:
+def _read_object(text: str, start: int, *, is_nested: bool) -> tuple[WrittenObject | Sequence[JsonFailureKind], int]:
     """Read the object that begins at ``start``, or what is wrong with it; also return where to read on."""
     repeats: list[bool] = []  # of each object that was read to its end, the outermost last
 
@@ -151,13 +129,14 @@ def _read_object(text: str, start: int, *, is_nested: bool) -> tuple[JsonObject 
             return [*nested, "cut_off"], len(text)
         return [*nested, "malformed_json"], brace.start() if brace[0] == "{" else brace.end()
     found = "nested" if is_nested else "repeated_key" if repeats[-1] else _to_object(value, text, slice(start, stop))
-    if isinstance(found, JsonObject):
+    if isinstance(found, WrittenObject):
         return found, stop
     # A wrapper such as {"objects": [...]} counts as what it holds.
-    return ["nested"] * (len(repeats) - 1) if len(repeats) > 1 else [found], stop
+    kinds: list[JsonFailureKind] = ["nested"] * (len(repeats) - 1) if len(repeats) > 1 else [found]
+    return kinds, stop
 
 
-def _to_object(value: dict[str, object], text: str, within: slice) -> JsonObject | JsonFailureKind:
+def _to_object(value: dict[str, object], text: str, within: slice) -> WrittenObject | JsonFailureKind:
     """Return the object that a decoded value makes, or what is wrong with it."""
     numbers, label = value.get("bbox_2d"), value.get("label")
     if not isinstance(numbers, list):
@@ -175,8 +154,8 @@ def _to_object(value: dict[str, object], text: str, within: slice) -> JsonObject
     box_at, label_at = (pattern.search(text, within.start, within.stop) for pattern in (_BOX, _LABEL))
     if box_at is None or label_at is None:  # a key written with escapes
         return "malformed_json"
-    places = tuple(slice(*box_at.span(number)) for number in (1, 2, 3, 4))
-    return JsonObject(_LONE_SURROGATE.sub("\ufffd", label), tuple(numbers), slice(*label_at.span(1)), places)
+    places = [slice(*box_at.span(number)) for number in (1, 2, 3, 4)]
+    return WrittenObject(_LONE_SURROGATE.sub("\ufffd", label), numbers, slice(*label_at.span(1)), places)
 
 
 _BYTE_OF = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
@@ -202,7 +181,7 @@ class WrittenText:
 
 
 class JsonFormat:
-    """The answers of an untouched Qwen3-VL in its own words; decoded freely, for JSON is not our object grammar."""
+    """The answers of an untouched Qwen3-VL; as :class:`~coordexp.evaluate.generate.formats.SequenceFormat`."""
 
     open_id = None  # braces open more than objects
     number_ids = range(0)  # JSON has digits elsewhere, too
@@ -221,16 +200,13 @@ class JsonFormat:
         """Return None: there is no grammar for such an answer."""
 
     def read(self, ids: Sequence[int]) -> tuple[list[WrittenObject], Sequence[str]]:
-        """Return the objects of an answer as written, and the kind of each malformed piece."""
+        """Return the objects of an answer as written, and the kind of each malformed piece; never an error."""
         written = self.written(ids)
-        answer = parse_json_answer(written.text, thinks=self._thinks)
-        objects = [
-            WrittenObject(
-                item.label, item.box, written.tokens(item.label_chars), [written.tokens(at) for at in item.box_chars]
-            )
-            for item in answer.objects
-        ]
-        return objects, answer.failures
+        objects, failures = parse_json_answer(written.text, thinks=self._thinks)
+        return [
+            item._replace(words=written.tokens(item.words), numbers=[written.tokens(at) for at in item.numbers])
+            for item in objects
+        ], failures
 
     def written(self, ids: Sequence[int]) -> WrittenText:
         """Return the text of ids, and where in it each of them stands; in linear time."""

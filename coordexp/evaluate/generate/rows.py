@@ -26,37 +26,23 @@ _STRIDE = 64  # columns by which buffers grow
 _ATTENTION = "coordexp_rows"
 
 
-@dataclass
-class _Place:
-    """Where the next keys and values go, the same in every layer.
-
-    Attributes:
-        row_B: ``[B]`` 0 to B - 1.
-        column_B: ``[B]`` the column of each row.
-        width: columns that any row uses.
-    """
-
-    row_B: Tensor
-    column_B: Tensor
-    width: int = 0
-
-
 class _RowLayer(DynamicLayer):
     """Keys and values of one layer: a step writes a column of each row, and reads those that are in use."""
 
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, rows: "AnswerRows") -> None:
         super().__init__()
-        self._place = place
+        self._rows = rows
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Write ``[B, H, 1, D]``, and return ``[B, H, width, D]``."""
-        place, (keys, values) = self._place, self.tables
+        row_B, column_B, width = self._rows.row_B, self._rows.column_B, self._rows.width
+        keys, values = self.tables
         # Under autocast keys are float32, made so by the rotary embedding, and so is a cache that began with them.
-        keys[place.row_B, :, place.column_B] = key_states[:, :, 0].to(keys.dtype)
-        values[place.row_B, :, place.column_B] = value_states[:, :, 0].to(values.dtype)
-        return keys[:, :, : place.width], values[:, :, : place.width]
+        keys[row_B, :, column_B] = key_states[:, :, 0].to(keys.dtype)
+        values[row_B, :, column_B] = value_states[:, :, 0].to(values.dtype)
+        return keys[:, :, :width], values[:, :, :width]
 
     @property
     def tables(self) -> tuple[Tensor, Tensor]:
@@ -111,6 +97,11 @@ class AnswerRows:
 
     Used in turns: :meth:`begin` with prompts that the model has read and :meth:`choose` their first tokens; then
     :meth:`next_inputs` and :meth:`choose` for all rows, again and again; :meth:`take` what :meth:`ended`.
+
+    Attributes:
+        row_B: ``[B]`` 0 to B - 1.
+        column_B: ``[B]`` the column of each row where its next keys and values go, the same in every layer.
+        width: columns that any row uses.
     """
 
     def __init__(
@@ -134,7 +125,7 @@ class AnswerRows:
         self._in_row: list[_InRow | None] = [None] * num_rows
         self._num_steps = 0
         none_B = torch.zeros(num_rows, dtype=torch.int64, device=answering.device)
-        self._place = _Place(torch.arange(num_rows, device=answering.device), none_B)
+        self.row_B, self.column_B, self.width = torch.arange(num_rows, device=answering.device), none_B, 0
         self._layers: list[_RowLayer] = []
         self._prompt_B, self._position_B = none_B, none_B.clone()
         self._num_written_B, self._state_B = none_B.clone(), none_B.clone()
@@ -176,7 +167,7 @@ class AnswerRows:
         """
         rows = self.free[: len(image_ids)]
         row_N = self._on_device(rows)
-        self._layers = self._layers or [_RowLayer(self._place) for _ in prompt.layers]
+        self._layers = self._layers or [_RowLayer(self) for _ in prompt.layers]
         for layer, new in zip(self._layers, prompt.layers, strict=True):
             assert isinstance(new, DynamicLayer)
             layer.put(row_N, new, num_rows=len(self))
@@ -198,7 +189,7 @@ class AnswerRows:
             logits_NV: ``[N, V]`` raw logits.
             rows: those that have begun since the last step; None for all rows.
         """
-        row_N = self._place.row_B if rows is None else self._on_device(rows)
+        row_N = self.row_B if rows is None else self._on_device(rows)
         logits_NV = logits_NV.float()
         total_N = logits_NV.logsumexp(dim=1)
         others_SN, p_NK = read_raw_logits(logits_NV, total_N, self._number_ids)
@@ -208,8 +199,13 @@ class AnswerRows:
             allowed_NV = logits_NV.where(self._grammar.allowed_SV[state_N], -torch.inf)
         id_N = allowed_NV.argmax(dim=1).where(is_open_N, self._pad_id)
         log_prob_N = logits_NV.gather(1, id_N.unsqueeze(1)).squeeze(1) - total_N
+        values_NS = torch.stack((log_prob_N, *others_SN), dim=1)
+        if self._values_BTS is None:
+            self._values_BTS = values_NS.new_zeros(len(self), 0, values_NS.shape[1])
+        columns = 1 + max(self._num_chosen(one) for one in self._in_row if one is not None)
+        self._ids_BT, self._values_BTS = (_widened(table, 1, columns) for table in (self._ids_BT, self._values_BTS))
         # A row that has ended stays where it is, and writes padding behind its end again and again.
-        self._write(row_N, at_N, id_N, torch.stack((log_prob_N, *others_SN), dim=1))
+        self._ids_BT[row_N, at_N], self._values_BTS[row_N, at_N] = id_N, values_NS
         if p_NK is not None:
             for at, row in enumerate(range(len(self)) if rows is None else rows):
                 one = self._in_row[row]
@@ -223,25 +219,15 @@ class AnswerRows:
         goes_on_N = (id_N != self._end_id) & (id_N != self._pad_id) & (at_N + 1 < self._limit)
         self._is_open_B[row_N] = is_open_N & goes_on_N
 
-    def _write(self, row_N: Tensor, at_N: Tensor, id_N: Tensor, values_NS: Tensor) -> None:
-        columns = 1 + max(self._num_chosen(one) for one in self._in_row if one is not None)
-        self._ids_BT = _widened(self._ids_BT, 1, columns)
-        self._ids_BT[row_N, at_N] = id_N
-        if self._values_BTS is None:
-            self._values_BTS = values_NS.new_zeros(len(self), 0, values_NS.shape[1])
-        self._values_BTS = _widened(self._values_BTS, 1, columns)
-        self._values_BTS[row_N, at_N] = values_NS
-
     def next_inputs(self) -> dict[str, object]:
         """Return what the model is given to predict the next token of every row, under :func:`row_attention`."""
         self._num_steps += 1
         last_B = (self._num_written_B - 1).clamp(min=0)
-        width = max(one.prompt + self._num_chosen(one) - 1 for one in self._in_row if one is not None)
-        self._place.width = width
-        self._place.column_B = (self._prompt_B + last_B).clamp(max=width - 1)  # rows that nobody is in may be longer
-        sees_BL = torch.arange(width, device=last_B.device) <= self._place.column_B.unsqueeze(1)
+        self.width = max(one.prompt + self._num_chosen(one) - 1 for one in self._in_row if one is not None)
+        self.column_B = (self._prompt_B + last_B).clamp(max=self.width - 1)  # rows that nobody is in may be longer
+        sees_BL = torch.arange(self.width, device=last_B.device) <= self.column_B.unsqueeze(1)
         for layer in self._layers:
-            layer.widen(width)
+            layer.widen(self.width)
         return {
             "input_ids": self._ids_BT.gather(1, last_B.unsqueeze(1)),
             "position_ids": (self._position_B + last_B).view(1, -1, 1).expand(3, -1, -1),
@@ -286,17 +272,17 @@ class AnswerRows:
         for layer in self._layers:
             layer.keep(row_N)
         self._in_row = [self._in_row[row] for row in rows]
-        self._place.row_B = torch.arange(len(rows), device=row_N.device)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, value[row_N])
+        self.row_B = torch.arange(len(rows), device=row_N.device)
 
     def _num_chosen(self, one: _InRow) -> int:
         """Return how many tokens a row has once the present step is done, those behind an unseen end included."""
         return min(self._num_steps - one.began + 1, self._limit)
 
     def _on_device(self, numbers: Sequence[int]) -> Tensor:
-        return upload(torch.tensor(numbers, dtype=torch.int64), self._place.row_B.device)
+        return upload(torch.tensor(numbers, dtype=torch.int64), self.row_B.device)
 
 
 @contextlib.contextmanager

@@ -28,15 +28,12 @@ class Item(NamedTuple):
 
 
 def objects_of(images: Mapping[int, Sequence[Item]]) -> Objects:
-    rows = [(image_id, item) for image_id, items in images.items() for item in items]
     return Objects.of(
-        [image_id for image_id, _ in rows],
-        [item.desc for _, item in rows],
-        [item.category_id for _, item in rows],
-        [item.bins for _, item in rows],
-        expected=[item.expected or [k / 1000 for k in item.bins] for _, item in rows],
-        width=[item.width for _, item in rows],
-        scores=[item.score for _, item in rows],
+        [
+            (image_id, desc, category_id, bins, expected or [k / 1000 for k in bins], width, score)
+            for image_id, items in images.items()
+            for desc, bins, category_id, expected, width, score in items
+        ]
     )
 
 

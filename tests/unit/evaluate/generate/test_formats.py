@@ -15,7 +15,8 @@ from coordexp.coord_tokens.vocab import text_vocab
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.answers import Answers, read_answers, score_of, seem_in_pixels
 from coordexp.evaluate.generate.answer import Answer
-from coordexp.evaluate.generate.formats import AnswerFormat, SequenceFormat, WrittenObject
+from coordexp.evaluate.generate.formats import SequenceFormat, WrittenObject
+from coordexp.evaluate.generate.model import AnswerFormat
 from coordexp.evaluate.generate.qwen_json import JsonFormat
 from coordexp.metrics import BOX_KINDS
 from coordexp.model.tiny.parts import build_tokenizer
@@ -171,8 +172,8 @@ def test_the_true_vocabulary() -> None:
         assert text == tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     first, *_ = form.read(answer)[0]
     # A digit is a token of its own: none of these is shared with a comma, a space or another number.
-    assert [tokenizer.decode(answer[place]) for place in first.number_tokens] == ["12", "345", "6", "1000"]
-    assert tokenizer.decode(answer[first.desc_tokens]) == "red circle"
+    assert [tokenizer.decode(answer[place]) for place in first.numbers] == ["12", "345", "6", "1000"]
+    assert tokenizer.decode(answer[first.words]) == "red circle"
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,11 @@ def box(*numbers: object) -> str:
 
 def found(text: str, **options: bool) -> tuple[list[tuple], tuple[str, ...]]:
     """Objects and failures; every object is checked against the places it names."""
-    answer = parse_json_answer(text, **options)
-    for item in answer.objects:
-        assert tuple(int(text[place]) for place in item.box_chars) == item.box
-        assert json.loads(f'"{text[item.label_chars]}"', strict=False) == item.label or "\ufffd" in item.label
-    return [(item.label, *item.box) for item in answer.objects], answer.failures
+    objects, failures = parse_json_answer(text, **options)
+    for item in objects:
+        assert [int(text[place]) for place in item.numbers] == item.bins
+        assert json.loads(f'"{text[item.words]}"', strict=False) == item.desc or "\ufffd" in item.desc
+    return [(item.desc, *item.bins) for item in objects], tuple(failures)
 
 
 THE_CAT = ("cat", 1, 20, 300, 1000)
@@ -236,23 +236,23 @@ def accepted(text: str) -> list[tuple]:
 )
 def test_valid_json_reads_as_pythons_own_reader_reads_it(value: object, readable: bool) -> None:
     text = json.dumps(value, ensure_ascii=readable, indent=1 if readable else None)
-    answer = parse_json_answer(text)
-    assert [(item.label, *item.box) for item in answer.objects] == accepted(text)
-    assert set(answer.failures) <= set(JSON_FAILURE_KINDS) - {"malformed_json", "cut_off"}
+    objects, failures = parse_json_answer(text)
+    assert [(item.desc, *item.bins) for item in objects] == accepted(text)
+    assert set(failures) <= set(JSON_FAILURE_KINDS) - {"malformed_json", "cut_off"}
 
 
 @given(
     st.text(WORDS, max_size=80) | st.lists(st.sampled_from(LEXEMES), max_size=40).map("".join) | st.text(max_size=60)
 )
 def test_nothing_raises_and_everything_is_counted(text: str) -> None:
-    answer = parse_json_answer(text)
-    assert set(answer.failures) <= set(JSON_FAILURE_KINDS)
-    assert answer.objects or answer.failures or set(text) <= set("[]`json \n\r\t,") or "```" in text
-    for item in answer.objects:
-        assert all(0 <= k <= 1000 for k in item.box)
-        assert item.label.strip()
-        item.label.encode()
-    assert parse_json_answer(f"{text}\n\n{{").failures[-1] == "cut_off"
+    objects, failures = parse_json_answer(text)
+    assert set(failures) <= set(JSON_FAILURE_KINDS)
+    assert objects or failures or set(text) <= set("[]`json \n\r\t,") or "```" in text
+    for item in objects:
+        assert all(0 <= k <= 1000 for k in item.bins)
+        assert item.desc.strip()
+        item.desc.encode()
+    assert parse_json_answer(f"{text}\n\n{{")[1][-1] == "cut_off"
 
 
 @pytest.mark.parametrize(
