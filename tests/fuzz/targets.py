@@ -30,7 +30,7 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CoordExpError
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.generate.given import read_given_answers
-from coordexp.evaluate.qwen_json import parse_json_answer
+from coordexp.evaluate.generate.qwen_json import parse_json_answer
 from coordexp.model.checkpoint.adapter import read_adapter, save_adapter
 from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.loading import load
