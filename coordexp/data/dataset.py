@@ -58,7 +58,7 @@ class Prompt:
                 messages,  # pyright: ignore[reportArgumentType]
                 tokenize=False,
                 add_generation_prompt=True,
-                **TEMPLATE_ARGUMENTS,
+                enable_thinking=TEMPLATE_ARGUMENTS["enable_thinking"],
             )
             ids = tokenizer.encode(str(rendered), add_special_tokens=False)
         except Exception as error:

@@ -136,9 +136,7 @@ def _examine_variant(run: RunConfig, plans: list[RunPlan], machine: Machine) -> 
     return (yield from guarded("memory", _examine_memory(run, base, both, machine)))
 
 
-def _examine_memory(
-    run: ExperimentConfig, base: Base, facts: DataFacts | None, machine: Machine
-) -> Check[LongestBatch]:
+def _examine_memory(run: RunConfig, base: Base, facts: DataFacts | None, machine: Machine) -> Check[LongestBatch]:
     model = run_model(base.model, run, dtype=base.dtype, offset_ids=base.offset_ids)
     groups = yield from attempt("optimizer", lambda: param_groups(run, model))
     if groups is not None:
@@ -158,7 +156,7 @@ def _examine_memory(
     return LongestBatch(needed, longest)
 
 
-def longest_sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None, *, max_objects: int) -> SequenceSize:
+def longest_sequence(run: RunConfig, base: Base, facts: DataFacts | None, *, max_objects: int) -> SequenceSize:
     """Return the longest sequence that can occur: the largest image, and as many objects as it may have."""
     image = base.num_image_tokens(facts.sizes_px if facts else frozenset(), run.data.max_pixels)
     prompt = base.num_prompt_tokens + image
@@ -176,7 +174,7 @@ def longest_sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None,
 
 
 def judge_memory(
-    run: ExperimentConfig, needed: MemoryEstimate, usual: MemoryEstimate, machine: Machine, *, on_gpu: bool
+    run: RunConfig, needed: MemoryEstimate, usual: MemoryEstimate, machine: Machine, *, on_gpu: bool
 ) -> Finding:
     """Compare the memory that the longest and an ordinary batch need with what the device has."""
     share = min(1.0, run.cluster.gpus_per_worker) or 1.0
@@ -198,7 +196,7 @@ def judge_memory(
     return failure("memory", ResourceError(f"{sentence}, but only {size_text(there)} are there; {advice}"))
 
 
-def _advice(run: ExperimentConfig, needed: MemoryEstimate) -> str:
+def _advice(run: RunConfig, needed: MemoryEstimate) -> str:
     """Say what lowers the larger of the two peaks."""
     if max(needed.totals, key=needed.totals.__getitem__) == EVALUATION:
         return "lower evaluation.batch_size, evaluation.max_new_tokens or data.max_pixels"

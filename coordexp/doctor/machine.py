@@ -17,7 +17,7 @@ from alembic.script import ScriptDirectory
 
 from coordexp.ablation.preparation import needed_disk_bytes
 from coordexp.cluster.capacity import check_answers, cluster_address, count_slots, local_nodes, ray_folder
-from coordexp.config.schema import RunConfig
+from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.errors import ResourceError, TrackingError
 from coordexp.files import nearest_existing
 from coordexp.findings import Check, attempt, guarded, ok, size_text, warning
@@ -68,7 +68,7 @@ class Machine:
         return f"{self.num_cpus} CPUs, {self.ram_bytes / 2**30:.0f} GiB of memory, {gpus or 'no GPU'}"
 
 
-def examine_experiment(run: RunConfig) -> Check[None]:
+def examine_experiment(run: ExperimentConfig) -> Check[None]:
     """Check that the experiment's name is free or goes on, and that its directory can be written."""
     folder = ExperimentFolder.of(run)
     problems = [

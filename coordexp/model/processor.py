@@ -78,7 +78,7 @@ class Processor:
             cast("list[dict[str, str]]", list(messages)),  # its annotation leaves out messages with images
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
-            **TEMPLATE_ARGUMENTS,  # pyright: ignore[reportArgumentType] - not one of its named parameters
+            enable_thinking=TEMPLATE_ARGUMENTS["enable_thinking"],
         )
         return str(rendered)
 

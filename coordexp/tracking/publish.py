@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from coordexp.config.keys import identity
 from coordexp.config.load import database_uri
-from coordexp.config.schema import ExperimentConfig, RunConfig
+from coordexp.config.schema import RunConfig
 from coordexp.config.schema.fields import Key
 from coordexp.config.trees import within
 from coordexp.data.sources.source import source_of
@@ -111,7 +111,7 @@ class _Followed:
 class Recorder:
     """Records runs in MLflow. Once it has begun, an unreachable server delays records, but never stops a run."""
 
-    def __init__(self, tracker: Tracker, config: ExperimentConfig, *, parent_key: str) -> None:
+    def __init__(self, tracker: Tracker, config: RunConfig, *, parent_key: str) -> None:
         """Start or find the experiment's own run, the parent of all; ``config`` is of any of its runs."""
         self._tracker = tracker
         self._record = ExperimentFolder.of(config).record
