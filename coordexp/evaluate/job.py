@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from coordexp.coord_tokens.vocab import AnswerVocab, text_vocab
+from coordexp.coord_tokens.vocab import CoordVocab, text_vocab
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sources.coco import read_coco
@@ -131,7 +131,7 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
     )
 
 
-def _vocab(job: EvaluationJob, loaded: LoadedModel) -> AnswerVocab | None:
+def _vocab(job: EvaluationJob, loaded: LoadedModel) -> CoordVocab | None:
     """Return the vocabulary of the answers; None for JSON, which has none."""
     if job.spec.answer == "qwen-json":
         return None

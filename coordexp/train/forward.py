@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_block
-from coordexp.coord_tokens.vocab import AnswerVocab
+from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batch import Batch
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import ImageSpec, pixel_values
@@ -31,7 +31,7 @@ class TermForward:
     """
 
     base: nn.Module
-    vocab: AnswerVocab
+    vocab: CoordVocab
     image_spec: ImageSpec
 
     def __call__(self, model: nn.Module, batch: Batch) -> TermInputs:
@@ -146,7 +146,7 @@ def mean_units(dataset: DetectionDataset) -> Tensor:
     return torch.tensor([counts[unit] for unit in UNITS], dtype=torch.float64) / max(1, len(dataset))
 
 
-def check_adapter_ids(base: nn.Module, vocab: AnswerVocab) -> None:
+def check_adapter_ids(base: nn.Module, vocab: CoordVocab) -> None:
     """Refuse an adapter of other ids than coord tokens, some or all, and the added structure tokens.
 
     Raises:

@@ -15,7 +15,7 @@ from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.bins import decode_array
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, plain_text_ids
 from coordexp.coord_tokens.grammar.parse import ObjectSpan, parse_generated
-from coordexp.coord_tokens.vocab import AnswerVocab
+from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.distributions import BinCurve, ObjectCurves
 from coordexp.evaluate.generate.generation import GeneratedSequence
@@ -32,7 +32,7 @@ class SequenceParser:
 
     def __init__(
         self,
-        vocab: AnswerVocab,
+        vocab: CoordVocab,
         tokenizer: PreTrainedTokenizerBase,
         *,
         categories: CategoryIndex,
