@@ -236,6 +236,9 @@ def _evaluate(run: Run) -> None:
     _stop_if_asked(run.listener)
     metrics = run.evaluator.on_all_images()
     log.add_evaluation(step, metrics, num_images=len(parts.val.samples), is_final=True)
+    if ranks.rank() == 0:
+        for sentence in run.evaluator.remarks(metrics):
+            log.note(sentence)
     if ranks.rank() == 0 and config.evaluation.every_steps is not None:
         log.add_row(step, run.evaluator.subset_of_final())
     log.add_row(step, {"final/train_seconds": log.train_seconds, "final/steps": float(step)})

@@ -202,7 +202,7 @@ def test_free_decoding_that_the_grammar_never_changed_has_no_speed_of_its_own(
 
 def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path: Path) -> None:
     # Queues are the same for any number of ranks: other neighbours would round other digits.
-    split, settings = split_of(native, shapes), EvaluationSettings(batch_size=1, max_new_tokens=32)
+    split, settings = split_of(native, shapes), EvaluationSettings(batch_size=2, max_new_tokens=24)
     alone = split.run(settings, tmp_path / "one")
     evaluation, data = split.evaluation(settings), split.data()
     assert len(evaluation.queues) > 1

@@ -11,8 +11,9 @@ from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection import evaluate_detections
 from coordexp.errors import DataError
 from coordexp.evaluate.answers import read_objects
-from coordexp.evaluate.results import counts, cut_at_repeat, repeats
+from coordexp.evaluate.results import counts, cut_at_repeat, repeats, unknown_sentence
 from coordexp.metrics import BOX_KINDS
+from coordexp.runs.folder import DecodingFolder
 from tests.unit.detection.detection_support import crowded_scene, scene
 from tests.unit.evaluate.evaluate_support import Item, answers_of, evaluated, objects_of
 
@@ -131,6 +132,22 @@ def test_the_files_of_a_decoding(tmp_path: Path) -> None:
     }
     assert metrics["argmax/AP"] == metrics["expected/AP"] == pytest.approx(1.0)
     assert metrics["unknown_category"] == 2
+
+
+def test_names_that_are_no_category_are_said_where_ap_is_low(tmp_path: Path) -> None:
+    given = scene((1, 1, [20, 10, 20, 10]), num_images=1)
+
+    def said(*objects: Item) -> str | None:
+        metrics = evaluated(tmp_path, given, {1: objects})
+        return unknown_sentence(DecodingFolder(tmp_path / "free"), "free", {f"free/{k}": v for k, v in metrics.items()})
+
+    wolf, fox = Item("wolf", category_id=None), Item("fox", category_id=None)
+    assert said(fox, wolf, wolf) == "free: none of 3 written objects names a category; most frequent: 'wolf', 'fox'"
+    far = Item(bins=(900, 900, 950, 950))
+    assert said(fox, far) == "free: 1 of 2 written objects names a category; most frequent: 'fox'"
+    assert said(fox, far, far) is None
+    assert said(fox, Item(bins=BOX)) is None, "AP is high"
+    assert said() is None
 
 
 def test_objects_are_read_as_they_were_written(tmp_path: Path) -> None:

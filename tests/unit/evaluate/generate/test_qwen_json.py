@@ -275,7 +275,7 @@ def test_nothing_raises_and_everything_is_counted(text: str) -> None:
 )
 def test_a_huge_answer_takes_linear_time(unit: str) -> None:
     for before in ("", "{", '{"bbox_2d": [', '{"bbox_2d": [1, 2, 3, 4], "label": "'):
-        text = before + unit * (40_000 // len(unit))
+        text = before + unit * (10_000 // len(unit))
         started = time.process_time()
         parse_json_answer(text)
-        assert time.process_time() - started < 3, "quadratic time would be a minute"
+        assert time.process_time() - started < 2, "quadratic time would be many seconds"
