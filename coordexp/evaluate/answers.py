@@ -191,7 +191,7 @@ class Answers:
         objects, per_image = self.objects, dict[int, list[dict[str, object]]]()
         columns = [column.tolist() for column in vars(objects).values()]
         for image_id, desc, category_id, is_known, *numbers in zip(*columns, strict=True):
-            item = {"desc": desc, "category_id": category_id if is_known else None}
+            item: dict[str, object] = {"desc": desc, "category_id": category_id if is_known else None}
             item |= zip(("bins", "expected", "width", "score"), numbers, strict=True)
             per_image.setdefault(image_id, []).append(item)
         images = zip(self.image_ids.tolist(), self.failures, self.truncated.tolist(), strict=True)
