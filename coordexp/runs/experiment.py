@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from coordexp.config.keys import STEP_IMAGES, identity
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.config.trees import leaves, value_at
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.files import JsonValue, nearest_existing, parse_model, write_json
@@ -142,7 +142,7 @@ def _record_of(config: ExperimentConfig) -> ExperimentRecord:
     )
 
 
-def _shared(config: ExperimentConfig) -> dict[str, JsonValue]:
+def _shared(config: RunConfig) -> dict[str, JsonValue]:
     values = identity(config)
     values.pop("experiment")
     return values
