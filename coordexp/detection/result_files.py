@@ -87,12 +87,14 @@ def _image_ids(file: ResultFile, truth: GroundTruth, path: Path) -> tuple[Ints, 
     if len(numbers) == len(file.images) and (readings := _readings_of(numbers, truth, names)):
         hits = {read: _hits(file, truth, np.array(ids, np.int64)) for read, ids in readings.items()}
         best = max(readings, key=lambda read: hits[read] * (1 if read == _IDS else 0.5))
-        if best != _PLACES or hits[best] >= 3 * _hits(file, truth, np.roll(readings[best], 1)) + 3:
+        if best != _PLACES or hits[best] >= 2 * _hits(file, truth, np.roll(readings[best], 1)) + 2:
             said = [] if best == _IDS else [f"its {len(numbers)} image ids are read as {best}"]
             return np.array(readings[best], np.int64), said
     found, by_name = list[int](), 0
     for place, (key, name) in enumerate(file.images):
-        options = [names.find(name) if name else None, names.find(key) if isinstance(key, str) else None, key]
+        # A number among names is a name, too: Ultralytics writes the stem 0007 as 7.
+        by_key = names.find(key) if isinstance(key, str) else None if key is None or name else names.numbered(key)
+        options = [names.find(name) if name else None, by_key, key]
         own = next((one for one in options if isinstance(one, int) and one in truth.sizes_px), None)
         if own is None:
             shown = f"image {show(name)}" if name else f"image_id {show(key) if isinstance(key, str) else key}"

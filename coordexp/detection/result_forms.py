@@ -132,8 +132,8 @@ class _Walk:
                 f"{self.path}: its annotations have no score, as those of a ground truth; expected detections"
             )
         if len({type(key) for key in self.categories}) > 1:
-            some = [next(key for key in self.categories if isinstance(key, kind)) for kind in (int, str)]
-            raise DataError(f"{self.path}: some categories are ids and others names, such as {some[0]} and {some[1]!r}")
+            some = next(key for key in self.categories if isinstance(key, str))
+            raise DataError(f"{self.path}: some categories are ids and others names, such as {show(some)}")
         image, category, boxes, scores = zip(*self.rows, strict=True) if self.rows else ((), (), (), ())
         found = ResultFile(
             images=list(self.images),
@@ -264,7 +264,8 @@ def _names_by_id(entries: object, name: str) -> dict[Key, str]:
 
 def _image_of(value: _Json) -> Image:
     key = next((_number(found) for name in _IDS if _is_key(found := value.get(name))), None)
-    return key, next((found for name in _NAMES if isinstance(found := value.get(name), str)), "")
+    names = [found for name in _NAMES if isinstance(found := value.get(name), str)]
+    return key, names[0] if names else ""
 
 
 def _category_of(value: _Json) -> Key | None:

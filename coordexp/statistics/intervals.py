@@ -125,7 +125,7 @@ def _total(samples: Iterable[list[Drawn]], signs: Iterable[int]) -> Total:
     values = [sign * np.array([run.value for run in runs]) for runs, sign in zip(samples, signs, strict=True)]
     draws = [sign * np.stack([run.draws for run in runs], axis=1) for runs, sign in zip(samples, signs, strict=True)]
     value = float(sum(own.mean() for own in values))
-    is_defined = ~np.isnan(np.concatenate(draws, axis=1)).any(axis=1)
+    is_defined = np.asarray(~np.isnan(np.concatenate(draws, axis=1)).any(axis=1))
     if np.count_nonzero(is_defined) < max(0.95 * len(is_defined), 2):
         return Total(value, math.nan)
     draws = [own[is_defined] for own in draws]
