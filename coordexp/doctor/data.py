@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.grammar.sequence import EncodeText
 from coordexp.data.image_file import check_image
 from coordexp.data.sample import Sample, SplitData
@@ -28,7 +28,7 @@ class DataFacts:
     data: SplitData | None = field(default=None, compare=False, repr=False)  # where it was read
 
 
-def examine_split(run: ExperimentConfig, split: Split, pictures: "Pictures | None" = None) -> Check[DataFacts | None]:
+def examine_split(run: RunConfig, split: Split, pictures: "Pictures | None" = None) -> Check[DataFacts | None]:
     """Check the annotations and images of a split; None where nothing could be read."""
     folder = ExperimentFolder.of(run).data
     made = source_of(run.data, split, data_dir=folder).generated

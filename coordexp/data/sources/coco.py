@@ -329,14 +329,18 @@ def build_table(
         counts=counts,
         rejections=rejections,
         warnings=(*filter(None, (odd, cause)), *warnings),
-        notes=(*file.repairs, *folder.notes, *_repairs_of(recorded if file.has_sizes else [], merged), *notes),
+        notes=(*file.repairs, *folder.notes, *_repairs_of(file, recorded, merged), *notes),
         is_turned=bool(turned.headers),
     )
 
 
-def _repairs_of(recorded: Sequence[tuple[int, int] | None], merged: Mapping[int, Category]) -> list[str]:
+def _repairs_of(
+    file: CocoFile, recorded: Sequence[tuple[int, int] | None], merged: Mapping[int, Category]
+) -> list[str]:
     notes: list[str] = []
-    if num_measured := sum(size is None for size in recorded):
+    if num := len(file.annotations.good) - len({one.id for one in file.annotations.good} - {0, None}):
+        notes.append(f"{num:,} annotations have ids that are repeated, 0 or missing: numbered anew")
+    if file.has_sizes and (num_measured := sum(size is None for size in recorded)):
         notes.append(f"{num_measured:,} pictures have no width and height beside them: read from their headers")
     if merged:
         names = ", ".join(repr(name) for name in sorted({one.name for one in merged.values()}))

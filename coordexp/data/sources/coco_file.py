@@ -271,9 +271,6 @@ def read_coco_file(
             if width < 0 or height < 0:
                 one.bbox = min(x, x + width), min(y, y + height), abs(width), abs(height)
                 annotations.repairs["boxes drawn from right to left, or upwards, are turned round"] += 1
-        num_bad_ids = len(annotations.good) - len({one.id for one in annotations.good} - {0, None})
-        if num_bad_ids:
-            annotations.repairs["annotations have ids that are repeated, 0 or missing: numbered anew"] += num_bad_ids
         return CocoFile(
             path=path,
             categories=_typed(sections["categories"], category_type),
