@@ -80,5 +80,5 @@ def _look_alike(first: Path, second: Path) -> bool:
         pictures = [read_image(path) for path in (first, second)]
     except DataError:  # said where it is used
         return False
-    small = [np.asarray(one.convert("L").resize((_SIDE_PX,) * 2, Image.Resampling.BOX), float) for one in pictures]
+    small = [np.asarray(one.convert("L").resize((_SIDE_PX, _SIDE_PX), Image.Resampling.BOX), float) for one in pictures]
     return float(np.abs(small[0] - small[1]).mean()) < _ALIKE

@@ -232,17 +232,17 @@ def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
         image_ids, table.category_ids.tolist(), table.boxes_px_xywh.tolist(), table.areas_px2.tolist(),
         table.kinds.tolist(), strict=True,
     )  # fmt: skip
+    annotations: list[dict[str, object]] = []
+    for image_id, category_id, box, area, kind in rows:
+        entry = {"id": len(annotations) + 1, "image_id": image_id, "category_id": category_id, "bbox": box}
+        entry |= {"area": area, "iscrowd": int(kind == CROWD)}
+        annotations.append(entry | ({"ignore": 1} if kind == IGNORED else {}))
     return {
         "images": [
             {"id": one.image_id, "file_name": one.name, "width": one.width, "height": one.height, **one.extras}
             for one in table.images
         ],
-        "annotations": [
-            {"id": at, "image_id": image_id, "category_id": category_id, "bbox": box, "area": area}
-            | {"iscrowd": int(kind == CROWD)}
-            | ({"ignore": 1} if kind == IGNORED else {})
-            for at, (image_id, category_id, box, area, kind) in enumerate(rows, start=1)
-        ],
+        "annotations": annotations,
         "categories": [{"id": key, "name": one.name, **one.extras()} for key, one in table.categories.items()],
     }
 

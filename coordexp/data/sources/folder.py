@@ -152,7 +152,8 @@ def _find_files(folder: Path) -> Found | None:
                 f"{folder}: {len(files)} annotation files, and none whose name says train: {named}; name them with "
                 "data.train_annotations, data.train_images, data.val_annotations and data.val_images"
             )
-        splits = {"train": next(iter(files))}
+        splits["train"] = next(iter(files))
+        splits.pop("val", None)
     kinds = [files[path] for path in splits.values()]
     by = " and ".join(str(path.relative_to(folder)) for path in splits.values())
     made: dict[Split, _Make] = {split: _of_file(path, files[path], folder, split) for split, path in splits.items()}
@@ -197,8 +198,8 @@ def _images(annotations: Path, kind: str, folder: Path, split: Split) -> Path:
     names = list(_names(annotations, kind))
     below = [place for depth in ("*", "*/*", "*/*/*") for place in sorted(folder.glob(depth)) if place.is_dir()]
     places = [annotations.parent, folder, *(place for place in below if not place.name.startswith("."))]
-    others = [other for other in SPLITS if other != split]
-    places.sort(key=lambda place: any(_says(other, place / "x", folder) is not None for other in others))
+    other: Split = "val" if split == "train" else "train"
+    places.sort(key=lambda place: _says(other, place / "x", folder) is not None)
     places.sort(key=lambda place: _says(split, place / "x", folder) is None)
     best = max(places, key=lambda place: sum((place / name).is_file() for name in names))
     if 2 * sum((best / name).is_file() for name in names) > len(names):  # the run's check names those that are missing
@@ -233,7 +234,7 @@ def _find_voc(folder: Path) -> Found | None:
     if labels is not None:
         lists = folder / "ImageSets" / "Main"
         lists = lists if lists.is_dir() else folder / "ImageSets"
-        listed = {
+        listed: dict[Split, Path] = {
             split: path
             for split in SPLITS
             for word in reversed(_WORDS[split])
@@ -242,13 +243,14 @@ def _find_voc(folder: Path) -> Found | None:
         images = next((place for place in _below(folder) if place.name.lower() in ("jpegimages", "images")), folder)
         if "train" in listed:
             by = f"its official lists {' and '.join(path.name for path in listed.values())}"
-            return Found("Pascal VOC", folder, {of: _voc(labels, images, path) for of, path in listed.items()}, by)
+            made: dict[Split, _Make] = {of: _voc(labels, images, path) for of, path in listed.items()}
+            return Found("Pascal VOC", folder, made, by)
         splits = _by_split([place / "x.xml" for place in _below(labels) if _has_xml(place)], labels.parent)
         if "train" not in splits:
             return Found("Pascal VOC", folder, {"train": _voc(labels, images, None)}, "")
         every = tuple(path.parent for path in splits.values())
         own = {split: images / path.parent.name for split, path in splits.items()}
-        made = {
+        made: dict[Split, _Make] = {
             split: _voc(path.parent, own[split] if own[split].is_dir() else images, None, every)
             for split, path in splits.items()
         }
@@ -258,7 +260,9 @@ def _find_voc(folder: Path) -> Found | None:
     if "train" in splits:
         by = "its folders " + " and ".join(path.parent.name for path in splits.values())
         every = tuple(path.parent for path in splits.values())
-        made = {split: _voc(path.parent, path.parent, None, every) for split, path in splits.items()}
+        made: dict[Split, _Make] = {
+            split: _voc(path.parent, path.parent, None, every) for split, path in splits.items()
+        }
         return Found("Pascal VOC", folder, made, by)
     if _has_xml(folder):
         return Found("Pascal VOC", folder, {"train": _voc(folder, folder, None)}, "")

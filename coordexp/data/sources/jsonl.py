@@ -332,7 +332,8 @@ class _Joined:
 def _raw_boxes(record: Mapping[str, object]) -> list[list[float]]:
     """Return the boxes of a record as they are written, where they are numbers."""
     items = record.get("objects")
-    boxes = [item.get("bbox_2d", item.get("bbox")) for item in items if isinstance(item, dict)] if items else []
+    items = items if isinstance(items, list) else []
+    boxes = [item.get("bbox_2d", item.get("bbox")) for item in items if isinstance(item, dict)]
     return [
         box
         for box in boxes

@@ -12,7 +12,7 @@ from coordexp.data.sources.coco_file import id_of
 from coordexp.errors import DataError, kind_of, show
 
 _DESCS = ("desc", "label", "name", "category", "class", "ref", "text")
-_BBOX_TYPES = {"real": "pixels", "norm1": "normalised", "norm1000": "norm1000", None: "pixels"}
+_BBOX_TYPES = {"real": "pixels", "norm1": "normalised", "norm1000": "norm1000"}
 _JSON = re.compile(r"\[\s*\{.*\}\s*\]|\{.*\}|\[\s*\]", re.DOTALL)
 
 
@@ -62,7 +62,7 @@ def _from_swift(objects: Mapping[str, object], texts: list[str]) -> dict[str, ob
     refs, boxes, kind = objects.get("ref", []), objects.get("bbox"), objects.get("bbox_type")
     if not isinstance(refs, list) or not isinstance(boxes, list):
         raise DataError(f"objects.bbox is {kind_of(boxes)}, expected lists under ref and bbox, as ms-swift writes them")
-    if kind not in _BBOX_TYPES:
+    if kind is not None and (not isinstance(kind, str) or kind not in _BBOX_TYPES):
         raise DataError(f"objects.bbox_type is {show(kind)}, expected real, norm1 or norm1000")
     if len(refs) != len(boxes):
         refs = refs * len(boxes) if len(refs) == 1 else _refs_of_boxes(refs, texts)
@@ -71,7 +71,7 @@ def _from_swift(objects: Mapping[str, object], texts: list[str]) -> dict[str, ob
     found = [{"desc": ref, "bbox": box} for ref, box in zip(refs, boxes, strict=True)]
     if kind == "norm1000":
         found = [{"desc": item["desc"], "bbox_2d": item["bbox"]} for item in found]
-    return {"objects": found, "bbox_format": _BBOX_TYPES[kind]}
+    return {"objects": found, "bbox_format": _BBOX_TYPES[kind or "real"]}
 
 
 def _refs_of_boxes(refs: list[object], texts: list[str]) -> list[object]:

@@ -149,8 +149,8 @@ def _from_data(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Return the lists that darknet's ``obj.data`` names, where they are there."""
     found: dict[str, tuple[Path, ...]] = {}
     for path in sorted(folder.glob("*.data")):
-        said = dict(line.partition("=")[::2] for line in lines_of(path))
-        said = {key.strip(): value.strip() for key, value in said.items()}
+        pairs = (line.partition("=") for line in lines_of(path))
+        said = {key.strip(): value.strip() for key, _, value in pairs}
         for split, words in _SPLITS.items():
             listed = [folder / PurePosixPath(said[word].replace("\\", "/")).name for word in words if said.get(word)]
             if listed and listed[0].is_file():
