@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import ray.train
-from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
+from ray.train import FailureConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from coordexp.cluster.gauges import RunMetrics
@@ -69,7 +69,7 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
         train_loop_config={"plan": plan.to_json()},
         torch_config=TorchConfig(backend="nccl" if cluster.gpus_per_worker else "gloo"),
         scaling_config=scaling_config(cluster),
-        run_config=RunConfig(
+        run_config=ray.train.RunConfig(
             storage_path=str(plan.folder.experiment.ray_records),
             name=plan.name,
             failure_config=FailureConfig(max_failures=cluster.max_failures),

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.errors import CoordExpError
 from coordexp.runs import ranks
 from coordexp.runs.commit import explain_disk_full
@@ -30,7 +30,7 @@ class TrainFunction(Protocol):
     """Does one run, from its configuration to its last row."""
 
     def __call__(
-        self, config: ExperimentConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]
+        self, config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]
     ) -> Finish | None:
         """Train, evaluate and commit; return what to keep with the finished run, if there is anything."""
         ...

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordexp.config import group_config, group_names
 from coordexp.config.keys import STEP_IMAGES, identity
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.config.trees import leaves, value_at
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.files import JsonValue, nearest_existing, parse_model, write_json
@@ -129,8 +128,8 @@ def _record_of(config: ExperimentConfig) -> ExperimentRecord:
     base = leaves(shared)
     groups: dict[str, JsonValue] = {}
     reading: dict[str, BoxKind] = {}
-    for name in group_names(config):
-        run = group_config(config, name, 0)
+    for name in config.groups:
+        run = config.run(name, 0)
         reading[name], own = run.reading, leaves(_shared(run))
         groups[name] = {key: value for key, value in own.items() if base.get(key) != value}
     return ExperimentRecord(
@@ -142,7 +141,7 @@ def _record_of(config: ExperimentConfig) -> ExperimentRecord:
     )
 
 
-def _shared(config: ExperimentConfig) -> dict[str, JsonValue]:
+def _shared(config: RunConfig) -> dict[str, JsonValue]:
     values = identity(config)
     values.pop("experiment")
     return values
@@ -152,7 +151,7 @@ def _keys_of(record: ExperimentRecord, groups: Iterable[str]) -> dict[str, JsonV
     return leaves(record.config) | leaves({name: record.groups[name] for name in groups}, prefix="ablation.groups.")
 
 
-def _same_step(config: ExperimentConfig, images: JsonValue) -> str:
+def _same_step(config: RunConfig, images: JsonValue) -> str:
     """Return which accumulation keeps a step of so many images on these workers; "" where none does."""
     at_once = config.training.per_device_batch_size * config.cluster.num_workers
     if type(images) is not int or images == config.global_batch_size or images % at_once:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.files import sha256_of_text
 from coordexp.metrics import BoxKind, Decoding
 
@@ -111,7 +111,7 @@ class RunFolder:
     lock = Within(".attempt.lock")  # held by the one process that writes the run
 
     @staticmethod
-    def of(config: ExperimentConfig) -> "RunFolder":
+    def of(config: RunConfig) -> "RunFolder":
         """Return the folder of the run that a resolved configuration describes."""
         return ExperimentFolder.of(config).run(config.experiment.group, config.experiment.seed)
 
@@ -163,7 +163,7 @@ class ExperimentFolder:
     stop = Within("stop.json")  # a request to stop all runs
 
     @staticmethod
-    def of(config: ExperimentConfig) -> "ExperimentFolder":
+    def of(config: RunConfig) -> "ExperimentFolder":
         """Return the folder of an experiment."""
         return ExperimentFolder(config.experiment.runs_dir / config.experiment.name)
 
@@ -195,7 +195,7 @@ class ExperimentFolder:
         """Return the runs that have a status, by name."""
         return [RunFolder(path.parent) for path in sorted(self.path.glob("*/status.json"))]
 
-    def base(self, config: ExperimentConfig) -> Path:
+    def base(self, config: RunConfig) -> Path:
         """Return the checkpoint, expanded but for a text arm, that runs with this model and structure start from."""
         model = config.model
         tag = sha256_of_text(json.dumps([model.path, model.revision, model.vocab_init, model.dtype]))[:8]

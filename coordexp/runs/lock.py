@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.errors import ResourceError, TrainingError
 from coordexp.files import kept_model, nearest_existing, write_json
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -40,7 +40,7 @@ def last_holder(folder: ExperimentFolder) -> LockHolder | None:
 
 
 @contextlib.contextmanager
-def experiment_lock(config: ExperimentConfig) -> Generator[None]:
+def experiment_lock(config: RunConfig) -> Generator[None]:
     """Hold the experiment's lock while the block runs; the kernel drops it with the process that holds it.
 
     Raises:

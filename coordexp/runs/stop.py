@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.files import parse_model, write_json
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -98,7 +98,7 @@ class StopListener:
         return None if reason is None else str(reason)
 
 
-def listener_for(config: ExperimentConfig) -> StopListener:
+def listener_for(config: RunConfig) -> StopListener:
     """Return the listener of one run."""
     return StopListener(RunFolder.of(config).path)
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from PIL import Image
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import decode
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.data.image_file import read_image
@@ -50,7 +50,7 @@ class Preview:
     picture: Image.Image
 
 
-def previews(config: ExperimentConfig, *, num: int, split: Split = "train") -> Iterator[Preview]:
+def previews(config: RunConfig, *, num: int, split: Split = "train") -> Iterator[Preview]:
     """Yield the first ``num`` samples in the order of training (validation: of the file).
 
     No weights are read: tokenizer, processor and data are enough.

@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from transformers import set_seed
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.data.dataset import DetectionDataset
 from coordexp.errors import CoordExpError, DivergedError
 from coordexp.files import shorten_temporary_folder, write_json
@@ -45,7 +45,7 @@ _MERGE_SAMPLES = 4
 class Run:
     """What a run works with from its first step to its last row."""
 
-    config: ExperimentConfig
+    config: RunConfig
     parts: Components
     log: RunLog
     evaluator: Evaluator
@@ -53,7 +53,7 @@ class Run:
 
     @staticmethod
     def of(
-        config: ExperimentConfig, parts: Components, *, reporter: LocalReporter, print_line: Callable[[str], None]
+        config: RunConfig, parts: Components, *, reporter: LocalReporter, print_line: Callable[[str], None]
     ) -> "Run":
         """Put together what logs, evaluates and stops a run of these parts."""
         half_precision = config.training.precision == "bfloat16"
@@ -69,7 +69,7 @@ class Run:
 
 
 def train_run(
-    config: ExperimentConfig, *, reporter: LocalReporter, print_line: Callable[[str], None], merges: bool = True
+    config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None], merges: bool = True
 ) -> Finish:
     """Run one group and seed from its newest checkpoint, or the beginning, to the merged model.
 
@@ -116,7 +116,7 @@ def train_run(
     return finish
 
 
-def set_up_process(config: ExperimentConfig) -> str | None:
+def set_up_process(config: RunConfig) -> str | None:
     """Set threads, seeds and algorithms of this process, before anything is built.
 
     Returns:
@@ -208,6 +208,9 @@ def _evaluate(run: Run, step: int) -> None:
     run.stop_if_asked()
     metrics = run.evaluator.on_all_images()
     run.log.add_evaluation(step, metrics, num_images=len(run.parts.val.samples), is_final=True)
+    if ranks.rank() == 0:
+        for sentence in run.evaluator.remarks(metrics):
+            run.log.note(sentence)
     if ranks.rank() == 0 and run.config.evaluation.every_steps is not None:
         run.log.add_row(step, run.evaluator.subset_of_final())
     run.log.add_row(step, {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)})

@@ -6,7 +6,7 @@ from typing import cast
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.data.dataset import DetectionDataset
 from coordexp.runs.stop import RunStoppedError, StopListener
 from coordexp.train.loop.evaluator import Evaluator
@@ -21,7 +21,7 @@ class Schedule(TrainerCallback):
 
     def __init__(
         self,
-        config: ExperimentConfig,
+        config: RunConfig,
         trainer: CoordTrainer,
         *,
         log: RunLog,

@@ -74,12 +74,12 @@ def recorded(config) -> dict[str, tuple[str, str]]:
 
 
 def budget(config, hours):
-    return config.model_copy(update={"cluster": config.cluster.model_copy(update={"max_gpu_hours": hours})})
+    return type(config)(**dict(config) | {"cluster": config.cluster.model_copy(update={"max_gpu_hours": hours})})
 
 
 def test_a_budget_ends_with_whole_seeds_and_a_larger_one_goes_on(base, runs_dir, clock):
     config = make_config(base, runs_dir, "budget")
-    config = config.model_copy(update={"ablation": config.ablation.model_copy(update={"seeds": (0, 1, 2)})})
+    config = type(config)(**dict(config) | {"ablation": config.ablation.model_copy(update={"seeds": (0, 1, 2)})})
     function = _TakesAnHour(clock)
     code, text = run(budget(config, 5.0), function)
     assert (code, function.names) == (3, ["A-s0", "C-s0", "A-s1", "C-s1"])

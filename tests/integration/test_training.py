@@ -93,7 +93,7 @@ def test_two_ranks_change_nothing(one_by_eight, tmp_path, monkeypatch):
 
 def _with_ids(config, ids):
     offset = config.custom.coord_offset.model_dump() | {"ids": ids}
-    return config.model_copy(update={"custom": config.custom.model_dump() | {"coord_offset": offset}})
+    return type(config)(**dict(config) | {"custom": config.custom.model_dump() | {"coord_offset": offset}})
 
 
 SOME = [*range(641, 1641, 3), 642]

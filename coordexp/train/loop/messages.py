@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sample import SplitData
@@ -31,7 +31,7 @@ _COUNT_TEXTS = {
 
 
 def start_lines(
-    config: ExperimentConfig, parts: Components, dataset: DetectionDataset, sampler: LengthBucketSampler
+    config: RunConfig, parts: Components, dataset: DetectionDataset, sampler: LengthBucketSampler
 ) -> list[str]:
     """Return what a run prints when it starts: strategy, parameters, data, optimizer groups, batches."""
     trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
@@ -75,7 +75,7 @@ def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = No
     return lines
 
 
-def sum_lines(config: ExperimentConfig, dataset: DetectionDataset) -> list[str]:
+def sum_lines(config: RunConfig, dataset: DetectionDataset) -> list[str]:
     """Return what ``lambda_coord`` is in a loss that adds up over tokens and boxes, as the specification's does."""
     objective, tokens, objects = config.objective, dataset.num_target_tokens, dataset.num_target_objects
     if not objective.use_geom_loss or not objects:
@@ -112,7 +112,7 @@ def group_table(rows: Sequence[GroupRow]) -> list[str]:
     return [head, *lines]
 
 
-def batch_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_ranks: int) -> list[str]:
+def batch_lines(config: RunConfig, sampler: LengthBucketSampler, *, num_ranks: int) -> list[str]:
     """Return how full the batches are and how an epoch ends."""
     size, num_steps = config.training.per_device_batch_size, config.training.num_steps
     global_batch_size = config.global_batch_size

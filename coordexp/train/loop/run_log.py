@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.files import write_json
 from coordexp.losses.criterion import Criterion
 from coordexp.losses.term import UNITS
@@ -52,10 +52,10 @@ class RunLog:
 
     def __init__(
         self,
-        config: ExperimentConfig,
+        config: RunConfig,
         *,
         criterion: Criterion,
-        flops: FlopCounter,
+        flops: FlopCounter | None,
         reporter: LocalReporter,
         print_line: Callable[[str], None],
     ) -> None:
@@ -280,7 +280,7 @@ def progress_line(
 
 
 def means_to_metrics(
-    means: Mapping[str, float], *, split: Split, config: ExperimentConfig, criterion: Criterion
+    means: Mapping[str, float], *, split: Split, config: RunConfig, criterion: Criterion
 ) -> dict[str, float]:
     """Name mean values, e.g. ``train_text_loss`` and ``coord_diag/w1``, and add what sums them up.
 
@@ -309,11 +309,13 @@ def means_to_metrics(
 
 
 def train_metrics(
-    log: StepLog, *, config: ExperimentConfig, criterion: Criterion, flops: FlopCounter
+    log: StepLog, *, config: RunConfig, criterion: Criterion, flops: FlopCounter | None
 ) -> dict[str, float]:
     """Return the metrics of a logging step."""
     metrics = means_to_metrics(log.means, split="train", config=config, criterion=criterion)
     metrics["coord_diag/coord_tokens"] = log.sums["num_coord_tokens"]
+    if flops is not None:
+        metrics["throughput/mfu"] = flops.utilisation(log.sums, seconds=log.seconds)
     return metrics | {
         "learning_rate": log.learning_rate,
         "grad_norm": log.grad_norm,
@@ -323,5 +325,4 @@ def train_metrics(
         "throughput/images_per_second": log.per_second("num_images"),
         "throughput/tokens_per_second": log.per_second("num_sequence_tokens"),
         "throughput/data_wait_fraction": log.per_second("data_wait_seconds"),
-        "throughput/mfu": flops.utilisation(log.sums, seconds=log.seconds),
     }

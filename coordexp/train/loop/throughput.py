@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from transformers import Qwen3VLConfig
+from transformers import PreTrainedConfig
 
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.data.batch import Batch
 from coordexp.model.checkpoint.stored_model import Dimensions
+from coordexp.model.families import family_of
 
 # Dense peak in operations a second, from the vendor's data sheets: (bfloat16, float32 without TF32).
 _PEAKS = {
@@ -77,7 +78,7 @@ def flop_units(batch: Batch) -> dict[str, Tensor]:
     }
 
 
-def count_flops(model: nn.Module, config: Qwen3VLConfig) -> FlopCounter:
+def count_flops(model: nn.Module, config: PreTrainedConfig) -> FlopCounter:
     """Return what a step of this model asks for, with what trains in it now.
 
     A matrix takes a multiplication and an addition a number and token: forward, backward for the activations, and once
@@ -123,14 +124,16 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     return _timed_peak(device, dtype, torch.get_num_threads())
 
 
-def flop_counter(model: nn.Module, *, half_precision: bool, num_devices: int) -> FlopCounter:
-    """Return how the utilisation of a run is reckoned; call it before weights are shared out over ranks.
+def flop_counter(model: nn.Module, *, half_precision: bool, num_devices: int) -> FlopCounter | None:
+    """Return how the utilisation of a run is reckoned; None for a family whose operations we do not count.
 
-    The model need not be on its GPU yet; ``half_precision`` means products in bfloat16 under autocast.
+    Call it before weights are shared out over ranks. The model need not be on its GPU yet; ``half_precision`` means
+    products in bfloat16 under autocast.
     """
     weight = next(model.parameters())
-    config = model.config
-    assert isinstance(config, Qwen3VLConfig)
+    config = inner_model(model).config
+    if not family_of(config.model_type, where="the model").is_sized:
+        return None
     # The trainer moves the model to the GPU later, and always where there is one.
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else weight.device
     peak = peak_flops(device, torch.bfloat16 if half_precision else weight.dtype)

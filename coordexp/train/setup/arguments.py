@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import TrainingArguments
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.errors import TrainingError
 from coordexp.runs import ranks
 from coordexp.train.setup.strategy import ZERO_STAGES, deepspeed_settings
@@ -16,7 +16,7 @@ from coordexp.train.setup.zero import prepare_deepspeed, set_deepspeed_device
 _BATCHES_AHEAD = 4  # of each loader worker: some uint8 MB each, and slack for a few slow images
 
 
-def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> TrainingArguments:
+def training_arguments(config: RunConfig, *, output_dir: Path) -> TrainingArguments:
     """Map the ``training`` section; saving and logging steps are driven by our callback.
 
     Under DeepSpeed the model does bfloat16 itself (``zero.autocast_forward``), so that what trains stays float32.
@@ -88,7 +88,7 @@ def choose_algorithms(*, deterministic: bool) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def check_setup(config: ExperimentConfig, engine: nn.Module, *, trainer_world_size: int) -> None:
+def check_setup(config: RunConfig, engine: nn.Module, *, trainer_world_size: int) -> None:
     """Check what the libraries made of the request: some fall back to one process, or to DDP, and say nothing.
 
     Raises:

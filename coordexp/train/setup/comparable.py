@@ -16,7 +16,7 @@ from torch.backends import cuda, cudnn, mkldnn
 
 from coordexp.config.identity.differences import WORKER, find_differences
 from coordexp.config.identity.fingerprint import Fingerprint, installed_packages, package_versions, read_fingerprint
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.errors import ComparisonError, CoordExpError
 from coordexp.files import JsonValue, write_text
@@ -33,7 +33,7 @@ _VARIABLES = (
 )  # fmt: skip
 
 
-def confirm_comparable(config: ExperimentConfig, parts: Components, accelerator: Accelerator) -> None:
+def confirm_comparable(config: RunConfig, parts: Components, accelerator: Accelerator) -> None:
     """Compare what this worker computes with to the experiment's other runs, and add it to ``fingerprint.json``.
 
     Every rank calls it, after its process was set up and before it trains. A run that was started by itself, without
@@ -107,7 +107,7 @@ def _machine() -> dict[str, str]:
     return found | {"installed_packages": installed_packages()}
 
 
-def _confirm(config: ExperimentConfig, readings: list[dict[str, JsonValue]]) -> None:
+def _confirm(config: RunConfig, readings: list[dict[str, JsonValue]]) -> None:
     folder = RunFolder.of(config)
     stored = read_fingerprint(folder.fingerprint)
     current = replace(stored, worker=readings[0], machine=_machine())
@@ -125,7 +125,7 @@ def _confirm(config: ExperimentConfig, readings: list[dict[str, JsonValue]]) -> 
         raise
 
 
-def _others(config: ExperimentConfig, stored: Fingerprint) -> dict[str, Fingerprint]:
+def _others(config: RunConfig, stored: Fingerprint) -> dict[str, Fingerprint]:
     """Return the fingerprints that workers have completed: of the other runs, and of this one before it went on.
 
     A run that ended before its first step has no numbers to stand beside. One that is running may have got no further
@@ -141,7 +141,7 @@ def _others(config: ExperimentConfig, stored: Fingerprint) -> dict[str, Fingerpr
     return {name: item for name, item in found.items() if item.worker}
 
 
-def _check(others: Mapping[str, Fingerprint], name: str, own: Fingerprint, config: ExperimentConfig) -> None:
+def _check(others: Mapping[str, Fingerprint], name: str, own: Fingerprint, config: RunConfig) -> None:
     """Compare what a worker found with what others have found; the rest was compared by the command."""
     found = [
         item

@@ -7,7 +7,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.data.sample import SplitData
@@ -37,7 +37,7 @@ class Components:
     forward_terms: TermForward
 
 
-def build_components(config: ExperimentConfig) -> Components:
+def build_components(config: RunConfig) -> Components:
     """Load the prepared base, add adapters, read the data; equal seeds give equal parts."""
     criterion = build_criterion(config)
     train, val = read_split(config, "train"), read_split(config, "val")
@@ -70,7 +70,7 @@ def build_components(config: ExperimentConfig) -> Components:
 
 
 def with_adapters(
-    config: ExperimentConfig, model: PreTrainedModel, *, offset_ids: Sequence[int]
+    config: RunConfig, model: PreTrainedModel, *, offset_ids: Sequence[int]
 ) -> PreTrainedModel | PeftModel:
     """Put on a model what the configuration trains: coord offsets, LoRA, DoRA or all weights.
 
@@ -100,7 +100,7 @@ def with_adapters(
     )
 
 
-def param_groups(config: ExperimentConfig, model: torch.nn.Module) -> list[ParamGroup]:
+def param_groups(config: RunConfig, model: torch.nn.Module) -> list[ParamGroup]:
     """Return the optimizer's groups.
 
     Raises:

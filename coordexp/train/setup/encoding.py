@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerBase
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.template_adapter import keeps_boxes
-from coordexp.coord_tokens.vocab import AnswerVocab, expand_tokenizer, text_vocab
+from coordexp.coord_tokens.vocab import CoordVocab, expand_tokenizer, text_vocab
 from coordexp.data.batch import Batch, EncodedSample, collate, padded_positions
 from coordexp.data.dataset import DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
@@ -25,9 +25,9 @@ from coordexp.runs.folder import ExperimentFolder
 class Encoding:
     """How samples become sequences and batches; equal for every group of an experiment."""
 
-    config: ExperimentConfig
+    config: RunConfig
     tokenizer: PreTrainedTokenizerBase
-    vocab: AnswerVocab
+    vocab: CoordVocab
     image_spec: ImageSpec
     prompt: Prompt
 
@@ -67,7 +67,7 @@ class Encoding:
         return replace(batch, position_ids=positions, attention_mask=None)
 
 
-def build_encoding(config: ExperimentConfig, processor: Processor | StoredProcessor) -> Encoding:
+def build_encoding(config: RunConfig, processor: Processor | StoredProcessor) -> Encoding:
     """Fix prompt, image size and vocabulary; coord tokens that the tokenizer lacks are added to it, in place.
 
     Raises:
@@ -84,7 +84,7 @@ def build_encoding(config: ExperimentConfig, processor: Processor | StoredProces
     return Encoding(config=config, tokenizer=processor.tokenizer, vocab=vocab, image_spec=spec, prompt=prompt)
 
 
-def train_order(config: ExperimentConfig, lengths: Sequence[int], *, multiple_of: int = 1) -> LengthBucketSampler:
+def train_order(config: RunConfig, lengths: Sequence[int], *, multiple_of: int = 1) -> LengthBucketSampler:
     """Return the order of training samples of these lengths; an epoch is filled up to a multiple of samples."""
     return LengthBucketSampler(
         lengths,
@@ -96,7 +96,7 @@ def train_order(config: ExperimentConfig, lengths: Sequence[int], *, multiple_of
     )
 
 
-def read_split(config: ExperimentConfig, split: Split) -> SplitData:
+def read_split(config: RunConfig, split: Split) -> SplitData:
     """Read a split, which under ``data.format: shapes`` is generated first.
 
     Raises:
@@ -106,13 +106,13 @@ def read_split(config: ExperimentConfig, split: Split) -> SplitData:
     return load_split(config.data, split, data_dir=folder, accept_prequantised=_accepts_bins(config))
 
 
-def check_split_of(config: ExperimentConfig, split: Split) -> Check[SplitData | None]:
+def check_split_of(config: RunConfig, split: Split) -> Check[SplitData | None]:
     """Check the files of a split by reading them; nothing is generated."""
     folder = ExperimentFolder.of(config).data
     return check_split(config.data, split, data_dir=folder, accept_prequantised=_accepts_bins(config))
 
 
-def _accepts_bins(config: ExperimentConfig) -> bool:
+def _accepts_bins(config: RunConfig) -> bool:
     """Return whether boxes that are bins already are taken: if the configuration expects them.
 
     A text arm writes bins as digits: one file of bins serves it and the arm of coord tokens that it is compared with.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.data.image_file import read_image
 from coordexp.data.sample import SplitData
 from coordexp.data.sources.source import SPLITS, source_of
@@ -39,7 +39,7 @@ class PreparedExperiment:
     files: dict[str, str]  # hash of each other file that the runs read, by its name: ``base/config.json``
 
 
-def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
+def prepare_experiment(config: RunConfig) -> PreparedExperiment:
     """Generate or check the data and write the expanded base; a second call only checks.
 
     Raises:
@@ -79,7 +79,7 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
     )
 
 
-def settings_hashes(config: ExperimentConfig) -> dict[str, str]:
+def settings_hashes(config: RunConfig) -> dict[str, str]:
     """Hash the settings of DeepSpeed that a run reads from a file, by the file's name."""
     settings = deepspeed_settings(config)
     if settings is None:
@@ -87,7 +87,7 @@ def settings_hashes(config: ExperimentConfig) -> dict[str, str]:
     return {f"deepspeed/{config.cluster.strategy}.json": sha256_of_text(json.dumps(settings, sort_keys=True))}
 
 
-def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) -> str:
+def token_stream_hash(config: RunConfig, prepared: PreparedExperiment) -> str:
     """Hash the ids of the first 100 global batches, in reading order; no image is decoded.
 
     Validation samples are encoded too: a description or a prompt that cannot be used shows before

@@ -5,7 +5,7 @@ Neither transformers nor peft is imported: every run's driver imports this, whic
 
 from pathlib import Path
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue, parse_json
 from coordexp.runs import ranks
@@ -14,7 +14,7 @@ from coordexp.shipped import find_experiment
 ZERO_STAGES = {"ddp": 0, "zero2": 2}
 
 
-def check_strategy(config: ExperimentConfig) -> None:
+def check_strategy(config: RunConfig) -> None:
     """Refuse, before anything starts, what the strategy could not do exactly.
 
     Raises:
@@ -35,13 +35,13 @@ def check_strategy(config: ExperimentConfig) -> None:
     deepspeed_settings(config)
 
 
-def samples_at_once(config: ExperimentConfig) -> int:
+def samples_at_once(config: RunConfig) -> int:
     """Return how many samples an epoch must be a multiple of."""
     workers = ranks.world_size()
     return 1 if workers == 1 else workers * config.training.per_device_batch_size
 
 
-def strategy_line(config: ExperimentConfig) -> str:
+def strategy_line(config: RunConfig) -> str:
     """Return e.g. ``zero2 on 2 workers, 16 images a step: 2 x 4 x 2 accumulated``."""
     workers, training = config.cluster.num_workers, config.training
     name = config.cluster.strategy if workers > 1 else "one process"
@@ -51,7 +51,7 @@ def strategy_line(config: ExperimentConfig) -> str:
     )
 
 
-def deepspeed_settings(config: ExperimentConfig) -> dict[str, JsonValue] | None:
+def deepspeed_settings(config: RunConfig) -> dict[str, JsonValue] | None:
     """Return what ``experiments/deepspeed/STRATEGY.json`` says; None for ddp.
 
     Raises:
@@ -72,7 +72,7 @@ def deepspeed_settings(config: ExperimentConfig) -> dict[str, JsonValue] | None:
             raise ConfigError(f"{path}: expected zero_optimization.stage {ZERO_STAGES[strategy]} for {strategy}")
 
 
-def switch_notes(config: ExperimentConfig) -> list[str]:
+def switch_notes(config: RunConfig) -> list[str]:
     """Return remarks on what keys mean here, or leave without effect, for the start of a run and a dry run."""
     notes: list[str] = []
     if config.data.is_jsonl(config.data.val_annotations):
