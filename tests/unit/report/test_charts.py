@@ -1,0 +1,114 @@
+"""What the charts of a study show is what their titles say, in the study's numbers."""
+
+import dataclasses
+from pathlib import Path
+
+from coordexp.report.charts import (
+    ap_charts,
+    box_charts,
+    breakdown_charts,
+    edge_charts,
+    forest_charts,
+    group_charts,
+    loss_charts,
+    number,
+    write_plots,
+)
+from coordexp.report.figures import LOOKS, Chart
+from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
+from coordexp.report.study.study import Study
+from coordexp.statistics.results import Estimate
+from tests.unit.report.test_figures import parsed, place, tooltips, words
+
+
+def tips_of(chart: Chart) -> set[str]:
+    return set(tooltips(parsed(chart)))
+
+
+def test_the_curves_are_the_studys(paired: Study) -> None:
+    assert paired.convergence is not None
+    steps, images, tokens = map(tips_of, ap_charts(paired))
+    for group, points in paired.convergence.curves.items():
+        assert {f"{group}: {number(point.metric.value)} at {point.step}" for point in points} <= steps
+        # 4 images and 90 tokens a step, 60 steps.
+        assert f"{group}: {number(points[-1].metric.value)} at 240" in images
+        assert f"{group}: {number(points[-1].metric.value)} at 5400" in tokens
+    finals = [run.metrics["constrained/argmax/AP"] for run in paired.data.runs if run.group == "A"]
+    assert f"A, all images: {number(sum(finals) / len(finals))} at 60" in steps
+
+
+def test_a_loss_has_a_line_of_training_and_marks_of_validation(bare: Study) -> None:
+    chart = next(chart for chart in loss_charts(bare) if chart.title == "Text cross-entropy")
+    runs = [run for run in bare.data.runs if run.group == "A"]
+    at_50 = [point.value for run in runs for point in run.curves["eval_text_loss"] if point.step == 50]
+    assert {"A", f"A, validation: {number(sum(at_50) / 2)} at 50"} <= tips_of(chart)
+
+
+def test_the_forest_has_the_sign_of_its_label(paired: Study) -> None:
+    assert paired.comparison is not None
+    pair = dataclasses.replace(paired.comparison.pairs[0], difference=Estimate(-0.25, -0.375, -0.125))
+    other = dataclasses.replace(paired.comparison.pairs[1], difference=Estimate(0.125, -0.5, 0.25))
+    study = dataclasses.replace(paired, comparison=dataclasses.replace(paired.comparison, pairs=(pair, other)))
+    (forest,) = forest_charts(study)
+    root = parsed(forest)
+    lower = f"{pair.a} \u2212 {pair.b}: \u22120.25 [\u22120.375, \u22120.125]"
+    upper = f"{other.a} \u2212 {other.b}: 0.125 [\u22120.5, 0.25]"
+    assert {lower, upper} <= set(tooltips(root))
+    assert place(root, lower)[0] < place(root, upper)[0]  # left: the second group is better
+
+
+def test_of_many_pairs_the_first_figure_has_those_of_the_best_group(paired: Study) -> None:
+    assert paired.comparison is not None
+    pair = paired.comparison.pairs[0]
+    names = "ABCDE"
+    value = {name: Estimate(0.5 - 0.1 * at) for at, name in enumerate(names)}
+    pairs = tuple(dataclasses.replace(pair, a=a, b=b) for at, a in enumerate(names) for b in names[at + 1 :])
+    study = dataclasses.replace(paired, comparison=dataclasses.replace(paired.comparison, value=value, pairs=pairs))
+    (chart,) = forest_charts(study, num_pairs=6)
+    assert {word for word in words(parsed(chart)) if word.startswith(tuple(names))} == {
+        f"A \u2212 {name}" for name in "BCDE"
+    }
+    assert "other 6 pairs" in chart.note
+
+
+def test_groups_stand_by_their_ap(paired: Study) -> None:
+    assert paired.comparison is not None
+    (chart,) = group_charts(paired)
+    by_ap = sorted(paired.comparison.groups, key=lambda group: -paired.comparison.value[group].value)
+    assert [word for word in words(parsed(chart)) if word in by_ap] == by_ap
+    assert "mean of 2 seeds" in chart.title
+    assert group_charts(dataclasses.replace(paired, comparison=None)) == []
+
+
+def test_distributions_of_an_edge_mark_the_truth() -> None:
+    curves = {"A": BinProbabilities((500,), (1.0,), 500.0), "B": BinProbabilities((300, 301), (0.5, 0.5), 300.5)}
+    first, second = edge_charts(EdgeDistributions(1, "dog", "x1", 500, curves), {"A": LOOKS[0], "B": LOOKS[1]})
+    assert (first.title, second.title) == ("A", "B")
+    assert first.note == "mean 500, mode 500, true 500"
+    assert "true bin 500" in tips_of(first)
+
+
+def test_boxes_are_shown_by_group_with_their_numbers(paired: Study) -> None:
+    titles = [chart.title for chart in box_charts(paired)]
+    assert titles[:2] == ["IoU of matched pairs", "Calibration"]
+    assert [title for title in titles if title.endswith("true and predicted coordinates")] == [
+        f"{group}: true and predicted coordinates" for group in paired.data.groups
+    ]
+    by_category = breakdown_charts(paired)[-1]
+    assert by_category.title == "AP by category"
+    value = paired.breakdowns["C"].by_category["red circle"]
+    assert value is not None
+    assert f"C: {number(value)}" in tips_of(by_category)
+
+
+def test_charts_for_papers_are_written_where_there_is_data(paired: Study, bare: Study, tmp_path: Path) -> None:
+    kinds = ("losses", "ap", "groups", "differences", "iou", "calibration")
+    names = [path.name for path in write_plots(paired, tmp_path)]
+    assert names == [f"{kind}.{form}" for kind in kinds for form in ("png", "svg")]
+    (tmp_path / "bare").mkdir()
+    found = write_plots(bare, tmp_path / "bare")
+    assert [path.name for path in found] == ["losses.png", "losses.svg", "ap.png", "ap.svg"]
+    nothing = Study(ExperimentData(name="tiny", uri="", runs=(RunData("r", "A", 0, "waiting"),)))
+    (tmp_path / "nothing").mkdir()
+    assert "nothing to draw yet" in write_plots(nothing, tmp_path / "nothing")[1].read_text()

@@ -1,0 +1,146 @@
+"""What a reader sees of a chart: its words, its tooltips and where its marks lie."""
+
+import itertools
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from coordexp.report.charts import Line, Point, Row, line_chart, number, row_chart
+from coordexp.report.figures import LOOKS, PALETTE, Chart, chart_svg, write_charts
+from coordexp.statistics.results import Estimate
+from tests.unit.report.report_support import SPITEFUL
+
+
+def parsed(chart: Chart, label: str = "chart") -> ElementTree.Element:
+    root = ElementTree.fromstring(chart_svg(chart, label=label))
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    return root
+
+
+def words(root: ElementTree.Element) -> list[str]:
+    return [str(element.text) for element in root.iter("text")]
+
+
+def tooltips(root: ElementTree.Element) -> list[str]:
+    return [str(element.text) for element in root.iter("title")]
+
+
+def place(root: ElementTree.Element, tip: str) -> tuple[float, float]:
+    """Return where the mark with a tooltip lies, in pixels from the upper left."""
+    (mark,) = [use for use in root.iter("use") if tip in tooltips(use)]
+    return float(mark.attrib["x"]), float(mark.attrib["y"])
+
+
+def lines(*found: Line, x: str = "x", y: str = "y") -> Chart:
+    return line_chart("t", found, x=x, y=y)
+
+
+def line(label: str, group: int, *points: tuple[float, float], marked: bool = False) -> Line:
+    return Line(label, LOOKS[group], [Point(*xy) for xy in points], marked)
+
+
+def test_a_point_lies_where_its_values_say_and_tells_them() -> None:
+    root = parsed(lines(line("A", 0, (0.0, 0.0), (0.5, 1.0), (1.0, 1.0), marked=True)))
+    assert tooltips(root) == ["A: 0 at 0", "A: 1 at 0.5", "A: 1 at 1"]
+    (x0, y0), (x1, y1), (x2, y2) = (place(root, tip) for tip in tooltips(root))
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02)
+    assert y0 > y1 == y2  # upwards is more
+
+
+def test_an_interval_reaches_from_low_to_high() -> None:
+    found = {"A": Estimate(0.5, 0.25, 0.75), "left": Estimate(0.25), "right": Estimate(0.75), "nothing": None}
+    marks = [(name, LOOKS[at], value) for at, (name, value) in enumerate(found.items())]
+    root = parsed(row_chart("t", [Row("r", "so much", marks)], x="x"))
+    assert tooltips(root) == ["A: 0.5 [0.25, 0.75]", "left: 0.25", "right: 0.75"]
+    assert {"r", "so much", "x"} <= set(words(root))
+    places = [float(use.attrib["x"]) for use in root.iter("use")]
+    for tip in ("left: 0.25", "right: 0.75"):
+        assert places.count(place(root, tip)[0]) >= 2  # a mark and an end of the interval
+
+
+def test_names_are_text_and_never_markup_or_mathematics() -> None:
+    name = f"{SPITEFUL} & \"B\" $x_1$ 'c'"
+    rows = [Row(name, name, [(name, LOOKS[3], Estimate(0.5, 0.4, 0.6))])]
+    for chart in (lines(line(name, 2, (0.0, 1.0)), x=name, y=name), row_chart(name, rows, x="x", zero=True)):
+        assert "<script" not in chart_svg(chart, label=name)
+        root = parsed(chart, name)
+        assert (root.get("role"), root.get("aria-label")) == ("img", name)
+        assert name in words(root)
+        assert any(tip.startswith(name) for tip in tooltips(root))
+
+
+def test_a_control_character_does_not_end_a_chart(tmp_path: Path) -> None:
+    name = "a\x1b]0;x\x07b"
+    chart = row_chart(name, [Row(name, name, [(name, LOOKS[3], Estimate(0.5))])], x="x")
+    _, svg = write_charts([chart], tmp_path / "plot", title=name, looks={name: LOOKS[0]})
+    for text in (chart_svg(chart, label="label"), svg.read_text(encoding="utf-8")):
+        assert "a\ufffd]0;x\ufffdb" in text
+
+
+def test_nothing_to_draw_says_so() -> None:
+    for chart in (lines(), row_chart("t", [Row("r", "", [("A", LOOKS[0], None)])], x="x")):
+        assert words(parsed(chart)) == ["nothing to draw yet"]
+
+
+# How a colour looks without one kind of cone, in linear RGB (Machado et al. 2009, severity 1).
+VISIONS = {
+    "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
+}
+XYZ = ((0.4124564, 0.3575761, 0.180437), (0.2126729, 0.7151522, 0.072175), (0.0193339, 0.119192, 0.9503041))
+
+
+def lab(color: str, vision: str) -> np.ndarray:
+    """CIELAB of a colour as someone sees it."""
+    rgb = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    xyz = np.array(XYZ) @ np.clip(np.array(VISIONS[vision]) @ linear, 0, 1) / (0.95047, 1, 1.08883)
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_twelve_groups_are_told_apart_with_any_colour_vision(vision: str) -> None:
+    """By colour, or where two come near each other (2 is just seen) by dashes and by marker."""
+    assert len({look.color for look in LOOKS}) == len({look.line for look in LOOKS}) == 12
+    for one, other in itertools.combinations(LOOKS, 2):
+        distance = float(np.linalg.norm(lab(one.color, vision) - lab(other.color, vision)))
+        assert distance > 8 or one.marker != other.marker, (one, other)
+
+
+def test_numbers_have_a_true_minus() -> None:
+    assert [number(value) for value in (-0.5, 0.25, 200_000.0)] == ["\u22120.5", "0.25", "200\u2009000"]
+
+
+def test_colours_are_the_pages_own_and_ids_the_charts_own() -> None:
+    chart = lines(line("A", 0, (0.0, 0.0), (1.0, 1.0), marked=True), line("B", 1, (0.0, 1.0)))
+    one, two = chart_svg(chart, label="one"), chart_svg(chart, label="two")
+    assert {"var(--c0)", "var(--c1)", "var(--soft)"} <= set(re.findall(r"var\(--\w+\)", one))
+    assert not any(color in one for color in PALETTE.values())
+    assert one == chart_svg(chart, label="one")
+    ids = [set(re.findall(r' id="([^"]+)"', svg)) for svg in (one, two)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    assert set(re.findall(r'(?:href="|url\()#([^")]+)', one)) <= ids[0]
+    assert "<style" not in one
+
+
+def test_files_have_titles_and_a_legend_and_repeat(tmp_path: Path) -> None:
+    made: list[list[bytes]] = []
+    for name in ("a", "b"):
+        charts = [lines(line("A", 0, (0.0, 0.0), (1.0, 1.0))), lines()]
+        (tmp_path / name).mkdir()
+        looks = {"A": LOOKS[0], "B": LOOKS[1]}
+        paths = write_charts(charts, tmp_path / name / "plot", title="of $x$", looks=looks)
+        assert [path.name for path in paths] == ["plot.png", "plot.svg"]
+        made.append([path.read_bytes() for path in paths])
+    assert made[0] == made[1]
+    found = [element.text for element in ElementTree.fromstring(made[0][1]).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"of $x$", "t", "A", "B", "nothing to draw yet"} <= set(found)
+    assert "#0072b2" in made[0][1].decode()  # a file has no page to take colours from
