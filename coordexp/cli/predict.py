@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.evaluate.predict import checkpoint_of, predict_with, predictions_json, turned
     from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.files import write_text
-    from coordexp.report.charts.prediction import draw_prediction
+    from coordexp.report.prediction import draw_prediction
 
     check_output(options.output)
     model, adapter = checkpoint_of(options.model)

@@ -20,7 +20,7 @@ from PIL import Image
 
 from coordexp.config import load_config, to_yaml
 from coordexp.config.identity.fingerprint import fingerprint
-from coordexp.config.keys import identity, shared_identity
+from coordexp.config.keys import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.box_evaluation import BoxEvaluation
@@ -36,7 +36,7 @@ from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
 from coordexp.tracking.payload import last_values
-from coordexp.tracking.publish import tracking_uri
+from coordexp.tracking.publish import shared_identity, tracking_uri
 from coordexp.tracking.store import READING, RUN_DIR
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -227,7 +227,7 @@ def make_experiment(
         finals = list(pool.map(write_run, *arguments))
     uri = tracking_uri(config)
     tracker = open_tracker(uri, experiment=NAME, artifact_root=folder / "mlartifacts")
-    parent = tracker.start_parent(NAME, shared_identity(config, besides=config.ablation.factor), {})
+    parent = tracker.start_parent(NAME, shared_identity(config), {})
     for number, (plan, final) in enumerate(zip(plans, finals, strict=True)):
         log_run(tracker, parent, plan, final, number)
     tracker.finish(parent, "FINISHED")

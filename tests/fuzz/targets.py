@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from coordexp.config import group_config, load_config
+from coordexp.config import load_config
 from coordexp.config.keys import known_keys
 from coordexp.coord_tokens.codec import int_to_token
 from coordexp.coord_tokens.grammar.parse import parse_generated
@@ -108,7 +108,7 @@ def _damage_override(folder: Path, rng: random.Random) -> None:
 def _read_override(folder: Path) -> None:
     override = (folder / "override").read_text(encoding="utf-8")
     config = load_config(REPOSITORY / "experiments" / "tiny.yaml", [override])
-    group_config(config, next(iter(config.ablation.groups), config.experiment.group), config.ablation.seeds[0])
+    config.run(next(iter(config.ablation.groups), config.experiment.group), config.ablation.seeds[0])
 
 
 def _read_yaml(folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
@@ -25,8 +25,7 @@ from coordexp.metrics import BOX_KINDS, Decoding, MetricName
 from coordexp.runs import ranks
 from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
 from coordexp.train.forward import count_units
-from coordexp.train.loop.averages import RunningAverages
-from coordexp.train.loop.diagnostics import NAMES, coord_diagnostics
+from coordexp.train.loop.measures import NAMES, RunningAverages, coord_diagnostics
 from coordexp.train.setup.components import Components
 
 
@@ -34,7 +33,7 @@ class Evaluator:
     """Evaluates the model of a run as it is now."""
 
     def __init__(
-        self, config: ExperimentConfig, parts: Components, *, on_answers: Callable[[int, int], None] | None = None
+        self, config: RunConfig, parts: Components, *, on_answers: Callable[[int, int], None] | None = None
     ) -> None:
         """Called with a run's parts; ``on_answers`` hears of answers written and to write, by this rank."""
         self._config = config
