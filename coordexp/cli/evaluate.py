@@ -11,6 +11,9 @@ pass, for scores, expected boxes and everything else. The file answers.jsonl of 
 With --num-workers the images are shared out over workers on Ray, each with its own copy of the model. The files are the
 same, whatever the number of workers.
 
+--answer gemini_2_5, paligemma, florence_2 and others read what another model wrote, from --generations alone, and write
+detections.json, which compare and report --with take as a row (pip install "coordexp[vlm]").
+
 --answer qwen-json asks an untouched Qwen3-VL in its own words, without training: the vendor's detection prompt with the
 categories of the annotation file, answered by JSON with coordinates in thousandths. The files and tables are the same;
 decoding is free, and a box has one reading, so that argmax and expected are equal.
@@ -26,10 +29,14 @@ from coordexp.cli.console import output_console, progress_bar, show
 from coordexp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coordexp.evaluate.job import EvaluationJob
+    from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.metrics import Decoding
 
 HELP = "COCO AP of a checkpoint"
+VLM_ANSWERS = (
+    "gemini_2_0", "gemini_2_5", "gemini_3_5", "paligemma", "florence_2", "deepseek_vl_2", "qwen_3_vl", "moondream",
+)  # fmt: skip
+"""What supervision calls the forms of answers that need the size of the picture alone."""
 _PIPE_WIDTH = 160  # of the table of box metrics
 _COORD_TOKENS = 512
 _JSON_TOKENS = 2048  # an object takes about 30 tokens, where it takes 8 in coord tokens
@@ -50,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-images", type=positive, help="only so many, spread over the number of objects, always the same")
     form = "the form of an answer: coord tokens, digits of plain text, or the JSON of an untouched Qwen3-VL "
     form += "(default: coord tokens where the tokenizer has them, else text)"
-    add("--answer", choices=("coord", "text", "qwen-json"), help=form)
+    form += "; or that of another model, read from --generations"
+    add("--answer", choices=("coord", "text", "qwen-json", *VLM_ANSWERS), metavar="FORM", help=form)
     made = 'answers made elsewhere, read in one pass each instead of generated: JSONL of {"image_id": 7, "text": ...}, '
     made += 'or of "token_ids"; "finish_reason": "length" marks one that was cut'
     add("--generations", type=Path, help=made)
@@ -73,29 +81,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Evaluate here or on Ray, write the files and print the tables."""
     from coordexp.cli.views import print_metrics
-    from coordexp.evaluate.job import check_output, default_output, open_decoder, open_evaluation, unlike_training
+    from coordexp.evaluate.checkpoint import check_output, default_output, open_data, open_evaluation, unlike_training
+    from coordexp.evaluate.results import unknown_sentence
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
 
     if options.num_workers is None and (options.cpus_per_worker, options.gpus_per_worker) != (None, None):
         raise ConfigError("--cpus-per-worker and --gpus-per-worker have no effect without --num-workers")
-    console, job = output_console(pipe_width=_PIPE_WIDTH), _job(options)
-    output = (options.output or default_output(job)).resolve()
-    check_output(output)
-    folder, is_json = EvaluationFolder(output), job.spec.answer == "qwen-json"
-    for sentence in unlike_training(
-        job.model, job.adapter, prompt=job.prompt, max_pixels=job.max_pixels, is_json=is_json
-    ):
+    if options.answer in VLM_ANSWERS:
+        _read_texts(options)
+        return
+    console, settings = output_console(pipe_width=_PIPE_WIDTH), _settings(options)
+    folder = EvaluationFolder((options.output or default_output(settings)).resolve())
+    check_output(folder.path)
+    for sentence in unlike_training(settings):
         show(console, f"warning: {sentence}")
     if options.num_workers is None:
-        evaluation = open_evaluation(job)
-        decoder = open_decoder(job, evaluation)
-        with progress_bar("evaluating", len(evaluation.samples) * len(job.spec.decoding)) as advance:
-            metrics = evaluation.run(
-                lambda way: [decoder.decode(way, decoder.queues, on_images=advance)],
-                folder,
-                hardware=f"1 x {decoder.hardware}",
-            )
+        data = open_data(settings)
+        evaluation = open_evaluation(settings, data)
+        with progress_bar("evaluating", len(data.samples) * len(settings.decoding)) as advance:
+            metrics = evaluation.run(folder, on_images=advance)
     else:
         from coordexp.cluster.session import ray_session
 
@@ -103,58 +108,84 @@ def run(options: argparse.Namespace) -> None:
         with ray_session(threads=cpus, debug=options.debug) as ready:
             from coordexp.cluster.evaluate import Workers, evaluate_on_ray
 
-            evaluation = open_evaluation(job)
+            data = open_data(settings)
             ready.result()
             workers = Workers(options.num_workers, cpus=cpus, gpus=options.gpus_per_worker or 0.0)
-            with progress_bar("evaluating", len(evaluation.samples) * len(job.spec.decoding)) as advance:
-                metrics = evaluate_on_ray(job, evaluation, workers, output=output, on_images=advance)
+            with progress_bar("evaluating", len(data.samples) * len(settings.decoding)) as advance:
+                metrics = evaluate_on_ray(settings, data, workers, output=folder, on_images=advance)
     write_json(folder.metrics, metrics, indent=1)
-    print_metrics(metrics, job.spec.decoding, num_images=len(evaluation.samples), console=console)
-    if is_json:
-        from coordexp.evaluate.generate.json_record import seem_in_pixels
-        from coordexp.evaluate.objects import read_objects
+    print_metrics(metrics, settings.decoding, num_images=len(data.samples), console=console)
+    for way in settings.decoding:
+        if sentence := unknown_sentence(folder.decoding(way), way, metrics):
+            show(console, sentence)
+    if settings.answer == "qwen-json":
+        from coordexp.evaluate.answers import read_objects, seem_in_pixels
 
-        sizes_px = {sample.image_id: (sample.width, sample.height) for sample in evaluation.samples}
+        sizes_px = {sample.image_id: (sample.width, sample.height) for sample in data.samples}
         if seem_in_pixels(read_objects(folder.decoding("free").objects), sizes_px):
             show(console, _IN_PIXELS)
-    show(console, f"written to {output}")
+    show(console, f"written to {folder.path}")
 
 
-def _job(options: argparse.Namespace) -> "EvaluationJob":
-    from coordexp.evaluate.evaluation import EvaluationSpec
-    from coordexp.evaluate.job import EvaluationJob, read_aliases
+def _read_texts(options: argparse.Namespace) -> None:
+    """Measure what another model wrote, and write its detections."""
+    from coordexp.cli.views import print_metrics
+    from coordexp.detection.box_evaluation import BoxEvaluation
+    from coordexp.detection.ground_truth import read_ground_truth
+    from coordexp.detection.metrics import measure
+    from coordexp.evaluate.vlm_answers import read_vlm_answers, write_vlm_detections
 
-    is_json = options.answer == "qwen-json"
-    free_only = is_json or options.generations is not None
-    decoding: list[Decoding] = options.decoding or (["free"] if free_only else ["constrained", "free"])
-    return EvaluationJob(
-        model=options.model or _base_of(options.adapter),
-        adapter=options.adapter,
-        annotations=options.annotations,
-        images=options.images,
-        spec=EvaluationSpec(
-            batch_size=options.batch_size,
-            max_new_tokens=options.max_new_tokens or (_JSON_TOKENS if is_json else _COORD_TOKENS),
-            decoding=tuple(dict.fromkeys(decoding)),
-            score=options.score,
-            aliases=read_aliases(options.aliases) if options.aliases else {},
-            answer=options.answer,
-            reads_answers=options.generations is not None,
-        ),
-        prompt=options.prompt,
-        max_pixels=options.max_pixels,
-        generations=options.generations,
-        num_images=options.num_images,
-        num_threads=options.threads,
+    if options.generations is None:
+        raise ConfigError(f"--answer {options.answer} reads texts of that model; expected --generations FILE.jsonl")
+    console, truth = output_console(pipe_width=_PIPE_WIDTH), read_ground_truth(options.annotations)
+    aliases = _aliases(options.aliases)
+    found = read_vlm_answers(options.answer, options.generations, truth, options.images, aliases=aliases)
+    metrics = {
+        f"free/expected/{name}": value for name, value in measure(BoxEvaluation(truth, found.detections)).items()
+    }
+    print_metrics(metrics, ("free",), num_images=found.num_answers, console=console)
+    show(console, found.sentence)
+    output: Path = options.output or options.generations.parent / f"{options.answer}-{options.generations.stem}"
+    path = write_vlm_detections(found, output)
+    show(console, f"written to {path}; as a row: coordexp compare --annotations ... {options.answer}={path}")
+
+
+def _aliases(path: Path | None) -> dict[str, str]:
+    from coordexp.files import read_model
+
+    return (
+        {}
+        if path is None
+        else read_model(dict[str, str], path, what='an object such as {"crimson disc": "red circle"}')
     )
 
 
-def _base_of(adapter: Path | None) -> str:
+def _settings(options: argparse.Namespace) -> "EvaluationSettings":
+    from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.model.checkpoint.adapter import named_base
 
-    if adapter is None:
+    if options.model is None and options.adapter is None:
         raise ConfigError("expected --model, a checkpoint, or --adapter, which names its own; got neither")
-    return named_base(adapter)
+    is_json = options.answer == "qwen-json"
+    free_only = is_json or options.generations is not None
+    decoding: list[Decoding] = options.decoding or (["free"] if free_only else ["constrained", "free"])
+    return EvaluationSettings(
+        batch_size=options.batch_size,
+        max_new_tokens=options.max_new_tokens or (_JSON_TOKENS if is_json else _COORD_TOKENS),
+        decoding=tuple(dict.fromkeys(decoding)),
+        score=options.score,
+        aliases=_aliases(options.aliases),
+        model=options.model or named_base(options.adapter),
+        adapter=options.adapter,
+        annotations=options.annotations,
+        images=options.images,
+        num_images=options.num_images,
+        answer=options.answer,
+        generations=options.generations,
+        prompt=options.prompt,
+        max_pixels=options.max_pixels,
+        num_threads=options.threads,
+    )
 
 
 def _gpus(text: str) -> float:

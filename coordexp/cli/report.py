@@ -78,8 +78,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
-    from coordexp.detection.detections import read_results
     from coordexp.detection.ground_truth import read_ground_truth
+    from coordexp.detection.result_files import read_results
     from coordexp.report.study.data import read_by
     from coordexp.report.study.foreign import annotations_for, with_files
     from coordexp.report.study.study import Settings
@@ -91,12 +91,14 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     data = _load(options)
     data = read_by(data, readings_of(options.reading, list(data.groups)))
     output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
-    files = {name: [read_results(path) for path in paths] for name, paths in named_files(options.files).items()}
-    frames = named_frames(options.frame, list(files))
-    if files:
+    named = named_files(options.files)
+    frames = named_frames(options.frame, list(named))
+    if named:
         annotations = annotations_for(data, output=output, runs_dir=options.runs_dir)
+        truth = read_ground_truth(annotations)
+        files = {name: [read_results(path, truth) for path in paths] for name, paths in named.items()}
         command = ["coordexp", "report", *options.experiment, *(w for text in options.files for w in ("--with", text))]
-        for warning in check_frames(files, read_ground_truth(annotations), frames, command):
+        for warning in check_frames(files, truth, frames, command):
             show(errors, warning)
         data = with_files(data, files, annotations, frames=frames, scratch=output / ".artifacts")
     settings = Settings(

@@ -67,6 +67,8 @@ def evaluate_detections(
         ResourceError: if pycocotools is not installed.
     """
     ground_truth = read_ground_truth(Path(annotations_json))
+    for remark in ground_truth.remarks:
+        warnings.warn(remark, stacklevel=2)
     detections = read_detections(Path(detections_json), ground_truth)
     if image_ids is not None:
         ground_truth, detections = ground_truth.on_images(image_ids), detections.on_images(image_ids)

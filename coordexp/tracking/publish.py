@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from coordexp.config.keys import identity, shared_identity
+from coordexp.config.keys import identity
 from coordexp.config.load import database_uri
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
+from coordexp.config.schema.fields import Key
+from coordexp.config.trees import within
 from coordexp.data.sources.source import source_of
 from coordexp.errors import CoordExpError, TrackingError
-from coordexp.files import kept_model, sha256_of_file, write_json
+from coordexp.files import JsonValue, kept_model, sha256_of_file, write_json
 from coordexp.metrics import headline
 from coordexp.runs.experiment import directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -71,15 +73,25 @@ def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:
     return is_over and read_recorded(plan.folder) == Recorded(without_secrets(tracker.uri), plan.key)
 
 
-def tracking_uri(config: ExperimentConfig) -> str:
+def tracking_uri(config: RunConfig) -> str:
     """Return where runs are recorded; by default a database in the runs' directory."""
     return config.tracking.uri or database_uri(config.experiment.runs_dir.absolute())
 
 
-def open_experiment_tracker(config: ExperimentConfig) -> Tracker:
+def open_experiment_tracker(config: RunConfig) -> Tracker:
     """Reach the tracking server or database now, before anything is trained; a TrackingError if it cannot be used."""
     root = config.experiment.runs_dir.absolute() / "mlartifacts"
     return open_tracker(tracking_uri(config), experiment=config.experiment.name, artifact_root=root)
+
+
+def shared_identity(run: RunConfig) -> dict[str, JsonValue]:
+    """Return what makes the experiment of a run the one it is: without names, the seed, the loss and the factor."""
+
+    def differs(key: Key) -> bool:
+        is_of_run = key.role == "name" or key.name == "experiment.seed" or not key.decides.isdisjoint(("loss", "terms"))
+        return is_of_run or within(key.name, run.ablation.factor)
+
+    return identity(run, leave_out=differs)
 
 
 @dataclass
@@ -99,14 +111,14 @@ class _Followed:
 class Recorder:
     """Records runs in MLflow. Once it has begun, an unreachable server delays records, but never stops a run."""
 
-    def __init__(self, tracker: Tracker, config: ExperimentConfig, *, parent_key: str) -> None:
+    def __init__(self, tracker: Tracker, config: RunConfig, *, parent_key: str) -> None:
         """Start or find the experiment's own run, the parent of all; ``config`` is of any of its runs."""
         self._tracker = tracker
         self._record = ExperimentFolder.of(config).record
         self._runs: dict[str, _Followed] = {}
         self._why_not_begun = ""
         self._ending, self._creating = threading.Lock(), threading.Lock()  # one thread at a time
-        self.parent_id = tracker.start_parent(parent_key, shared_identity(config, besides=config.ablation.factor), {})
+        self.parent_id = tracker.start_parent(parent_key, shared_identity(config), {})
         self._sync = RowSync(tracker, self._sources, also=self._end_waiting)
 
     def start_run(self, plan: RunPlan, fingerprint: str, *, tags: Mapping[str, str] | None = None) -> None:
@@ -306,7 +318,7 @@ def _written_at(status: Path) -> float | None:
     return status.stat().st_mtime if status.exists() else None
 
 
-def _annotations_hash(config: ExperimentConfig) -> str:
+def _annotations_hash(config: RunConfig) -> str:
     """Return how the SHA-256 of the annotations a run is evaluated on begins; "" where they are not here."""
     path = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth_file
     return sha256_of_file(path)[:32] if path.is_file() else ""

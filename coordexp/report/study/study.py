@@ -25,7 +25,6 @@ from coordexp.report.study.cache import StatisticsCache, content_key
 from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
 from coordexp.report.study.distributions import EdgeDistributions, group_curves
 from coordexp.report.study.fairness import Fairness, check_fairness
-from coordexp.report.study.foreign import most_are_equal
 from coordexp.report.study.gallery import GalleryImage, make_gallery
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
 from coordexp.statistics.resampling import enough_resamples
@@ -256,10 +255,11 @@ class _StudyMaker:
         images = {name: np.unique(found.image_ids) for name, found in files.items()}
         num, parts = len(truth.sizes_px), list[str]()
         for name, run in runs.items():
-            if run.foreign is None and most_are_equal(files[name].scores):
+            if run.foreign is None and files[name].is_tied:
                 yield (
-                    f"Most scores of {names[name]} are equal, so that its AP depends on the order in which its boxes "
-                    "are written: a small difference may be that."
+                    f"{files[name].num_tied} of {len(files[name])} boxes of {names[name]} have the score of another: "
+                    "its logged AP depends on the order in which they were written. The comparison takes them by their "
+                    "coordinates, so that no order makes a winner."
                 )
             others = [other for other in runs if runs[other].group != run.group]
             lacking = {other: len(np.setdiff1d(images[other], images[name])) for other in others}
@@ -349,6 +349,8 @@ class _StudyMaker:
             decoding, boxes = reads(name, run.reading)
             path, logged = files[name][run.group][run.seed], run.metrics.get(str(MetricName(decoding, "AP", boxes)))
             again = comparison.value_by_seed[run.group][run.seed].value
+            if read_detections(path, truth).is_tied:
+                continue  # the comparison has another order
             if logged is not None and self._artifacts.is_fetched(path):
                 # The comparison adds up in another order, and differs in the last digits.
                 again = BoxEvaluation(truth, read_detections(path, truth)).average_precision("AP")

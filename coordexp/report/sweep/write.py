@@ -10,7 +10,6 @@ import yaml
 from markupsafe import Markup
 from rich.console import Console
 
-from coordexp.config import group_names
 from coordexp.config.trees import Tree, with_value
 from coordexp.data.tuning_split import TuningSplit
 from coordexp.errors import ResourceError
@@ -175,7 +174,7 @@ def next_commands(sweep_trials: SweepTrials) -> list[str]:
     group = tuned_group(sweep_trials)
     source = sweep.config.experiment.runs_dir / sweep.settings.name / f"{group}.yaml"
     target = sweep.settings.experiment.parent / "groups" / f"{group}.yaml"
-    groups = ",".join(dict.fromkeys([*group_names(sweep.experiment), group]))
+    groups = ",".join(dict.fromkeys([*sweep.experiment.groups, group]))
     overrides = [text for text in sweep.overrides if not text.startswith("ablation.groups=")]
     config = _shown(sweep.settings.experiment)
     return [

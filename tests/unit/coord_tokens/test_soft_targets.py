@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets
 from tests.unit.coord_tokens.distribution_support import (
+    MANY,
     ROWS,
     SEEDS,
-    MANY,
     TOLERANCE,
     UNIT,
     direct_targets,
