@@ -11,10 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from coordexp.config.explain import nearest_of
 from coordexp.config.schema.fields import Seed
 from coordexp.config.schema.tracking import address_problem
-from coordexp.errors import TrackingError, show
+from coordexp.errors import TrackingError, nearest_of, show
 from coordexp.files import parse_model, read_model
 from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, State, read_by
 from coordexp.report.study.folders import read_folders, recorded_experiment

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.report.charts.drawing import INK, PALETTE, PAPER, SOFT
-from coordexp.report.charts.output import figure_style, inline_svg, new_figure, save_figure
+from coordexp.report.figures import INK, PALETTE, SOFT, figure_style, inline_svg, new_figure, save_figure
 from coordexp.sweep.results import TrialResult, Winner
 from coordexp.sweep.schema import Parameter
 
@@ -45,7 +44,6 @@ def write_response(
         panels[0].legend(fontsize=9)
         for axes in panels if not seen else ():
             axes.text(0.5, 0.5, "no AP yet", ha="center", va="center", transform=axes.transAxes, color=SOFT)
-        figure.patch.set_facecolor(PAPER)
         paths = save_figure(figure, output / "response")
         return paths, inline_svg(figure, label="AP against the searched weights; the same numbers are in the tables")
 

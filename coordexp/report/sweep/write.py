@@ -1,6 +1,5 @@
 """The report of a sweep: printed, written as files, stored in MLflow; and the chosen weights as a group file."""
 
-import importlib.metadata
 import os
 import shlex
 from collections.abc import Sequence
@@ -11,12 +10,11 @@ import yaml
 from markupsafe import Markup
 from rich.console import Console
 
-from coordexp.config import group_names
 from coordexp.config.trees import Tree, with_value
 from coordexp.data.tuning_split import TuningSplit
 from coordexp.errors import ResourceError
 from coordexp.files import write_text
-from coordexp.report.page.page import page_template
+from coordexp.report.page.page import FOOTER, render
 from coordexp.report.sweep.response import short, write_response
 from coordexp.report.text.rich_tables import fitting_parts, rich_table
 from coordexp.report.text.tables import UNDEFINED, Table, TableRow
@@ -56,7 +54,7 @@ def report_sweep(sweep_trials: SweepTrials, split: TuningSplit, console: Console
         settings = sweep_trials.sweep.settings
         paths, svg = write_response(settings.name, settings.space, trials, ranked, output)
         page = make_page(sweep_trials, split, trials, ranked, chart=Markup(svg))  # text was escaped where it was drawn
-        write_text(output / "report.html", page_template("page.sweep.html.jinja").render(page=page))
+        write_text(output / "report.html", render("page.sweep.html.jinja", page))
         paths.append(output / "report.html")
         if page.group_file:
             paths.append(folder.path / f"{tuned_group(sweep_trials)}.yaml")
@@ -108,7 +106,7 @@ def make_page(
         group_file=group_file(sweep_trials, chosen, split) if chosen else "",
         commands=next_commands(sweep_trials) if chosen else (),
         chart=chart,
-        footer=f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file.",
+        footer=FOOTER,
     )
 
 
@@ -176,7 +174,7 @@ def next_commands(sweep_trials: SweepTrials) -> list[str]:
     group = tuned_group(sweep_trials)
     source = sweep.config.experiment.runs_dir / sweep.settings.name / f"{group}.yaml"
     target = sweep.settings.experiment.parent / "groups" / f"{group}.yaml"
-    groups = ",".join(dict.fromkeys([*group_names(sweep.experiment), group]))
+    groups = ",".join(dict.fromkeys([*sweep.experiment.groups, group]))
     overrides = [text for text in sweep.overrides if not text.startswith("ablation.groups=")]
     config = _shown(sweep.settings.experiment)
     return [

@@ -5,8 +5,7 @@ import functools
 import os
 from pathlib import Path
 
-from coordexp.config.explain import nearest_of
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, nearest_of
 from coordexp.metrics import BoxKind, headline, subset_headline
 from coordexp.report.study.data import State
 from coordexp.report.watch.rows import ENDED, RunRow, Snapshot, patience
