@@ -146,6 +146,7 @@ def _identity(spec: PrepareSpec, *, annotations_sha256: str) -> Manifest:
             "seed": spec.seed if spec.ordering == "random" else None,
             "max_objects": spec.max_objects,
             "check_images": spec.check_images,
+            **({} if spec.reading == Reading() else asdict(spec.reading)),
         },
         "codec": {
             "version": CODEC_VERSION,

@@ -70,7 +70,7 @@ def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path |
     if form == "shapes":
         return None if data_dir is None else ShapesSource(data_dir, split)
     made = None if data_dir is None else data_dir / ground_truth_name(split)
-    if params.get("data.path", "None") != "None":
+    if form == "auto":
         try:
             found = find_folder(Path(params["data.path"]))
         except DataError:  # on another machine
