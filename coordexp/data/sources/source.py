@@ -73,8 +73,8 @@ def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path |
     if form == "auto":
         try:
             found = find_folder(Path(params["data.path"]))
-        except DataError:  # on another machine
-            return None
+        except DataError:  # on another machine; the ground truth may be here
+            return CocoSource(made, made.parent / "images") if made is not None and made.is_file() else None
         fraction, seed = float(params["data.val_fraction"]), int(params["data.split_seed"])
         where = data_dir or found.where
         return found.source(split, data_dir=where, reading=Reading(), fraction=fraction, seed=seed)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sources.source import SPLITS, found_sentence, source_of
+from coordexp.data.sources.source import SPLITS, found_sentence, recorded_source, source_of
 from coordexp.data.splits import load_split
 from coordexp.errors import DataError
 
@@ -228,6 +228,12 @@ def test_what_nobody_split_is_split_by_picture_and_seed(tmp_path, fraction):
     assert parts(split_seed=1) != [train, val]
     other = Data.model_validate({"path": tmp_path, "val_fraction": fraction, "max_train_images": 1})
     source = source_of(other, "val", data_dir=tmp_path / "made")
+    recorded = {"format": "auto", "path": tmp_path, "val_fraction": fraction, "split_seed": 0}
+    params = {f"data.{key}": str(value) for key, value in recorded.items()}
+    known = recorded_source(params, "val", data_dir=tmp_path / "made")
+    assert known.ground_truth_file == source.ground_truth()
+    elsewhere = recorded_source({**params, "data.path": "/gone"}, "val", data_dir=tmp_path / "made")
+    assert elsewhere.ground_truth_file == source.ground_truth()
     assert {Path(one["file_name"]).name for one in json.loads(source.ground_truth().read_text())["images"]} == val
 
 
