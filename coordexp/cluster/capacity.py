@@ -5,7 +5,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from coordexp.config.schema import Cluster, ExperimentConfig
+from coordexp.config.schema import Cluster, RunConfig
 from coordexp.errors import ResourceError
 from coordexp.files import folder_for_sockets
 
@@ -84,7 +84,7 @@ def local_nodes(num_gpus: int) -> Nodes:
     return [{"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(num_gpus)}]
 
 
-def local_slots(config: ExperimentConfig) -> int:
+def local_slots(config: RunConfig) -> int:
     """Return how many runs fit on this machine's CPUs, or the user's limit where GPUs decide; at least 1."""
     cluster = config.cluster
     if cluster.executor == "inline":

@@ -116,4 +116,8 @@ def coord_mask(ids: Tensor, coord_ids: CoordIds) -> Tensor:
     Returns:
         bool tensor of the shape of ``ids``.
     """
-    return torch.isin(ids, torch.tensor(as_id_list(coord_ids), dtype=ids.dtype, device=ids.device))
+    id_list = as_id_list(coord_ids)
+    start, end = min(id_list), max(id_list)
+    if end - start + 1 == len(id_list):
+        return (ids >= start) & (ids <= end)
+    return torch.isin(ids, torch.tensor(id_list, dtype=ids.dtype, device=ids.device))

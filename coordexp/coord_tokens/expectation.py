@@ -96,7 +96,8 @@ class CoordExp(nn.Module):
         inside_M4 = (position_M4 >= 1) & (position_M4 < length)
         predicting_M4 = (position_M4 - 1).clamp(0, length - 1)
         row_N1 = row_M4.to(device, non_blocking=True).view(-1, 1)
-        logits_NK = logits_BTV[row_N1, predicting_M4.view(-1, 1), self.coord_ids]
+        ids_K = self.coord_ids.to(device, non_blocking=True)
+        logits_NK = logits_BTV[row_N1, predicting_M4.view(-1, 1), ids_K]
         return expected_values(logits_NK).view(-1, 4).masked_fill(~inside_M4, math.nan)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from coordexp.coord_tokens.codec import NUM_BINS, CoordIds, as_id_list, coord_mask
+from coordexp.coord_tokens.codec import NUM_BINS, CoordIds, as_id_list
 
 # Below this width the float32 target is one-hot to the last bit; sigma itself could underflow to 0.
 _ONE_HOT_SIGMA = 1e-3
@@ -122,8 +122,9 @@ def coord_gate(logits_NV: Tensor, coord_ids: CoordIds) -> Tensor:
         raise ValueError(
             f"expected logits [N, V] with V above the largest coord id {max(ids)}, got {tuple(logits_NV.shape)}"
         )
-    is_coord_V = coord_mask(torch.arange(logits_NV.shape[1], device=logits_NV.device), ids)
-    wide_NV = at_least_float32(logits_NV)
+    is_coord_V = torch.zeros(logits_NV.shape[1], dtype=torch.bool)
+    is_coord_V[ids] = True
+    is_coord_V, wide_NV = is_coord_V.to(logits_NV.device, non_blocking=True), at_least_float32(logits_NV)
     log_z_coord_N = wide_NV.masked_fill(~is_coord_V, -math.inf).logsumexp(dim=1)
     log_z_text_N = wide_NV.masked_fill(is_coord_V, -math.inf).logsumexp(dim=1)
     return -F.logsigmoid(log_z_coord_N - log_z_text_N)
