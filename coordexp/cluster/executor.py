@@ -123,6 +123,9 @@ def end_without_driver(plan: RunPlan) -> None:
     tell(plan.run_dir, Ended("stopped", reason) if reason else Ended("failed", "the run's driver process died"))
 
 
+# Tune pickles the three objects below for a restore, which never happens here: the run folders say what is done.
+
+
 class _Queue(Searcher):
     """Gives Tune one run after the other, when it has room for it."""
 
@@ -132,7 +135,6 @@ class _Queue(Searcher):
         self.plans: dict[str, RunPlan] = {}
 
     def suggest(self, trial_id: str) -> dict[str, str] | None:
-        del trial_id
         plan = next(self._remaining, None)
         if plan is None:
             return cast(dict[str, str], Searcher.FINISHED)  # a string, although the base class says otherwise
@@ -142,14 +144,11 @@ class _Queue(Searcher):
     def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
         """Do nothing: :class:`_PassEvents` is called too."""
 
-    def save(self, checkpoint_path: str) -> None:
-        """Save nothing: the run directories say what is done."""
+    def save(self, checkpoint_path: str) -> None: ...
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing, see :meth:`save`."""
+    def restore(self, checkpoint_path: str) -> None: ...
 
     def __getstate__(self) -> dict[str, object]:
-        """Pickle as nothing: Tune stores its settings for a restore, which never happens here."""
         return {}
 
 
@@ -161,15 +160,14 @@ class _NothingRuns(Stopper):
         self._looked_at = time.monotonic()
 
     def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
-        del trial_id, result
         return False
 
     def stop_all(self) -> bool:
-        if time.monotonic() - self._looked_at < _LOOK_SECONDS or not self._queue.plans:
+        plans = list(self._queue.plans.values())
+        if time.monotonic() - self._looked_at < _LOOK_SECONDS or not plans:
             return False
         self._looked_at = time.monotonic()
-        plans = self._queue.plans.values()
-        if stop_reason(next(iter(plans)).folder.experiment.path / "any run") is None:
+        if stop_reason(plans[0].folder.experiment.path / "any run") is None:
             return False
         return not any((status := plan.status()) is not None and status.since is not None for plan in plans)
 
@@ -188,7 +186,6 @@ class _PassEvents(tune.Callback):
         self._leaks = Leaks()
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
-        """Leave out the launcher's own objects: Tune keeps a pickle of its settings, which nobody reads."""
         return tune.Callback, ()
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:

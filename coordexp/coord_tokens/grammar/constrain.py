@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from coordexp.coord_tokens.vocab import AnswerVocab
+from coordexp.coord_tokens.vocab import CoordVocab
 
 
 class TokenClass(IntEnum):
@@ -39,7 +39,7 @@ class State(IntEnum):
     IN_BOX = 4
 
 
-def _edges(vocab: AnswerVocab) -> dict[tuple[int, TokenClass], int]:
+def _edges(vocab: CoordVocab) -> dict[tuple[int, TokenClass], int]:
     """Return the state that each allowed token leads to."""
     edges: dict[tuple[int, TokenClass], int] = {
         (State.START, TokenClass.OBJ_START): State.OPENED,
@@ -67,7 +67,7 @@ class ObjectGrammar:
         allowed_SV: ``[S, V]`` bool, which ids may come next.
     """
 
-    def __init__(self, vocab: AnswerVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> None:
+    def __init__(self, vocab: CoordVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> None:
         """Build the tables.
 
         Args:
@@ -92,7 +92,7 @@ class ObjectGrammar:
         self.allowed_SV = legal_SC[:, self.classes_V]
 
     @classmethod
-    def for_model(cls, vocab: AnswerVocab, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> "ObjectGrammar":
+    def for_model(cls, vocab: CoordVocab, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> "ObjectGrammar":
         """Build the tables for a tokenizer and a model with ``vocab_size`` logits."""
         pad_id = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else vocab.end_id
         return cls(vocab, vocab_size=vocab_size, text_ids=plain_text_ids(tokenizer), pad_id=pad_id)
@@ -115,7 +115,7 @@ def plain_text_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return sorted(set(tokenizer.get_vocab().values()) - added)
 
 
-def _classes(vocab: AnswerVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> Tensor:
+def _classes(vocab: CoordVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> Tensor:
     classes_V = torch.full((vocab_size,), int(TokenClass.OTHER))
     classes_V[torch.tensor(text_ids, dtype=torch.int64)] = int(TokenClass.TEXT)
     numbers = vocab.numbers
