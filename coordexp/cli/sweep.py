@@ -60,7 +60,7 @@ def run_and_report(
 ) -> int:
     """Do what is not finished of a sweep, report on it, and return the exit code; options as of an ablation."""
     from coordexp.ablation.campaign import EXIT_FAILED
-    from coordexp.report.sweep.write import report_sweep
+    from coordexp.report.sweep import report_sweep
     from coordexp.sweep.run import run_sweep
     from coordexp.train import train
 

@@ -11,10 +11,9 @@ from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.metrics import loss_head, subset_headline
 from coordexp.report.charts.drawing import Chart, Line, Look, Row, line_chart, map_chart, mark_at, row_chart
 from coordexp.report.charts.output import write_charts
-from coordexp.report.study.better_first import better_first
 from coordexp.report.study.data import ExperimentData, RunData
-from coordexp.report.study.distributions import EdgeDistributions
-from coordexp.report.study.study import Study
+from coordexp.report.study.examples import EdgeDistributions
+from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.tables import interval, num_objects, pair_name, written
 from coordexp.statistics.results import CurvePoint, Estimate
 

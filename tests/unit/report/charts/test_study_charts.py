@@ -16,7 +16,7 @@ from coordexp.report.charts.study_charts import (
     write_plots,
 )
 from coordexp.report.study.data import ExperimentData, RunData
-from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
+from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
 from coordexp.statistics.results import Estimate
 from tests.unit.report.charts.test_drawing import parsed, place, tooltips, words

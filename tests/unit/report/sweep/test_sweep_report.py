@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from coordexp.report.sweep.response import short, write_response
-from coordexp.report.sweep.write import trials_table, winners_table
+from coordexp.report.sweep import short, trials_table, winners_table, write_response
 from coordexp.sweep.results import TrialResult, Winner, verdict
 from coordexp.sweep.schema import Parameter
 

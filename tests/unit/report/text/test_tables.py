@@ -1,4 +1,3 @@
-import dataclasses
 import re
 from dataclasses import replace
 
@@ -7,10 +6,11 @@ import pytest
 from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.study import Study
 from coordexp.report.text.heads import meaning, words_of
-from coordexp.report.text.notes import notes, summary
+from coordexp.report.text.notes import notes
 from coordexp.report.text.render import all_tables
 from coordexp.report.text.run_tables import answer_tables, ends_tables, gradients_table, quality_tables, run_tables
-from coordexp.report.text.tables import COUNTED, Table, TableRow, comparison_tables, sample_notes
+from coordexp.report.text.study_tables import comparison_tables, sample_notes
+from coordexp.report.text.tables import COUNTED, Table, TableRow
 
 
 def cells(table: Table, *lead: str) -> dict[str, str]:
@@ -86,15 +86,6 @@ def test_repeats_and_cut_answers_are_shown_where_there_are_any(tiny: ExperimentD
     assert (found["AP, free"], found["AP cut, free"]) == ("0.160", "0.170")
 
 
-def test_speed_names_its_hardware(tiny: ExperimentData) -> None:
-    data = with_metrics(tiny, A={"free/images_per_second": 2.5, "free/boxes_per_second": 10.0})
-    speed = answer_tables(data)[-1]
-    assert speed.title.endswith("unknown hardware")
-    assert cells(speed, "A", "0")["boxes per second, free"] == "10.000"
-    runs = tuple(replace(run, hardware="CPU" if run.group == "A" else "2 x H200") for run in data.runs)
-    assert answer_tables(replace(data, runs=runs))[-1].title.endswith(", on CPU (A); 2 x H200 (B); 2 x H200 (C)")
-
-
 def test_every_head_that_is_no_plain_word_is_explained(paired: Study) -> None:
     plain = {"group", "seed", "verdict", "reading", "state", "steps", "part", *paired.data.groups}
     heads = {head for table in all_tables(paired) for head in table.columns} - plain
@@ -123,12 +114,6 @@ def test_runs_say_where_they_stand(tiny: ExperimentData) -> None:
     assert cells(runs, "C", "0")["state"] == "running, step 40 of 100"
     assert cells(runs, "C", "1")["total loss"] == "-"
     assert cells(runs, "B", "mean of 1")["steps"] == "100"  # a failed run enters no mean
-
-
-def test_a_further_term_of_any_run_has_a_column(tiny: ExperimentData) -> None:
-    (runs,) = ends_tables(with_metrics(tiny, C={"train_extra/smooth_l1": 0.25}))
-    assert cells(runs, "C", "0")["smooth_l1 loss"] == "0.2500"
-    assert cells(runs, "A", "0")["smooth_l1 loss"] == "-"
 
 
 def test_notes_say_the_ceiling_and_what_is_not_finished(tiny: ExperimentData) -> None:
@@ -177,7 +162,3 @@ def test_clipping_is_shown_and_warned_of_where_groups_differ(tiny: ExperimentDat
     apart = with_metrics(alike, C={"clipped_fraction": 0.97})
     (warning,) = [note for note in notes(apart) if "clipped" in note]
     assert "C 97%, B 40%, A 20%" in warning
-
-
-def test_the_summary_counts_in_grammar(tiny: ExperimentData) -> None:
-    assert summary(dataclasses.replace(tiny, runs=tiny.runs[:1])) == "1 group x seed 0; 1 run: 1 finished"
