@@ -216,7 +216,7 @@ class _Peak:
         self._thread.start()
 
     def _look(self) -> None:
-        while not self._over.wait(0.5):
+        while not self._over.wait(2):  # the kernel walks every page of a process to count: a quarter of a core at 0.5
             sizes = [0]
             try:
                 processes = [self._process, *self._process.children(recursive=True)]
