@@ -83,11 +83,6 @@ class _Published:
 def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
     """Write what is worth committing of an experiment; a folder of that name is replaced as a whole.
 
-    Args:
-        study: of an experiment whose runs are all finished.
-        artifacts: finds its files.
-        output: the folder.
-
     Raises:
         ComparisonError: if something is missing that the numbers must follow from, or a group has no name of one.
         ResourceError: if the folder cannot be written.
@@ -129,10 +124,6 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
 
 def check(directory: Path, console: Console) -> int:
     """Compute published numbers again from the published detections, and return how many there are.
-
-    Args:
-        directory: what :func:`publish` has written.
-        console: where progress is drawn.
 
     Raises:
         DataError: if a file is missing or damaged.

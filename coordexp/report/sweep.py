@@ -170,15 +170,7 @@ def write_response(
     ranked: Sequence[Winner],
     output: Path,
 ) -> tuple[list[Path], str]:
-    """Draw AP against each of the searched weights as PNG and SVG; return their paths, and an ``<svg>`` for the page.
-
-    Args:
-        name: of the sweep.
-        space: the searched keys.
-        trials: all trials; those without an AP are left out.
-        ranked: winners, the chosen one first.
-        output: an existing directory.
-    """
+    """Draw AP against each searched weight as PNG and SVG; return their paths, and an ``<svg>`` for the page."""
     seen = [trial for trial in trials if trial.ap is not None]
     with figure_style():
         figure = new_figure(300 * len(space) + 230, 360)

@@ -84,10 +84,7 @@ def watched(experiment: str | None, runs_dir: Path) -> Path:
 def watch(read: Callable[[float], Snapshot], console: Console, *, interval: float | None = None) -> None:
     """Show an experiment until all its runs have ended, or Ctrl-C; the last table stays.
 
-    Args:
-        read: returns where it stands at a Unix time.
-        console: a terminal gets one table that changes, a pipe a table each time.
-        interval: seconds between two looks; None: 2 in a terminal, 30 in a pipe.
+    ``read`` returns where it stands at a Unix time. A terminal gets one table that changes, a pipe a table each time.
     """
     live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") if console.is_terminal else None
     with contextlib.suppress(KeyboardInterrupt), live or contextlib.nullcontext():

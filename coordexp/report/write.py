@@ -53,8 +53,8 @@ def report_experiment(
 
     Args:
         uri: where MLflow is.
-        experiment: the experiment's name.
-        output: directory of the files; created if it is not there.
+        experiment: its name.
+        output: directory of the files, ``RUNS_DIR/EXPERIMENT/report``.
         console: where to print.
         allow_differences: show what else than the factor differs in the header, instead of refusing.
         seeds: only these, where an ablation ended with some whole; None: all.
@@ -113,15 +113,7 @@ def write_report(study: Study, output: Path) -> list[Path]:
 
 
 def print_study(study: Study, paths: list[Path], console: Console, *, everything: bool, again: str = "") -> None:
-    """Print a study on one screen, or every table and path of it.
-
-    Args:
-        study: what was found out.
-        paths: of its files, the page first.
-        console: where to print.
-        everything: print every table.
-        again: the command that does; "" for the report of the study's experiment.
-    """
+    """Print a study on one screen, or every table and path of it; ``again`` is the command that does the latter."""
     if everything:
         render_report(study, console)
         print_paths(paths, console)

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -61,11 +61,8 @@ class Artifacts:
         return next((place for place in self._places(run) if place.is_dir() and not _taken(place, run)), None)
 
     def file(self, run: RunData, path: Path) -> Path | None:
-        """Return a file of a run by its path within the run's directory, which is its path among the artifacts.
-
-        A row of foreign detections has these, the same under every decoding and reading, and their analysis.
-        """
-        if run.foreign is not None:
+        """Return a file of a run by its path within the run's directory, which is its path among the artifacts."""
+        if run.foreign is not None:  # it has the same detections under every decoding and reading
             if path == FINAL_CONSTRAINED.analysis:
                 return run.foreign.analysis
             return run.foreign.detections if path.name in _DETECTIONS else None
@@ -204,28 +201,23 @@ class StatisticsCache:
         found = kept_json(path)
         self._entries: dict[str, JsonValue] = found if isinstance(found, dict) else {}
 
-    def get(self, part: str, key: str, adapter: TypeAdapter[_T], compute: Callable[[], _T]) -> _T:
-        """Return a part from the file if its key (:func:`content_key`) is the same, else compute and keep it."""
-        entry = self._entries.get(part)
+    def get(
+        self, part: str, kind: TypeAdapter[_T], files: Mapping[str, Path], settings: object, compute: Callable[[], _T]
+    ) -> _T:
+        """Return a part from the file if its key is the same, else compute and keep it.
+
+        The key is a hash of the bytes of files by what they stand for, of settings (anything JSON can hold), and of
+        the code that computes.
+        """
+        hashes = list(zip(files, sha256_of_files(files.values()), strict=True))
+        key, entry = sha256_of_text(json.dumps([hashes, settings, _code()], sort_keys=True)), self._entries.get(part)
         if isinstance(entry, dict) and entry.get("key") == key:
             with suppress(ValidationError):  # what was kept is damaged: make it again
-                return adapter.validate_json(json.dumps(entry.get("value")))
+                return kind.validate_json(json.dumps(entry.get("value")))
         made = compute()
-        self._entries[part] = {"key": key, "value": adapter.dump_python(made, mode="json")}
+        self._entries[part] = {"key": key, "value": kind.dump_python(made, mode="json")}
         write_json(self._path, self._entries, indent=1)
         return made
-
-
-def content_key(files: Iterable[tuple[str, Path]], settings: object) -> str:
-    """Return a hash of named files' bytes, of settings, and of the code that computes.
-
-    Args:
-        files: pairs of what a file stands for and the file.
-        settings: anything JSON can hold.
-    """
-    names, paths = zip(*files, strict=True)
-    parts = list(zip(names, sha256_of_files(paths), strict=True))
-    return sha256_of_text(json.dumps([parts, settings, _code()], sort_keys=True))
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from coordexp.detection.matching import overlap_scores
 from coordexp.errors import DataError
 from coordexp.evaluate.distributions import Distributions, ObjectCurves
 from coordexp.report.study.about import writes_digits
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, StatisticsCache, content_key
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, StatisticsCache
 from coordexp.report.study.data import RunData, by_group
 
 MAX_SIDE_PX = 448
@@ -58,11 +58,7 @@ def make_gallery(
 ) -> tuple[GalleryImage, ...]:
     """Choose and draw images: the largest change between groups first, then the lower image id.
 
-    Args:
-        annotations: the split's annotation file.
-        detections: by group, one file in COCO's results format.
-        images: image files by id; one that is missing or broken gives boxes without a picture.
-        count: how many at most.
+    ``detections`` are a file by group; an image file (by id) that is missing or broken gives boxes without a picture.
     """
     if not detections:
         return ()
@@ -157,8 +153,10 @@ def group_curves(
     missing = [f"Coordinate distributions of {lacking}: their first runs have not kept any."] if lacking else []
     given = value_at(artifacts.config(runs[0]), "evaluation.aliases") if runs else None
     aliases = {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
-    key = content_key([("annotations", annotations), *files.items()], aliases)
-    return cache.get("curves", key, _CURVES, lambda: choose_curves(annotations, files, aliases=aliases)), missing
+    read = {"annotations": annotations, **files}
+    return cache.get(
+        "curves", _CURVES, read, aliases, lambda: choose_curves(annotations, files, aliases=aliases)
+    ), missing
 
 
 def choose_curves(
@@ -166,13 +164,8 @@ def choose_curves(
 ) -> tuple[EdgeDistributions, ...]:
     """Choose edges of objects that every group found, from where groups differ most to where they differ least.
 
-    Of every object the edge is taken on which the groups differ most; of every image one object at most.
-
-    Args:
-        annotations: the split's annotation file, with image sizes.
-        files: ``distributions.json`` by group.
-        aliases: further descriptions -> category names, as in the evaluation.
-        count: how many at most.
+    Of every object the edge is taken on which the groups differ most; of every image one object at most. ``files`` are
+    ``distributions.json`` by group, ``aliases`` further descriptions -> category names, as in the evaluation.
     """
     if not files:
         return ()

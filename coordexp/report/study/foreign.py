@@ -31,14 +31,8 @@ def foreign_rows(
     """Measure files of detections, and return a finished run for each with the metrics that our evaluations log.
 
     Files of one group count as seeds. Where all groups have as many, those in the same place are paired, as seeds of
-    an experiment are; else the groups are independent samples, so that none is left out.
-
-    Args:
-        files: by the name of their group.
-        annotations: the ground truth they are measured on.
-        frames: in which the files of a group stand, where that is not COCO's.
-        images: folder of the pictures, if they are here.
-        scratch: folder for what is measured; made when needed.
+    an experiment are; else the groups are independent samples, so that none is left out. ``frames`` say in which frame
+    the files of a group stand, where that is not COCO's; ``scratch`` gets what is measured.
 
     Raises:
         DataError: if a file does not belong to the annotations.

@@ -16,14 +16,17 @@ from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError, DataError
-from coordexp.files import JsonValue, sha256_of_file
+from coordexp.files import sha256_of_file
 from coordexp.metrics import MetricName, subset_headline
 from coordexp.report.study.about import About, Fairness, about, check_fairness
-from coordexp.report.study.artifacts import Artifacts, StatisticsCache, content_key, final_detections, image_ids_of
+from coordexp.report.study.artifacts import Artifacts, StatisticsCache, final_detections, image_ids_of
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
 from coordexp.report.study.examples import EdgeDistributions, GalleryImage, group_curves, make_gallery
 from coordexp.report.study.foreign import most_are_equal
+from coordexp.statistics.comparison import compare_readings
+from coordexp.statistics.convergence import convergence
+from coordexp.statistics.decomposition import decompose
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence, CurvePair, Decomposition, PairParts, PairResult
@@ -111,12 +114,7 @@ def make_study(
 ) -> Study:
     """Compute what a report shows. An unfinished experiment gives what it has, and says what it lacks.
 
-    Args:
-        data: the runs.
-        artifacts: finds their files.
-        cache: keeps what takes long.
-        settings: how; None: the defaults.
-        on_progress: called with (what, done, to do).
+    ``on_progress`` is called with (what, done, to do).
 
     Raises:
         ComparisonError: if runs were evaluated on other validation data, or differ outside the declared factor
@@ -193,25 +191,20 @@ class _Measuring:
         with contextlib.suppress(CoordExpError):  # a file that cannot be read is named where it is compared
             cautions = tuple(self._cautions(own))
         readings = self._readings(own) if own else {}
-        convergence = self._tried("convergence", self._convergence)
-        decomposition = self._tried("decomposition", lambda: self._decomposition(own))
-        breakdowns = self._tried("analysis of boxes", lambda: group_breakdowns(self._finished, self.artifacts))
-        gallery = self._tried("gallery", lambda: self._gallery(own))
-        curves = self._tried("coordinate distributions", self._curves)
-        return replace(
+        study = replace(
             study,
             verdict=self._verdict(readings, study.fairness, cautions) if readings else "",
             comparison=readings.get("own"),
             readings=readings,
-            convergence=convergence,
-            decomposition=decomposition,
-            breakdowns=breakdowns or {},
-            gallery=gallery or (),
-            coord_curves=curves or (),
+            convergence=self._tried("convergence", self._convergence),
+            decomposition=self._tried("decomposition", lambda: self._decomposition(own)),
+            breakdowns=self._tried("analysis of boxes", lambda: group_breakdowns(self._finished, self.artifacts)) or {},
+            gallery=self._tried("gallery", lambda: self._gallery(own)) or (),
+            coord_curves=self._tried("coordinate distributions", self._curves) or (),
             num_images=len(read_ground_truth(self.annotations).sizes_px),
-            missing=tuple(self.missing),
             cautions=cautions,
         )
+        return replace(study, missing=tuple(self.missing))
 
     def _tried(self, what: str, make: Callable[[], _T]) -> _T | None:
         """Do one part; a file that is wrong costs that part, not the report."""
@@ -221,20 +214,8 @@ class _Measuring:
             self.missing.append(f"No {what}: {error}")
             return None
 
-    def _kept(
-        self,
-        part: str,
-        adapter: TypeAdapter[_T],
-        files: Mapping[str, Path],
-        settings: JsonValue,
-        compute: Callable[[], _T],
-    ) -> _T:
-        """Return a part from the cache, or compute it; it follows from annotations, files and settings."""
-        key = content_key([("annotations", self.annotations), *files.items()], settings)
-        return self.cache.get(part, key, adapter, compute)
-
     @property
-    def _resampling(self) -> list[JsonValue]:
+    def _resampling(self) -> list[object]:
         return [self._resamples, self.settings.seed, dict(self._families)]
 
     def _progress(self, what: str) -> Callable[[int, int], None]:
@@ -314,25 +295,26 @@ class _Measuring:
             return comparisons
 
     def _comparisons(self, readings: Mapping[ReadingName, _Detections]) -> dict[ReadingName, Comparison]:
-        def compute() -> dict[ReadingName, Comparison]:
-            from coordexp.statistics.comparison import compare_readings
-
-            return compare_readings(
-                self.annotations,
-                readings,
-                resamples=self._resamples,
-                seed=self.settings.seed,
-                families=self._families,
-                on_progress=self._progress("comparing groups"),
-            )
-
         files = {
             f"{name}/{group}/{seed}": path
             for name, groups in readings.items()
             for group, seeds in groups.items()
             for seed, path in seeds.items()
         }
-        found = self._kept("comparison", _COMPARISONS, files, self._resampling, compute)
+        found = self.cache.get(
+            "comparison",
+            _COMPARISONS,
+            {"annotations": self.annotations, **files},
+            self._resampling,
+            lambda: compare_readings(
+                self.annotations,
+                readings,
+                resamples=self._resamples,
+                seed=self.settings.seed,
+                families=self._families,
+                on_progress=self._progress("comparing groups"),
+            ),
+        )
         truth, truth_hash = read_ground_truth(self.annotations), sha256_of_file(self.annotations)
         for run in self.compared:
             if run.foreign is None:
@@ -397,28 +379,27 @@ class _Measuring:
         by_step = {group: {step for steps in seeds.values() for step in steps} for group, seeds in detections.items()}
         used, resamples = consumption(self.data, by_step), min(self._resamples, _CURVE_RESAMPLES)
 
-        def compute() -> Convergence:
-            from coordexp.statistics.convergence import convergence
-
-            return convergence(
-                self.annotations,
-                detections,
-                image_ids,
-                num_images=used["num_images"],
-                num_supervised_tokens=used["num_supervised_tokens"],
-                resamples=resamples,
-                seed=self.settings.seed,
-                on_progress=self._progress("comparing curves"),
-            )
-
         files = {
             f"{group}/{seed}/{step}": path
             for group, seeds in detections.items()
             for seed, steps in seeds.items()
             for step, path in steps.items()
         }
-        settings: list[JsonValue] = [resamples, self.settings.seed, list[JsonValue](image_ids), repr(used)]
-        return self._kept("convergence", _CONVERGENCE, files, settings, compute)
+        return self.cache.get(
+            "convergence",
+            _CONVERGENCE,
+            {"annotations": self.annotations, **files},
+            [resamples, self.settings.seed, image_ids, repr(used)],
+            lambda: convergence(
+                self.annotations,
+                detections,
+                image_ids,
+                **used,
+                resamples=resamples,
+                seed=self.settings.seed,
+                on_progress=self._progress("comparing curves"),
+            ),
+        )
 
     def _subset(self) -> list[int]:
         """Return the images that are evaluated during training, which are the same in all runs."""
@@ -432,20 +413,21 @@ class _Measuring:
         if not own:
             return None
 
-        def compute() -> Decomposition:
-            from coordexp.statistics.decomposition import decompose
-
-            return decompose(
+        files = {f"{group}/{seed}": path for group, seeds in own.items() for seed, path in seeds.items()}
+        return self.cache.get(
+            "decomposition",
+            _DECOMPOSITION,
+            {"annotations": self.annotations, **files},
+            self._resampling,
+            lambda: decompose(
                 self.annotations,
                 own,
                 resamples=min(self._resamples, DECOMPOSITION_RESAMPLES),
                 seed=self.settings.seed,
                 families=self._families,
                 on_progress=self._progress("finding errors"),
-            )
-
-        files = {f"{group}/{seed}": path for group, seeds in own.items() for seed, path in seeds.items()}
-        return self._kept("decomposition", _DECOMPOSITION, files, self._resampling, compute)
+            ),
+        )
 
     def _gallery(self, own: _Detections) -> tuple[GalleryImage, ...]:
         self._progress("drawing images")(0, 1)

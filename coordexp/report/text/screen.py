@@ -30,14 +30,7 @@ def print_screen(study: Study, console: Console, *, page: Path, again: str) -> N
 
 
 def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[str]:
-    """Return at most 40 lines of at most 100 letters, but for paths and commands, which are never cut.
-
-    Args:
-        study: what was found out.
-        page: the written page, which has what is left out here.
-        again: the command that prints every table.
-        width: letters of a line, where the terminal has fewer than 100.
-    """
+    """Return at most 40 lines of at most 100 letters, but for paths and commands, which are never cut."""
     study, width = better_first(study), min(width, MAX_WIDTH)
     lines = textwrap.wrap(f"{study.data.title}: {summary(study.data)}", width, max_lines=2, placeholder=" ...")
     if study.verdict:

@@ -69,8 +69,8 @@ def test_a_second_study_reads_what_the_first_computed(paired: Study, paired_dir:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("computed again")
 
-    for name in ("comparison.compare_readings", "convergence.convergence"):
-        monkeypatch.setattr(f"coordexp.statistics.{name}", refuse)
+    for name in ("compare_readings", "convergence"):
+        monkeypatch.setattr(f"coordexp.report.study.study.{name}", refuse)
     again = study(paired.data, paired_dir, paired_dir / "cache", Settings(resamples=60, num_pictures=6))
     assert again.comparison == paired.comparison
     assert again.convergence == paired.convergence
