@@ -1,7 +1,9 @@
 """The errors a user can cause: one root, one leaf for each kind of input; and how values appear in them."""
 
+import difflib
 import re
 import reprlib
+from collections.abc import Iterable
 
 # A path has one slash of an address's two.
 _USER = re.compile(
@@ -125,6 +127,13 @@ def kind_of(value: object) -> str:
             return "an object"
         case _:
             return f"a {type(value).__name__}"
+
+
+def nearest_of(name: str, choices: Iterable[str]) -> str:
+    """Return a hint for a name that is not among ``choices``: the nearest one, or all of them."""
+    known = list(choices)
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"there is {', '.join(known) or 'none'}"
 
 
 def is_text(value: object) -> bool:

@@ -30,44 +30,29 @@ GOES_ON = "the same command goes on from the last checkpoints"
 
 @dataclass(frozen=True)
 class Ending:
-    """How the runs of a command ended.
+    """How the runs of a command ended."""
 
-    Attributes:
-        code: of the process: 0 if every run went through and is recorded, else one of ``EXIT_*``.
-        sentence: why they ended early; empty if they did not.
-        missing: a sentence for each thing that the tracking server does not have.
-    """
-
-    code: int = 0
-    sentence: str = ""
-    missing: tuple[str, ...] = ()
+    code: int = 0  # 0 if every run went through and is recorded, else one of EXIT_*
+    sentence: str = ""  # why they ended early
+    missing: tuple[str, ...] = ()  # a sentence for each thing that the tracking server does not have
 
 
 class SearchEvents(RunEvents, Protocol):
-    """A listener whose decisions, as results arrive, end some of the runs."""
+    """A listener that asks runs to stop which are not worth continuing."""
 
     def decide(self) -> None:
-        """Ask runs to stop that are not worth continuing."""
+        """Look at what has arrived since."""
         ...
 
 
+@dataclass(frozen=True)
 class Campaign:
     """An experiment that this command alone works on."""
 
-    def __init__(self, config: ExperimentConfig, *, tracker: Tracker, instance: str, console: Console) -> None:
-        """Called by :func:`open_campaign`.
-
-        Args:
-            config: the experiment.
-            tracker: where its runs are recorded.
-            instance: identifies this experiment among all of its name; ``--fresh`` makes a new one.
-            console: where progress is printed.
-        """
-        self.config = config
-        self.folder = ExperimentFolder.of(config)
-        self.tracker = tracker
-        self.instance = instance
-        self.console = console
+    config: ExperimentConfig
+    tracker: Tracker
+    instance: str  # identifies it among all of its name; --fresh makes a new one
+    console: Console
 
     def show(self, line: str) -> None:
         """Print a line as it is."""
@@ -104,16 +89,10 @@ class Campaign:
         budget: BudgetKeeper | None = None,
         search: SearchEvents | None = None,
     ) -> Ending:
-        """Do runs: show and record them, stop them at a signal; return how that ended.
+        """Do runs in their order: show and record them, stop them at a signal; return how that ended.
 
-        Args:
-            executor: does them.
-            plans: in the order in which they may begin.
-            function: what does one run.
-            recorder: keeps their records; each plan is known to it.
-            runs: returns all runs of the experiment so far.
-            budget: decides which may begin.
-            search: decides which go on.
+        The recorder knows each of the plans; ``runs`` returns all runs of the experiment so far. A budget decides which
+        may begin, a search which go on.
         """
         offered: list[RunPlan] = []
 
@@ -124,14 +103,14 @@ class Campaign:
 
         # Installed again, because Ray has put in a signal handler of its own, which aborts.
         with (
-            stop_on_signal(self.folder.path, print_line=self.show),
+            stop_on_signal(ExperimentFolder.of(self.config).path, print_line=self.show),
             ProgressDisplay(print_line=self.show, on_end=on_end) as display,
         ):
             listeners = AllEvents(*(listener for listener in (budget, search, display) if listener is not None))
+            remaining = _noted(plans, offered)
             try:
-                noted = _note(plans, offered)
-                executor.execute(noted, function, listeners, decide=search.decide if search else None)
-                list(noted)  # those that a stop has kept from being asked for
+                executor.execute(remaining, function, listeners, decide=search.decide if search else None)
+                list(remaining)  # those that a stop has kept from being asked for
             except KeyboardInterrupt:
                 for plan in runs():
                     if (status := plan.status()) is not None and status.state == "running":
@@ -151,12 +130,7 @@ class Campaign:
 
 @contextlib.contextmanager
 def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) -> Generator[Campaign]:
-    """Hold the experiment's lock, with its folder, its record and its tracking server at hand.
-
-    Args:
-        config: the experiment.
-        fresh: move an experiment of this name aside and start over.
-        console: where progress is printed.
+    """Hold the experiment's lock, open its record and its tracking server; ``fresh`` moves what is there aside.
 
     Raises:
         ConfigError: if the name exists with another configuration.
@@ -168,11 +142,10 @@ def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) ->
         check_disk(folder.path, needed_bytes=MIN_FREE_BYTES)
         clear_stop(folder.path)  # a request ends with the command it stopped
         tracker = open_experiment_tracker(config)
-        instance = open_experiment(config, fresh=fresh).instance
-        yield Campaign(config, tracker=tracker, instance=instance, console=console)
+        yield Campaign(config, tracker, open_experiment(config, fresh=fresh).instance, console)
 
 
-def _note(plans: Iterable[RunPlan], offered: list[RunPlan]) -> Iterator[RunPlan]:
+def _noted(plans: Iterable[RunPlan], offered: list[RunPlan]) -> Iterator[RunPlan]:
     for plan in plans:
         offered.append(plan)
         yield plan

@@ -1,7 +1,7 @@
 """``--dry-run``: prints the resolved configuration and the plan; nothing is written."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -11,9 +11,9 @@ from rich.text import Text
 
 from coordexp.ablation.preparation import check_dry_run, data_not_here, steps_note
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, resources_text
-from coordexp.config import group_names, to_yaml
+from coordexp.config import to_yaml
 from coordexp.config.keys import deciding, identity
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.config.trees import leaves
 from coordexp.data.sources.source import source_of
 from coordexp.errors import DataError, ResourceError
@@ -26,11 +26,10 @@ from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import alive_until
 from coordexp.statistics.power import planned_detectable
 from coordexp.train.setup.encoding import read_split
-from coordexp.train.setup.switch_notes import switch_notes
+from coordexp.train.setup.strategy import switch_notes
 
 # Of the embedded model on generated shapes, one CPU core for each run; measured, good to a factor of two.
-_TRAIN_IMAGES_PER_SECOND = 40.0
-_EVALUATED_IMAGES_PER_SECOND = 40.0
+_IMAGES_PER_SECOND = 40.0
 _SECONDS_AROUND_A_RUN = 20.0
 
 
@@ -45,14 +44,14 @@ def describe(config: ExperimentConfig, console: Console) -> None:
     check_dry_run(plans)
     counted = {deciding(plan.config, "data"): plan.config for plan in plans if plan.config.training.epochs is not None}
     images = {data: num_train_images(one) for data, one in counted.items()}
-    notes = [steps_line(one, images[data]) for data, one in counted.items()]
+    notes = [f"epochs          {steps_line(one, images[data])}" for data, one in counted.items()]
     for at, plan in enumerate(plans):
         num_images = images.get(deciding(plan.config, "data"))
         if num_images is not None:
             plans[at] = replace(plan, config=plan.config.with_steps(num_images))
     console.print(to_yaml(config), markup=False, highlight=False, soft_wrap=True)
     console.print(plan_table(plans))
-    for line in [*summary(config, plans), *(f"epochs          {note}" for note in notes)]:
+    for line in [*summary(config, plans), *notes]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -63,59 +62,47 @@ def plan_table(plans: Sequence[RunPlan]) -> Table:
         table.add_column(header, overflow="fold")
     first = leaves(identity(plans[0].config))
     for plan in plans:
-        status = plan.status()
+        status, own = plan.status(), leaves(identity(plan.config))
+        changed = [key for key, value in own.items() if first.get(key) != value and key != "experiment.group"]
+        differs = "\n".join(f"{key} = {json.dumps(own[key])}" for key in changed) or "(the first run)"
         state = f"{status.state} at step {status.step}" if status else "new"
-        table.add_row(*map(Text, (plan.name, length_of(plan.config), state, _differences(first, plan))))
+        table.add_row(*map(Text, (plan.name, _length(plan.config), state, differs)))
     return table
 
 
 def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
     """Return what the whole experiment amounts to, a line each."""
-    cluster = config.cluster
-    finished = sum(plan.is_finished() for plan in plans)
+    cluster, one = config.cluster, plans[0].config
     slots, at_once = _at_once(config)
+    steps, images = one.training.max_steps, one.global_batch_size
+    in_all = f"{images} images a step" if steps is None else f"{images} images each, {steps * images:,} images in all"
+    # What keys without effect mean, each for the groups it holds for.
+    notes: dict[str, list[str]] = {}
+    for plan in plans:
+        for note in switch_notes(plan.config):
+            notes.setdefault(note, []).append(plan.group)
+    models = {(plan.config.model.path, plan.config.model.revision) for plan in plans}
+    away = sorted(path for path, revision in models if local_checkpoint(path, revision=revision) is None)
+    hub = f"; {', '.join(away)}, which is not on this machine and is looked for on the hub" if away else ""
     return [
-        f"groups          {', '.join(group_names(config))}",
+        f"groups          {', '.join(config.groups)}",
         f"seeds           {', '.join(str(seed) for seed in config.ablation.seeds)}",
-        f"runs            {len(plans)}, {finished} finished",
-        f"steps a run     {_steps(plans[0].config)}",
+        f"runs            {len(plans)}, {sum(plan.is_finished() for plan in plans)} finished",
+        f"steps a run     {_length(one)}, {in_all}",
         f"one run needs   {cluster.num_workers} x ({cluster.cpus_per_worker:g} CPUs, {cluster.gpus_per_worker:g} GPUs)",
         f"runs at once    {at_once}",
         f"estimated time  {_time(plans, slots=slots)}",
         *_budget(plans),
         f"can detect      {_detectable(config)}",
-        *_notes(plans),
-        f"not checked     {_not_checked(plans)}",
+        *(f"note            {', '.join(dict.fromkeys(groups))}: {note}" for note, groups in notes.items()),
+        f"not checked     what is in annotations, images and weights, which coordexp doctor looks at{hub}",
         *data_not_here(plans),
         f"directory       {plans[0].run_dir.parent}",
         f"tracking        {config.tracking.uri}",
     ]
 
 
-def _not_checked(plans: Sequence[RunPlan]) -> str:
-    """Return what a dry run has not looked at: what it would have to read, to make or to download."""
-    models = {(plan.config.model.path, plan.config.model.revision) for plan in plans}
-    away = sorted(path for path, revision in models if local_checkpoint(path, revision=revision) is None)
-    hub = f"; {', '.join(away)}, which is not on this machine and is looked for on the hub" if away else ""
-    return f"what is in annotations, images and weights, which coordexp doctor looks at{hub}"
-
-
-def _notes(plans: Sequence[RunPlan]) -> list[str]:
-    """Return what keys without effect mean, each for the groups it holds for."""
-    groups: dict[str, list[str]] = {}
-    for plan in plans:
-        for note in switch_notes(plan.config):
-            groups.setdefault(note, []).append(plan.group)
-    return [f"note            {', '.join(dict.fromkeys(names))}: {note}" for note, names in groups.items()]
-
-
-def length_of(config: ExperimentConfig) -> str:
-    """Return the steps of a run, or its epochs where the steps are not counted yet."""
-    training = config.training
-    return str(training.max_steps) if training.epochs is None else f"{training.epochs:g} epochs"
-
-
-def num_train_images(config: ExperimentConfig) -> int | None:
+def num_train_images(config: RunConfig) -> int | None:
     """Return the images that a run trains on; None where their file cannot be read now. Generates none."""
     generated = source_of(config.data, "train", data_dir=ExperimentFolder.of(config).data).generated
     if generated is not None:
@@ -126,18 +113,16 @@ def num_train_images(config: ExperimentConfig) -> int | None:
         return None
 
 
-def steps_line(config: ExperimentConfig, num_images: int | None) -> str:
+def steps_line(config: RunConfig, num_images: int | None) -> str:
     """Return what ``training.epochs`` of a run amounts to, as far as its data is there."""
     note = None if num_images is None else steps_note(config, num_images)
     return note or f"steps are counted when {config.data.train_annotations} is there"
 
 
-def _steps(config: ExperimentConfig) -> str:
-    images = config.global_batch_size
-    if config.training.epochs is not None:
-        return f"{length_of(config)}, {images} images a step"
-    steps = config.training.num_steps
-    return f"{steps}, {images} images each, {steps * images:,} images in all"
+def _length(config: RunConfig) -> str:
+    """Return the steps of a run, or its epochs where the steps are not counted yet."""
+    training = config.training
+    return str(training.max_steps) if training.epochs is None else f"{training.epochs:g} epochs"
 
 
 def _at_once(config: ExperimentConfig) -> tuple[int, str]:
@@ -165,9 +150,9 @@ def _time(plans: Sequence[RunPlan], *, slots: int) -> str:
     one, basis = _run_seconds(plans)
     if not unfinished:
         return "0 s (all runs are finished)"
-    return (
-        "known once a run has finished" if one is None else f"{duration_text(ceil(unfinished / slots) * one)} ({basis})"
-    )
+    if one is None:
+        return "known once a run has finished"
+    return f"{duration_text(ceil(unfinished / slots) * one)} ({basis})"
 
 
 def _run_seconds(plans: Sequence[RunPlan]) -> tuple[float | None, str]:
@@ -181,8 +166,7 @@ def _run_seconds(plans: Sequence[RunPlan]) -> tuple[float | None, str]:
     steps, evaluation, num_val = config.training.num_steps, config.evaluation, config.data.shapes.num_val
     between = (steps - 1) // evaluation.every_steps if evaluation.every_steps else 0
     evaluated = num_val * len(evaluation.decoding) + between * evaluation.subset_images
-    trained = steps * config.global_batch_size
-    seconds = trained / _TRAIN_IMAGES_PER_SECOND + evaluated / _EVALUATED_IMAGES_PER_SECOND
+    seconds = (steps * config.global_batch_size + evaluated) / _IMAGES_PER_SECOND
     share = min(1.0, config.cluster.cpus_per_worker)  # of a core, which runs take in turns
     return (seconds + _SECONDS_AROUND_A_RUN) / share, "rates measured on CPU cores"
 
@@ -206,26 +190,13 @@ def _budget(plans: Sequence[RunPlan]) -> list[str]:
 
 def _detectable(config: ExperimentConfig) -> str:
     """Return the smallest difference this plan can show, before any data: roughly, see ``docs/STATISTICS.md``."""
-    images, seeds = _num_val_images(config), len(config.ablation.seeds)
-    if images is None:
+    seeds = len(config.ablation.seeds)
+    try:  # all images of the validation split count in AP
+        images = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).count_images()
+    except DataError:
         return f"unknown, since {config.data.val_annotations} cannot be read"
     about = f"{seeds} seeds" if seeds > 1 else "1 seed, so between these checkpoints, not their losses"
     return (
         f"AP differences from roughly {planned_detectable(images, seeds):.3f} on (80 % power, 5 % level; "
         f"{images:,} validation images, {about})"
     )
-
-
-def _num_val_images(config: ExperimentConfig) -> int | None:
-    """Return the images of the validation split, all of which count in AP; None where its file cannot be read now."""
-    source = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data)
-    try:
-        return source.count_images()
-    except DataError:
-        return None
-
-
-def _differences(first: Mapping[str, object], plan: RunPlan) -> str:
-    own = leaves(identity(plan.config)).items()
-    changed = [(key, value) for key, value in own if first.get(key) != value and key != "experiment.group"]
-    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in changed) or "(the first run)"

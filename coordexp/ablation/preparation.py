@@ -8,7 +8,7 @@ from coordexp.config import Fingerprint, KeyDifference, check_comparable, find_d
 from coordexp.config.identity.differences import diff, rounding_only, went_on
 from coordexp.config.identity.fingerprint import fingerprint, read_fingerprint
 from coordexp.config.keys import deciding
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.data.sources.source import SPLITS, source_of
 from coordexp.data.splits import missing_files
 from coordexp.detection.ceiling import codec_ceiling
@@ -24,7 +24,7 @@ from coordexp.runs.status import has_taken_step
 from coordexp.train.setup.base import check_base
 from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment, settings_hashes, token_stream_hash
 from coordexp.train.setup.strategy import check_strategy
-from coordexp.train.setup.weighted_terms import check_objective
+from coordexp.train.setup.weighted_terms import weighted_terms
 
 MIN_FREE_BYTES = 256 * 2**20
 _LOWEST_CEILING = 0.9
@@ -41,7 +41,7 @@ def check_plans(plans: Sequence[RunPlan]) -> None:
             "groups differ in data.shapes, but an experiment holds one generated data set; use two experiments"
         )
     for plan in plans:
-        check_objective(plan.config)
+        weighted_terms(plan.config)
 
 
 def check_dry_run(plans: Sequence[RunPlan]) -> None:
@@ -53,9 +53,7 @@ def check_dry_run(plans: Sequence[RunPlan]) -> None:
     Raises:
         CoordExpError: whatever would stop a run later and follows from its keys.
     """
-    check_plans(plans)
-    for plan in plans:
-        _check_keys(plan.config)
+    _check_keys(plans)
     for config in {deciding(plan.config, "base", "weights", "tokens"): plan.config for plan in plans}.values():
         directory = local_checkpoint(config.model.path, revision=config.model.revision)
         if directory is not None:
@@ -74,22 +72,23 @@ def data_not_here(plans: Sequence[RunPlan]) -> list[str]:
     return [f"not here        {sentence}" for sentence in found]
 
 
-def _check_keys(config: ExperimentConfig) -> None:
-    """Refuse keys of one run that contradict each other; what no key can mend is left to the executor."""
-    check_strategy(config)
-    cluster = config.cluster
-    if cluster.executor == "inline":
-        InlineExecutor().check(config)
-    elif config.model.attn_implementation == "flash_attention_2" and not cluster.gpus_per_worker:
-        raise ConfigError(
-            "model.attn_implementation: flash_attention_2 needs a GPU, and cluster.gpus_per_worker is 0; give a worker "
-            "one, or use sdpa"
-        )
-    if config.trains_offset and config.training.optimizer == "multimodal":
-        raise ConfigError(
-            "training.optimizer: multimodal has no group for the coord offsets, so that their learning rates would "
-            "have no effect; use training.optimizer: multimodal_coord_offset, or custom.coord_offset.enabled: false"
-        )
+def _check_keys(plans: Sequence[RunPlan]) -> None:
+    """Refuse keys of a run that contradict each other; what no key can mend is left to the executor."""
+    check_plans(plans)
+    for config in (plan.config for plan in plans):
+        check_strategy(config)
+        if config.cluster.executor == "inline":
+            InlineExecutor().check(config)
+        elif config.model.attn_implementation == "flash_attention_2" and not config.cluster.gpus_per_worker:
+            raise ConfigError(
+                "model.attn_implementation: flash_attention_2 needs a GPU, and cluster.gpus_per_worker is 0; give a "
+                "worker one, or use sdpa"
+            )
+        if config.trains_offset and config.training.optimizer == "multimodal":
+            raise ConfigError(
+                "training.optimizer: multimodal has no group for the coord offsets, so that their learning rates would "
+                "have no effect; use training.optimizer: multimodal_coord_offset, or custom.coord_offset.enabled: false"
+            )
 
 
 def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
@@ -98,9 +97,7 @@ def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
     Raises:
         CoordExpError: whatever would stop a run later and can be known now.
     """
-    check_plans(plans)
-    for plan in plans:
-        _check_keys(plan.config)
+    _check_keys(plans)
     made: dict[str, PreparedExperiment] = {}
     prepared: dict[str, PreparedExperiment] = {}
     for plan in plans:
@@ -111,12 +108,7 @@ def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
     return prepared
 
 
-def with_steps(plans: Sequence[RunPlan], prepared: Mapping[str, PreparedExperiment]) -> list[RunPlan]:
-    """Return the runs with ``training.max_steps`` in place of ``training.epochs``, now that the images are counted."""
-    return [replace(plan, config=plan.config.with_steps(len(prepared[plan.name].train.samples))) for plan in plans]
-
-
-def steps_note(config: ExperimentConfig, num_images: int) -> str | None:
+def steps_note(config: RunConfig, num_images: int) -> str | None:
     """Return a sentence on the steps that ``training.epochs`` amounts to; None where the steps are given."""
     if config.training.epochs is None:
         return None
@@ -135,24 +127,22 @@ class _Ceiling:
     AP: float | None
 
 
-def shared_metrics(config: ExperimentConfig) -> dict[str, float | None]:
+def shared_metrics(config: RunConfig) -> dict[str, float | None]:
     """Return the codec ceiling of the validation split; computed once, kept beside the data it belongs to.
 
     Raises:
         DataError: if it is far from 1, so that no model can be good there.
     """
     annotations = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth()
-    path = ExperimentFolder.of(config).codec_ceiling
-    stamp = sha256_of_file(annotations)
+    path, stamp = ExperimentFolder.of(config).codec_ceiling, sha256_of_file(annotations)
     kept = kept_model(_Ceiling, path)
-    if kept is not None and kept.annotations == stamp:
-        return {"codec_ceiling/AP": kept.AP}
-    ceiling = checked_ceiling(config, annotations)
-    write_json(path, {"annotations": stamp, "AP": ceiling})
-    return {"codec_ceiling/AP": ceiling}
+    if kept is None or kept.annotations != stamp:
+        kept = _Ceiling(stamp, checked_ceiling(config, annotations))
+        write_json(path, vars(kept))
+    return {"codec_ceiling/AP": kept.AP}
 
 
-def checked_ceiling(config: ExperimentConfig, annotations: Path) -> float | None:
+def checked_ceiling(config: RunConfig, annotations: Path) -> float | None:
     """Return the codec ceiling of annotations in COCO's format, None where it is not defined.
 
     Raises:
@@ -165,6 +155,12 @@ def checked_ceiling(config: ExperimentConfig, annotations: Path) -> float | None
             "boxes are too small for bins, or in another frame; data.max_bad_fraction: 1 takes them as they are"
         )
     return ceiling
+
+
+def fingerprint_of(config: RunConfig, shared: PreparedExperiment, *, tokens: str) -> Fingerprint:
+    """Return a run's fingerprint; ``tokens`` is the hash of its token stream."""
+    files = shared.files | settings_hashes(config)
+    return fingerprint(config, data=shared.data_hash, weights=shared.weights_hash, tokens=tokens, files=files)
 
 
 def fingerprint_runs(
@@ -182,18 +178,15 @@ def fingerprint_runs(
     streams: dict[str, str] = {}
     current: dict[str, Fingerprint] = {}
     for plan in plans:
-        shared = prepared[plan.name]
         parts = deciding(plan.config, "tokens")
         if parts not in streams:
-            streams[parts] = token_stream_hash(plan.config, shared)
-        current[plan.name] = fingerprint(
-            plan.config,
-            data=shared.data_hash,
-            weights=shared.weights_hash,
-            tokens=streams[parts],
-            files=shared.files | settings_hashes(plan.config),
-        )
-    known = {f"{run.name} (before)": _stored(run) for run in _begun(plans) if run.fingerprint.is_file()}
+            streams[parts] = token_stream_hash(plan.config, prepared[plan.name])
+        current[plan.name] = fingerprint_of(plan.config, prepared[plan.name], tokens=streams[parts])
+    # What has begun: of the plans, and of others what has taken a step.
+    planned = {plan.name: plan.folder for plan in plans if plan.status() is not None}
+    others = [run for run in ExperimentFolder.of(plans[0].config).begun_runs() if run.name not in planned]
+    begun = [*planned.values(), *(run for run in others if has_taken_step(run.path))]
+    known = {f"{run.name} (before)": _stored(run) for run in begun if run.fingerprint.is_file()}
     ablation = plans[0].config.ablation
     if not ablation.allow_differences:
         check_comparable(known | current, ablation.factor)
@@ -209,13 +202,6 @@ def rounding_notes(plans: Sequence[RunPlan], current: Mapping[str, Fingerprint])
             for key, (before, now) in changed.items():
                 runs.setdefault(f"{key} is {now} and was {before}", []).append(plan.name)
     return [f"{change} in {', '.join(names)}: last digits may differ" for change, names in runs.items()]
-
-
-def _begun(plans: Sequence[RunPlan]) -> list[RunFolder]:
-    """Return the runs of the experiment that have begun: of the plans, and others that have taken a step."""
-    planned = {plan.name: plan.folder for plan in plans if plan.status() is not None}
-    others = [run for run in ExperimentFolder.of(plans[0].config).begun_runs() if run.name not in planned]
-    return [*planned.values(), *(run for run in others if has_taken_step(run.path))]
 
 
 def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:
@@ -238,10 +224,6 @@ def needed_disk_bytes(plans: Sequence[RunPlan], weights_bytes: int) -> int:
 
     A merged model is as large as the base, and MLflow keeps a copy up to its limit. A checkpoint holds what
     trains and Adam's two moments of it: all weights in float32, or about a fifth of the base for adapters.
-
-    Args:
-        plans: runs that are not finished.
-        weights_bytes: size of the base.
     """
     needed = MIN_FREE_BYTES
     for plan in plans:

@@ -14,7 +14,6 @@ from coordexp.ablation.preparation import (
     rounding_notes,
     shared_metrics,
     steps_note,
-    with_steps,
     write_run_files,
 )
 from coordexp.config import differences_table
@@ -38,14 +37,8 @@ def run_ablation(
 ) -> Ending:
     """Run every group with every seed that is not finished yet.
 
-    The same call again is the resume: finished runs are skipped, others go on from their last checkpoint.
-
-    Args:
-        config: the whole experiment.
-        fresh: move an experiment of this name aside and start over.
-        console: where progress is printed.
-        debug: let Ray's own log lines through.
-        function: what does one run.
+    The same call again is the resume: finished runs are skipped, others go on from their last checkpoint. ``fresh``
+    moves an experiment of this name aside, ``debug`` lets Ray's own log lines through, ``function`` does one run.
 
     Returns:
         How it ended: code 0 if all runs are finished and recorded, 1 if not, 3 if ``cluster.max_gpu_hours`` ended
@@ -56,31 +49,30 @@ def run_ablation(
     """
     with open_campaign(config, fresh=fresh, console=console) as campaign:
         plans = plan_runs(config, instance=campaign.instance)
-        pending = [plan for plan in plans if not plan.is_done()]
-        for plan in pending:
-            tell(plan.run_dir, Killed())
-        with campaign.executor(debug=debug) if pending else contextlib.nullcontext() as executor:
-            plans, fingerprints = _prepare(campaign, plans, pending, executor)
-            names = {plan.name for plan in pending}
-            pending = [plan for plan in plans if plan.name in names]
+        to_do = {plan.name for plan in plans if not plan.is_done()}
+        for plan in plans:
+            if plan.name in to_do:
+                tell(plan.run_dir, Killed())
+        with campaign.executor(debug=debug) if to_do else contextlib.nullcontext() as executor:
+            plans, fingerprints = _prepare(campaign, plans, to_do, executor)
             recorder, ending = campaign.new_recorder(plans[0]), Ending()
             try:
-                with spoken("records the runs", campaign.console):
-                    if pending:
+                with spoken("records the runs", console):
+                    if to_do:
                         recorder.check_artifacts()
                     for plan in plans:
                         recorder.start_run(plan, fingerprints[plan.name])
-                        if plan not in pending:
+                        if plan.name not in to_do:
                             campaign.show(f"{plan.name}  finished before")
                     recorder.note_planned(plans)
-                    recorder.set_shared(shared_metrics(config))
+                    recorder.set_shared(shared_metrics(plans[0].config))
                 if executor is not None:
                     max_hours = config.cluster.max_gpu_hours
                     with (
                         executor.live_queue(config.experiment.name, lambda: plans),
                         BudgetKeeper(plans, max_hours) if max_hours else contextlib.nullcontext() as budget,
                     ):
-                        unfinished = [plan for plan in pending if not plan.is_done()]  # workers of a killed command
+                        unfinished = [plan for plan in plans if not plan.is_done()]  # workers of a killed command
                         ending = campaign.execute(
                             executor, unfinished, function, recorder, runs=lambda: plans, budget=budget
                         )
@@ -109,7 +101,7 @@ def failures(plans: Sequence[RunPlan]) -> str:
 
 
 def _prepare(
-    campaign: Campaign, plans: Sequence[RunPlan], pending: Sequence[RunPlan], executor: Executor | None
+    campaign: Campaign, plans: Sequence[RunPlan], to_do: set[str], executor: Executor | None
 ) -> tuple[list[RunPlan], dict[str, str]]:
     """Do and check once what all runs need, before anything is recorded.
 
@@ -118,20 +110,20 @@ def _prepare(
     """
     with spoken("prepares data and base model", campaign.console):
         prepared = prepare_all(plans)
-        notes = [steps_note(plan.config, len(prepared[plan.name].train.samples)) for plan in plans]
-        plans = with_steps(plans, prepared)
+        images = {name: len(shared.train.samples) for name, shared in prepared.items()}
+        notes = [steps_note(plan.config, images[plan.name]) for plan in plans]
+        plans = [replace(plan, config=plan.config.with_steps(images[plan.name])) for plan in plans]
         fingerprints, differences = fingerprint_runs(plans, prepared)
         notes += rounding_notes(plans, fingerprints)
+        pending = [plan for plan in plans if plan.name in to_do]
         if executor is not None:
             check_disk_for(pending, prepared[pending[0].name].base)
             executor.check(pending[0].config)
     if differences:
         campaign.show("runs differ in more than the declared factor, as ablation.allow_differences permits:")
-        campaign.console.print(differences_table(differences), markup=False, highlight=False, soft_wrap=True)
+        campaign.show(differences_table(differences))
     for note in dict.fromkeys(note for note in notes if note):
         campaign.show(note)
-    names = {plan.name for plan in pending}
-    for plan in plans:
-        if plan.name in names:
-            write_run_files(plan, fingerprints[plan.name])
+    for plan in pending:
+        write_run_files(plan, fingerprints[plan.name])
     return plans, {name: item.short for name, item in fingerprints.items()}

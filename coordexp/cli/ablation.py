@@ -92,7 +92,6 @@ def show_ending(console: "Console", missing: Sequence[str], sentence: str) -> No
 
 def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[int] | None, everything: bool) -> bool:
     """Print and store the report, of these seeds or of all; the runs are safe whatever becomes of it."""
-    from coordexp.config import group_config, group_names
     from coordexp.report.write import report_experiment
     from coordexp.runs.folder import ExperimentFolder
     from coordexp.runs.progress import spoken
@@ -109,9 +108,7 @@ def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[i
                 allow_differences=config.ablation.allow_differences,
                 seeds=seeds,
                 everything=everything,
-                readings={
-                    group: group_config(config, group, config.experiment.seed).reading for group in group_names(config)
-                },
+                readings={group: config.run(group, config.experiment.seed).reading for group in config.groups},
             )
     except CoordExpError as error:
         show(console, f"no report: {error}")

@@ -26,7 +26,7 @@ from coordexp.cli.console import output_console, progress_bar, show
 from coordexp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coordexp.evaluate.job import EvaluationJob
+    from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.metrics import Decoding
 
 HELP = "COCO AP of a checkpoint"
@@ -73,29 +73,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Evaluate here or on Ray, write the files and print the tables."""
     from coordexp.cli.views import print_metrics
-    from coordexp.evaluate.job import check_output, default_output, open_decoder, open_evaluation, unlike_training
+    from coordexp.evaluate.checkpoint import check_output, default_output, open_data, open_evaluation, unlike_training
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
 
     if options.num_workers is None and (options.cpus_per_worker, options.gpus_per_worker) != (None, None):
         raise ConfigError("--cpus-per-worker and --gpus-per-worker have no effect without --num-workers")
-    console, job = output_console(pipe_width=_PIPE_WIDTH), _job(options)
-    output = (options.output or default_output(job)).resolve()
-    check_output(output)
-    folder, is_json = EvaluationFolder(output), job.spec.answer == "qwen-json"
-    for sentence in unlike_training(
-        job.model, job.adapter, prompt=job.prompt, max_pixels=job.max_pixels, is_json=is_json
-    ):
+    console, settings = output_console(pipe_width=_PIPE_WIDTH), _settings(options)
+    folder = EvaluationFolder((options.output or default_output(settings)).resolve())
+    check_output(folder.path)
+    for sentence in unlike_training(settings):
         show(console, f"warning: {sentence}")
     if options.num_workers is None:
-        evaluation = open_evaluation(job)
-        decoder = open_decoder(job, evaluation)
-        with progress_bar("evaluating", len(evaluation.samples) * len(job.spec.decoding)) as advance:
-            metrics = evaluation.run(
-                lambda way: [decoder.decode(way, decoder.queues, on_images=advance)],
-                folder,
-                hardware=f"1 x {decoder.hardware}",
-            )
+        data = open_data(settings)
+        evaluation = open_evaluation(settings, data)
+        with progress_bar("evaluating", len(data.samples) * len(settings.decoding)) as advance:
+            metrics = evaluation.run(folder, on_images=advance)
     else:
         from coordexp.cluster.session import ray_session
 
@@ -103,58 +96,51 @@ def run(options: argparse.Namespace) -> None:
         with ray_session(threads=cpus, debug=options.debug) as ready:
             from coordexp.cluster.evaluate import Workers, evaluate_on_ray
 
-            evaluation = open_evaluation(job)
+            data = open_data(settings)
             ready.result()
             workers = Workers(options.num_workers, cpus=cpus, gpus=options.gpus_per_worker or 0.0)
-            with progress_bar("evaluating", len(evaluation.samples) * len(job.spec.decoding)) as advance:
-                metrics = evaluate_on_ray(job, evaluation, workers, output=output, on_images=advance)
+            with progress_bar("evaluating", len(data.samples) * len(settings.decoding)) as advance:
+                metrics = evaluate_on_ray(settings, data, workers, output=folder, on_images=advance)
     write_json(folder.metrics, metrics, indent=1)
-    print_metrics(metrics, job.spec.decoding, num_images=len(evaluation.samples), console=console)
-    if is_json:
-        from coordexp.evaluate.generate.json_record import seem_in_pixels
-        from coordexp.evaluate.objects import read_objects
+    print_metrics(metrics, settings.decoding, num_images=len(data.samples), console=console)
+    if settings.answer == "qwen-json":
+        from coordexp.evaluate.answers import read_objects, seem_in_pixels
 
-        sizes_px = {sample.image_id: (sample.width, sample.height) for sample in evaluation.samples}
+        sizes_px = {sample.image_id: (sample.width, sample.height) for sample in data.samples}
         if seem_in_pixels(read_objects(folder.decoding("free").objects), sizes_px):
             show(console, _IN_PIXELS)
-    show(console, f"written to {output}")
+    show(console, f"written to {folder.path}")
 
 
-def _job(options: argparse.Namespace) -> "EvaluationJob":
-    from coordexp.evaluate.evaluation import EvaluationSpec
-    from coordexp.evaluate.job import EvaluationJob, read_aliases
+def _settings(options: argparse.Namespace) -> "EvaluationSettings":
+    from coordexp.evaluate.settings import EvaluationSettings
+    from coordexp.files import read_model
+    from coordexp.model.checkpoint.adapter import named_base
 
-    is_json = options.answer == "qwen-json"
+    if options.model is None and options.adapter is None:
+        raise ConfigError("expected --model, a checkpoint, or --adapter, which names its own; got neither")
+    is_json, aliases = options.answer == "qwen-json", dict[str, str]()
+    if options.aliases is not None:
+        aliases = read_model(dict[str, str], options.aliases, what='an object such as {"crimson disc": "red circle"}')
     free_only = is_json or options.generations is not None
     decoding: list[Decoding] = options.decoding or (["free"] if free_only else ["constrained", "free"])
-    return EvaluationJob(
-        model=options.model or _base_of(options.adapter),
+    return EvaluationSettings(
+        batch_size=options.batch_size,
+        max_new_tokens=options.max_new_tokens or (_JSON_TOKENS if is_json else _COORD_TOKENS),
+        decoding=tuple(dict.fromkeys(decoding)),
+        score=options.score,
+        aliases=aliases,
+        model=options.model or named_base(options.adapter),
         adapter=options.adapter,
         annotations=options.annotations,
         images=options.images,
-        spec=EvaluationSpec(
-            batch_size=options.batch_size,
-            max_new_tokens=options.max_new_tokens or (_JSON_TOKENS if is_json else _COORD_TOKENS),
-            decoding=tuple(dict.fromkeys(decoding)),
-            score=options.score,
-            aliases=read_aliases(options.aliases) if options.aliases else {},
-            answer=options.answer,
-            reads_answers=options.generations is not None,
-        ),
+        num_images=options.num_images,
+        answer=options.answer,
+        generations=options.generations,
         prompt=options.prompt,
         max_pixels=options.max_pixels,
-        generations=options.generations,
-        num_images=options.num_images,
         num_threads=options.threads,
     )
-
-
-def _base_of(adapter: Path | None) -> str:
-    from coordexp.model.checkpoint.adapter import named_base
-
-    if adapter is None:
-        raise ConfigError("expected --model, a checkpoint, or --adapter, which names its own; got neither")
-    return named_base(adapter)
 
 
 def _gpus(text: str) -> float:

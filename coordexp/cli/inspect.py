@@ -21,14 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Build samples as training does, print and draw them."""
     from coordexp.cli.views import draw, legend, show_sample
-    from coordexp.config import group_config, load_config
+    from coordexp.config import load_config
     from coordexp.runs.experiment import check_experiment
     from coordexp.runs.folder import ExperimentFolder
     from coordexp.train.preview import previews
 
     whole = load_config(find_experiment(options.config), options.overrides)
     check_experiment(whole)  # its generated data must not be replaced by another configuration's
-    config = group_config(whole, whole.experiment.group, whole.experiment.seed)
+    config = whole.run(whole.experiment.group, whole.experiment.seed)
     folder: Path = options.output or ExperimentFolder.of(config).inspected
     folder.mkdir(parents=True, exist_ok=True)
     console = output_console()

@@ -36,29 +36,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Predict, write the files and print them."""
     from coordexp.cli.views import prediction_table
-    from coordexp.evaluate.job import check_output, unlike_training
-    from coordexp.evaluate.predict import predict, predictions_json, turned
+    from coordexp.evaluate.checkpoint import check_output, unlike_training
+    from coordexp.evaluate.predict import checkpoint_of, predict_with, predictions_json, turned
+    from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.files import write_text
-    from coordexp.model.checkpoint.adapter import is_adapter
-    from coordexp.report.charts.prediction import draw_prediction
+    from coordexp.report.prediction import draw_prediction
 
     check_output(options.output)
-    adapter = Path(options.model) if is_adapter(Path(options.model)) else None
-    unlike = unlike_training(options.model, adapter, prompt=options.prompt, max_pixels=options.max_pixels)
-    for sentence in [*unlike, *turned(options.pictures)]:
+    model, adapter = checkpoint_of(options.model)
+    settings = EvaluationSettings(
+        batch_size=options.batch_size,
+        max_new_tokens=options.max_new_tokens,
+        decoding=(options.decoding,),
+        model=model,
+        adapter=adapter,
+        prompt=options.prompt,
+        max_pixels=options.max_pixels,
+        num_threads=options.threads,
+    )
+    for sentence in [*unlike_training(settings), *turned(options.pictures)]:
         say(f"warning: {sentence}")
     with progress_bar("pictures", len(options.pictures)) as advance:
-        found = predict(
-            options.model,
-            options.pictures,
-            decoding=options.decoding,
-            max_new_tokens=options.max_new_tokens,
-            batch_size=options.batch_size,
-            prompt=options.prompt,
-            max_pixels=options.max_pixels,
-            num_threads=options.threads,
-            on_pictures=advance,
-        )
+        found = predict_with(settings, options.pictures, on_pictures=advance)
     output: Path = options.output
     output.mkdir(parents=True, exist_ok=True)
     text = predictions_json(found)

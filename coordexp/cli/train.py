@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Load the experiment and do one run of it."""
-    from coordexp.config import group_config, load_config, single_run, to_yaml
+    from coordexp.config import load_config, to_yaml
 
     config = load_config(find_experiment(options.config), [*options.overrides, "cluster.executor=inline"])
     group = config.experiment.group if options.group is None else options.group
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
         from coordexp.ablation.preparation import check_dry_run, data_not_here
         from coordexp.runs.plan import RunPlan
 
-        one = group_config(config, group, seed)
+        one = config.run(group, seed)
         plans = [RunPlan(one)]
         check_dry_run(plans)
         sys.stdout.write(to_yaml(one))
@@ -39,4 +39,4 @@ def run(options: argparse.Namespace) -> int:
             sys.stdout.write(f"# {steps_line(one, num_train_images(one))}\n")
         sys.stdout.writelines(f"# {line}\n" for line in data_not_here(plans))
         return 0
-    return run_and_report(single_run(config, group, seed), console=output_console(), debug=options.debug)
+    return run_and_report(config.reduced(group, seed), console=output_console(), debug=options.debug)

@@ -1,4 +1,4 @@
-"""An evaluation on many Ray workers: each has the model, takes one queue of images after the other, sends back records.
+"""An evaluation on many Ray workers: each has the model, takes one queue of images after the other, sends back answers.
 
 Queues are those of one process, and the files are written here, in the order of the images: the
 result is the same to the byte for any number of workers that compute alike.
@@ -15,10 +15,10 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from coordexp.cluster.capacity import resources_text, workers_on
 from coordexp.errors import CoordExpError, ResourceError
-from coordexp.evaluate.evaluation import SplitEvaluation
-from coordexp.evaluate.generate.decode import SplitDecoder
-from coordexp.evaluate.job import EvaluationJob, open_decoder, open_evaluation
-from coordexp.evaluate.objects import ImageRecord
+from coordexp.evaluate.answers import Answers
+from coordexp.evaluate.checkpoint import open_data, open_evaluation
+from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
+from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import Decoding
 from coordexp.runs.folder import EvaluationFolder
 
@@ -44,42 +44,47 @@ class Workers:
 class EvaluationWorker:
     """One model in one process."""
 
-    def __init__(self, job: EvaluationJob) -> None:
+    def __init__(self, settings: EvaluationSettings) -> None:
         """Load nothing yet: what a constructor raises cannot be recognised in the error that Ray makes of it."""
-        self._job = job
-        self._opened: SplitDecoder | None = None
+        self._settings = settings
+        self._opened: Evaluation | None = None
 
     @ray.method
     def queues(self) -> list[list[int]]:
-        """Return the queues of the job, the same in every worker."""
-        return self._decoder().queues
+        """Return the queues of the evaluation, the same in every worker."""
+        return self._evaluation().queues
 
     @ray.method
     def hardware(self) -> str:
         """Return the name of the device of this worker."""
-        return self._decoder().hardware
+        return self._evaluation().answering.hardware
 
     @ray.method
-    def decode(self, decoding: Decoding, queue: Sequence[int]) -> list[ImageRecord]:
-        """Generate and parse one queue."""
-        return self._decoder().decode(decoding, [queue])
+    def answer(self, decoding: Decoding, queue: Sequence[int]) -> Answers:
+        """Answer one queue."""
+        return self._evaluation().answer(decoding, [queue])
 
-    def _decoder(self) -> SplitDecoder:
+    def _evaluation(self) -> Evaluation:
         if self._opened is None:
-            self._opened = open_decoder(self._job, open_evaluation(self._job))
+            self._opened = open_evaluation(self._settings, open_data(self._settings))
         return self._opened
 
 
 def evaluate_on_ray(
-    job: EvaluationJob, evaluation: SplitEvaluation, workers: Workers, *, output: Path, on_images: Callable[[int], None]
+    settings: EvaluationSettings,
+    data: EvaluationData,
+    workers: Workers,
+    *,
+    output: EvaluationFolder,
+    on_images: Callable[[int], None],
 ) -> dict[str, float]:
     """Evaluate on the Ray cluster this process has joined.
 
     A worker that dies is started again, up to twice, and its queue is done again.
 
     Args:
-        job: checkpoint, data and settings; its paths must lead to the same files on every node.
-        evaluation: the images of the job.
+        settings: of the evaluation; their paths must lead to the same files on every node.
+        data: what they name.
         workers: how many, and what each needs.
         output: folder of the results.
         on_images: called with the number of images just finished.
@@ -92,16 +97,18 @@ def evaluate_on_ray(
         ResourceError: if the cluster is too small, or a worker died three times.
     """
     check_fits(workers)
-    job = replace(absolute(job), num_threads=job.num_threads or workers.cpus)
+    settings = replace(absolute(settings), num_threads=settings.num_threads or workers.cpus)
     actor: ActorClass[EvaluationWorker] = ray.remote(
         num_cpus=workers.cpus, num_gpus=workers.gpus, max_restarts=_MAX_RESTARTS, max_task_retries=_MAX_RESTARTS
     )(EvaluationWorker)
-    pool = [actor.remote(job) for _ in range(workers.num_workers)]
+    pool = [actor.remote(settings) for _ in range(workers.num_workers)]
     try:
         queues, owners = _get(pool[0].queues.remote()), dict[int, ActorProxy[EvaluationWorker]]()
-        return evaluation.run(
-            lambda way: _decode_all(pool, way, queues, on_images, owners),
-            EvaluationFolder(output),
+        return score(
+            data,
+            settings,
+            lambda way: _answer_all(pool, way, queues, on_images, owners),
+            output,
             hardware=f"{workers.num_workers} x {_get(pool[0].hardware.remote())}",
         )
     finally:
@@ -123,38 +130,37 @@ def check_fits(workers: Workers) -> None:
         )
 
 
-def absolute(job: EvaluationJob) -> EvaluationJob:
-    """Return the job with absolute paths: workers start elsewhere."""
-    model = str(Path(job.model).resolve()) if Path(job.model).is_dir() else job.model
-    adapter = None if job.adapter is None else job.adapter.resolve()
+def absolute(settings: EvaluationSettings) -> EvaluationSettings:
+    """Return the settings with absolute paths: workers start elsewhere."""
+    model = Path(settings.model)
     return replace(
-        job,
-        model=model,
-        adapter=adapter,
-        annotations=job.annotations.resolve(),
-        images=job.images.resolve(),
-        generations=None if job.generations is None else job.generations.resolve(),
+        settings,
+        model=str(model.resolve()) if model.is_dir() else settings.model,
+        adapter=None if settings.adapter is None else settings.adapter.resolve(),
+        annotations=settings.annotations.resolve(),
+        images=settings.images.resolve(),
+        generations=None if settings.generations is None else settings.generations.resolve(),
     )
 
 
-def _decode_all(
+def _answer_all(
     pool: Sequence[ActorProxy[EvaluationWorker]],
     decoding: Decoding,
     queues: Sequence[list[int]],
     on_images: Callable[[int], None],
     owners: dict[int, ActorProxy[EvaluationWorker]],
-) -> list[list[ImageRecord]]:
+) -> list[Answers]:
     """Give each worker the next queue as soon as it is free: of those without an owner, or its own, which it knows."""
     waiting = dict(enumerate(queues))
-    busy: dict[ray.ObjectRef[list[ImageRecord]], ActorProxy[EvaluationWorker]] = {}
-    parts: list[list[ImageRecord]] = []
+    busy: dict[ray.ObjectRef[Answers], ActorProxy[EvaluationWorker]] = {}
+    parts: list[Answers] = []
     free = list(pool)
     while waiting or busy:
         for worker in list(free):
             number = next((number for number in waiting if owners.setdefault(number, worker) is worker), None)
             if number is not None:
                 free.remove(worker)
-                busy[worker.decode.remote(decoding, waiting.pop(number))] = worker
+                busy[worker.answer.remote(decoding, waiting.pop(number))] = worker
         ready, _ = ray.wait(list(busy), num_returns=1)
         for reference in ready:
             free.append(busy.pop(reference))

@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import ray.train
-from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
+from ray.train import FailureConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from coordexp.cluster.gauges import RunMetrics
-from coordexp.config.schema import Cluster, ExperimentConfig
+from coordexp.config.schema import Cluster, RunConfig
 from coordexp.runs import ranks
 from coordexp.runs.attempt import TrainFunction, attempt
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.reporter import LocalReporter, Reporter
+from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row
 from coordexp.runs.status import Begun, Ended, Finish, one_sentence, tell
 from coordexp.runs.stop import stop_reason
@@ -70,7 +70,7 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
         train_loop_config={"plan": plan.to_json()},
         torch_config=TorchConfig(backend="nccl" if cluster.gpus_per_worker else "gloo"),
         scaling_config=scaling_config(cluster),
-        run_config=RunConfig(
+        run_config=ray.train.RunConfig(
             storage_path=str(plan.folder.experiment.ray_records),
             name=plan.name,
             failure_config=FailureConfig(max_failures=cluster.max_failures),
@@ -99,7 +99,7 @@ def _work(plan: RunPlan, function: TrainFunction) -> None:
     """Do a run in this worker, together with the others."""
     ranks.leave_lonely_group()
 
-    def checked(config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> Finish | None:
+    def checked(config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]) -> Finish | None:
         check_group(config.cluster, given=ray.train.get_context().get_world_size())
         return function(config, reporter=reporter, print_line=print_line)
 

@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.data.sources.source import SPLITS, source_of
 from coordexp.errors import ResourceError
 from coordexp.runs.folder import ExperimentFolder
@@ -20,7 +20,7 @@ ANSWER_SECONDS = 90.0  # a node's first process imports Ray, and fetches the job
 _LOOK_SECONDS = 10.0  # a network file system may show a new file to others a little later
 
 
-def check_shared_storage(config: ExperimentConfig, *, seconds: float = ANSWER_SECONDS) -> None:
+def check_shared_storage(config: RunConfig, *, seconds: float = ANSWER_SECONDS) -> None:
     """Refuse a cluster where a run could land on a node without the experiment's directory, data or model.
 
     A new file in the experiment's directory is looked for from each other node, by a task that holds no
@@ -55,7 +55,7 @@ def check_shared_storage(config: ExperimentConfig, *, seconds: float = ANSWER_SE
             )
 
 
-def input_paths(config: ExperimentConfig) -> dict[str, str]:
+def input_paths(config: RunConfig) -> dict[str, str]:
     """Return the files and folders a run reads besides its experiment's directory, by configuration key."""
     paths: dict[str, Path] = {}
     for split in SPLITS:

@@ -1,6 +1,5 @@
-"""The configuration of an experiment: load it, resolve its groups, fingerprint and compare runs."""
+"""The configuration of an experiment and of its runs: load it, fingerprint and compare runs."""
 
-from coordexp.config.groups import group_config, group_names, single_run
 from coordexp.config.identity.differences import (
     KeyDifference,
     check_comparable,
@@ -11,21 +10,19 @@ from coordexp.config.identity.differences import (
 )
 from coordexp.config.identity.fingerprint import Fingerprint, fingerprint
 from coordexp.config.load import load_config, to_yaml
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import ExperimentConfig, RunConfig
 
 __all__ = [
     "ExperimentConfig",
     "Fingerprint",
     "KeyDifference",
+    "RunConfig",
     "check_comparable",
     "diff",
     "differences_table",
     "find_differences",
     "fingerprint",
-    "group_config",
-    "group_names",
     "load_config",
     "outside_factor",
-    "single_run",
     "to_yaml",
 ]

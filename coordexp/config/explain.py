@@ -1,7 +1,7 @@
 """Turn what pydantic says about a tree into sentences a user can act on."""
 
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -9,11 +9,13 @@ from pydantic_core import ErrorDetails
 from coordexp.config.keys import unknown_key
 from coordexp.config.removed import removed_key
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema.fields import Section
 from coordexp.config.schema.objective import IdRange
 from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError, kind_of, masked
 
 Where = Callable[[str], str]
+_S = TypeVar("_S", bound=Section)
 
 _EXPECTED = {
     "bool_type": "true or false",
@@ -40,34 +42,30 @@ _MAX_SHOWN = 60
 
 
 def validated(tree: Tree, *, where: Where) -> ExperimentConfig:
-    """Validate a whole tree.
+    """Validate a whole experiment, see :func:`check`."""
+    return check(ExperimentConfig, tree, where=where)
+
+
+def check(kind: type[_S], tree: Tree, *, where: Where, unknown: Callable[[str], str] = unknown_key) -> _S:
+    """Validate a tree.
 
     Args:
-        tree: the raw configuration.
-        where: says where a dotted key was given (``""``: the configuration as a whole).
+        kind: what it shall be.
+        tree: its raw values.
+        where: says where a dotted key was given (``""``: the whole).
+        unknown: says why there is no such key.
 
     Raises:
-        ConfigError: with one sentence for each thing that is wrong, the first as headline.
+        ConfigError: with one line for each thing that is wrong; the later ones are indented below the first.
     """
     try:
-        return ExperimentConfig.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(explain(error, where=where)) from None
-
-
-def explain(error: ValidationError, *, where: Where) -> str:
-    """Return one line for each error; the later ones are indented below the first."""
-    details = _without_branches(error.errors(include_url=False))
-    sentences = [_sentence(detail, where=where) for detail in details if not _follows(detail, details)]
-    headline, *others = dict.fromkeys(sentences)
-    return "\n".join([headline, *(f"  also {sentence}" for sentence in others)])
-
-
-def nearest_of(name: str, choices: Iterable[str]) -> str:
-    """Return a hint for a name that is not among ``choices``: the nearest one, or all of them."""
-    known = list(choices)
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"there is {', '.join(known) or 'none'}"
+        details = _without_branches(error.errors(include_url=False))
+    # "List too short" is dropped where its items are reported as invalid.
+    with_items = {detail["loc"][:end] for detail in details for end in range(len(detail["loc"]))}
+    said = [one for one in details if one["type"] != "too_short" or one["loc"] not in with_items]
+    raise ConfigError("\n  also ".join(dict.fromkeys(_sentence(detail, where, unknown) for detail in said)))
 
 
 def described(detail: ErrorDetails, *, above: str = "") -> str:
@@ -78,46 +76,36 @@ def described(detail: ErrorDetails, *, above: str = "") -> str:
         above: the dotted key that its location starts from.
     """
     key = f"{above}.{_key(detail)}" if above else _key(detail)
+    shown = masked(repr(detail["input"]))
+    shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
     # What stands below tracking may be a secret in the wrong place.
-    given = kind_of(detail["input"]) if "tracking" in key.split(".") else _shown(detail["input"])
+    given = kind_of(detail["input"]) if "tracking" in key.split(".") else shown
     match detail["type"]:
         case "value_error":
             return f"{key}: {detail['msg'].removeprefix('Value error, ')}"
         case kind if kind in _EXPECTED:
-            expected = _EXPECTED[kind].format(**detail.get("ctx", {}))
-            return f"{key}: got {given}, expected {expected}"
+            return f"{key}: got {given}, expected {_EXPECTED[kind].format(**detail.get('ctx', {}))}"
         case _:
             return f"{key}: got {given}: {detail['msg']}"
 
 
-def _without_branches(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+def _without_branches(details: list[ErrorDetails]) -> list[ErrorDetails]:
     """Leave out of an error's place which form of a value it is about, and the forms that were not meant at all."""
     kept: list[ErrorDetails] = []
     for detail in details:
         loc = detail["loc"]
-        at = next((at for at, part in enumerate(loc) if _is_branch(part)), None)
-        if at is None:
+        forms = [at for at, part in enumerate(map(str, loc)) if IdRange.__name__ in part or part.startswith("tuple[")]
+        if not forms:
             kept.append(detail)
             continue
+        at = forms[0]
         others = [other for other in details if other["loc"][:at] == loc[:at] and other["type"] not in _NOT_THIS_FORM]
         if detail["type"] not in _NOT_THIS_FORM or not others:
             kept.append(ErrorDetails({**detail, "loc": (*loc[:at], *loc[at + 1 :])}))
     return kept
 
 
-def _is_branch(part: int | str) -> bool:
-    return isinstance(part, str) and (IdRange.__name__ in part or part.startswith("tuple["))
-
-
-def _follows(detail: ErrorDetails, details: Sequence[ErrorDetails]) -> bool:
-    """Say whether this is only the echo of another error: a list is called too short for want of valid items."""
-    depth = len(detail["loc"])
-    return detail["type"] == "too_short" and any(
-        len(other["loc"]) > depth and other["loc"][:depth] == detail["loc"] for other in details
-    )
-
-
-def _sentence(detail: ErrorDetails, *, where: Where) -> str:
+def _sentence(detail: ErrorDetails, where: Where, unknown: Callable[[str], str]) -> str:
     place = where(_key(detail))
     match [part for part in detail["loc"] if part != "[key]"]:
         case ["ablation", "groups", group, *inner] if inner or detail["type"] == "value_error":
@@ -128,7 +116,7 @@ def _sentence(detail: ErrorDetails, *, where: Where) -> str:
     key = _key(detail)
     match detail["type"]:
         case "extra_forbidden":
-            return f"{place}: {unknown_key(key)}"
+            return f"{place}: {unknown(key)}"
         case "literal_error" if (removed := removed_key(key, detail["input"])) is not None:
             return f"{place}: {removed}"
         case "missing":
@@ -141,8 +129,3 @@ def _sentence(detail: ErrorDetails, *, where: Where) -> str:
 
 def _key(detail: ErrorDetails) -> str:
     return ".".join(str(part) for part in detail["loc"] if part != "[key]")
-
-
-def _shown(value: object) -> str:
-    text = masked(repr(value))
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -1,19 +1,70 @@
-"""The dotted keys of the schema: find one, and choose the parts of a configuration by what its keys declare."""
+"""The dotted keys of the schema, and two views of a configuration: which run it is, and what decides its numbers."""
 
 import difflib
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from coordexp.config.removed import removed_key
-from coordexp.config.schema import KEYS, ExperimentConfig
+from coordexp.config.schema import KEYS, RunConfig
 from coordexp.config.schema.fields import Key, Part
-from coordexp.config.trees import Tree, merged, nested, within
+from coordexp.config.trees import Tree, merged, nested
 from coordexp.files import JsonValue
 
 STEP_IMAGES = "training.global_batch_size"
 """No key: what the product of ``STEP_KEYS`` is called in records."""
 STEP_KEYS = ("training.per_device_batch_size", "training.gradient_accumulation_steps", "cluster.num_workers")
+
+
+def identity(config: RunConfig, *, leave_out: Callable[[Key], bool] = lambda key: False) -> Tree:
+    """Return what makes a run the one it is: an interrupted run goes on with this and no other.
+
+    It is recorded in the tracking server, and a name of an experiment is bound to it. How the images of a step are
+    divided over workers and microbatches is not part of it, except under DeepSpeed, whose optimizer shards only the
+    same number of workers can read.
+
+    Args:
+        config: of a run, or of what the runs of an experiment share.
+        leave_out: keys in which runs of one experiment may differ, where the identity of all of them is asked for.
+    """
+    kept = select(config, lambda key: key.role in ("results", "input", "name", "record") and not leave_out(key))
+    if not any(leave_out(KEYS[name]) for name in STEP_KEYS):
+        kept = _with_step(kept, config)
+    if config.cluster.strategy == "ddp":
+        return kept
+    return merged(kept, {"cluster": {"num_workers": config.cluster.num_workers}})
+
+
+def scientific(config: RunConfig) -> Tree:
+    """Return the keys that can change a number; of inputs the bytes are hashed, wherever they lie.
+
+    Two runs may be compared where they differ in the declared factor and rounding keys only. A key that the device
+    decides is given as what it is, so that runs that differ in it never look alike.
+    """
+    kept = select(config, lambda key: key.role in ("results", "rounding"))
+    return merged(_with_step(kept, config), {"training": {"deterministic": config.is_deterministic}})
+
+
+def deciding(config: RunConfig, *parts: Part) -> str:
+    """Return the keys that decide any of ``parts``, as text: where it is equal, so are those parts."""
+    return json.dumps(select(config, lambda key: not key.decides.isdisjoint(parts)), sort_keys=True)
+
+
+def select(config: RunConfig, keep: Callable[[Key], bool]) -> Tree:
+    """Return the keys of a configuration that ``keep`` wants, nested as they were."""
+
+    def below(tree: Mapping[str, JsonValue], prefix: str) -> Tree:
+        kept: Tree = {}
+        for name, value in tree.items():
+            dotted = f"{prefix}{name}"
+            if isinstance(value, dict) and dotted in sections():
+                if inner := below(value, f"{dotted}."):
+                    kept[name] = inner
+            elif keep(KEYS[dotted]):
+                kept[name] = value
+        return kept
+
+    return below(config.model_dump(mode="json"), "")
 
 
 @functools.cache
@@ -60,84 +111,9 @@ def unknown_key(key: str) -> str:
     return f"unknown key {key}; {hint}"
 
 
-def identity(config: ExperimentConfig) -> Tree:
-    """Return what makes a run the one it is: an interrupted run goes on with this and no other.
-
-    It is recorded in the tracking server, and a name of an experiment is bound to it. How the images of a step are
-    divided over workers and microbatches is not part of it, except under DeepSpeed, whose optimizer shards only the
-    same number of workers can read.
-    """
-    kept = _with_step(_kept(config, lambda key: key.role in ("results", "input", "name", "record")), config)
-    if config.cluster.strategy == "ddp":
-        return kept
-    return merged(kept, {"cluster": {"num_workers": config.cluster.num_workers}})
-
-
-def made_again(config: ExperimentConfig) -> Tree:
-    """Return the keys that make a run again, on whatever machine."""
-    return _kept(config, lambda key: key.role not in ("machine", "plan"))
-
-
-def shared_identity(config: ExperimentConfig, *, besides: Sequence[str] = ()) -> Tree:
-    """Return what makes the experiment of a run the one it is: without names and the seed, the loss and ``besides``.
-
-    Args:
-        config: of a run.
-        besides: dotted keys or sections in which the runs of the experiment differ.
-    """
-
-    def keep(key: Key) -> bool:
-        is_of_all = key.role in ("results", "input", "record") and key.name != "experiment.seed"
-        return is_of_all and key.decides.isdisjoint(("loss", "terms")) and not within(key.name, besides)
-
-    kept = _kept(config, keep)
-    return kept if any(within(key, besides) for key in STEP_KEYS) else _with_step(kept, config)
-
-
-def scientific(config: ExperimentConfig) -> Tree:
-    """Return the keys that can change a number; of inputs the bytes are hashed, wherever they lie.
-
-    A key that the device decides is given as what it is, so that runs that differ in it never look alike.
-    """
-    kept = _kept(config, lambda key: key.role in ("results", "rounding"))
-    return merged(_with_step(kept, config), {"training": {"deterministic": config.is_deterministic}})
-
-
-def deciding(config: ExperimentConfig, *parts: Part) -> str:
-    """Return the keys that decide any of ``parts``, as text: where it is equal, so are those parts."""
-    return json.dumps(_kept(config, lambda key: not key.decides.isdisjoint(parts)), sort_keys=True)
-
-
-def without_loss(config: ExperimentConfig) -> str:
-    """Return what decides a run beside its loss and its seed, as text: a check that looks at neither depends on it."""
-
-    def keep(key: Key) -> bool:
-        is_of_run = key.role in ("results", "rounding", "input") and key.name != "experiment.seed"
-        return is_of_run and "loss" not in key.decides
-
-    return json.dumps(_kept(config, keep), sort_keys=True)
-
-
-def _with_step(tree: Tree, config: ExperimentConfig) -> Tree:
+def _with_step(tree: Tree, config: RunConfig) -> Tree:
     """Add the images of a step, which decide results; the three keys whose product they are decide rounding only."""
     return merged(tree, nested(STEP_IMAGES.split("."), config.global_batch_size))
-
-
-def _kept(config: ExperimentConfig, keep: Callable[[Key], bool]) -> Tree:
-    return _select(config.model_dump(mode="json"), keep, prefix="")
-
-
-def _select(tree: Mapping[str, JsonValue], keep: Callable[[Key], bool], *, prefix: str) -> Tree:
-    kept: Tree = {}
-    for name, value in tree.items():
-        dotted = f"{prefix}{name}"
-        if isinstance(value, dict) and dotted in sections():
-            inner = _select(value, keep, prefix=f"{dotted}.")
-            if inner:
-                kept[name] = inner
-        elif keep(KEYS[dotted]):
-            kept[name] = value
-    return kept
 
 
 def _above(dotted: str) -> list[str]:

@@ -3,27 +3,18 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
-from coordexp.config.explain import Where, nearest_of, validated
-from coordexp.config.groups import GROUPS, check_groups, check_reading, read_groups
-from coordexp.config.schema import KEYS, Experiment, ExperimentConfig
+from coordexp.config.explain import validated
+from coordexp.config.groups import GROUPS, check_groups, read_groups
+from coordexp.config.schema import KEYS, Experiment, ExperimentConfig, RunConfig
 from coordexp.config.schema.root import OFFSET_OF_TEXT_ARM, contradicts_text_arm
-from coordexp.config.trees import (
-    Tree,
-    leaves,
-    merged,
-    nested,
-    place_of,
-    value_at,
-    with_named_weights,
-    with_value,
-)
+from coordexp.config.trees import Tree, leaves, merged, nested, place_of, value_at, with_named_weights, with_value
 from coordexp.config.yaml_file import Document, parse_mapping, parse_value, read_mapping
-from coordexp.errors import ConfigError, masked
+from coordexp.errors import ConfigError, masked, nearest_of
 from coordexp.files import JsonValue
 from coordexp.shipped import shipped_experiments
 
@@ -34,7 +25,7 @@ _TRACKING = re.compile(r"(?i)\btracking\b")
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """Load and validate a whole experiment.
+    """Load and validate a whole experiment with all its runs.
 
     The file may extend another file (``extends: base.yaml``, relative to itself, or of that name among those that
     come with coordexp), which may extend a further one; then each
@@ -56,33 +47,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
 
 
 def check_text(text: str, path: Path) -> None:
-    """Check that a text would load as the configuration file at a path, before it is written there.
-
-    Raises:
-        ConfigError: as :func:`load_config`.
-    """
+    """Check that a text would load as the configuration file at a path, before it is written there."""
     _loaded(parse_mapping(text, path), ())
 
 
-def extended_file(document: Document) -> Path:
-    """Return the file that a configuration extends: beside it, else of that name among those of coordexp.
-
-    Raises:
-        ConfigError: if it names none.
-    """
-    name = document.tree["extends"]
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"{document.where('extends')}: extends: got {name!r}, expected the name of one YAML file")
-    path = document.path.parent / name
-    if not path.is_file() and len(Path(name).parts) == 1:  # a file of one's own anywhere extends a shipped one
-        shipped = shipped_experiments() / name
-        path = shipped if shipped.is_file() else path
-    if not path.is_file():
-        raise ConfigError(f"{document.where('extends')}: extends {name}, but there is no file {path}")
-    return path
-
-
-def to_yaml(config: ExperimentConfig) -> str:
+def to_yaml(config: RunConfig) -> str:
     """Write a configuration as YAML that :func:`load_config` reads back to an equal one."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
@@ -99,28 +68,31 @@ def _loaded(document: Document, overrides: Sequence[str]) -> ExperimentConfig:
         """Return where a key was given; for a key nobody gave, where its nearest section was."""
         return place_of(key, places) or str(document.path)
 
-    parsed = [_Override.parse(text) for text in overrides]
+    parsed = [_parsed(text) for text in overrides]
+    of_groups = [one for one in parsed if one.key.startswith(f"{GROUPS}.")]
+    of_all = [one for one in parsed if one not in of_groups]
     said: Tree = {}
-    for override in parsed:
-        if not override.is_in_group:
-            tree = override.laid_on(tree, places)
-            said = override.laid_on(said, {})
+    for override in of_all:
+        tree = _overridden(tree, override, places)
+        said = _overridden(said, override, {})
     if contradicts_text_arm(said):  # on one command line; what a file says may be overridden
         raise ConfigError(f"overrides: {OFFSET_OF_TEXT_ARM}")
-    _split_lists(tree, where)
-    tree, of_groups = read_groups(tree, folders=folders, where=where)
-    places |= of_groups
-    for override in parsed:
-        if override.is_in_group:
-            tree = override.laid_on(tree, places)
-    _complete(tree)
-    groups = value_at(tree, GROUPS)
-    for part in (tree, *(groups.values() if isinstance(groups, dict) else ())):
-        if isinstance(part, dict):
-            _make_absolute(part, places, document.path)
+    for key in _LISTS:  # of "A,C" the list that it can only be
+        value = value_at(tree, key)
+        if type(value) is str or (type(value) is int and key != GROUPS):
+            parts, name = [part.strip() for part in str(value).split(",")], f"{where(key)}: {key}"
+            _put(tree, key, [part if key == GROUPS else parse_value(part, name=name) for part in parts])
+    tree, group_places = read_groups(tree, folders=folders, where=where)
+    places |= group_places
+    for override in of_groups:
+        groups, name = value_at(tree, GROUPS), override.key.split(".")[2]
+        there = groups if isinstance(groups, dict) else {}
+        if name not in there:
+            raise ConfigError(f"{override.place}: there is no group {name!r}; {nearest_of(name, there)}")
+        tree = _overridden(tree, override, places)
+    _fill(tree, places, document.path)
     config = validated(tree, where=where)
-    check_groups(config, overridden=[one.key for one in parsed if not one.key.startswith(GROUPS)], where=where)
-    check_reading(config, folders=folders, where=where)
+    check_groups(config, overridden=[one.key for one in of_all if one.key != GROUPS], folders=folders, where=where)
     return config
 
 
@@ -131,7 +103,7 @@ def _extended(document: Document, above: tuple[Path, ...] = ()) -> tuple[Tree, d
         The raw values; where each dotted key was given; and the folders whose ``groups/`` may hold group files,
         nearest first.
     """
-    path = document.path
+    path, here = document.path, document.where("extends")
     if {"experiment", "space"} <= document.tree.keys():
         raise ConfigError(
             f"{path}: that is a sweep, which tunes an experiment; expected coordexp sweep --config {path}"
@@ -139,67 +111,62 @@ def _extended(document: Document, above: tuple[Path, ...] = ()) -> tuple[Tree, d
     own = with_named_weights({name: value for name, value in document.tree.items() if name != "extends"})
     if "extends" not in document.tree:
         return own, document.places, (path.parent,)
-    base, above = extended_file(document), (*above, path.resolve())
+    name = document.tree["extends"]
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{here}: extends: got {name!r}, expected the name of one YAML file")
+    base = path.parent / name
+    if not base.is_file() and len(Path(name).parts) == 1 and (shipped_experiments() / name).is_file():
+        base = shipped_experiments() / name  # a file of one's own anywhere extends a shipped one
+    if not base.is_file():
+        raise ConfigError(f"{here}: extends {name}, but there is no file {base}")
+    above = (*above, path.resolve())
     if base.resolve() in above:
-        raise ConfigError(
-            f"{document.where('extends')}: extends {document.tree['extends']}, which itself extends this file; "
-            "expected a chain that ends"
-        )
+        raise ConfigError(f"{here}: extends {name}, which itself extends this file; expected a chain that ends")
     tree, places, folders = _extended(read_mapping(base), above)
     if value_at(own, GROUPS) is not None:
         tree = merged(tree, nested(GROUPS.split("."), None))
     return merged(tree, own), places | document.places, (path.parent, *folders)
 
 
-@dataclass(frozen=True)
-class _Override:
-    """One ``KEY=VALUE`` of the command line."""
+class _Override(NamedTuple):
+    """One ``KEY=VALUE`` of the command line, and what errors call it."""
 
-    text: str
     key: str
     value: JsonValue
+    place: str
 
-    @classmethod
-    def parse(cls, text: str) -> "_Override":
-        key, equals, value_text = text.partition("=")
-        key = key.strip()
-        if not equals or not key or not all(key.split(".")):
-            hint = f"; a file is given as --config {text}" if text.endswith((".yaml", ".yml")) else ""
-            raise ConfigError(
-                f"override {_shown(text)}: expected KEY=VALUE with a dotted key, as in training.max_steps=20{hint}"
-            )
-        is_path = key == "model.path" or ((declared := KEYS.get(key)) is not None and declared.is_path)
-        if is_path and value_text and os.path.lexists(_absolute(value_text)):  # whatever YAML makes of its letters
-            return cls(text, key, value_text)
-        if value_text[:1] in _BRACKETS and value_text.count(value_text[0]) > value_text.count(_BRACKETS[value_text[0]]):
-            raise ConfigError(
-                f"override {_shown(text)}: the value ends before its {_BRACKETS[value_text[0]]}; a shell cuts at "
-                f"a space, so put all of it in quotes, as in '{key}=[A, B]'"
-            )
-        try:
-            return cls(text, key, parse_value(value_text, name=f"override {_shown(text)}"))
-        except ConfigError:
-            if _TRACKING.search(text):  # YAML's sentence would name a word of it
-                raise ConfigError(f"override {_shown(text)}: not valid YAML") from None
-            raise
 
-    @property
-    def is_in_group(self) -> bool:
-        return self.key.startswith(f"{GROUPS}.")
+def _parsed(text: str) -> _Override:
+    key, equals, value = text.partition("=")
+    key, place = key.strip(), f"override {_shown(text)}"
+    if not equals or not key or not all(key.split(".")):
+        hint = f"; a file is given as --config {text}" if text.endswith((".yaml", ".yml")) else ""
+        raise ConfigError(f"{place}: expected KEY=VALUE with a dotted key, as in training.max_steps=20{hint}")
+    is_path = key == "model.path" or ((declared := KEYS.get(key)) is not None and declared.is_path)
+    if is_path and value and os.path.lexists(_absolute(value)):  # whatever YAML makes of its letters
+        return _Override(key, value, place)
+    if value[:1] in _BRACKETS and value.count(value[0]) > value.count(_BRACKETS[value[0]]):
+        raise ConfigError(
+            f"{place}: the value ends before its {_BRACKETS[value[0]]}; a shell cuts at a space, so put all of it in "
+            f"quotes, as in '{key}=[A, B]'"
+        )
+    try:
+        return _Override(key, parse_value(value, name=place), place)
+    except ConfigError:
+        if _TRACKING.search(text):  # YAML's sentence would name a word of it
+            raise ConfigError(f"{place}: not valid YAML") from None
+        raise
 
-    def laid_on(self, tree: Tree, places: dict[str, str]) -> Tree:
-        """Return a tree with this on top, noted in ``places``: mappings merge, all else replaces, as do all groups."""
-        place, parts = f"override {_shown(self.text)}", self.key.split(".")
-        groups = value_at(tree, GROUPS)
-        if self.key == GROUPS:
-            tree = merged(tree, nested(parts, None))
-        elif self.is_in_group and not (isinstance(groups, dict) and parts[2] in groups):
-            there = groups if isinstance(groups, dict) else {}
-            raise ConfigError(f"{place}: there is no group {parts[2]!r}; {nearest_of(parts[2], there)}")
-        places[self.key] = place
-        if isinstance(self.value, dict):
-            places |= {f"{self.key}.{leaf}": place for leaf in leaves(self.value)}
-        return with_value(tree, parts, self.value, place=place)
+
+def _overridden(tree: Tree, override: _Override, places: dict[str, str]) -> Tree:
+    """Lay an override on a tree and note its place: mappings merge, anything else replaces, as do all groups."""
+    parts = override.key.split(".")
+    if override.key == GROUPS:
+        tree = merged(tree, nested(parts, None))
+    places[override.key] = override.place
+    if isinstance(override.value, dict):
+        places |= dict.fromkeys(leaves(override.value, prefix=f"{override.key}."), override.place)
+    return with_value(tree, parts, override.value, place=override.place)
 
 
 def _shown(text: str) -> str:
@@ -213,22 +180,16 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
 
 
-def _split_lists(tree: Tree, where: Where) -> None:
-    """Make of ``A,C`` the list that it can only be."""
-    for key in _LISTS:
-        value = value_at(tree, key)
-        if type(value) is str or (type(value) is int and key != GROUPS):
-            parts, name = [part.strip() for part in str(value).split(",")], f"{where(key)}: {key}"
-            _put(tree, key, [part if key == GROUPS else parse_value(part, name=name) for part in parts])
-
-
-def _complete(tree: Tree) -> None:
-    """Fill in the folder of runs and the tracking address, which may not depend on where a worker runs."""
+def _fill(tree: Tree, places: dict[str, str], file: Path) -> None:
+    """Fill in the folder of runs and the tracking address and make paths absolute: no worker may look them up."""
     if value_at(tree, "experiment.runs_dir") is None:
         _put(tree, "experiment.runs_dir", str(Experiment().runs_dir))
-    runs_dir = value_at(tree, "experiment.runs_dir")
+    runs_dir, groups = value_at(tree, "experiment.runs_dir"), value_at(tree, GROUPS)
     if value_at(tree, "tracking.uri") is None and isinstance(runs_dir, str):
         _put(tree, "tracking.uri", os.environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir))
+    for part in (tree, *(groups.values() if isinstance(groups, dict) else ())):
+        if isinstance(part, dict):
+            _make_absolute(part, places, file)
 
 
 def _make_absolute(tree: Tree, places: dict[str, str], file: Path) -> None:

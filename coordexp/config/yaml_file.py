@@ -18,13 +18,7 @@ _NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")  # an escap
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML mapping and where its keys stand.
-
-    Attributes:
-        path: the file.
-        tree: its content.
-        places: ``file:line`` of each dotted key.
-    """
+    """A YAML mapping, and ``file:line`` of each of its dotted keys."""
 
     path: Path
     tree: Tree
@@ -93,10 +87,8 @@ def _loaded(text: str, name: str) -> object:
         raise ConfigError(f"{name}{line}: not valid YAML ({problem})") from None
     except YAMLError as error:
         raise ConfigError(f"{name}: not valid YAML ({str(error).splitlines()[0]})") from None
-    except (ValueError, LookupError):  # what stands behind an explicit tag: !!int x
-        raise ConfigError(f"{name}: not valid YAML (a value is not what its tag says)") from None
-    except RecursionError:
-        raise ConfigError(f"{name}: not valid YAML (values lie too deep in each other)") from None
+    except (ValueError, LookupError, RecursionError):  # behind an explicit tag: !!int x
+        raise ConfigError(f"{name}: not valid YAML (a value is not what its tag says, or too deep)") from None
 
 
 def _plain(value: object, name: str, lines: dict[str, int], prefix: str = "", line: int = 0) -> JsonValue:

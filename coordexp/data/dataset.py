@@ -20,6 +20,9 @@ from coordexp.errors import DataError, TokenizerError, summary
 
 DEFAULT_PROMPT = "Describe all objects in the image with their bounding boxes."
 IMAGE_TOKEN = "<|image_pad|>"
+# Of every rendering of a chat template. Models that think begin their answers with a thought unless told otherwise;
+# templates that know nothing of it ignore it.
+TEMPLATE_ARGUMENTS = {"enable_thinking": False}
 
 _Patches = tuple[NDArray[np.uint8], tuple[int, int]]
 
@@ -43,7 +46,8 @@ class Prompt:
         """Render the chat template once.
 
         Raises:
-            TokenizerError: if there is no chat template, or it does not place exactly one image.
+            TokenizerError: if there is no chat template, or it does not place exactly one image, or leaves a thought
+                open.
         """
         if not tokenizer.chat_template:
             raise TokenizerError("the tokenizer has no chat template; expected chat_template.jinja in the checkpoint")
@@ -54,6 +58,7 @@ class Prompt:
                 messages,  # pyright: ignore[reportArgumentType]
                 tokenize=False,
                 add_generation_prompt=True,
+                enable_thinking=TEMPLATE_ARGUMENTS["enable_thinking"],
             )
             ids = tokenizer.encode(str(rendered), add_special_tokens=False)
         except Exception as error:
@@ -64,6 +69,11 @@ class Prompt:
         if not isinstance(image_token_id, int) or ids.count(image_token_id) != 1:
             raise TokenizerError(
                 f"{tokenizer.name_or_path}: the chat template must place {IMAGE_TOKEN} exactly once, got: {rendered!r}"
+            )
+        if str(rendered).rfind("<think>") > str(rendered).rfind("</think>"):
+            raise TokenizerError(
+                f"{tokenizer.name_or_path}: the chat template leaves a thought open (<think>) although enable_thinking "
+                "is false; expected one that closes it, such as that of an Instruct model"
             )
         place = ids.index(image_token_id)
         return cls(before=tuple(ids[:place]), after=tuple(ids[place + 1 :]), image_token_id=image_token_id)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 from huggingface_hub import constants
-from transformers import Qwen3VLConfig
+from transformers import PreTrainedConfig, Qwen3VLConfig
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import DTYPES
 from coordexp.coord_tokens.vocab import CoordVocab
@@ -46,7 +46,7 @@ class Base:
         encoding: tokenizer, prompt and image sizes; None where they could not be read.
     """
 
-    model: Qwen3VLConfig
+    model: PreTrainedConfig
     dtype: torch.dtype
     offset_ids: range
     encoding: Encoding | None
@@ -71,7 +71,7 @@ class Base:
         return max(1, pixels // (dimensions.patch_size * dimensions.merge_size) ** 2)
 
 
-def examine_checkpoint(run: ExperimentConfig) -> Check[Base | None]:
+def examine_checkpoint(run: RunConfig) -> Check[Base | None]:
     """Check a run's base; None where no model is known."""
     missing: list[str] = []
     if is_hub_id(run.model.path):
@@ -135,7 +135,7 @@ def _examine_download(hub_id: str, missing: list[str]) -> Check[None]:
         yield warning("checkpoint", f"{away}; a run would first download {size}")
 
 
-def _published_ids(run: ExperimentConfig) -> range:
+def _published_ids(run: RunConfig) -> range:
     if run.text_arm:
         return _none_after(_NUM_TOKENS)
     num_structure = 2 if run.data.structure == "spec" else 0
@@ -146,7 +146,7 @@ def _none_after(num_tokens: int) -> range:
     return range(num_tokens, num_tokens)
 
 
-def _dtype(run: ExperimentConfig, model: Qwen3VLConfig, checked: CheckedBase | None) -> torch.dtype:
+def _dtype(run: RunConfig, model: PreTrainedConfig, checked: CheckedBase | None) -> torch.dtype:
     """Return the dtype that the weights will have, as ``from_pretrained`` finds it under ``auto``."""
     if run.model.dtype != "auto":
         return DTYPES[run.model.dtype]

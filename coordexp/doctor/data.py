@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.grammar.sequence import EncodeText
 from coordexp.data.image_file import check_image
 from coordexp.data.sample import Sample, SplitData
@@ -27,7 +27,7 @@ class DataFacts:
     descriptions: tuple[str, ...]
 
 
-def examine_split(run: ExperimentConfig, split: Split) -> Check[DataFacts | None]:
+def examine_split(run: RunConfig, split: Split) -> Check[DataFacts | None]:
     """Check the annotations and images of a split; None where nothing could be read."""
     folder = ExperimentFolder.of(run).data
     made = source_of(run.data, split, data_dir=folder).generated

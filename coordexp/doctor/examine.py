@@ -1,5 +1,6 @@
 """All checks of ``doctor``, one after the other; a failure of one never hides another."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 from coordexp.ablation.preparation import check_plans
 from coordexp.cluster.capacity import local_slots
 from coordexp.config import load_config
-from coordexp.config.keys import without_loss
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.keys import select
+from coordexp.config.schema import ExperimentConfig, RunConfig
+from coordexp.config.schema.fields import Key
 from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
@@ -92,7 +94,7 @@ def _checked_plans(path: Path, overrides: list[str]) -> tuple[ExperimentConfig, 
 
 def _examine_variants(plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
     """Check data and base of every distinct pair; return the largest need of memory."""
-    variants = {without_loss(plan.config): plan.config for plan in reversed(plans)}
+    variants = {_without_loss(plan.config): plan.config for plan in reversed(plans)}
     batches: list[LongestBatch] = []
     for run in reversed(variants.values()):
         found = yield from _examine_variant(run, plans, machine)
@@ -100,7 +102,17 @@ def _examine_variants(plans: list[RunPlan], machine: Machine) -> Check[LongestBa
     return max(batches, key=lambda batch: batch.memory.peak, default=None)
 
 
-def _examine_variant(run: ExperimentConfig, plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
+def _without_loss(run: RunConfig) -> str:
+    """Return what decides a run beside its loss and its seed, as text: no check here looks at them."""
+
+    def keep(key: Key) -> bool:
+        is_of_run = key.role in ("results", "rounding", "input") and key.name != "experiment.seed"
+        return is_of_run and "loss" not in key.decides
+
+    return json.dumps(select(run, keep), sort_keys=True)
+
+
+def _examine_variant(run: RunConfig, plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
     facts: dict[Split, DataFacts] = {}
     for split in SPLITS:
         found = yield from examine_split(run, split)
@@ -124,9 +136,7 @@ def _examine_variant(run: ExperimentConfig, plans: list[RunPlan], machine: Machi
     return (yield from guarded("memory", _examine_memory(run, base, both, machine)))
 
 
-def _examine_memory(
-    run: ExperimentConfig, base: Base, facts: DataFacts | None, machine: Machine
-) -> Check[LongestBatch]:
+def _examine_memory(run: RunConfig, base: Base, facts: DataFacts | None, machine: Machine) -> Check[LongestBatch]:
     model = run_model(base.model, run, dtype=base.dtype, offset_ids=base.offset_ids)
     groups = yield from attempt("optimizer", lambda: param_groups(run, model))
     if groups is not None:
@@ -146,7 +156,7 @@ def _examine_memory(
     return LongestBatch(needed, longest)
 
 
-def longest_sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None, *, max_objects: int) -> SequenceSize:
+def longest_sequence(run: RunConfig, base: Base, facts: DataFacts | None, *, max_objects: int) -> SequenceSize:
     """Return the longest sequence that can occur: the largest image, and as many objects as it may have."""
     image = base.num_image_tokens(facts.sizes_px if facts else frozenset(), run.data.max_pixels)
     prompt = base.num_prompt_tokens + image
@@ -164,7 +174,7 @@ def longest_sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None,
 
 
 def judge_memory(
-    run: ExperimentConfig, needed: MemoryEstimate, usual: MemoryEstimate, machine: Machine, *, on_gpu: bool
+    run: RunConfig, needed: MemoryEstimate, usual: MemoryEstimate, machine: Machine, *, on_gpu: bool
 ) -> Finding:
     """Compare the memory that the longest and an ordinary batch need with what the device has."""
     share = min(1.0, run.cluster.gpus_per_worker) or 1.0
@@ -186,7 +196,7 @@ def judge_memory(
     return failure("memory", ResourceError(f"{sentence}, but only {size_text(there)} are there; {advice}"))
 
 
-def _advice(run: ExperimentConfig, needed: MemoryEstimate) -> str:
+def _advice(run: RunConfig, needed: MemoryEstimate) -> str:
     """Say what lowers the larger of the two peaks."""
     if max(needed.totals, key=needed.totals.__getitem__) == EVALUATION:
         return "lower evaluation.batch_size, evaluation.max_new_tokens or data.max_pixels"

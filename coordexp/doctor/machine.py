@@ -17,7 +17,7 @@ from alembic.script import ScriptDirectory
 
 from coordexp.ablation.preparation import needed_disk_bytes
 from coordexp.cluster.capacity import check_answers, cluster_address, count_slots, local_nodes, ray_folder
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.errors import ResourceError, TrackingError
 from coordexp.files import nearest_existing
 from coordexp.findings import Check, attempt, guarded, ok, size_text, warning
@@ -108,7 +108,7 @@ def _ram_bytes() -> int:
     return min(total, int(limit)) if limit.isdigit() else total
 
 
-def examine_cluster(run: ExperimentConfig, num_gpus: int) -> Check[None]:
+def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:
     """Check that one run fits into what the executor gives it, and that its workers can share it as asked."""
     yield from attempt("strategy", lambda: check_strategy(run))
     if run.cluster.executor == "inline":
@@ -125,7 +125,7 @@ def _check_cluster(address: str) -> Check[None]:
     yield warning("ray", f"{address} takes connections; whether a run fits there is known when it is joined")
 
 
-def _check_private(run: ExperimentConfig, num_gpus: int) -> Check[None]:
+def _check_private(run: RunConfig, num_gpus: int) -> Check[None]:
     nodes = local_nodes(num_gpus)
     slots = count_slots(run.cluster, nodes)
     at_once = f"{slots} runs at a time" if slots > 1 else "one run at a time"
@@ -142,7 +142,7 @@ def _check_private(run: ExperimentConfig, num_gpus: int) -> Check[None]:
         )
 
 
-def examine_tracking(run: ExperimentConfig) -> Check[None]:
+def examine_tracking(run: RunConfig) -> Check[None]:
     """Check that the tracking server answers, or that its database can be written."""
     uri, name = tracking_uri(run), run.experiment.name
     path = sqlite_path(uri)

@@ -12,15 +12,16 @@ like, and the mergers about as much as one more. DoRA and dropout keep half as m
 checkpointing each layer keeps its input alone, and the largest layer is there once.
 """
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from peft import PeftModel
 from torch import nn
-from transformers import PreTrainedModel, Qwen3VLConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.evaluate.generate.generation import prompts_at_once
@@ -71,16 +72,15 @@ def num_bytes(model: nn.Module, *, trained: bool = False) -> int:
     return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad or not trained)
 
 
-def expanded_base(config: Qwen3VLConfig, *, num_tokens: int, dtype: torch.dtype) -> PreTrainedModel:
+def expanded_base(config: PreTrainedConfig, *, num_tokens: int, dtype: torch.dtype) -> PreTrainedModel:
     """Return the base of a run without data, its tables with rows for ``num_tokens`` ids at least."""
-    expanded = Qwen3VLConfig.from_dict(config.to_dict())
-    text = Dimensions.of(expanded).text
-    text.vocab_size = max(text.vocab_size, num_tokens)
+    expanded = copy.deepcopy(config)
+    expanded.get_text_config().vocab_size = max(Dimensions.of(config).text.vocab_size, num_tokens)
     return empty_model(expanded, dtype=dtype)
 
 
 def run_model(
-    config: Qwen3VLConfig, run: ExperimentConfig, *, dtype: torch.dtype, offset_ids: range
+    config: PreTrainedConfig, run: RunConfig, *, dtype: torch.dtype, offset_ids: range
 ) -> PreTrainedModel | PeftModel:
     """Return the model as a run trains it, without data: vocabulary expanded, offsets and adapters on it."""
     base = expanded_base(config, num_tokens=offset_ids.stop, dtype=dtype)
@@ -88,7 +88,7 @@ def run_model(
         return with_adapters(run, base, offset_ids=offset_ids)
 
 
-def estimate(model: nn.Module, run: ExperimentConfig, size: SequenceSize, *, on_gpu: bool) -> MemoryEstimate:
+def estimate(model: nn.Module, run: RunConfig, size: SequenceSize, *, on_gpu: bool) -> MemoryEstimate:
     """Estimate the memory of one worker.
 
     Args:
@@ -97,9 +97,8 @@ def estimate(model: nn.Module, run: ExperimentConfig, size: SequenceSize, *, on_
         size: of every sequence of a batch.
         on_gpu: whether a GPU computes.
     """
-    config = inner_model(model).config
-    assert isinstance(config, Qwen3VLConfig)
-    dimensions, weights, trained = Dimensions.of(config), num_bytes(model), num_bytes(model, trained=True)
+    dimensions = Dimensions.of(inner_model(model).config)
+    weights, trained = num_bytes(model), num_bytes(model, trained=True)
     text, vision = dimensions.text, dimensions.vision
     narrowest = min(parameter.itemsize for parameter in model.parameters())  # of the base; adapters are float32
     autocast = run.training.precision == "bfloat16"
@@ -137,7 +136,7 @@ def estimate(model: nn.Module, run: ExperimentConfig, size: SequenceSize, *, on_
     return MemoryEstimate({name: _with_fragmentation(process | parts) for name, parts in phases.items()})
 
 
-def _kept_bytes(dimensions: Dimensions, run: ExperimentConfig, width: int, size: SequenceSize) -> int:
+def _kept_bytes(dimensions: Dimensions, run: RunConfig, width: int, size: SequenceSize) -> int:
     """Return what autograd keeps of a forward pass, and the gradients that flow through one MLP."""
     text, vision, lora = dimensions.text, dimensions.vision, run.training.lora
     is_full = run.training.tuning == "full"
@@ -158,7 +157,7 @@ def _kept_bytes(dimensions: Dimensions, run: ExperimentConfig, width: int, size:
     return round(width * run.training.per_device_batch_size * (kept + backward))
 
 
-def _head_bytes(dimensions: Dimensions, run: ExperimentConfig, num_tokens: int, *, on_gpu: bool) -> int:
+def _head_bytes(dimensions: Dimensions, run: RunConfig, num_tokens: int, *, on_gpu: bool) -> int:
     """Return hidden states, logits and their gradients at supervised positions, in float32."""
     hidden, vocab_size = dimensions.text.hidden_size, dimensions.text.vocab_size
     if run.training.tuning == "full":

@@ -23,7 +23,7 @@ from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics.calibration import ScoreBin, score_bins
 from coordexp.errors import DataError
-from coordexp.evaluate.objects import ObjectTable, read_objects
+from coordexp.evaluate.answers import Objects, read_objects
 from coordexp.files import read_model, write_json
 from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.runs.folder import DecodingFolder
@@ -46,13 +46,10 @@ class IouHistogram:
 
 @dataclass(frozen=True)
 class CoordinateMap:
-    """One coordinate of matched pairs, predicted against true.
+    """One coordinate of matched pairs: the predicted one against the true one, as fractions of the image side.
 
-    Attributes:
-        counts: rows by the true coordinate, columns by the predicted one, both between
-            ``coordinate_edges`` (fractions of the image side; what lies outside is put at the border).
-        mean_error: mean of predicted - true, as a fraction of the image side.
-        mean_abs_error: mean of its absolute value.
+    ``counts`` has rows by the true coordinate and columns by the predicted one, both between ``coordinate_edges``; what
+    lies outside is put at the border. An error is predicted - true.
     """
 
     counts: tuple[tuple[int, ...], ...]
@@ -62,14 +59,9 @@ class CoordinateMap:
 
 @dataclass(frozen=True)
 class WidthByError:
-    """Coordinates of matched pairs whose error lies in ``[low, high)`` bins (1/1000 of the image side).
+    """Coordinates of matched pairs whose error lies in ``[low, high)``: the standard deviations of their distributions.
 
-    Attributes:
-        low: lower end, in bins.
-        high: upper end, in bins.
-        count: coordinates.
-        mean_width: mean standard deviation of their distributions, in bins.
-        median_width: median of the same.
+    All in bins (1/1000 of the image side).
     """
 
     low: float
@@ -102,10 +94,7 @@ class SizeResult:
 
 @dataclass(frozen=True)
 class CountResult:
-    """Images with ``low`` to ``high`` (null: any more) ground-truth objects, crowds not counted.
-
-    Images without any object are in none of them.
-    """
+    """Images with ``low`` to ``high`` (null: any more) ground-truth objects, at least one; crowds not counted."""
 
     low: int
     high: int | None
@@ -170,11 +159,7 @@ class Analysis:
 
     @classmethod
     def read(cls, path: Path) -> "Analysis":
-        """Read what :meth:`write` wrote.
-
-        Raises:
-            DataError: if the file is missing or holds something else.
-        """
+        """Read what :meth:`write` wrote; a DataError names a file that is missing or holds something else."""
         return read_model(cls, path, what="an analysis")
 
 
@@ -192,10 +177,11 @@ def analyse(annotations_json: Path, folder: Path) -> Analysis:
     evaluated: dict[BoxKind, BoxEvaluation] = {
         kind: BoxEvaluation(truth, read_detections(files.detections(kind), truth)) for kind in BOX_KINDS
     }
-    return analyse_boxes(evaluated, ObjectTable.of(read_objects(files.objects)))
+    objects = read_objects(files.objects)
+    return analyse_boxes(evaluated, objects.rows(objects.is_known))
 
 
-def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: ObjectTable | None) -> Analysis:
+def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: Objects | None) -> Analysis:
     """Analyse matched detections of each box kind.
 
     Args:
@@ -236,6 +222,7 @@ def _analyse_boxes(boxes: BoxEvaluation, width_D4: Floats | None) -> BoxAnalysis
         maps = {name: _map(true[:, at], predicted[:, at]) for at, name in enumerate(_COORDINATES)}
         widths = () if width_D4 is None else _width_by_error(np.abs(predicted - true), width_D4[dt])
     iou_counts, _ = np.histogram(pairs.iou[dt], _IOU_EDGES)
+    gt_ids, gt_areas = truth.category_ids[~truth.is_crowd], truth.areas_px2[~truth.is_crowd]
     return BoxAnalysis(
         num_matched=len(dt),
         num_unmatched=int(np.count_nonzero(~pairs.matched & ~pairs.ignored)),
@@ -243,9 +230,27 @@ def _analyse_boxes(boxes: BoxEvaluation, width_D4: Floats | None) -> BoxAnalysis
         matched_iou=IouHistogram(edges=tuple(_IOU_EDGES.tolist()), counts=tuple(iou_counts.tolist())),
         coordinates=maps,
         width_by_error=widths,
-        categories=_categories(boxes),
-        sizes=_sizes(boxes),
-        object_counts=_object_counts(boxes),
+        categories=tuple(
+            CategoryResult(
+                key,
+                truth.categories[key],
+                num_gt=int(np.count_nonzero(gt_ids == key)),
+                num_detections=int(np.count_nonzero(boxes.detections.category_ids == key)),
+                AP=boxes.average_precision("AP", category_id=key),
+                AP50=boxes.average_precision("AP50", category_id=key),
+            )
+            for key in sorted(truth.categories)
+        ),
+        sizes=tuple(
+            SizeResult(
+                name,
+                num_gt=int(np.count_nonzero((low <= gt_areas) & (gt_areas <= high))),
+                AP=boxes.average_precision(f"AP_{name}"),
+            )
+            for name, (low, high) in AREA_RANGES_PX2.items()
+            if name != "all"
+        ),
+        object_counts=tuple(_on_images_with(low, high, boxes) for low, high in _OBJECT_COUNTS),
         score_bins=score_bins(boxes),
     )
 
@@ -274,48 +279,9 @@ def _width_by_error(error_M4: Floats, width_M4: Floats) -> tuple[WidthByError, .
     return tuple(found)
 
 
-def _categories(boxes: BoxEvaluation) -> tuple[CategoryResult, ...]:
-    truth = boxes.truth
-    gt_ids = truth.category_ids[~truth.is_crowd]
-    return tuple(
-        CategoryResult(
-            key,
-            truth.categories[key],
-            num_gt=int(np.count_nonzero(gt_ids == key)),
-            num_detections=int(np.count_nonzero(boxes.detections.category_ids == key)),
-            AP=boxes.average_precision("AP", category_id=key),
-            AP50=boxes.average_precision("AP50", category_id=key),
-        )
-        for key in sorted(truth.categories)
-    )
-
-
-def _sizes(boxes: BoxEvaluation) -> tuple[SizeResult, ...]:
-    areas = boxes.truth.areas_px2[~boxes.truth.is_crowd]
-    return tuple(
-        SizeResult(
-            name,
-            num_gt=int(np.count_nonzero((low <= areas) & (areas <= high))),
-            AP=boxes.average_precision(f"AP_{name}"),
-        )
-        for name, (low, high) in AREA_RANGES_PX2.items()
-        if name != "all"
-    )
-
-
-def _object_counts(boxes: BoxEvaluation) -> tuple[CountResult, ...]:
+def _on_images_with(low: int, high: int | None, boxes: BoxEvaluation) -> CountResult:
     image_ids, num_objects = np.unique(boxes.truth.image_ids[~boxes.truth.is_crowd], return_counts=True)
-    found: list[CountResult] = []
-    for low, high in _OBJECT_COUNTS:
-        chosen = (num_objects >= low) & (num_objects <= (np.inf if high is None else high))
-        table = boxes.table_on_images(image_ids[chosen].tolist())
-        found.append(
-            CountResult(
-                low,
-                high,
-                num_images=int(np.count_nonzero(chosen)),
-                num_gt=int(num_objects[chosen].sum()),
-                AP=table.average_precision(AVERAGE_PRECISIONS["AP"]),
-            )
-        )
-    return tuple(found)
+    chosen = (num_objects >= low) & (num_objects <= (np.inf if high is None else high))
+    table = boxes.table_on_images(image_ids[chosen].tolist())
+    num_images, num_gt = int(np.count_nonzero(chosen)), int(num_objects[chosen].sum())
+    return CountResult(low, high, num_images, num_gt, AP=table.average_precision(AVERAGE_PRECISIONS["AP"]))

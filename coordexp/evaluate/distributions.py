@@ -7,16 +7,21 @@ generating, from raw logits over the coord vocabulary.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.files import read_model, write_json
 from coordexp.runs.folder import DecodingFolder
+
+if TYPE_CHECKING:
+    from coordexp.evaluate.answers import Objects
 
 NUM_IMAGES = 24
 NUM_OBJECTS = 4
@@ -27,9 +32,7 @@ UNITS = 100_000
 class BinCurve:
     """One distribution over the 1000 bins: ``{"start": 120, "units": [1, 7, 90210, ...]}``.
 
-    Attributes:
-        start: the bin of the first value; bins outside the values have less than half a unit.
-        units: probability of each bin from ``start`` on, in units of 1e-5, rounded.
+    ``units`` are the probabilities of each bin from ``start`` on, in 1e-5, rounded; those outside have less than half.
     """
 
     start: int
@@ -81,17 +84,25 @@ class Distributions:
     unit: float
     images: tuple[ImageCurves, ...]
 
+    @classmethod
+    def of(cls, objects: "Objects", curves: Mapping[int, Sequence[tuple[BinCurve, ...]]]) -> "Distributions":
+        """Take the first objects of each image, by its id, whose curves are kept."""
+        images: list[ImageCurves] = []
+        for image_id, of_image in sorted(curves.items()):
+            rows = np.flatnonzero(objects.image_ids == image_id)[:NUM_OBJECTS]
+            first = objects.rows(rows)
+            columns = (first.bins.tolist(), first.expected.tolist(), first.width.tolist())
+            columns = (first.descs.tolist(), *(map(tuple, column) for column in columns), of_image[:NUM_OBJECTS])
+            images.append(ImageCurves(image_id, tuple(map(ObjectCurves, *columns))))
+        return cls(NUM_BINS, 1 / UNITS, tuple(images))
+
     def write(self, folder: Path) -> None:
         """Write ``folder/distributions.json``; at most about 2 MB."""
         write_json(DecodingFolder(folder).distributions, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> "Distributions":
-        """Read what :meth:`write` wrote.
-
-        Raises:
-            DataError: if the file is missing or holds something else.
-        """
+        """Read what :meth:`write` wrote; a DataError names a file that is missing or holds something else."""
         return read_model(cls, path, what="coord distributions")
 
 

@@ -9,18 +9,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coordexp.coord_tokens.bins import NUM_BINS, decode_array
+from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.data.image_file import orientation, stored_size
-from coordexp.data.sample import Objects, Sample
-from coordexp.detection.boxes import to_boxes_px_xywh
+from coordexp.data.sample import Objects as SampleObjects
+from coordexp.data.sample import Sample
+from coordexp.detection.boxes import Floats, to_boxes_px_xywh
+from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import DataError
+from coordexp.evaluate.answers import Answers, Four
+from coordexp.evaluate.checkpoint import open_model
 from coordexp.evaluate.distributions import BinCurve
-from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
-from coordexp.evaluate.job import EvaluationJob, open_decoder
-from coordexp.evaluate.objects import DetectedObject, Four, ImageRecord
+from coordexp.evaluate.evaluation import Evaluation, EvaluationData
+from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import Decoding
 from coordexp.model.checkpoint.adapter import is_adapter, named_base
 
@@ -102,27 +104,38 @@ def predict(
         CheckpointError: if the model cannot be used.
         DataError: if there is no picture, or one cannot be read.
     """
-    samples = [_sample(number, Path(picture)) for number, picture in enumerate(pictures)]
-    if not samples:
-        raise DataError("there is no picture to look at; expected at least one image file")
-    adapter = Path(model) if is_adapter(Path(model)) else None
-    job = EvaluationJob(
-        model=str(model) if adapter is None else named_base(adapter),
+    checkpoint, adapter = checkpoint_of(model)
+    settings = EvaluationSettings(
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        decoding=(decoding,),
+        model=checkpoint,
         adapter=adapter,
-        annotations=Path(),
-        images=Path(),
-        spec=EvaluationSpec(batch_size=batch_size, max_new_tokens=max_new_tokens, decoding=(decoding,)),
         prompt=prompt,
         max_pixels=max_pixels,
         num_threads=num_threads,
     )
-    evaluation = SplitEvaluation(_without_boxes(samples), samples, job.spec)
-    evaluation.images_with_curves = frozenset(range(len(samples)))
-    decoder = open_decoder(job, evaluation)
+    return predict_with(settings, [Path(picture) for picture in pictures], on_pictures=on_pictures)
+
+
+def checkpoint_of(model: str | Path) -> tuple[str, Path | None]:
+    """Return checkpoint and adapter; the folder of an adapter names its base."""
+    return (named_base(Path(model)), Path(model)) if is_adapter(Path(model)) else (str(model), None)
+
+
+def predict_with(
+    settings: EvaluationSettings, pictures: Sequence[Path], *, on_pictures: Callable[[int], None] | None = None
+) -> list[Prediction]:
+    """Find objects in pictures, as :func:`predict` does, by the settings of an evaluation under one decoding."""
+    samples = [_sample(number, picture) for number, picture in enumerate(pictures)]
+    if not samples:
+        raise DataError("there is no picture to look at; expected at least one image file")
+    data = EvaluationData(_without_boxes(samples), samples, CategoryIndex({}))
+    evaluation = Evaluation(open_model(settings, ()), data, settings, curves_of=range(len(samples)))
     found: dict[int, Prediction] = {}
-    for queue in decoder.queues:  # one at a time: an answer's distributions are large until they are cut
-        for record in decoder.decode(decoding, [queue], on_images=on_pictures):
-            found[record.image_id] = _prediction(samples[record.image_id], record)
+    for queue in evaluation.queues:  # one at a time: an answer's distributions are large until they are cut
+        answers = evaluation.answer(settings.decoding[0], [queue], on_images=on_pictures)
+        found |= {number: _prediction(samples[number], answers.rows(answers.image_ids == number)) for number in queue}
     return [found[number] for number in range(len(samples))]
 
 
@@ -144,7 +157,7 @@ def _sample(number: int, picture: Path) -> Sample:
     if picture.is_dir():
         raise DataError(f"{picture}: that is a folder; expected image files, such as {picture}/*.jpg")
     width, height = stored_size(picture)
-    return Sample(picture, width, height, number, Objects((), np.zeros((0, 4))))
+    return Sample(picture, width, height, number, SampleObjects((), np.zeros((0, 4))))
 
 
 def _without_boxes(samples: Sequence[Sample]) -> GroundTruth:
@@ -161,34 +174,31 @@ def _without_boxes(samples: Sequence[Sample]) -> GroundTruth:
     )
 
 
-def _prediction(sample: Sample, record: ImageRecord) -> Prediction:
-    curves = [item.curves for item in record.curves] if record.curves else [()] * len(record.objects)
+def _prediction(sample: Sample, answer: Answers) -> Prediction:
+    """Return the one answer for a picture in its pixels."""
+    objects, sides = answer.objects, np.array([sample.width, sample.height] * 2, np.float64)
+
+    def in_pixels(boxes_norm_xyxy: Floats) -> list[Four]:
+        boxes = to_boxes_px_xywh(boxes_norm_xyxy, sides[None, :2]).tolist()
+        return [(left, top, left + width, top + height) for left, top, width, height in boxes]
+
+    has_curves = bool(objects.width.any())  # digits have no distribution
+    columns = (
+        objects.descs.tolist(),
+        objects.scores.tolist(),
+        in_pixels(objects.expected),
+        in_pixels(objects.boxes_norm_xyxy("argmax")),
+        map(tuple, objects.bins.tolist()),
+        map(tuple, (objects.width / NUM_BINS * sides).tolist()),
+        answer.curves[sample.image_id] if has_curves else [()] * len(objects),
+    )
     return Prediction(
         picture=sample.image,
         width=sample.width,
         height=sample.height,
-        objects=tuple(_predicted(item, sample, of_item) for item, of_item in zip(record.objects, curves, strict=True)),
-        malformed=record.failures,
-        truncated=record.truncated,
-    )
-
-
-def _predicted(item: DetectedObject, sample: Sample, distributions: tuple[BinCurve, ...]) -> PredictedObject:
-    sides = np.array([sample.width, sample.height] * 2, np.float64)
-
-    def in_pixels(box_norm_xyxy: NDArray[np.float64]) -> Four:
-        left, top, width, height = to_boxes_px_xywh(box_norm_xyxy[None], sides[None, :2])[0].tolist()
-        return left, top, left + width, top + height
-
-    x1, y1, x2, y2 = (np.array(item.width) / NUM_BINS * sides).tolist()
-    return PredictedObject(
-        desc=item.desc,
-        score=item.score,
-        expected_px=in_pixels(np.array(item.expected)),
-        argmax_px=in_pixels(decode_array(np.array(item.bins))),
-        bins=item.bins,
-        std_px=(x1, y1, x2, y2),
-        distributions=distributions if item.width != (0.0, 0.0, 0.0, 0.0) else (),
+        objects=tuple(map(PredictedObject, *columns)),
+        malformed=tuple(answer.failures[0]),
+        truncated=bool(answer.truncated[0]),
     )
 
 

@@ -4,166 +4,138 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.data.sample import fold
 from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.boxes import Bools
 from coordexp.detection.coco_eval import published_precision
 from coordexp.detection.detections import write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.metrics import measure
-from coordexp.errors import DataError
 from coordexp.evaluate.analysis import analyse_boxes
-from coordexp.evaluate.distributions import NUM_OBJECTS, UNITS, Distributions, ImageCurves
-from coordexp.evaluate.objects import ImageRecord, ObjectTable, write_answers, write_objects
+from coordexp.evaluate.answers import Answers, Objects
+from coordexp.evaluate.distributions import Distributions
+from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.files import write_json
-from coordexp.metrics import BOX_KINDS, BoxKind, Decoding, MetricName
+from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.runs.folder import DecodingFolder
+
+Values = dict[tuple[BoxKind | None, str], float]
+"""Kind of boxes and name of a metric -> value; no kind where it does not depend on them."""
 
 
 def write_results(
     folder: DecodingFolder,
-    records: Sequence[ImageRecord],
-    *,
-    decoding: Decoding,
+    answers: Answers,
     truth: GroundTruth,
     sizes_px: Mapping[int, tuple[int, int]],
+    *,
+    settings: EvaluationSettings,
     published: BoxKind | None,
-    failure_kinds: Sequence[str],
-    details: bool,
-) -> dict[str, float]:
+) -> Values:
     """Write the files of one decoding and return its metrics.
 
     - ``detections.argmax.json`` and ``detections.expected.json`` in COCO's results format;
     - ``objects.jsonl`` with everything that was generated;
     - ``answers.jsonl`` with the tokens of every answer;
     - ``unknown.json``: descriptions that name no category, most frequent first, with their counts;
-    - with ``details`` also ``analysis.json`` and ``distributions.json``.
+    - with ``settings.details`` also ``analysis.json`` and ``distributions.json``.
 
     Args:
         folder: ``.../constrained`` or ``.../free``.
-        records: of every image, by image id.
-        decoding: how they were generated.
-        truth: annotations of the images over which AP is computed; an image without a record has no detections.
+        answers: of every image, by image id.
+        truth: annotations of the images over which AP is computed; an image without an answer has no detections.
         sizes_px: image id -> original width and height.
+        settings: what is asked for; each kind of failure is counted, also where it did not occur.
         published: the boxes whose AP, AP50 and AP75 are pycocotools' own; our matcher gives the same numbers in a
             fraction of the time, and gives them for the others.
-        failure_kinds: each is counted, also where it did not occur.
-        details: also write what stands behind the numbers.
 
     Returns:
-        ``{decoding}/{boxes}/AP`` and so on, and the counts; undefined values are absent.
+        AP and so on, and the counts; undefined values are absent.
     """
-    unmeasured = {record.image_id for record in records} - sizes_px.keys()
-    if unmeasured:
-        raise DataError(f"image {min(unmeasured)}: its width and height are not given")
-    objects = ObjectTable.of(records)
+    objects = answers.objects
     evaluated: dict[BoxKind, BoxEvaluation] = {}
     # Coordinates that are written as text have no distribution: both kinds of boxes are then one, to the last digit.
-    has_one_reading = np.array_equal(objects.boxes_norm_xyxy("argmax"), objects.boxes_norm_xyxy("expected"))
+    known = objects.rows(objects.is_known)
+    has_one_reading = np.array_equal(known.boxes_norm_xyxy("argmax"), known.boxes_norm_xyxy("expected"))
     for kind in BOX_KINDS:
-        detections = objects.detections(kind, sizes_px)
+        detections = known.detections(kind, sizes_px)
         write_detections(folder.detections(kind), detections)
         evaluated[kind] = evaluated["argmax"] if has_one_reading and evaluated else BoxEvaluation(truth, detections)
-    write_objects(folder.objects, records)
-    write_answers(folder.answers, records)
-    unknown = unknown_descriptions(records)
+    answers.write_objects(folder.objects)
+    answers.write_tokens(folder.answers)
+    unknown = Counter(objects.descs[~objects.is_known].tolist())
     write_json(folder.unknown, dict(unknown.most_common()), indent=1)
-    metrics = {
-        str(MetricName(decoding, name)): value for name, value in generation_metrics(records, failure_kinds).items()
-    }
-    cut_records = [cut_at_repeat(record) for record in records]
+    is_repeat = repeats(objects)
+    found: Values = {(None, name): value for name, value in counts(answers, is_repeat, settings.failure_kinds).items()}
+    cut = cut_at_repeat(objects, is_repeat)
     headline = None if published is None else evaluated[published]
     official = {} if headline is None else published_precision(headline.truth, headline.detections)
     for kind, boxes in evaluated.items():
-        found = measure(boxes) | (official if boxes is headline else {})
-        beside: Mapping[str, float | None] = found
-        if cut_records != list(records):
-            cut = BoxEvaluation(truth, ObjectTable.of(cut_records).detections(kind, sizes_px))
-            beside = {name: cut.average_precision(name) for name in ("AP", "AP50")}
-        found |= {f"{name}_cut": value for name in ("AP", "AP50") if (value := beside.get(name)) is not None}
-        metrics |= {str(MetricName(decoding, name, kind)): value for name, value in found.items()}
-    if details:
-        analyse_boxes(evaluated, objects).write(folder.path)
-        curves = [
-            ImageCurves(record.image_id, record.curves[:NUM_OBJECTS]) for record in records if record.curves is not None
-        ]
-        Distributions(NUM_BINS, 1 / UNITS, tuple(curves)).write(folder.path)
-    return metrics
+        measured = measure(boxes) | (official if boxes is headline else {})
+        beside: Mapping[str, float | None] = measured
+        if is_repeat.any():
+            of_cut = BoxEvaluation(truth, cut.detections(kind, sizes_px))
+            beside = {name: of_cut.average_precision(name) for name in ("AP", "AP50")}
+        found |= {(kind, name): value for name, value in measured.items()}
+        found |= {(kind, f"{name}_cut"): value for name in ("AP", "AP50") if (value := beside.get(name)) is not None}
+    if settings.details:
+        analyse_boxes(evaluated, known).write(folder.path)
+        Distributions.of(objects, answers.curves).write(folder.path)
+    return found
 
 
-def in_order(parts: Sequence[Sequence[ImageRecord]], truth: GroundTruth, *, num_images: int) -> list[ImageRecord]:
-    """Order the records of all processes by image id: the files do not depend on who made them.
-
-    Raises:
-        DataError: if an image is missing, there twice or unknown.
-    """
-    records = sorted((record for part in parts for record in part), key=lambda record: record.image_id)
-    ids = [record.image_id for record in records]
-    repeated = {a for a, b in itertools.pairwise(ids) if a == b}
-    if repeated:
-        raise DataError(f"image {min(repeated)} is evaluated twice; expected each image once")
-    unknown = set(ids) - truth.sizes_px.keys()
-    if unknown:
-        raise DataError(f"{truth.path}: no image has id {min(unknown)}, but it was evaluated")
-    if len(records) != num_images:
-        raise DataError(f"evaluation returned {len(records)} of {num_images} images; expected each once")
-    return records
-
-
-def generation_metrics(records: Sequence[ImageRecord], failure_kinds: Sequence[str]) -> dict[str, float]:
+def counts(answers: Answers, is_repeat: Bools, failure_kinds: Sequence[str]) -> dict[str, float]:
     """Return what does not depend on the kind of boxes, by name; undefined values are absent.
 
     - ``duplicate_rate``: share of objects that repeat an earlier one of their answer exactly, see :func:`repeats`.
     - ``longest_repeat``: the most such objects in a row.
     - ``coord_mass``: mean probability of the coord vocabulary where a coord token was emitted.
     """
-    failures = Counter(kind for record in records for kind in record.failures)
-    num_objects = sum(len(record.objects) for record in records)
-    num_pieces = num_objects + failures.total()
-    masses = [mass for record in records for mass in record.coord_mass]
-    metrics = {
-        "num_objects": float(num_objects),
+    objects, failures = answers.objects, Counter(kind for kinds in answers.failures for kind in kinds)
+    num_pieces = len(objects) + failures.total()
+    masses = [mass for of_image in answers.coord_mass for mass in of_image.tolist()]
+    found = {
+        "num_objects": float(len(objects)),
         "malformed": float(failures.total()),
         "malformed_fraction": failures.total() / num_pieces if num_pieces else 0.0,
-        "unknown_category": float(unknown_descriptions(records).total()),
-        "empty_images": float(sum(not record.objects for record in records)),
-        "truncated_images": float(sum(record.truncated for record in records)),
-        "truncated_fraction": sum(record.truncated for record in records) / max(1, len(records)),
+        "unknown_category": float(np.count_nonzero(~objects.is_known)),
+        "empty_images": float(np.count_nonzero(answers.num_objects == 0)),
+        "truncated_images": float(np.count_nonzero(answers.truncated)),
+        "truncated_fraction": np.count_nonzero(answers.truncated) / max(1, len(answers)),
     }
-    if num_objects:
-        repeated = [repeats(record) for record in records]
-        runs = [sum(run) for flags in repeated for is_one, run in itertools.groupby(flags) if is_one]
-        metrics["tokens_per_object"] = sum(record.num_tokens for record in records) / num_objects
-        metrics["duplicate_rate"] = sum(runs) / num_objects
-        metrics["longest_repeat"] = float(max(runs, default=0))
-    metrics |= {f"malformed/{kind}": float(failures[kind]) for kind in failure_kinds}
-    return metrics | ({"coord_mass": math.fsum(masses) / len(masses)} if masses else {})
+    if len(objects):
+        by_image = zip(objects.image_ids.tolist(), is_repeat.tolist(), strict=True)
+        runs = [len(list(run)) for (_, is_one), run in itertools.groupby(by_image) if is_one]
+        found["tokens_per_object"] = sum(map(len, answers.token_ids)) / len(objects)
+        found["duplicate_rate"] = np.count_nonzero(is_repeat) / len(objects)
+        found["longest_repeat"] = float(max(runs, default=0))
+    found |= {f"malformed/{kind}": float(failures[kind]) for kind in failure_kinds}
+    return found | ({"coord_mass": math.fsum(masses) / len(masses)} if masses else {})
 
 
-def unknown_descriptions(records: Sequence[ImageRecord]) -> Counter[str]:
-    """Count the descriptions that name no category."""
-    return Counter(item.desc for record in records for item in record.objects if item.category_id is None)
-
-
-def repeats(record: ImageRecord) -> list[bool]:
-    """Mark the objects of an answer that repeat an earlier one: the description after folding, and all four bins."""
-    seen: set[tuple[str, tuple[int, ...]]] = set()
+def repeats(objects: Objects) -> Bools:
+    """Mark objects that repeat an earlier one of their answer: the description after folding, and all four bins."""
+    seen: set[tuple[int, str, tuple[int, ...]]] = set()
     marked: list[bool] = []
-    for item in record.objects:
-        what = fold(item.desc), item.bins
+    for image_id, desc, bins in zip(objects.image_ids.tolist(), objects.descs, objects.bins.tolist(), strict=True):
+        what = image_id, fold(desc), tuple(bins)
         marked.append(what in seen)
         seen.add(what)
-    return marked
+    return np.array(marked, np.bool_)
 
 
-def cut_at_repeat(record: ImageRecord) -> ImageRecord:
-    """Return what is left of an answer that ends before its first repeat; the record itself without one.
+def cut_at_repeat(objects: Objects, is_repeat: Bools) -> Objects:
+    """Return what is left of answers that end before their first repeat.
 
     What a model writes behind a token does not change what stands before it.
     """
-    marked = repeats(record)
-    return replace(record, objects=record.objects[: marked.index(True)]) if True in marked else record
+    has_ended: set[int] = set()
+    is_left: list[bool] = []
+    for image_id, is_one in zip(objects.image_ids.tolist(), is_repeat.tolist(), strict=True):
+        if is_one:
+            has_ended.add(image_id)
+        is_left.append(image_id not in has_ended)
+    return objects.rows(np.array(is_left, np.bool_))

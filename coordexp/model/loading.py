@@ -1,14 +1,14 @@
-"""Load a Qwen3-VL, from the package, a directory or the hub, with or without a trained adapter."""
+"""Load a model, from the package, a directory or the hub, with or without a trained adapter."""
 
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from peft import PeftModel
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3VLForConditionalGeneration
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.codec import int_to_token
 from coordexp.coord_tokens.offset_adapter import DTypeName, install_coord_offset_adapter, reattach_coord_offset_hooks
@@ -20,10 +20,10 @@ from coordexp.coord_tokens.vocab import (
     coord_vocab,
     expand_vocab,
 )
-from coordexp.errors import CheckpointError, ConfigError, ResourceError
+from coordexp.errors import ConfigError, ResourceError
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, peft_folder, read_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, foreign_errors, is_hub_id
-from coordexp.model.checkpoint.stored_model import StoredModel, misplaced, quiet
+from coordexp.model.checkpoint.stored_model import StoredModel, check_fit, load_stock, misplaced, quiet
 from coordexp.model.processor import Processor
 
 AttnImplementation = Literal["sdpa", "eager", "flash_attention_2"]
@@ -135,32 +135,20 @@ def check_attention(implementation: AttnImplementation, *, dtype: DTypeName = "a
 
 def load_weights(
     directory: Path, *, dtype: DTypeName, attn_implementation: AttnImplementation = "sdpa"
-) -> Qwen3VLForConditionalGeneration:
+) -> PreTrainedModel:
     """Load a checkpoint's model with transformers, as anybody would.
 
     Raises:
         CheckpointError: if it does not load, or a weight is missing, of another shape or misplaced.
     """
-    with foreign_errors(f"{directory}: the model does not load"), quiet():
-        model, report = cast(
-            "tuple[Qwen3VLForConditionalGeneration, dict[str, set[str]]]",
-            Qwen3VLForConditionalGeneration.from_pretrained(
-                directory,
-                dtype=dtype,
-                attn_implementation=attn_implementation,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-            ),
-        )
+    model, report = load_stock(directory, dtype=dtype, attn_implementation=attn_implementation)
     # transformers fills what is missing with random numbers, leaves out what it does not know, and goes on.
-    report["unexpected_keys"] = set(misplaced(report["unexpected_keys"], model.state_dict()))
-    for kind in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        if report[kind]:
-            raise CheckpointError(
-                f"{directory}: {len(report[kind])} weights are {kind[:-5]}, e.g. {min(map(str, report[kind]))}"
-            )
+    check_fit(
+        str(directory),
+        missing=sorted(report["missing_keys"]),
+        mismatched=sorted(map(str, report["mismatched_keys"])),
+        unexpected=misplaced(report["unexpected_keys"], model.state_dict()),
+    )
     return model
 
 

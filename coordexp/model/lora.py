@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, active_offset, reattach_coord_offset_hooks
 from coordexp.errors import ConfigError
 from coordexp.model.checkpoint.stored_model import quiet
+from coordexp.model.families import family_of
 
 Tuning = Literal["lora", "dora", "full"]
 
@@ -30,12 +31,12 @@ def apply_tuning(
     vision: bool,
     seed: int,
 ) -> PreTrainedModel | PeftModel:
-    """Prepare a Qwen3-VL for training.
+    """Prepare a model for training.
 
     Args:
         model: the loaded base, with its coord-offset adapter if there is to be one.
         tuning: ``lora`` and ``dora`` freeze the base and adapt every linear layer but the head;
-            ``full`` trains everything, the vision tower and the mergers only with ``vision``.
+            ``full`` trains everything (routed experts excepted), the vision tower and the mergers only with ``vision``.
         rank: rank of the adapters.
         alpha: scale of the adapters; what is added is ``alpha / rank * B A``.
         dropout: on the adapters' input.
@@ -51,7 +52,9 @@ def apply_tuning(
     if tuning == "full":
         if active_offset(model) is not None:
             raise ConfigError("training.tuning: full trains the tables; switch off custom.coord_offset, or use lora")
-        model.requires_grad_(True)
+        frozen = family_of(model.config.model_type, where="the model").frozen
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(frozen.isdisjoint(name.split(".")))
         model.get_submodule(_VISION).requires_grad_(vision)
         return model
     config = LoraConfig(
@@ -69,20 +72,26 @@ def apply_tuning(
     return wrapped
 
 
-def linear_layers(model: nn.Module, *, vision: bool) -> str:
+def linear_layers(model: PreTrainedModel, *, vision: bool) -> str:
     """Return the pattern, as PEFT matches it, of the linear layers to adapt.
 
     Whole names with the layer numbers left open: short in ``adapter_config.json``, and it cannot
     catch a layer of another kind by its last name (the patch convolution is a ``proj`` too).
     """
     roots = (_LANGUAGE, _VISION) if vision else (_LANGUAGE,)
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    unadapted = family_of(model.config.model_type, where="the model").unadapted
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and name.rpartition(".")[2] not in unadapted
+    ]
     chosen = {_any_number(name) for name in names if name.startswith(tuple(f"{root}." for root in roots))}
     return f"({'|'.join(sorted(chosen))})"
 
 
 def _any_number(name: str) -> str:
-    return r"\.".join(r"\d+" if part.isdigit() else re.escape(part) for part in name.split("."))
+    *parents, own = name.split(".")  # a number at the end tells a linear layer from what stands beside it in a sequence
+    return r"\.".join([*(r"\d+" if part.isdigit() else re.escape(part) for part in parents), re.escape(own)])
 
 
 @contextlib.contextmanager

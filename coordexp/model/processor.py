@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, cast
 import torch
 from PIL import Image
 from pydantic import TypeAdapter
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen3VLConfig
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from coordexp.data.dataset import IMAGE_TOKEN
+from coordexp.data.dataset import IMAGE_TOKEN, TEMPLATE_ARGUMENTS
 from coordexp.data.patches import ImageProcessor
 from coordexp.errors import CheckpointError, DataError, kind_of, show
 from coordexp.files import JsonValue, parse_model, write_text
@@ -78,6 +78,7 @@ class Processor:
             cast("list[dict[str, str]]", list(messages)),  # its annotation leaves out messages with images
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
+            enable_thinking=TEMPLATE_ARGUMENTS["enable_thinking"],
         )
         return str(rendered)
 
@@ -211,7 +212,7 @@ def _is_overruled(directory: Path) -> bool:
     return file.is_file() and isinstance(read_json(file).get("image_processor"), dict)
 
 
-def _check_images(processor: ImageProcessor, model: Qwen3VLConfig, directory: Path) -> None:
+def _check_images(processor: ImageProcessor, model: PreTrainedConfig, directory: Path) -> None:
     """Refuse an image processor whose images have other patches than the model takes, or no limits of their size."""
     dimensions = Dimensions.of(model)
     made = (processor.patch_size, processor.temporal_patch_size, processor.merge_size)

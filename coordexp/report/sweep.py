@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +10,11 @@ import yaml
 from markupsafe import Markup
 from rich.console import Console
 
-from coordexp.config import group_names
 from coordexp.config.trees import Tree, with_value
 from coordexp.data.tuning_split import TuningSplit
 from coordexp.files import write_text
-from coordexp.report.charts.drawing import INK, PALETTE, PAPER, SOFT
-from coordexp.report.charts.output import figure_style, inline_svg, new_figure, save_figure
-from coordexp.report.page.page import page_template
+from coordexp.report.figures import INK, PALETTE, SOFT, figure_style, inline_svg, new_figure, save_figure
+from coordexp.report.page.page import FOOTER, render
 from coordexp.report.text.render import show_table
 from coordexp.report.text.tables import UNDEFINED, Table
 from coordexp.report.write import print_paths, writing
@@ -60,10 +57,10 @@ def report_sweep(sweep_trials: SweepTrials, split: TuningSplit, console: Console
             "group_file": group_file,
             "commands": commands,
             "chart": Markup(svg),  # text was escaped where it was drawn
-            "footer": f"coordexp {version('coordexp')}. This file needs no network and no other file.",
+            "footer": FOOTER,
         }
         paths.append(folder.report / "report.html")
-        write_text(paths[-1], page_template("page.sweep.html.jinja").render(page=page))
+        write_text(paths[-1], render("page.sweep.html.jinja", page))
         if group_file:
             paths.append(folder.path / f"{group}.yaml")
             write_text(paths[-1], group_file)
@@ -154,7 +151,7 @@ def _next_commands(sweep_trials: SweepTrials, group: str) -> list[str]:
     sweep = sweep_trials.sweep
     source = sweep.config.experiment.runs_dir / sweep.settings.name / f"{group}.yaml"
     target = sweep.settings.experiment.parent / "groups" / f"{group}.yaml"
-    groups = ",".join(dict.fromkeys([*group_names(sweep.experiment), group]))
+    groups = ",".join(dict.fromkeys([*sweep.experiment.groups, group]))
     overrides = [text for text in sweep.overrides if not text.startswith("ablation.groups=")]
     config = shown(sweep.settings.experiment)
     return [
@@ -182,7 +179,6 @@ def write_response(
         panels[0].legend(fontsize=9)
         for axes in panels if not seen else ():
             axes.text(0.5, 0.5, "no AP yet", ha="center", va="center", transform=axes.transAxes, color=SOFT)
-        figure.patch.set_facecolor(PAPER)
         paths = save_figure(figure, output / "response")
         return paths, inline_svg(figure, label="AP against the searched weights; the same numbers are in the tables")
 

@@ -17,8 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from coordexp.config.explain import nearest_of
-from coordexp.errors import ConfigError, plain
+from coordexp.errors import ConfigError, nearest_of, plain
 from coordexp.metrics import BoxKind, headline, subset_headline
 from coordexp.report.study.data import State
 from coordexp.runs.experiment import ExperimentRecord, read_record

@@ -13,7 +13,7 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError, ResourceError, TrackingError
 from coordexp.files import write_text
 from coordexp.metrics import BoxKind
-from coordexp.report.charts.study_charts import write_plots
+from coordexp.report.charts import write_plots
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts, StatisticsCache
 from coordexp.report.study.data import ExperimentData, read_by

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.errors import CoordExpError
 from coordexp.runs import ranks
 from coordexp.runs.commit import explain_disk_full
@@ -12,8 +12,17 @@ from coordexp.runs.folder import step_of
 from coordexp.runs.lock import run_lock
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import progress_log_writer
-from coordexp.runs.reporter import LocalReporter, Reporter
-from coordexp.runs.status import Ended, Erred, Finish, Started, note_traceback, one_sentence, read_status, tell
+from coordexp.runs.reporter import LocalReporter
+from coordexp.runs.status import (
+    Ended,
+    Erred,
+    Finish,
+    RunStatus,
+    Started,
+    note_traceback,
+    one_sentence,
+    tell,
+)
 from coordexp.runs.stop import RunStoppedError, stop_reason
 
 
@@ -21,7 +30,7 @@ class TrainFunction(Protocol):
     """Does one run, from its configuration to its last row."""
 
     def __call__(
-        self, config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]
+        self, config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]
     ) -> Finish | None:
         """Train, evaluate and commit; return what to keep with the finished run, if there is anything."""
         ...
@@ -36,6 +45,8 @@ def attempt(
 ) -> None:
     """Do a run from its last checkpoint on, and tell its status how that ended. Every rank calls it.
 
+    Nothing is done where a try before this one failed for good, or the run shall stop.
+
     Args:
         plan: of the run, which was begun.
         function: what does it.
@@ -48,13 +59,22 @@ def attempt(
     """
     is_first = ranks.rank() == 0
     with run_lock(plan.folder) if is_first else contextlib.nullcontext():
-        if not ranks.from_first([is_first and _may_start(plan)])[0]:
+        reason, before = stop_reason(plan.run_dir), plan.status()
+        if is_first and reason is not None:
+            tell(plan.run_dir, Ended("stopped", reason))
+        has_failed = before is not None and before.state == "failed"
+        if ranks.from_first([reason is not None or has_failed])[0]:
             return
-        print_line = progress_log_writer(plan.run_dir) if is_first else _say_nothing
+        write = progress_log_writer(plan.run_dir)
+
+        def print_line(line: str) -> None:
+            if is_first:
+                write(line)
+
         try:
             reporter = make_reporter(lambda sentence: print_line(f"{plan.name}  {sentence}"))
             if is_first:
-                _start(plan, reporter, print_line)
+                _start(plan, reporter, before, print_line)
             finish = function(plan.config, reporter=reporter, print_line=print_line) or Finish()
             ended = Ended("finished", finish.warning, finish.is_merged)
         except RunStoppedError as stopped:
@@ -71,22 +91,8 @@ def attempt(
             tell(plan.run_dir, ended)
 
 
-def _may_start(plan: RunPlan) -> bool:
-    """Return whether the run may start: not if a try before this one has failed for good, nor if it shall stop."""
-    if (reason := stop_reason(plan.run_dir)) is not None:
-        tell(plan.run_dir, Ended("stopped", reason))
-        return False
-    status = plan.status()
-    return status is None or status.state != "failed"
-
-
-def _start(plan: RunPlan, reporter: LocalReporter, print_line: Callable[[str], None]) -> None:
-    before = read_status(plan.run_dir)
+def _start(plan: RunPlan, reporter: LocalReporter, before: RunStatus | None, print_line: Callable[[str], None]) -> None:
     step = 0 if reporter.newest is None else step_of(reporter.newest)
     status = tell(plan.run_dir, Started(step=step, rows=reporter.rows))
     if before is not None and status.restarts > before.restarts:
         print_line(f"{plan.name}  restart {status.restarts} after {before.message or 'its workers died'}")
-
-
-def _say_nothing(line: str) -> None:
-    del line

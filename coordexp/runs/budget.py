@@ -21,36 +21,13 @@ _SHORTEST_SECONDS = 0.2  # between two looks of the timer, which may fire early
 
 @dataclass(frozen=True)
 class RunUse:
-    """What the budget knows of a run.
-
-    Attributes:
-        seed: its seed.
-        hours: GPU hours used, over all attempts.
-        is_finished: whether it needs no more.
-        is_over: whether it failed for good, and is not tried again by this command.
-        is_refused: whether this command passed it over; its seed cannot become whole any more.
-    """
+    """What the budget knows of a run."""
 
     seed: int
-    hours: float
+    hours: float  # of GPUs, over all attempts
     is_finished: bool = False
-    is_over: bool = False
-    is_refused: bool = False
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a budget allows now.
-
-    Attributes:
-        used_hours: by all runs.
-        left_hours: of the budget, at least 0.
-        seeds: whose runs may begin or go on.
-    """
-
-    used_hours: float
-    left_hours: float
-    seeds: frozenset[int]
+    is_over: bool = False  # failed for good, and is not tried again by this command
+    is_refused: bool = False  # this command passed it over; its seed cannot become whole any more
 
 
 def units_of(cluster: Cluster) -> float:
@@ -68,22 +45,17 @@ def hours_of(status: RunStatus | None, cluster: Cluster, *, now: float) -> float
     return 0.0 if status is None else status.seconds_until(now) * units_of(cluster) / _HOUR_SECONDS
 
 
-def decide(uses: Sequence[RunUse], max_hours: float) -> Decision:
-    """Return which seeds the rest of a budget holds.
+def seeds_held(uses: Sequence[RunUse], left_hours: float) -> set[int]:
+    """Return the seeds whose runs may begin or go on with what is left of a budget.
 
     The first seed, or the oldest one that has begun and is not whole, goes on as long as anything is left. A
     further one may begin if what it lacks, by the mean of finished runs, fits beside what the seeds before
     it lack; before a run has finished nothing is known, and nothing is held back.
-
-    Args:
-        uses: every run of the experiment, in the order of the plan.
-        max_hours: the budget.
     """
-    used = sum(use.hours for use in uses)
-    free = left = max(0.0, max_hours - used)
     finished = [use.hours for use in uses if use.is_finished]
     mean = sum(finished) / len(finished) if finished else 0.0
-    allowed: set[int] = set()
+    held: set[int] = set()
+    free = left_hours
     for number, seed in enumerate(dict.fromkeys(use.seed for use in uses)):
         own = [use for use in uses if use.seed == seed]
         missing = [use for use in own if not (use.is_finished or use.is_over)]
@@ -91,12 +63,12 @@ def decide(uses: Sequence[RunUse], max_hours: float) -> Decision:
             continue
         need = sum(max(0.0, mean - use.hours) for use in missing)
         is_begun = number == 0 or any(use.hours > 0 for use in own)
-        fits = need <= free or (is_begun and not allowed)
-        if left == 0 or not fits or any(use.is_refused for use in missing):
+        fits = need <= free or (is_begun and not held)
+        if left_hours <= 0 or not fits or any(use.is_refused for use in missing):
             break
-        allowed.add(seed)
+        held.add(seed)
         free = max(0.0, free - need)
-    return Decision(used, left, frozenset(allowed))
+    return held
 
 
 class BudgetKeeper:
@@ -106,12 +78,9 @@ class BudgetKeeper:
     """
 
     def __init__(self, plans: Sequence[RunPlan], max_hours: float, *, spent_hours: float = 0.0) -> None:
-        """Keep a budget over ``plans``, all runs of an experiment that may still begin.
+        """Keep a budget over ``plans``, all runs of an experiment that may still begin, in that order.
 
-        Args:
-            plans: in the order they may begin.
-            max_hours: the budget.
-            spent_hours: of it, by runs that are not among ``plans``, such as a sweep's search.
+        ``spent_hours`` of it went to other runs, such as a sweep's search.
         """
         self._plans = list(plans)
         self._max_hours = max_hours
@@ -145,8 +114,40 @@ class BudgetKeeper:
         self._over.add(plan.name)
         self.review()
 
-    def decision(self) -> Decision:
-        """Decide on what the runs' statuses say now."""
+    def review(self) -> None:
+        """Ask every run to stop that does not fit the budget, and decide again when the budget may be spent."""
+        with self._lock:
+            if self._is_closed:
+                return
+            uses = self._uses()
+            left = self._max_hours - self._spent_hours - sum(use.hours for use in uses)
+            held = seeds_held(uses, left)
+            amount = f"the budget of {self._max_hours:g} {unit_name(self._plans[0].config.cluster)} hours"
+            refusal = f"what is left of {amount} does not hold another whole seed"
+            for plan in self._plans:
+                if plan.name in self._over or plan.is_finished():
+                    continue
+                if plan.seed not in held:
+                    self._ask(plan, refusal if left > 0 else f"{amount} is spent")
+                elif plan.name in self._asked:
+                    self._withdraw(plan)
+            self._set_timer(left)
+
+    def has_stopped(self) -> bool:
+        """Return whether the budget kept a run from beginning or from its end."""
+        return any(plan.name in self._asked and not plan.is_finished() for plan in self._plans)
+
+    def sentence(self) -> str:
+        """Return how the budget stands, and what to do."""
+        used = self._spent_hours + sum(use.hours for use in self._uses())
+        missing = sum(not plan.is_finished() for plan in self._plans)
+        return (
+            f"budget: {used:.3g} of {self._max_hours:g} {unit_name(self._plans[0].config.cluster)} hours are used, and "
+            f"{missing} of {len(self._plans)} runs are not finished; {LARGER_BUDGET}"
+        )
+
+    def _uses(self) -> list[RunUse]:
+        """Return what the runs' statuses say now."""
         now = time.time()
         uses: list[RunUse] = []
         for plan in self._plans:
@@ -155,39 +156,9 @@ class BudgetKeeper:
             has_ended, was_asked = plan.name in self._over and not is_finished, plan.name in self._asked
             hours = hours_of(status, plan.config.cluster, now=now)
             uses.append(RunUse(plan.seed, hours, is_finished, has_ended and not was_asked, has_ended and was_asked))
-        return decide(uses, max(0.0, self._max_hours - self._spent_hours))
+        return uses
 
-    def review(self) -> None:
-        """Ask every run to stop that does not fit the budget, and decide again when the budget may be spent."""
-        with self._lock:
-            if self._is_closed:
-                return
-            decision = self.decision()
-            for plan in self._plans:
-                if plan.name in self._over or plan.is_finished():
-                    continue
-                if plan.seed not in decision.seeds:
-                    self._ask(plan, is_spent=decision.left_hours == 0)
-                elif plan.name in self._asked:
-                    self._withdraw(plan)
-            self._set_timer(decision.left_hours)
-
-    def has_stopped(self) -> bool:
-        """Return whether the budget kept a run from beginning or from its end."""
-        return any(plan.name in self._asked and not plan.is_finished() for plan in self._plans)
-
-    def sentence(self) -> str:
-        """Return how the budget stands, and what to do."""
-        decision, unit = self.decision(), unit_name(self._plans[0].config.cluster)
-        missing = sum(not plan.is_finished() for plan in self._plans)
-        return (
-            f"budget: {decision.used_hours + self._spent_hours:.3g} of {self._max_hours:g} {unit} hours are used, and "
-            f"{missing} of {len(self._plans)} runs are not finished; {LARGER_BUDGET}"
-        )
-
-    def _ask(self, plan: RunPlan, *, is_spent: bool) -> None:
-        amount = f"the budget of {self._max_hours:g} {unit_name(plan.config.cluster)} hours"
-        reason = f"{amount} is spent" if is_spent else f"what is left of {amount} does not hold another whole seed"
+    def _ask(self, plan: RunPlan, reason: str) -> None:
         before = stop_reason(plan.run_dir)
         if before is None or (before != reason and plan.name in self._asked):
             self._asked.add(plan.name)
@@ -204,9 +175,8 @@ class BudgetKeeper:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        running = [plan for plan in self._plans if plan.name in self._begun - self._over]
-        rate = sum(units_of(plan.config.cluster) for plan in running)
-        if rate and left_hours:
+        rate = sum(units_of(plan.config.cluster) for plan in self._plans if plan.name in self._begun - self._over)
+        if rate and left_hours > 0:
             # A run that still waits for its workers uses nothing: then the timer fires early, and is set again.
             seconds = min(max(left_hours * _HOUR_SECONDS / rate, _SHORTEST_SECONDS), threading.TIMEOUT_MAX)
             self._timer = threading.Timer(seconds, self.review)

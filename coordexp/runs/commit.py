@@ -22,10 +22,8 @@ END_BYTES = 2**20
 class Checksum:
     """Enough of a file's content to notice later that it was cut off or overwritten.
 
-    Attributes:
-        bytes: the file's size.
-        sha256: of its content up to ``WHOLE_BYTES``; of a larger file's first and last ``END_BYTES`` together,
-            where safetensors and zip archives (``torch.save``) keep their tables.
+    ``sha256`` is of its content up to ``WHOLE_BYTES``; of a larger file's first and last ``END_BYTES`` together, where
+    safetensors and zip archives (``torch.save``) keep their tables.
     """
 
     bytes: int
@@ -57,16 +55,13 @@ class Checksum:
 class CommitMarker:
     """What is known of a checkpoint since it was committed.
 
-    Attributes:
-        step: optimizer steps done.
-        rows: rows of metrics written by then, and later those of the final evaluation, which has the last
-            checkpoint's step. A run that dies behind these rows makes further ones again.
-        files: checksum of each file, by its path in the checkpoint.
+    ``rows`` are those of metrics written by then, and later those of the final evaluation, which has the last
+    checkpoint's step. A run that dies behind these rows makes further ones again.
     """
 
     step: int
     rows: int
-    files: dict[str, Checksum]
+    files: dict[str, Checksum]  # by path in the checkpoint
 
 
 def commit_checkpoint(checkpoint: Path, *, rows: int) -> None:
@@ -99,9 +94,7 @@ def prune_checkpoints(run_dir: Path, *, keep: int) -> None:
 def drop_uncommitted(run_dir: Path, *, warn: Callable[[str], None] = lambda sentence: None) -> Path | None:
     """Delete rows and checkpoints that a former try left uncommitted or damaged; return the newest good checkpoint.
 
-    Args:
-        run_dir: of the run; nobody else writes there meanwhile.
-        warn: gets a sentence for each damaged checkpoint: what is wrong, and where the run goes on instead.
+    ``warn`` gets a sentence for each damaged checkpoint: what is wrong, and where the run goes on instead.
     """
     folder = RunFolder(run_dir)
     rows, damaged = len(read_rows(folder.metrics)), list[str]()
@@ -122,10 +115,7 @@ def drop_uncommitted(run_dir: Path, *, warn: Callable[[str], None] = lambda sent
 def delete_checkpoint(checkpoint: Path) -> None:
     """Delete a checkpoint, its commit marker first: one that is half gone must not look committed."""
     CheckpointFolder(checkpoint).commit_marker.unlink(missing_ok=True)
-    if checkpoint.is_symlink():
-        checkpoint.unlink()
-    else:
-        shutil.rmtree(checkpoint)
+    shutil.rmtree(checkpoint)
 
 
 def explain_disk_full(error: Exception, run_dir: Path) -> Exception:

@@ -6,6 +6,7 @@ other means.
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 from coordexp.config.schema import ExperimentConfig
@@ -53,11 +54,7 @@ class Executor(Protocol):
     """Does runs; each one's status says afterwards how it ended."""
 
     def check(self, config: ExperimentConfig) -> None:
-        """Refuse what could never run.
-
-        Raises:
-            ResourceError: if the machine or cluster lacks what one run asks for.
-        """
+        """Raise a ResourceError if the machine or cluster lacks what one run asks for."""
         ...
 
     def execute(
@@ -68,26 +65,17 @@ class Executor(Protocol):
         *,
         decide: Callable[[], None] | None = None,
     ) -> None:
-        """Do the runs that nobody asked to stop.
+        """Do the runs that nobody asked to stop, in the order in which they may begin.
 
-        Args:
-            plans: in the order in which they may begin.
-            function: what does one run.
-            events: called when a run begins and ends.
-            decide: for a search, whose ``plans`` follow from results: called as results arrive, so that it may ask
-                runs to stop; the next plan is asked for only once there is room for it.
+        The plans of a search follow from results: ``decide`` is called as results arrive, so that it may ask runs to
+        stop, and the next plan is asked for only once there is room for it.
         """
         ...
 
     def live_queue(
         self, experiment: str, plans: Callable[[], Sequence[RunPlan]]
     ) -> contextlib.AbstractContextManager[object]:
-        """Return a block during which dashboards can see where each run stands, if this executor serves any.
-
-        Args:
-            experiment: its name.
-            plans: returns all its runs so far, whatever their state.
-        """
+        """Return a block during which dashboards see where each of an experiment's runs stands, if any are served."""
         ...
 
 
@@ -114,15 +102,11 @@ class InlineExecutor:
         for plan in plans:
             if stop_reason(plan.run_dir) is not None:
                 continue
-            keep = plan.config.training.keep_checkpoints
-
-            def reporter(warn: Callable[[str], None], plan: RunPlan = plan, keep: int = keep) -> LocalReporter:
-                after_commit = decide or (lambda: None)
-                return LocalReporter(plan.run_dir, keep_checkpoints=keep, warn=warn, after_commit=after_commit)
-
+            keep, after_commit = plan.config.training.keep_checkpoints, decide or (lambda: None)
+            reporter = partial(LocalReporter, plan.run_dir, keep_checkpoints=keep, after_commit=after_commit)
             events.on_begin(plan)
             tell(plan.run_dir, Begun())
-            attempt(plan, function, reporter)
+            attempt(plan, function, lambda warn, reporter=reporter: reporter(warn=warn))
             events.on_end(plan)
 
     def live_queue(

@@ -6,11 +6,9 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
-from coordexp.config import group_config, group_names
 from coordexp.config.keys import STEP_IMAGES, identity
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.config.trees import leaves, value_at
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.files import JsonValue, nearest_existing, parse_model, write_json
@@ -22,31 +20,20 @@ _SHOWN_DIFFERENCES = 8
 
 @dataclass(frozen=True)
 class ExperimentRecord:
-    """What ``experiment.json`` holds.
+    """What ``experiment.json`` holds: of groups and seeds, all that were run so far."""
 
-    Attributes:
-        instance: changes with ``--fresh``, so that the tracking server's old runs are not continued.
-        config: the configuration all groups share, without what no result depends on.
-        groups: every group run so far, with the keys it changes.
-        seeds: every seed run so far.
-        reading: how the headline of each group was read by the last command that had the group.
-    """
-
-    instance: str
-    config: dict[str, JsonValue]
-    groups: dict[str, JsonValue]
+    instance: str  # changes with ``--fresh``, so that the tracking server's old runs are not continued
+    config: dict[str, JsonValue]  # shared by all groups, without what no result depends on
+    groups: dict[str, JsonValue]  # each with the keys it changes
     seeds: list[int]
+    # how the headline of each group was read by the last command that had the group
     reading: dict[str, BoxKind] = field(default_factory=dict[str, BoxKind])
 
 
 def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> ExperimentRecord:
-    """Create the experiment's directory, or go on in it.
+    """Create the experiment's directory, or go on in it; ``fresh`` moves an existing one aside and starts over.
 
     A name is bound to its configuration once a run has begun: what failed before that may be mended.
-
-    Args:
-        config: the experiment.
-        fresh: move an existing directory aside (``NAME.old-1`` ...) and start over.
 
     Raises:
         ConfigError: if the name exists with another configuration.
@@ -54,8 +41,7 @@ def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> Experim
     directory = ExperimentFolder.of(config).path
     if fresh:
         move_aside(directory)
-    current = _record_of(config)
-    recorded = check_experiment(config)
+    current, recorded = _record_of(config), check_experiment(config)
     if recorded is not None:
         current = ExperimentRecord(
             instance=recorded.instance,
@@ -74,12 +60,28 @@ def check_experiment(config: ExperimentConfig) -> ExperimentRecord | None:
     Raises:
         ConfigError: if the name exists with another configuration, and a run of it has begun.
     """
-    directory = ExperimentFolder.of(config).path
-    recorded = read_record(directory)
-    changes = _changes(recorded, _record_of(config)) if recorded else []
-    if changes and recorded and ExperimentFolder(directory).begun_runs():
-        _refuse(directory, changes, _same_step(config, value_at(recorded.config, STEP_IMAGES)))
-    return None if changes else recorded
+    folder = ExperimentFolder.of(config)
+    recorded = read_record(folder.path)
+    if recorded is None:
+        return None
+    current = _record_of(config)
+    both = recorded.groups.keys() & current.groups.keys()
+    old, new = _keys_of(recorded, both), _keys_of(current, both)
+    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    if not changed:
+        return recorded
+    if not folder.begun_runs():
+        return None
+
+    def shown(values: Mapping[str, JsonValue], key: str) -> str:
+        return json.dumps(values[key]) if key in values else "(absent)"
+
+    changes = ", ".join(f"{key}: {shown(old, key)} -> {shown(new, key)}" for key in changed[:_SHOWN_DIFFERENCES])
+    more = f" and {len(changed) - _SHOWN_DIFFERENCES} more" if len(changed) > _SHOWN_DIFFERENCES else ""
+    raise ConfigError(
+        f"experiment {folder.name} exists in {folder.path.parent} with another configuration ({changes}{more}); "
+        f"{_same_step(config, value_at(recorded.config, STEP_IMAGES))}choose another experiment.name, or --fresh"
+    )
 
 
 def read_record(directory: Path) -> ExperimentRecord | None:
@@ -108,11 +110,7 @@ def move_aside(directory: Path) -> Path | None:
 
 
 def check_disk(directory: Path, *, needed_bytes: int) -> None:
-    """Refuse to begin what the disk cannot hold.
-
-    Raises:
-        ResourceError: if less than ``needed_bytes`` are free.
-    """
+    """Raise a ResourceError if less than ``needed_bytes`` are free."""
     free = shutil.disk_usage(nearest_existing(directory)).free
     if free < needed_bytes:
         raise ResourceError(
@@ -130,8 +128,8 @@ def _record_of(config: ExperimentConfig) -> ExperimentRecord:
     base = leaves(shared)
     groups: dict[str, JsonValue] = {}
     reading: dict[str, BoxKind] = {}
-    for name in group_names(config):
-        run = group_config(config, name, 0)
+    for name in config.groups:
+        run = config.run(name, 0)
         reading[name], own = run.reading, leaves(_shared(run))
         groups[name] = {key: value for key, value in own.items() if base.get(key) != value}
     return ExperimentRecord(
@@ -143,42 +141,20 @@ def _record_of(config: ExperimentConfig) -> ExperimentRecord:
     )
 
 
-def _shared(config: ExperimentConfig) -> dict[str, JsonValue]:
+def _shared(config: RunConfig) -> dict[str, JsonValue]:
     values = identity(config)
     values.pop("experiment")
     return values
 
 
-def _changes(recorded: ExperimentRecord, current: ExperimentRecord) -> list[str]:
-    both = recorded.groups.keys() & current.groups.keys()
-    old = leaves(recorded.config) | _group_keys(recorded, both)
-    new = leaves(current.config) | _group_keys(current, both)
-    return [_change(key, old, new) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+def _keys_of(record: ExperimentRecord, groups: Iterable[str]) -> dict[str, JsonValue]:
+    return leaves(record.config) | leaves({name: record.groups[name] for name in groups}, prefix="ablation.groups.")
 
 
-def _group_keys(record: ExperimentRecord, groups: Iterable[str]) -> dict[str, JsonValue]:
-    return leaves({name: record.groups[name] for name in groups}, prefix="ablation.groups.")
-
-
-def _same_step(config: ExperimentConfig, images: JsonValue) -> str:
+def _same_step(config: RunConfig, images: JsonValue) -> str:
     """Return which accumulation keeps a step of so many images on these workers; "" where none does."""
     at_once = config.training.per_device_batch_size * config.cluster.num_workers
     if type(images) is not int or images == config.global_batch_size or images % at_once:
         return ""
     steps = images // at_once
     return f"training.gradient_accumulation_steps={steps} keeps a step of {images} images and goes on; else "
-
-
-def _refuse(directory: Path, changes: list[str], way_on: str) -> NoReturn:
-    more = f" and {len(changes) - _SHOWN_DIFFERENCES} more" if len(changes) > _SHOWN_DIFFERENCES else ""
-    raise ConfigError(
-        f"experiment {directory.name} exists in {directory.parent} with another configuration "
-        f"({', '.join(changes[:_SHOWN_DIFFERENCES])}{more}); {way_on}choose another experiment.name, or --fresh"
-    )
-
-
-def _change(key: str, old: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> str:
-    def show(values: Mapping[str, JsonValue]) -> str:
-        return json.dumps(values[key]) if key in values else "(absent)"
-
-    return f"{key}: {show(old)} -> {show(new)}"

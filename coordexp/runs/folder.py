@@ -1,17 +1,4 @@
-"""Where an experiment and its runs keep their files: every name is written here once.
-
-```
-runs_dir/.hashes/          of image folders, for all experiments
-runs_dir/EXPERIMENT/
-  experiment.json  codec_ceiling.json  hashes.json  stop.json  data/  base-STRUCTURE-HASH/  report/
-  GROUP-sSEED/
-    config.yaml  fingerprint.json  param_groups.json  status.json  stop.json  recorded.json
-    metrics.jsonl  progress.log  error.log  merged/
-    checkpoints/step_000100/   what Hugging Face writes, and commit.json, training_state.json, averages_RANK.safetensors
-    eval/step_000100/, eval/final/
-      constrained/, free/      detections.argmax.json, detections.expected.json, objects.jsonl ...
-```
-"""
+"""Where an experiment and its runs keep their files: every name is written here once, and nowhere else."""
 
 import json
 import re
@@ -19,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.files import sha256_of_text
 from coordexp.metrics import BoxKind, Decoding
 
@@ -79,9 +66,8 @@ class EvaluationFolder:
 class CheckpointFolder:
     """One checkpoint, complete once its commit marker is there and the checksums in it hold.
 
-    Of ours are ``commit.json``, ``training_state.json`` and the running averages of each rank. Hugging Face's are
-    ``adapter_model.safetensors`` with ``adapter_config.json`` (the coord-offset adapter is in them; with full tuning
-    ``model.safetensors``), ``optimizer.pt``, ``scheduler.pt``, ``trainer_state.json`` and
+    Beside ours are Hugging Face's ``adapter_model.safetensors`` with ``adapter_config.json`` (the coord-offset adapter
+    is in them; with full tuning ``model.safetensors``), ``optimizer.pt``, ``scheduler.pt``, ``trainer_state.json`` and
     ``rng_state.pth``, one for each rank where there are several; DeepSpeed keeps the optimizer in ``global_step*/``.
     """
 
@@ -125,7 +111,7 @@ class RunFolder:
     lock = Within(".attempt.lock")  # held by the one process that writes the run
 
     @staticmethod
-    def of(config: ExperimentConfig) -> "RunFolder":
+    def of(config: RunConfig) -> "RunFolder":
         """Return the folder of the run that a resolved configuration describes."""
         return ExperimentFolder.of(config).run(config.experiment.group, config.experiment.seed)
 
@@ -177,7 +163,7 @@ class ExperimentFolder:
     stop = Within("stop.json")  # a request to stop all runs
 
     @staticmethod
-    def of(config: ExperimentConfig) -> "ExperimentFolder":
+    def of(config: RunConfig) -> "ExperimentFolder":
         """Return the folder of an experiment."""
         return ExperimentFolder(config.experiment.runs_dir / config.experiment.name)
 
@@ -209,11 +195,8 @@ class ExperimentFolder:
         """Return the runs that have a status, by name."""
         return [RunFolder(path.parent) for path in sorted(self.path.glob("*/status.json"))]
 
-    def base(self, config: ExperimentConfig) -> Path:
-        """Return the checkpoint that every run with this model and target structure starts from.
-
-        It is expanded, but for a text arm.
-        """
+    def base(self, config: RunConfig) -> Path:
+        """Return the checkpoint, expanded but for a text arm, that runs with this model and structure start from."""
         model = config.model
         tag = sha256_of_text(json.dumps([model.path, model.revision, model.vocab_init, model.dtype]))[:8]
         return self.path / f"base-{'text' if config.text_arm else config.data.structure}-{tag}"
@@ -230,11 +213,7 @@ def step_name(step: int) -> str:
 
 
 def step_of(folder: Path) -> int:
-    """Return the step that a folder's name says.
-
-    Raises:
-        ValueError: if it is not a name of :func:`step_name`.
-    """
+    """Return the step that the name of a checkpoint or an evaluation says."""
     return int(folder.name.removeprefix(_STEP))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.errors import ResourceError, TrainingError
 from coordexp.files import kept_model, nearest_existing, write_json
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -26,7 +26,6 @@ class LockHolder:
     host: str
 
     def __str__(self) -> str:
-        """Return it in words."""
         return f"process {self.process} on {self.host}"
 
     def has_ended(self) -> bool:
@@ -35,8 +34,13 @@ class LockHolder:
         return is_here and not Path("/proc", str(self.process)).exists()
 
 
+def last_holder(folder: ExperimentFolder) -> LockHolder | None:
+    """Return who holds an experiment's lock, or held it last; None where that is not known."""
+    return kept_model(LockHolder, folder.lock_holder)
+
+
 @contextlib.contextmanager
-def experiment_lock(config: ExperimentConfig) -> Generator[None]:
+def experiment_lock(config: RunConfig) -> Generator[None]:
     """Hold the experiment's lock while the block runs; the kernel drops it with the process that holds it.
 
     Raises:
@@ -52,23 +56,6 @@ def experiment_lock(config: ExperimentConfig) -> Generator[None]:
             if not folder.path.exists():  # refused before anything was made
                 folder.lock.unlink(missing_ok=True)
                 folder.lock_holder.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def run_lock(run: RunFolder) -> Generator[None]:
-    """Hold a run's lock: a worker whose node was lost may write on while Ray has started another one.
-
-    Raises:
-        TrainingError: if that one goes on for long.
-    """
-    lock = FileLock(run.lock)
-    try:
-        lock.acquire(timeout=_DYING_SECONDS)
-    except Timeout:
-        raise TrainingError(f"{run.path}: another process has written there for {_DYING_SECONDS:g} s") from None
-    with contextlib.ExitStack() as stack:
-        stack.callback(lock.release)
-        yield
 
 
 def check_writable(folder: ExperimentFolder) -> None:
@@ -95,26 +82,34 @@ def check_unlocked(folder: ExperimentFolder) -> None:
             pass
 
 
-def last_holder(folder: ExperimentFolder) -> LockHolder | None:
-    """Return who holds an experiment's lock, or held it last; None where that is not known."""
-    return kept_model(LockHolder, folder.lock_holder)
-
-
 @contextlib.contextmanager
 def _locked(folder: ExperimentFolder) -> Generator[None]:
-    lock = FileLock(folder.lock)
     try:
         folder.lock.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        held = FileLock(folder.lock).acquire(timeout=0)
     except Timeout:
+        holder = last_holder(folder) or "another process"
         raise ResourceError(
-            f"experiment {folder.name} is being run by {last_holder(folder) or 'another process'}; wait for it or "
-            "choose another experiment.name"
+            f"experiment {folder.name} is being run by {holder}; wait for it or choose another experiment.name"
         ) from None
     except OSError as error:
         raise ResourceError(
             f"{folder.lock}: cannot be locked ({error.strerror}); choose experiment.runs_dir"
         ) from error
-    with contextlib.ExitStack() as stack:
-        stack.callback(lock.release)
+    with held:
+        yield
+
+
+@contextlib.contextmanager
+def run_lock(run: RunFolder) -> Generator[None]:
+    """Hold a run's lock: a worker whose node was lost may write on while Ray has started another one.
+
+    Raises:
+        TrainingError: if that one goes on for long.
+    """
+    try:
+        held = FileLock(run.lock).acquire(timeout=_DYING_SECONDS)
+    except Timeout:
+        raise TrainingError(f"{run.path}: another process has written there for {_DYING_SECONDS:g} s") from None
+    with held:
         yield

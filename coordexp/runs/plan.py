@@ -5,10 +5,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordexp.config import group_config, group_names
-from coordexp.config.explain import validated
 from coordexp.config.keys import identity
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.files import sha256_of_text
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.status import RunStatus, read_status
@@ -19,11 +17,11 @@ class RunPlan:
     """One run to be: one group with one seed.
 
     Attributes:
-        config: the resolved configuration of this run alone.
+        config: every key of this run.
         instance: id of the experiment's record, which ``--fresh`` replaces.
     """
 
-    config: ExperimentConfig
+    config: RunConfig
     instance: str = ""
 
     @functools.cached_property
@@ -77,20 +75,11 @@ class RunPlan:
 
     @staticmethod
     def from_json(text: str) -> "RunPlan":
-        """Read a plan from another process; its configuration is validated again."""
+        """Read a plan from another process, which has validated it."""
         values = json.loads(text)
-        return RunPlan(validated(values["config"], where=lambda _: "a plan from another process"), values["instance"])
+        return RunPlan(RunConfig.model_validate(values["config"]), values["instance"])
 
 
 def plan_runs(config: ExperimentConfig, *, instance: str = "") -> list[RunPlan]:
-    """Return all runs, whole seeds first, so that an early stop leaves a balanced comparison.
-
-    Args:
-        config: the experiment.
-        instance: id of the experiment's record, see :class:`RunPlan`.
-    """
-    return [
-        RunPlan(group_config(config, group, seed), instance)
-        for seed in config.ablation.seeds
-        for group in group_names(config)
-    ]
+    """Return all runs in the order in which they may begin; ``instance`` as of :class:`RunPlan`."""
+    return [RunPlan(run, instance) for run in config.runs.values()]

@@ -31,15 +31,7 @@ _STEP_LINE = re.compile(
 
 @dataclass(frozen=True)
 class StepLine:
-    """What the line of a logging step says.
-
-    Attributes:
-        step: optimizer steps done.
-        max_steps: how many there will be.
-        loss: total training loss.
-        images_per_second: throughput.
-        seconds_left: of training.
-    """
+    """What the line of a logging step says: steps done and in all, training loss, images a second, seconds left."""
 
     step: int
     max_steps: int
@@ -49,7 +41,7 @@ class StepLine:
 
     @staticmethod
     def of(line: str) -> "StepLine | None":
-        """Read a line of :func:`coordexp.train.loop.messages.progress_line` under its run's name; None for others."""
+        """Read a line of :func:`coordexp.train.loop.run_log.progress_line` under its run's name; None for others."""
         found = _STEP_LINE.fullmatch(line)
         if found is None:
             return None
@@ -74,18 +66,20 @@ def progress_log_writer(run_dir: Path) -> Callable[[str], None]:
     return print_line
 
 
-class NewLines:
-    """The whole lines that are appended to a file from now on, or from an offset."""
+class _Followed:
+    """A run, the whole lines that are appended to its log from now on, and the last status that was shown."""
 
-    def __init__(self, path: Path, *, offset: int = 0) -> None:
-        self._path = path
-        self._offset = offset
+    def __init__(self, plan: RunPlan) -> None:
+        self.plan = plan
+        self.shown = plan.status()
+        self._log = plan.folder.progress_log
+        self._offset = _size(self._log)
 
-    def read(self) -> list[str]:
+    def new_lines(self) -> list[str]:
         """Return the lines since the last time; one without its end is left for the next."""
-        if _size(self._path) <= self._offset:
+        if _size(self._log) <= self._offset:
             return []
-        with self._path.open("rb") as handle:
+        with self._log.open("rb") as handle:
             handle.seek(self._offset)
             text = handle.read()
         whole = text[: text.rfind(b"\n") + 1]
@@ -101,19 +95,11 @@ class ProgressDisplay:
     """
 
     def __init__(self, *, print_line: Callable[[str], None], on_end: Callable[[RunPlan, RunStatus], None]) -> None:
-        """Follow runs from their begin on.
-
-        Args:
-            print_line: prints a line of progress.
-            on_end: called once for each new status that is an end.
-        """
+        """Follow runs from their begin on; ``on_end`` is called once for each new status that is an end."""
         self._print_line = print_line
         self._report_end = on_end
-        self._lines: dict[str, NewLines] = {}
-        self._known: dict[str, RunStatus | None] = {}
-        self._begun: dict[str, RunPlan] = {}
-        self._running: dict[str, RunPlan] = {}
-        self._events: queue.SimpleQueue[tuple[RunPlan, bool] | None] = queue.SimpleQueue()
+        self._begun: dict[str, _Followed] = {}
+        self._events: queue.SimpleQueue[tuple[str, bool] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._follow, name="progress-display", daemon=True)
         self._error: CoordExpError | OSError | None = None
         self._started = self._last_line = time.monotonic()
@@ -132,67 +118,60 @@ class ProgressDisplay:
 
     def on_begin(self, plan: RunPlan) -> None:
         """Follow a run that was started; lines and an end from before are not shown again."""
-        log = plan.folder.progress_log
-        self._lines.setdefault(plan.name, NewLines(log, offset=_size(log)))
-        self._known.setdefault(plan.name, plan.status())
-        self._begun[plan.name] = plan
-        self._events.put((plan, True))
+        if plan.name not in self._begun:
+            self._begun[plan.name] = _Followed(plan)
+        self._events.put((plan.name, True))
 
     def on_end(self, plan: RunPlan) -> None:
         """Report the end of a run."""
-        self._events.put((plan, False))
+        self._events.put((plan.name, False))
 
     def has_begun(self, plan: RunPlan) -> bool:
         """Return whether a run was started."""
         return plan.name in self._begun
 
     def _follow(self) -> None:
+        running: dict[str, _Followed] = {}
         try:
-            while self._handle_next():
-                pass
-            for plan in self._begun.values():
-                self._end(plan)
+            while True:
+                try:
+                    event = self._events.get(timeout=look_seconds(len(running)) if running else QUIET_SECONDS)
+                except queue.Empty:
+                    for run in running.values():
+                        self._show_new_lines(run)
+                    self._show_life(list(running))
+                    continue
+                if event is None:
+                    break
+                name, has_begun = event
+                if has_begun:
+                    running[name] = self._begun[name]
+                else:
+                    running.pop(name, None)
+                    self._end(self._begun[name])
+            for run in self._begun.values():
+                self._end(run)
         except (CoordExpError, OSError) as error:
             self._error = error
 
-    def _handle_next(self) -> bool:
-        """Wait for an event, or for the time to show new lines; return whether to go on."""
-        try:
-            event = self._events.get(timeout=look_seconds(len(self._running)) if self._running else QUIET_SECONDS)
-        except queue.Empty:
-            for plan in self._running.values():
-                self._show_new_lines(plan)
-            self._show_life()
-            return True
-        if event is None:
-            return False
-        plan, has_begun = event
-        if has_begun:
-            self._running[plan.name] = plan
-        else:
-            self._running.pop(plan.name, None)
-            self._end(plan)
-        return True
-
-    def _end(self, plan: RunPlan) -> None:
-        status = plan.status()  # read first: the lines before it are on disk then
-        self._show_new_lines(plan)
-        if status is not None and status != self._known.get(plan.name):
-            self._known[plan.name] = status
+    def _end(self, run: _Followed) -> None:
+        status = run.plan.status()  # read first: the lines before it are on disk then
+        self._show_new_lines(run)
+        if status is not None and status != run.shown:
+            run.shown = status
             if status.state != "running":
-                self._report_end(plan, status)
+                self._report_end(run.plan, status)
 
-    def _show_new_lines(self, plan: RunPlan) -> None:
-        for line in self._lines[plan.name].read():
+    def _show_new_lines(self, run: _Followed) -> None:
+        for line in run.new_lines():
             self._last_line = time.monotonic()
             self._print_line(line)
 
-    def _show_life(self) -> None:
+    def _show_life(self, names: list[str]) -> None:
         """Say what is waited for, where nothing was said for long."""
         now = time.monotonic()
         if now - self._last_line >= QUIET_SECONDS:
             self._last_line = now
-            names = list(self._running)
             shown = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
             waits = f"{shown} running, no new line yet" if names else "starting the first worker"
             self._print_line(f"{clock_time(now - self._started)}  {waits}")

@@ -10,17 +10,11 @@ import msgspec
 
 @dataclass(frozen=True)
 class Row:
-    """Metrics of one step.
-
-    Attributes:
-        step: optimizer steps done.
-        time: Unix time in seconds.
-        metrics: registered names and finite values; an undefined value is absent.
-    """
+    """Metrics of one step."""
 
     step: int
-    time: float
-    metrics: dict[str, float]
+    time: float  # of Unix
+    metrics: dict[str, float]  # registered names and finite values; an undefined value is absent
 
 
 _DECODER = msgspec.json.Decoder(Row)

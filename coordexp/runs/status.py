@@ -79,21 +79,17 @@ class RunStatus:
             sweep, since others are better.
         message: for a failed run, why, in one sentence; for a running one, why its last try ended; for a finished one,
             a warning.
-        step: optimizer steps that are committed.
-        rows: rows of metrics that are committed.
-        seconds: wall time of the run up to ``since``, without what it waited for its workers.
         restarts: how often its workers were started again: after a fault, or because the same command was given again.
-        since: Unix time from which on a running run has its workers; None while it waits for them.
         is_merged: False for a finished run whose merge failed; the same command tries that again.
     """
 
     state: State
     message: str = ""
-    step: int = 0
+    step: int = 0  # committed, as are the rows
     rows: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # wall time of the run up to ``since``, without what it waited for its workers
     restarts: int = 0
-    since: float | None = None
+    since: float | None = None  # Unix time from which on a running run has its workers; None while it waits for them
     is_merged: bool = True
 
     def seconds_until(self, moment: float) -> float:
@@ -178,10 +174,8 @@ def write_status(run_dir: Path, status: RunStatus) -> None:
 
 def has_taken_step(run_dir: Path) -> bool:
     """Return whether a run has committed an optimizer step; the status of a killed one may not know of it."""
-    status = read_status(run_dir)
-    if status is None or status.step > 0:
-        return status is not None
-    return any(checkpoint.commit_marker.is_file() for checkpoint in RunFolder(run_dir).all_checkpoints())
+    status, checkpoints = read_status(run_dir), RunFolder(run_dir).all_checkpoints()
+    return status is not None and (status.step > 0 or any(one.commit_marker.is_file() for one in checkpoints))
 
 
 def alive_until(run_dir: Path) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.files import parse_model, write_json
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -28,20 +28,14 @@ _REASONS = {signal.SIGTERM: "the job was stopped", signal.SIGINT: "interrupted"}
 
 
 class RunStoppedError(Exception):
-    """A run ended because it was asked to; no failure, and nothing to try again.
+    """A run ended because it was asked to, for the reason that is its message; no failure, and nothing to try again.
 
-    Its message is the reason that came with the request. Committed rows and the newest checkpoint
-    hold everything up to its last step.
+    Committed rows and the newest checkpoint hold everything up to its last step.
     """
 
 
 def request_stop(directory: Path, reason: str) -> None:
-    """Ask runs to stop at their next step.
-
-    Args:
-        directory: of an experiment, for all its runs, or of one run.
-        reason: becomes the message of each stopped run.
-    """
+    """Ask all runs of an experiment's directory, or the run of a run's, to stop at their next step."""
     write_json(ExperimentFolder(directory).stop, {"reason": reason})
 
 
@@ -58,7 +52,10 @@ def stop_reason(run_directory: Path) -> str | None:
             content = RunFolder(directory).stop.read_bytes()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             continue
-        return _reason(content)
+        try:
+            return parse_model(dict[str, str], content)["reason"]
+        except (ValueError, KeyError):  # made by hand
+            return "a stop was requested"
     return None
 
 
@@ -70,17 +67,11 @@ class StopListener:
     """
 
     def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Listen for a run.
-
-        Args:
-            directory: of the run; its parent is the experiment's.
-            clock: seconds.
-        """
+        """Listen for the run of a directory, whose parent is the experiment's."""
         self._directory = directory
         self._clock = clock
         self._looked_at = clock()
-        self._every = 1
-        self._left = 1
+        self._every = self._left = 1
 
     def look(self) -> str | None:
         """Return the reason for stopping, or None. Every rank calls it at the same point."""
@@ -95,22 +86,19 @@ class StopListener:
             return None
         found: Sequence[str | int | None] = (None, 0)
         if ranks.rank() == 0:
-            found = (stop_reason(self._directory), self._next_interval())
+            now = self._clock()
+            step_seconds = (now - self._looked_at) / self._every
+            self._looked_at = now
+            fitting = int(LOOK_SECONDS / step_seconds) if step_seconds > 0 else _MOST_STEPS
+            # At most doubled: one quick step says little of the next hundred.
+            found = (stop_reason(self._directory), max(1, min(fitting, 2 * self._every, _MOST_STEPS)))
         reason, every = ranks.from_first(list(found))
         assert isinstance(every, int)
         self._every = self._left = every
         return None if reason is None else str(reason)
 
-    def _next_interval(self) -> int:
-        now = self._clock()
-        step_seconds = (now - self._looked_at) / self._every
-        self._looked_at = now
-        # At most doubled: one quick step says little of the next hundred.
-        fitting = int(LOOK_SECONDS / step_seconds) if step_seconds > 0 else _MOST_STEPS
-        return max(1, min(fitting, 2 * self._every, _MOST_STEPS))
 
-
-def listener_for(config: ExperimentConfig) -> StopListener:
+def listener_for(config: RunConfig) -> StopListener:
     """Return the listener of one run."""
     return StopListener(RunFolder.of(config).path)
 
@@ -122,15 +110,11 @@ def stop_on_signal(directory: Path, *, print_line: Callable[[str], None]) -> Gen
     In a submitted job the second comes by itself shortly before Ray's grace is over. Processes forked from this one
     within the block (loaders) leave it to their run.
 
-    Args:
-        directory: of the experiment; its runs notice the request at their next step.
-        print_line: prints a line of progress.
-
     Raises:
         KeyboardInterrupt: from within the block, at the second signal, or if a full disk takes no request.
     """
-    timer: list[threading.Timer] = []
     own_process = os.getpid()
+    timers: list[threading.Timer] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         del frame
@@ -138,27 +122,24 @@ def stop_on_signal(directory: Path, *, print_line: Callable[[str], None]) -> Gen
             if number == signal.SIGTERM:
                 raise SystemExit(128 + number)
             return
-        if timer:
+        if timers:
             raise KeyboardInterrupt
         seconds = clean_seconds()
-        timer.append(threading.Timer(seconds or 0.0, os.kill, (os.getpid(), signal.SIGTERM)))
-        timer[0].daemon = True
+        timers.append(threading.Timer(seconds or 0.0, os.kill, (own_process, signal.SIGTERM)))
+        timers[0].daemon = True
         if seconds is not None:
-            timer[0].start()
+            timers[0].start()
         try:
             request_stop(directory, _REASONS[signal.Signals(number)])
         except OSError as error:  # must not look like an error of whatever runs in this process
             raise KeyboardInterrupt from error
         print_line("stopping: every run writes a checkpoint at its next step; a second signal interrupts at once")
 
-    before = {number: signal.signal(number, on_signal) for number in _REASONS}
-    try:
+    with contextlib.ExitStack() as stack:
+        for number in _REASONS:
+            stack.callback(signal.signal, number, signal.signal(number, on_signal))
+        stack.callback(lambda: [timer.cancel() for timer in timers])
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for started in timer:
-            started.cancel()
 
 
 @contextlib.contextmanager
@@ -166,7 +147,6 @@ def terminated_is_interrupted() -> Generator[None]:
     """Treat SIGTERM (a stopped job) as Ctrl-C, so that runs are left marked as stopped."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
@@ -187,10 +167,3 @@ def clean_seconds() -> float | None:
         return None
     text = os.environ.get(GRACE_ENV, "")
     return _CLEAN_FRACTION * (float(text) if text.isdigit() else _RAY_GRACE_SECONDS)
-
-
-def _reason(content: bytes) -> str:
-    try:
-        return parse_model(dict[str, str], content)["reason"]
-    except (ValueError, KeyError):
-        return "a stop was requested"

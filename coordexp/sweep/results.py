@@ -11,40 +11,24 @@ from coordexp.sweep.trials import SweepTrials, Trial, ap_curve, final_ap
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One trial of the search.
-
-    Attributes:
-        name: ``t000``.
-        point: the searched keys and their values.
-        state: its state; ``new`` for one never begun.
-        step: optimizer steps done.
-        ap: of a finished trial on the whole tuning split; of another the last one on the subset; None: none yet.
-        message: why it failed or was stopped.
-    """
+    """One trial of the search."""
 
     name: str
     point: Point
-    state: str
-    step: int
-    ap: float | None
-    message: str
+    state: str  # "new" for one never begun
+    step: int = 0
+    ap: float | None = None  # of a finished trial on the whole tuning split, of another the last one on the subset
+    message: str = ""  # why it failed or was stopped
 
 
 @dataclass(frozen=True)
 class Winner:
-    """A point that was run again.
-
-    Attributes:
-        name: of its trial.
-        point: the searched keys and their values.
-        search_ap: AP of its trial.
-        aps: AP by seed, of the seeds that the search has not seen; None where a run failed.
-    """
+    """A point that was run again."""
 
     name: str
     point: Point
     search_ap: float
-    aps: Mapping[int, float | None]
+    aps: Mapping[int, float | None]  # by seed, of those that the search has not seen; None where a run failed
 
     @property
     def found(self) -> list[float]:
@@ -66,7 +50,15 @@ class Winner:
 
 def trial_results(sweep_trials: SweepTrials) -> list[TrialResult]:
     """Return where every trial stands."""
-    return [_result(trial) for trial in sweep_trials.trials]
+    found: list[TrialResult] = []
+    for trial in sweep_trials.trials:
+        status, ap, curve = trial.plan.status(), final_ap(trial.plan), ap_curve(trial.plan)
+        if status is None:
+            found.append(TrialResult(trial.name, trial.point, "new"))
+            continue
+        ap = curve[-1][1] if ap is None and curve else ap
+        found.append(TrialResult(trial.name, trial.point, status.state, status.step, ap, status.message))
+    return found
 
 
 def best_trials(sweep_trials: SweepTrials) -> list[Trial]:
@@ -78,12 +70,8 @@ def best_trials(sweep_trials: SweepTrials) -> list[Trial]:
 
 def winner_plans(sweep_trials: SweepTrials) -> list[RunPlan]:
     """Return the runs of the winners with their further seeds, whole seeds first."""
-    best = best_trials(sweep_trials)
-    return [
-        sweep_trials.plan(trial.name, trial.point, seed)
-        for seed in sweep_trials.sweep.settings.winners.seeds
-        for trial in best
-    ]
+    best, seeds = best_trials(sweep_trials), sweep_trials.sweep.settings.winners.seeds
+    return [sweep_trials.plan(trial.name, trial.point, seed) for seed in seeds for trial in best]
 
 
 def is_pending(sweep_trials: SweepTrials) -> bool:
@@ -93,22 +81,17 @@ def is_pending(sweep_trials: SweepTrials) -> bool:
 
 def winners(sweep_trials: SweepTrials) -> list[Winner]:
     """Return the winners, the chosen one first: by mean over seeds, then by the search's AP."""
-    seeds = sweep_trials.sweep.settings.winners.seeds
     made: list[Winner] = []
     for trial in best_trials(sweep_trials):
-        search_ap = final_ap(trial.plan)
+        search_ap, seeds = final_ap(trial.plan), sweep_trials.sweep.settings.winners.seeds
         assert search_ap is not None
         aps = {seed: final_ap(sweep_trials.plan(trial.name, trial.point, seed)) for seed in seeds}
         made.append(Winner(trial.name, trial.point, search_ap, aps))
-    return sorted(made, key=_rank)
+    return sorted(made, key=lambda one: (1.0 if one.mean is None else -one.mean, -one.search_ap, one.name))
 
 
 def verdict(ranked: Sequence[Winner]) -> str:
-    """Say how sure the choice between the best two is.
-
-    Args:
-        ranked: winners, the chosen one first.
-    """
+    """Say how sure the choice between the best two is; the chosen one is the first."""
     if not ranked or ranked[0].mean is None:
         return "Nothing can be chosen: no trial has an AP with every step done."
     first = ranked[0]
@@ -135,27 +118,8 @@ def verdict(ranked: Sequence[Winner]) -> str:
 
 def at_the_edge(sweep_trials: SweepTrials, chosen: Winner) -> list[str]:
     """Return a sentence for each weight that was chosen from an end of its range."""
-    sentences: list[str] = []
-    for key, parameter in sweep_trials.sweep.settings.space.items():
-        low, high = parameter.ends
-        if low < high and chosen.point[key] in (low, high):
-            sentences.append(
-                f"{key} {chosen.point[key]:g} is an end of its range: a wider range may hold a better value."
-            )
-    return sentences
-
-
-def _rank(winner: Winner) -> tuple[float, float, str]:
-    mean = winner.mean
-    return (-mean if mean is not None else 1.0, -winner.search_ap, winner.name)
-
-
-def _result(trial: Trial) -> TrialResult:
-    status = trial.plan.status()
-    if status is None:
-        return TrialResult(trial.name, trial.point, "new", 0, None, "")
-    curve = ap_curve(trial.plan)
-    ap = final_ap(trial.plan)
-    if ap is None and curve:
-        ap = curve[-1][1]
-    return TrialResult(trial.name, trial.point, status.state, status.step, ap, status.message)
+    return [
+        f"{key} {chosen.point[key]:g} is an end of its range: a wider range may hold a better value."
+        for key, parameter in sweep_trials.sweep.settings.space.items()
+        if parameter.ends[0] < parameter.ends[1] and chosen.point[key] in parameter.ends
+    ]

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +21,7 @@ from coordexp.ablation.preparation import (
     check_disk_for,
     check_dry_run,
     data_not_here,
+    fingerprint_of,
     fingerprint_runs,
     prepare_all,
     shared_metrics,
@@ -28,7 +29,6 @@ from coordexp.ablation.preparation import (
     write_run_files,
 )
 from coordexp.config import to_yaml
-from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.data.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError
 from coordexp.runs.attempt import TrainFunction
@@ -36,32 +36,25 @@ from coordexp.runs.budget import LARGER_BUDGET, BudgetKeeper, unit_name
 from coordexp.runs.executor import Executor
 from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.plan import RunPlan
+from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import spoken
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
-from coordexp.sweep.space import Point, point_text
+from coordexp.sweep.space import point_text
 from coordexp.sweep.trials import SweepTrials, recorded_points, rungs, upcoming_points
-from coordexp.tracking.publish import is_recorded
+from coordexp.tracking.publish import Recorder, is_recorded
 from coordexp.train import train, train_without_merge
-from coordexp.train.setup.prepare import PreparedExperiment, settings_hashes, token_stream_hash
+from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 
 
 @dataclass(frozen=True)
 class SweepEnding:
-    """How a sweep ended, and what its report is made of.
-
-    Attributes:
-        ending: of its runs.
-        trials: all trials.
-        split: what they were compared on.
-        store: keeps files with the sweep's own run in MLflow; it raises a TrackingError.
-    """
+    """How a sweep ended, and what its report is made of."""
 
     ending: Ending
     trials: SweepTrials
     split: TuningSplit
-    store: Callable[[Sequence[Path]], None]
+    store: Callable[[Sequence[Path]], None]  # keeps files with the sweep's own run in MLflow; raises a TrackingError
 
 
 def run_sweep(
@@ -70,44 +63,35 @@ def run_sweep(
     """Run every trial and every winner that is not finished yet.
 
     The same call again is the resume: what was proposed stays proposed, finished and pruned trials are skipped,
-    others go on from their last checkpoint.
-
-    Args:
-        sweep: the sweep.
-        fresh: move a sweep of this name aside and start over.
-        console: where progress is printed.
-        debug: let Ray's own log lines through.
-        function: what does one run.
-
-    Returns:
-        How it ended: code 0 if all runs are finished (or pruned) and recorded, 1 if not, 3 if
-        ``cluster.max_gpu_hours`` ended it, 130 if it was interrupted or asked to stop.
-
-    Raises:
-        CoordExpError: for whatever is wrong before the first trial begins.
+    others go on from their last checkpoint. Arguments, exit codes and errors are those of
+    :func:`coordexp.ablation.run.run_ablation`.
     """
     with open_campaign(sweep.config, fresh=fresh, console=console) as campaign:
         with spoken("divides the training images", console):
-            split = divide(sweep)
+            split = _divide(sweep)
         note = steps_note(sweep.config, split.num_train)
         if note is not None:
             campaign.show(note)
         sweep = replace(sweep, config=sweep.config.with_steps(split.num_train))
         trials = SweepTrials(sweep, data=split.data_keys(), instance=campaign.instance)
-        first = trials.trials[0] if trials.trials else trials.propose()
-        assert first is not None
+        first = (trials.trials[0] if trials.trials else trials.propose()).plan
         with campaign.executor(debug=debug) if is_pending(trials) else contextlib.nullcontext() as executor:
-            prepared = _prepare(campaign, trials, first.plan, executor)
-            stages = _Stages(campaign, trials, prepared, function)
-            ending = Ending()
+            with spoken("prepares data and base model", console):
+                prepared = prepare_all([first])[first.name]
+                begun = [first, *(trial.plan for trial in trials.trials if trial.plan.status() is not None)]
+                fingerprint_runs(begun, dict.fromkeys((plan.name for plan in begun), prepared))
+                if executor is not None:
+                    check_disk_for([first], prepared.base)
+                    executor.check(first.config)
+            stages, ending = _Stages(campaign, trials, prepared, campaign.new_recorder(first)), Ending()
             try:
                 stages.send_again()
                 if executor is not None:
                     stages.recorder.check_artifacts()
                     with executor.live_queue(sweep.config.experiment.name, stages.runs):
-                        ending = stages.search(executor)
+                        ending = stages.search(executor, train_without_merge if function is train else function)
                         if not ending.code:
-                            ending = stages.run_winners(executor)
+                            ending = stages.run_winners(executor, function)
             finally:
                 missing = tuple(stages.recorder.close(cut_short=ending.code != 0))
     is_whole = best_trials(trials) and not is_pending(trials) and not missing
@@ -115,13 +99,90 @@ def run_sweep(
     return SweepEnding(ending, trials, split, stages.store)
 
 
-def divide(sweep: Sweep) -> TuningSplit:
-    """Write the two files that trials train on and are compared on.
+@dataclass(frozen=True)
+class _Stages:
+    """The search and the winners' runs, with their records."""
 
-    Raises:
-        ConfigError: if the sweep's name holds another search.
-        DataError: if the training annotations cannot be divided.
-    """
+    campaign: Campaign
+    trials: SweepTrials
+    prepared: PreparedExperiment
+    recorder: Recorder
+    token_streams: dict[int, str] = field(default_factory=dict[int, str])  # by seed
+
+    def runs(self) -> list[RunPlan]:
+        """Return every run there is or will be, as far as is known."""
+        plans = [trial.plan for trial in self.trials.trials]
+        return plans + (winner_plans(self.trials) if self.trials.is_searched() else [])
+
+    def send_again(self) -> None:
+        """Record the sweep, and what is done of it if a former command could not."""
+        settings = self.trials.sweep.settings
+        space = {key: parameter.model_dump(exclude_none=True) for key, parameter in settings.space.items()}
+        tags = {"sweep": settings.name, "sweep_group": settings.group, "sweep_space": json.dumps(space)}
+        self.campaign.tracker.set_tags(self.recorder.parent_id, tags)
+        self.recorder.set_shared(shared_metrics(self.trials.trials[0].plan.config))
+        for plan in self.trials.begun_plans():
+            status = plan.status()
+            is_done = status is not None and status.state in ("finished", "pruned")
+            if is_done and not is_recorded(plan, self.campaign.tracker):
+                self._record(plan)
+
+    def search(self, executor: Executor, function: TrainFunction) -> Ending:
+        """Do the trials that are not done."""
+
+        def plans() -> Iterator[RunPlan]:
+            for trial in self.trials.remaining():
+                self.campaign.show(f"{trial.plan.name}  {point_text(trial.point)}")
+                self._record(trial.plan)
+                yield trial.plan
+
+        ending = self.campaign.execute(executor, plans(), function, self.recorder, runs=self.runs, search=self.trials)
+        if not ending.code and (reason := self.trials.stop_reason()) is not None:
+            return Ending(EXIT_INTERRUPTED, f"stopped: {reason}; {GOES_ON}")
+        if not ending.code and self.trials.is_spent() and is_pending(self.trials):
+            cluster = self.trials.sweep.config.cluster
+            used = self.trials.used_hours(self.trials.begun_plans())
+            amount = f"{used:.3g} of {cluster.max_gpu_hours:g} {unit_name(cluster)} hours are used"
+            return Ending(EXIT_BUDGET, f"budget: {amount}; {LARGER_BUDGET}")
+        return ending
+
+    def run_winners(self, executor: Executor, function: TrainFunction) -> Ending:
+        """Run the winners again with further seeds, within what the search has left of the budget."""
+        everyone = winner_plans(self.trials)
+        plans = [plan for plan in everyone if not plan.is_finished()]
+        if not plans:
+            return Ending()
+        self.campaign.show(f"again with further seeds: {', '.join(dict.fromkeys(plan.group for plan in plans))}")
+        for plan in plans:
+            self._record(plan)
+        max_hours, names = self.campaign.config.cluster.max_gpu_hours, {plan.name for plan in everyone}
+        searched = self.trials.used_hours(plan for plan in self.trials.begun_plans() if plan.name not in names)
+        keeper = BudgetKeeper(everyone, max_hours, spent_hours=searched) if max_hours else contextlib.nullcontext()
+        with keeper as budget:
+            return self.campaign.execute(executor, plans, function, self.recorder, runs=self.runs, budget=budget)
+
+    def store(self, paths: Sequence[Path]) -> None:
+        """Keep files with the sweep's own run.
+
+        Raises:
+            TrackingError: if MLflow cannot be used.
+        """
+        for path in paths:
+            self.campaign.tracker.log_file(self.recorder.parent_id, path, "report")
+
+    def _record(self, plan: RunPlan) -> None:
+        """Write what a run says of itself, and record it from now on; a server that is away stops no trial."""
+        if plan.seed not in self.token_streams:
+            self.token_streams[plan.seed] = token_stream_hash(plan.config, self.prepared)
+        identity = fingerprint_of(plan.config, self.prepared, tokens=self.token_streams[plan.seed])
+        write_run_files(plan, identity)
+        stage = "search" if plan.seed == self.trials.seed else "winner"
+        with contextlib.suppress(TrackingError):  # tried again when the run has ended
+            self.recorder.start_run(plan, identity.short, tags={"sweep_trial": plan.group, "sweep_stage": stage})
+
+
+def _divide(sweep: Sweep) -> TuningSplit:
+    """Write the two files that trials train on and are compared on."""
     recorded_points(sweep)  # refuses, before the files of another sweep are replaced
     settings, folder = sweep.settings.tuning_split, ExperimentFolder.of(sweep.config)
     return write_tuning_split(
@@ -134,132 +195,16 @@ def divide(sweep: Sweep) -> TuningSplit:
     )
 
 
-def _prepare(campaign: Campaign, trials: SweepTrials, plan: RunPlan, executor: Executor | None) -> PreparedExperiment:
-    """Do and check once what all trials need; refuse to go on with changed code or data."""
-    with spoken("prepares data and base model", campaign.console):
-        prepared = prepare_all([plan])[plan.name]
-        begun = [trial.plan for trial in trials.trials if trial.plan.status() is not None]
-        fingerprint_runs([plan, *begun], {item.name: prepared for item in [plan, *begun]})
-        if executor is not None:
-            check_disk_for([plan], prepared.base)
-            executor.check(plan.config)
-    return prepared
-
-
-class _Stages:
-    """The search and the winners' runs, with their records."""
-
-    def __init__(
-        self, campaign: Campaign, trials: SweepTrials, prepared: PreparedExperiment, function: TrainFunction
-    ) -> None:
-        self._campaign = campaign
-        self._trials = trials
-        self._prepared = prepared
-        self._function = function
-        self._token_streams: dict[int, str] = {}
-        plan, settings = trials.trials[0].plan, trials.sweep.settings
-        self.recorder = campaign.new_recorder(plan)
-        space = {key: parameter.model_dump(exclude_none=True) for key, parameter in settings.space.items()}
-        tags = {"sweep": settings.name, "sweep_group": settings.group, "sweep_space": json.dumps(space)}
-        campaign.tracker.set_tags(self.recorder.parent_id, tags)
-        self.recorder.set_shared(shared_metrics(plan.config))
-
-    def runs(self) -> list[RunPlan]:
-        """Return every run there is or will be, as far as is known."""
-        plans = [trial.plan for trial in self._trials.trials]
-        return plans + (winner_plans(self._trials) if self._trials.is_searched() else [])
-
-    def send_again(self) -> None:
-        """Record what is done, if a former command could not."""
-        for plan in self._trials.begun_plans():
-            status = plan.status()
-            is_done = status is not None and status.state in ("finished", "pruned")
-            if is_done and not is_recorded(plan, self._campaign.tracker):
-                self._start_record(plan)
-
-    def search(self, executor: Executor) -> Ending:
-        """Do the trials that are not done."""
-
-        def plans() -> Iterator[RunPlan]:
-            for trial in self._trials.remaining():
-                self._campaign.show(f"{trial.plan.name}  {point_text(trial.point)}")
-                self._start_record(trial.plan)
-                yield trial.plan
-
-        function = train_without_merge if self._function is train else self._function
-        ending = self._campaign.execute(executor, plans(), function, self.recorder, runs=self.runs, search=self._trials)
-        reason, cluster = self._trials.stop_reason(), self._trials.sweep.config.cluster
-        if not ending.code and reason is not None:
-            return Ending(EXIT_INTERRUPTED, f"stopped: {reason}; {GOES_ON}")
-        if not ending.code and self._trials.is_spent() and is_pending(self._trials):
-            used = self._trials.used_hours(self._trials.begun_plans())
-            amount = f"{used:.3g} of {cluster.max_gpu_hours:g} {unit_name(cluster)} hours are used"
-            return Ending(EXIT_BUDGET, f"budget: {amount}; {LARGER_BUDGET}")
-        return ending
-
-    def run_winners(self, executor: Executor) -> Ending:
-        """Run the winners again with further seeds, within the rest of the budget."""
-        everyone = winner_plans(self._trials)
-        plans = [plan for plan in everyone if not plan.is_finished()]
-        if not plans:
-            return Ending()
-        names = ", ".join(dict.fromkeys(plan.group for plan in plans))
-        self._campaign.show(f"again with further seeds: {names}")
-        for plan in plans:
-            self._start_record(plan)
-        max_hours = self._trials.sweep.config.cluster.max_gpu_hours
-        winning = {plan.name for plan in everyone}
-        searched = self._trials.used_hours(plan for plan in self._trials.begun_plans() if plan.name not in winning)
-        with (
-            BudgetKeeper(everyone, max_hours, spent_hours=searched)
-            if max_hours is not None
-            else contextlib.nullcontext()
-        ) as budget:
-            return self._campaign.execute(executor, plans, self._function, self.recorder, runs=self.runs, budget=budget)
-
-    def store(self, paths: Sequence[Path]) -> None:
-        """Keep files with the sweep's own run.
-
-        Raises:
-            TrackingError: if MLflow cannot be used.
-        """
-        for path in paths:
-            self._campaign.tracker.log_file(self.recorder.parent_id, path, "report")
-
-    def _start_record(self, plan: RunPlan) -> None:
-        """Write what a run says of itself, and record it from now on; a server that is away stops no trial."""
-        if plan.seed not in self._token_streams:
-            self._token_streams[plan.seed] = token_stream_hash(plan.config, self._prepared)
-        identity = fingerprint(
-            plan.config,
-            data=self._prepared.data_hash,
-            weights=self._prepared.weights_hash,
-            tokens=self._token_streams[plan.seed],
-            files=self._prepared.files | settings_hashes(plan.config),
-        )
-        write_run_files(plan, identity)
-        stage = "search" if plan.seed == self._trials.seed else "winner"
-        with contextlib.suppress(TrackingError):  # tried again when the run has ended
-            self.recorder.start_run(plan, identity.short, tags={"sweep_trial": plan.group, "sweep_stage": stage})
-
-
 def describe_sweep(sweep: Sweep, console: Console) -> None:
     """Print what would run; data may be on another machine.
 
     Raises:
         ConfigError: if the name exists with another configuration or search, or a trial cannot be done as configured.
     """
-    check_experiment(sweep.config)
-    plans = [RunPlan(sweep.config)]
-    check_dry_run(plans)
-    console.print(to_yaml(sweep.config), markup=False, highlight=False, soft_wrap=True)
-    for line in [*_summary(sweep), *data_not_here(plans), *_point_lines(sweep)]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _summary(sweep: Sweep) -> list[str]:
-    """Return what the sweep amounts to, a line each."""
     settings, config = sweep.settings, sweep.config
+    check_experiment(config)
+    plans = plan_runs(config)
+    check_dry_run(plans)
     if config.training.epochs is None:
         steps = ", ".join(str(step) for step in rungs(sweep))
         length, stops = f"{config.training.num_steps} steps", f"by AP at steps {steps}" if steps else "never"
@@ -268,27 +213,25 @@ def _summary(sweep: Sweep) -> list[str]:
         stops = "by AP, at steps that are counted when the images are divided" if settings.asha.enabled else "never"
     held_out = settings.tuning_split
     size = f"{held_out.num_images} images" if held_out.num_images else f"{held_out.fraction:.1%}"
-    again = settings.winners.num * len(settings.winners.seeds)
-    return [
+    recorded, upcoming = recorded_points(sweep), upcoming_points(sweep)
+    points = [
+        ", ".join(f"{key} = {value:g}" for key, value in point.items()) for point in (*recorded, *(upcoming or ()))
+    ]
+    console.print(to_yaml(config), markup=False, highlight=False, soft_wrap=True)
+    for line in [
         f"sweep           {settings.name}, of group {settings.group} in {settings.experiment}",
         f"trials          {settings.num_points} ({settings.search.method}), {length} each",
         f"stops early     {stops}",
-        f"winners         {settings.winners.num} points again, {again} further runs",
+        f"winners         {settings.winners.num} points again, {settings.winners.num * len(settings.winners.seeds)} "
+        "further runs",
         f"chosen on       {size} of the training images; the final validation images are not used",
         f"directory       {config.experiment.runs_dir / settings.name}",
         f"tracking        {config.tracking.uri}",
-    ]
-
-
-def _point_lines(sweep: Sweep) -> list[str]:
-    recorded, upcoming = recorded_points(sweep), upcoming_points(sweep)
-    lines = [f"t{index:03d}            {_text(point)} (recorded)" for index, point in enumerate(recorded)]
-    if upcoming is None:
-        return [*lines, "further points  are proposed from the results of those before"]
-    return lines + [
-        f"t{index:03d}            {_text(point)}" for index, point in enumerate(upcoming, start=len(recorded))
-    ]
-
-
-def _text(point: Point) -> str:
-    return ", ".join(f"{key} = {value:g}" for key, value in point.items())
+        *data_not_here(plans),
+        *(
+            f"t{at:03d}            {text}{' (recorded)' if at < len(recorded) else ''}"
+            for at, text in enumerate(points)
+        ),
+        *(["further points  are proposed from the results of those before"] if upcoming is None else []),
+    ]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -105,16 +105,16 @@ class SweepConfig(Section):
 
     @model_validator(mode="after")
     def _search_has_a_size(self) -> "SweepConfig":
-        if self.search.method == "grid":
-            if self.search.num_trials is not None:
-                raise ValueError(
-                    "search.num_trials has no effect on a grid; set num of each range, or search.method: random"
-                )
-            without = [key for key, parameter in self.space.items() if parameter.values is None and not parameter.num]
-            if without:
-                raise ValueError(f"a grid needs space.{without[0]}.num, the number of points along this range")
-        elif self.search.num_trials is None:
-            raise ValueError(f"search.method: {self.search.method} needs search.num_trials")
+        method, num_trials = self.search.method, self.search.num_trials
+        if method != "grid" and num_trials is None:
+            raise ValueError(f"search.method: {method} needs search.num_trials")
+        if method == "grid" and num_trials is not None:
+            raise ValueError(
+                "search.num_trials has no effect on a grid; set num of each range, or search.method: random"
+            )
+        without = [key for key, parameter in self.space.items() if parameter.values is None and not parameter.num]
+        if method == "grid" and without:
+            raise ValueError(f"a grid needs space.{without[0]}.num, the number of points along this range")
         return self
 
     @property

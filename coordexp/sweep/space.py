@@ -10,7 +10,6 @@ from coordexp.files import sha256_of_text
 from coordexp.sweep.schema import Number, Parameter, SweepConfig
 
 Point = dict[str, Number]
-_DIGITS = 4  # of a weight; more would be noise, and nobody could type it
 
 
 def grid(space: Mapping[str, Parameter]) -> list[Point]:
@@ -68,5 +67,6 @@ def point_text(point: Point) -> str:
 
 
 def _rounded(value: float, parameter: Parameter) -> float:
+    """Round a weight to four digits: more would be noise, and nobody could type it."""
     low, high = parameter.ends
-    return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
+    return min(max(float(f"{value:.4g}"), low), high)

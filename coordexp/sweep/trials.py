@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Literal
 
 import optuna
@@ -21,7 +20,7 @@ from coordexp.files import JsonValue, parse_model, write_text
 from coordexp.metrics import headline, subset_headline
 from coordexp.runs.budget import hours_of
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.plan import RunPlan
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import Ended, Killed, tell
 from coordexp.runs.stop import clear_stop, request_stop, stop_reason
@@ -29,24 +28,21 @@ from coordexp.sweep.load import Sweep, trial_config
 from coordexp.sweep.schema import Number
 from coordexp.sweep.space import Point, grid, point_of, sampler, suggest
 
-_REASON = "stopped_early"  # an attribute of a trial
-
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A point and its run with the search's seed.
+    """A point and its run with the search's seed, in which the trial's name, ``t000``, takes the place of a group's."""
 
-    Attributes:
-        name: ``t000``, in the order of proposal; it takes the place of a group's name.
-        point: the searched keys and their values.
-        plan: its run.
-    """
-
-    name: str
+    number: int
     point: Point
     plan: RunPlan
+
+    @property
+    def name(self) -> str:
+        """``t000``."""
+        return self.plan.group
 
     def is_done(self) -> bool:
         """Return whether nothing is left to do of it."""
@@ -83,28 +79,25 @@ class SweepTrials:
     """The trials of a sweep, those of former commands first. It listens to runs, and records how each one ends."""
 
     def __init__(self, sweep: Sweep, *, data: Mapping[str, JsonValue], instance: str) -> None:
-        """Open the journal, or begin one.
-
-        Args:
-            sweep: the sweep.
-            data: keys of section ``data`` that lead to the tuning split.
-            instance: identifies this sweep among all of its name; ``--fresh`` makes a new one.
+        """Open the journal, or begin one; ``data`` leads to the tuning split, ``instance`` is that of the plans.
 
         Raises:
             ConfigError: if the name holds another search.
         """
         self.sweep = sweep
-        self._data = data
-        self._instance = instance
-        self._journal = ExperimentFolder.of(sweep.config).sweep_journal
-        self._study = optuna.create_study(direction="maximize", pruner=_pruner(sweep))
+        self.seed = sweep.config.experiment.seed
+        self.trials: list[Trial] = []
+        self._data, self._instance = data, instance
+        self._folder = ExperimentFolder.of(sweep.config)
+        first, factor = rungs(sweep)[:1], sweep.settings.asha.reduction_factor
+        pruner = optuna.pruners.SuccessiveHalvingPruner(first[0], factor) if first else optuna.pruners.NopPruner()
+        self._study = optuna.create_study(direction="maximize", pruner=pruner)
         self._live: list[optuna.trial.Trial] = []
         self._running: dict[str, Trial] = {}
-        self.trials: list[Trial] = []
-        events = _recorded_events(sweep) or []
+        events = _recorded_events(sweep)
         # Written anew: a full disk or a power failure may have cut the last line.
         lines = [{"search": _fixed_settings(sweep)}, *map(asdict, events)]
-        write_text(self._journal, "".join(json.dumps(line) + "\n" for line in lines))
+        write_text(self._folder.sweep_journal, "".join(json.dumps(line) + "\n" for line in lines))
         for event in events:
             self._take(event)
         for plan in self.begun_plans():
@@ -112,29 +105,24 @@ class SweepTrials:
         for trial in self.trials:
             self._conclude(trial)
 
-    @cached_property
-    def seed(self) -> int:
-        """Seed of every trial of the search."""
-        return self.sweep.config.experiment.seed
-
     def remaining(self) -> Iterator[Trial]:
         """Yield the trials to do: unfinished ones first, then proposals, until the sweep stops or is spent."""
         unfinished = [trial for trial in self.trials if not trial.is_done()]
         while self.stop_reason() is None and not self.is_spent():
-            trial = unfinished.pop(0) if unfinished else self.propose()
-            if trial is None:
+            if unfinished:
+                yield unfinished.pop(0)
+            elif len(self.trials) < self.sweep.settings.num_points:
+                yield self.propose()
+            else:
                 return
-            yield trial
 
-    def propose(self) -> Trial | None:
-        """Return a new trial, recorded already; None if there are as many as the sweep asks for."""
+    def propose(self) -> Trial:
+        """Return a new trial, recorded already."""
         settings, number = self.sweep.settings, len(self.trials)
-        if number >= settings.num_points:
-            return None
         # Not Optuna's GridSampler: it shuffles the points, and ends such a loop as ours with a RuntimeError.
-        live = self._ask(grid(settings.space)[number] if settings.search.method == "grid" else None)
-        self._write(_Event(number, params=live.params))
-        return self.trials[-1]
+        self._ask(grid(settings.space)[number] if settings.search.method == "grid" else None)
+        self._write(_Event(number, params=self._live[number].params))
+        return self.trials[number]
 
     def decide(self) -> None:
         """Read what running trials have committed, and ask those that fall behind to stop."""
@@ -151,12 +139,11 @@ class SweepTrials:
 
     def plan(self, name: str, point: Point, seed: int) -> RunPlan:
         """Return the run of a point with a seed."""
-        config = trial_config(self.sweep, point, name=name, seed=seed, data=self._data)
-        return plan_runs(config, instance=self._instance)[0]
+        return RunPlan(trial_config(self.sweep, point, name=name, seed=seed, data=self._data), self._instance)
 
     def stop_reason(self) -> str | None:
         """Return why the whole sweep is asked to stop; None if it is not."""
-        return stop_reason(ExperimentFolder.of(self.sweep.config).path / "any run")
+        return stop_reason(self._folder.path / "any run")
 
     def is_spent(self) -> bool:
         """Return whether the runs have used ``cluster.max_gpu_hours``; trials that are running go on to their end."""
@@ -170,32 +157,27 @@ class SweepTrials:
 
     def begun_plans(self) -> list[RunPlan]:
         """Return every run that has begun, of the search and of winners."""
-        plans = [trial.plan for trial in self.trials]
-        seeds = [seed for seed in self.sweep.settings.winners.seeds if seed != self.seed]
-        names = {run.name for run in ExperimentFolder.of(self.sweep.config).begun_runs()}
-        plans += [
-            self.plan(trial.name, trial.point, seed)
-            for trial in self.trials
-            for seed in seeds
-            if f"{trial.name}-s{seed}" in names
+        begun = {run.name for run in self._folder.begun_runs()}
+        further = [seed for seed in self.sweep.settings.winners.seeds if seed != self.seed]
+        names = [(trial, seed) for trial in self.trials for seed in further if f"{trial.name}-s{seed}" in begun]
+        return [
+            *(trial.plan for trial in self.trials if trial.plan.name in begun),
+            *(self.plan(trial.name, trial.point, seed) for trial, seed in names),
         ]
-        return [plan for plan in plans if plan.status() is not None]
 
     def is_searched(self) -> bool:
         """Return whether every trial is there and done."""
         return len(self.trials) >= self.sweep.settings.num_points and all(trial.is_done() for trial in self.trials)
 
-    def _ask(self, params: Mapping[str, Number] | None) -> optuna.trial.Trial:
+    def _ask(self, params: Mapping[str, Number] | None) -> None:
         """Ask Optuna for a trial, of these parameters or of those that it samples, and add it."""
         settings, number = self.sweep.settings, len(self.trials)
         self._study.sampler = sampler(settings, number)
         if params is not None:
             self._study.enqueue_trial(dict(params))
-        live = self._study.ask()
-        point, name = suggest(live, settings.space), f"t{number:03d}"
-        self._live.append(live)
-        self.trials.append(Trial(name, point, self.plan(name, point, self.seed)))
-        return live
+        self._live.append(self._study.ask())
+        point = suggest(self._live[number], settings.space)
+        self.trials.append(Trial(number, point, self.plan(f"t{number:03d}", point, self.seed)))
 
     def _record(self, event: "_Event") -> bool:
         """Write what happened, then tell Optuna; return whether it would stop the trial for that."""
@@ -203,7 +185,7 @@ class SweepTrials:
         return self._take(event)
 
     def _write(self, event: "_Event") -> None:
-        with self._journal.open("a", encoding="utf-8") as lines:
+        with self._folder.sweep_journal.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(asdict(event)) + "\n")
             lines.flush()
             os.fsync(lines.fileno())
@@ -216,7 +198,7 @@ class SweepTrials:
             self._live[event.trial].report(event.ap, event.step)
             return self._live[event.trial].should_prune()
         elif event.ended == "pruned":
-            self._live[event.trial].set_user_attr(_REASON, event.reason)
+            self._live[event.trial].set_user_attr("reason", event.reason)
             self._study.tell(event.trial, state=TrialState.PRUNED)
         else:
             state = TrialState.FAIL if event.ap is None else TrialState.COMPLETE
@@ -225,16 +207,16 @@ class SweepTrials:
 
     def _take_in(self, trial: Trial) -> None:
         """Report the trial's new APs; where one falls behind, note that for good and ask its run to stop."""
-        frozen = self._frozen(trial)
+        frozen = self._study.get_trials()[trial.number]
         curve = ap_curve(trial.plan) if frozen.state == TrialState.RUNNING else []
         for step, ap in curve:
             if step in frozen.intermediate_values:
                 continue
-            is_behind = self._record(_Event(frozen.number, step=step, ap=ap))
+            is_behind = self._record(_Event(trial.number, step=step, ap=ap))
             if is_behind and step < self.sweep.config.training.num_steps and not trial.plan.is_finished():
                 factor = self.sweep.settings.asha.reduction_factor
                 reason = f"AP {ap:.4f} at step {step} is not among the best 1/{factor} that came to this rung so far"
-                self._record(_Event(frozen.number, ended="pruned", reason=reason))
+                self._record(_Event(trial.number, ended="pruned", reason=reason))
                 request_stop(trial.plan.run_dir, reason)
                 return
 
@@ -243,15 +225,12 @@ class SweepTrials:
         if trial.plan.status() is None:
             return
         self._take_in(trial)
-        frozen, is_finished = self._frozen(trial), trial.plan.is_finished()
+        frozen, is_finished = self._study.get_trials()[trial.number], trial.plan.is_finished()
         if frozen.state == TrialState.RUNNING and is_finished:
-            self._record(_Event(frozen.number, ap=final_ap(trial.plan), ended="finished"))
+            self._record(_Event(trial.number, ap=final_ap(trial.plan), ended="finished"))
         if frozen.state == TrialState.PRUNED and not is_finished:
-            tell(trial.plan.run_dir, Ended("pruned", frozen.user_attrs[_REASON]))
+            tell(trial.plan.run_dir, Ended("pruned", frozen.user_attrs["reason"]))
             clear_stop(trial.plan.run_dir)
-
-    def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
-        return self._study.get_trials()[int(trial.name[1:])]
 
 
 @dataclass(frozen=True)
@@ -279,35 +258,33 @@ def recorded_points(sweep: Sweep) -> list[Point]:
     Raises:
         ConfigError: if the name holds another search, or its journal cannot be read.
     """
-    events = _recorded_events(sweep) or []
-    return [point_of(event.params, sweep.settings.space) for event in events if event.params is not None]
+    params = [event.params for event in _recorded_events(sweep) if event.params is not None]
+    return [point_of(one, sweep.settings.space) for one in params]
 
 
 def upcoming_points(sweep: Sweep) -> list[Point] | None:
     """Return the points that are still to come; None where they follow from the results of those before."""
     settings, done = sweep.settings, len(recorded_points(sweep))
-    match settings.search.method:
-        case "grid":
-            return grid(settings.space)[done:]
-        case "optuna":
-            return None
-        case "random":
-            study = optuna.create_study()
-            points: list[Point] = []
-            for number in range(settings.num_points):
-                study.sampler = sampler(settings, number)
-                points.append(suggest(study.ask(), settings.space))
-            return points[done:]
+    if settings.search.method == "grid":
+        return grid(settings.space)[done:]
+    if settings.search.method == "optuna":
+        return None
+    study = optuna.create_study()
+    points: list[Point] = []
+    for number in range(settings.num_points):
+        study.sampler = sampler(settings, number)
+        points.append(suggest(study.ask(), settings.space))
+    return points[done:]
 
 
-def _recorded_events(sweep: Sweep) -> list[_Event] | None:
-    """Return what the sweep would go on with; None if no run of another search has begun."""
+def _recorded_events(sweep: Sweep) -> list[_Event]:
+    """Return what the sweep would go on with; nothing where it is new, or no run of another search has begun."""
     folder = ExperimentFolder.of(sweep.config)
     text = folder.sweep_journal.read_bytes() if folder.sweep_journal.is_file() else b""
     try:
         lines = text[: text.rfind(b"\n") + 1].splitlines()
         if not lines:
-            return None
+            return []
         search = parse_model(_Search, lines[0]).search
         events = [parse_model(_Event, line) for line in lines[1:]]
     except ValueError as error:
@@ -321,14 +298,7 @@ def _recorded_events(sweep: Sweep) -> list[_Event] | None:
             f"sweep {folder.name} exists in {folder.path.parent} with another {' and another '.join(changed)}; choose "
             "another name (sweep.name=NAME), or --fresh"
         )
-    return None if changed else events
-
-
-def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:
-    first = rungs(sweep)[:1]
-    if not first:
-        return optuna.pruners.NopPruner()
-    return optuna.pruners.SuccessiveHalvingPruner(first[0], sweep.settings.asha.reduction_factor)
+    return [] if changed else events
 
 
 def _fixed_settings(sweep: Sweep) -> dict[str, JsonValue]:

@@ -7,9 +7,4 @@ from coordexp.tracking.connection import ServerUnreachableError
 from coordexp.tracking.spool import RowSync
 from coordexp.tracking.store import Tracker, open_tracker
 
-__all__ = [
-    "RowSync",
-    "ServerUnreachableError",
-    "Tracker",
-    "open_tracker",
-]
+__all__ = ["RowSync", "ServerUnreachableError", "Tracker", "open_tracker"]

@@ -94,13 +94,27 @@ def connect(uri: str) -> "MlflowClient":
     if path := sqlite_path(uri):
         _check_sqlite(uri, path)
     from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
     # Two first commands would both make MLflow's tables, and one would die.
     first_use = FileLock(f"{path}.lock", timeout=_FIRST_USE_SECONDS) if path else contextlib.nullcontext()
     with tracking_errors(uri, "open it"), first_use:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     if uri.lower().startswith("http"):
-        _probe(client, uri)
+        # One short question, whose answer is waited for no longer than a person does.
+        before = {name: os.environ[name] for name in _PROBE}
+        os.environ.update(_PROBE)
+        try:
+            client.search_experiments(max_results=1)
+        except MlflowException as error:
+            if error.error_code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+                raise TrackingError(f"tracking server {server_of(uri)} refuses: {_reason(error)}") from error
+            raise ServerUnreachableError(
+                f"tracking server {server_of(uri)} does not answer as MLflow ({_reason(error)}): "
+                "start it, or correct tracking.uri or MLFLOW_TRACKING_URI"
+            ) from error
+        finally:
+            os.environ.update(before)
     return client
 
 
@@ -176,9 +190,9 @@ def artifact_errors(uri: str, root: str) -> Generator[None]:
 
 def look_at_artifacts(uri: str, root: str) -> None:
     """Find out what keeps a run from storing files, as far as it shows without storing one."""
-    with artifact_errors(uri, root):
-        import mlflow
+    import mlflow
 
+    with artifact_errors(uri, root):
         if root.startswith(("file:", "/")):
             existing = nearest_existing(Path(url2pathname(urlsplit(root).path)))
             if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
@@ -206,25 +220,6 @@ def _check_sqlite(uri: str, path: Path) -> None:
         raise TrackingError(
             f"tracking database {path} cannot be used ({_reason(error)}): expected a writable sqlite file"
         ) from error
-
-
-def _probe(client: "MlflowClient", uri: str) -> None:
-    """Ask a server one short question, and wait for the answer no longer than a person does."""
-    from mlflow.exceptions import MlflowException
-
-    before = {name: os.environ[name] for name in _PROBE}
-    os.environ.update(_PROBE)
-    try:
-        client.search_experiments(max_results=1)
-    except MlflowException as error:
-        if error.error_code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-            raise TrackingError(f"tracking server {server_of(uri)} refuses: {_reason(error)}") from error
-        raise ServerUnreachableError(
-            f"tracking server {server_of(uri)} does not answer as MLflow ({_reason(error)}): "
-            "start it, or correct tracking.uri or MLFLOW_TRACKING_URI"
-        ) from error
-    finally:
-        os.environ.update(before)
 
 
 def _reason(error: BaseException) -> str:

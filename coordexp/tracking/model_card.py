@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import yaml
 
-from coordexp.config.keys import made_again
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.keys import select
+from coordexp.config.schema import RunConfig
 from coordexp.config.trees import merged
 from coordexp.data.sources.source import source_of
 from coordexp.files import write_text
@@ -15,19 +15,14 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 _READINGS = {"expected": "the mean of each distribution", "argmax": "the most likely bin"}
 
 
-def write_model_card(config: ExperimentConfig, *, metrics: Mapping[str, float]) -> None:
-    """Write the card of a finished run into its merged checkpoint.
-
-    Args:
-        config: of the run.
-        metrics: of its final evaluation.
-    """
+def write_model_card(config: RunConfig, *, metrics: Mapping[str, float]) -> None:
+    """Write the card of a finished run, with the metrics of its final evaluation, into its merged checkpoint."""
     experiment, reading, ways = config.experiment, config.reading, config.evaluation.decoding
     decoding = "constrained" if "constrained" in ways else ways[0]
     value = metrics.get(str(MetricName(decoding, "AP", reading)))
     ap = "not defined, since no object there counts" if value is None else f"{value:.3f}, one seed"
     on = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).name
-    verb, again = "train", made_again(config)
+    verb, again = "train", select(config, lambda key: key.role not in ("machine", "plan"))
     if config.cluster.num_workers > 1:  # the one run of an ablation, on Ray: this process is one worker
         verb = "ablation"
         again = merged(again, {"ablation": {"groups": {}, "seeds": [experiment.seed]}})

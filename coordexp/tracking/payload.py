@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from coordexp.config.trees import Tree, leaves
-from coordexp.errors import ComparisonError, TrackingError
+from coordexp.errors import ComparisonError, TrackingError, show
 from coordexp.files import JsonValue, sha256_of_text
 from coordexp.metrics import best_name, is_better
 from coordexp.runs.reporter import Row
@@ -31,29 +31,38 @@ class PointData(NamedTuple):
 def flatten_config(config: Mapping[str, JsonValue]) -> dict[str, str]:
     """Flatten nested mappings to dotted keys with text values.
 
-    Text stays as it is, everything else becomes JSON (``true``, ``null``, ``[0, 1]``). A mapping that
-    is empty, or has a key that MLflow or the dots cannot carry, becomes one JSON value. A value
-    longer than MLflow's limit ends in its SHA-256, so that two long values that differ stay different.
+    Text stays as it is, everything else becomes JSON (``true``, ``null``, ``[0, 1]``). A mapping that is empty, or has
+    a key that MLflow or the dots cannot carry, becomes one JSON value. A value longer than MLflow's limit ends in its
+    SHA-256, so that two long values that differ stay different.
     """
-    return {key: _text(value) for key, value in leaves(config, is_whole=_is_whole).items()}
+
+    def is_whole(key: str, mapping: Tree) -> bool:
+        names = [f"{key}.{part}" for part in mapping if _KEY_PART.fullmatch(part)]
+        return not mapping or len(names) < len(mapping) or max(map(len, names)) > MAX_KEY_LENGTH
+
+    flat: dict[str, str] = {}
+    for key, value in leaves(config, is_whole=is_whole).items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if len(text) > MAX_VALUE_LENGTH:
+            end = f"... sha256:{sha256_of_text(text)}"
+            text = text[: MAX_VALUE_LENGTH - len(end)] + end
+        flat[key] = text
+    return flat
 
 
 def check_same(run_name: str, logged: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Refuse to continue a run under another configuration, code, data or weights.
 
-    Args:
-        run_name: how the message calls the run.
-        logged: parameters the run has; fewer than ``wanted`` if it was interrupted while they were logged.
-        wanted: parameters it should have.
+    ``logged`` are the parameters it has, fewer than ``wanted`` if it was interrupted while they were logged.
 
     Raises:
         ComparisonError: naming the first key that differs and both values.
     """
     for key in sorted(logged):
         if wanted.get(key) != logged[key]:
-            now = repr(_short(wanted[key])) if key in wanted else "absent"
+            now = show(wanted[key]) if key in wanted else "absent"
             raise ComparisonError(
-                f"MLflow run {run_name} was started with {key} = {_short(logged[key])!r}, now it is {now}: expected "
+                f"MLflow run {run_name} was started with {key} = {show(logged[key])}, now it is {now}: expected "
                 "what it was started with, another experiment name, or a fresh start"
             )
 
@@ -61,12 +70,11 @@ def check_same(run_name: str, logged: Mapping[str, str], wanted: Mapping[str, st
 def last_values(rows: Sequence[Row]) -> dict[str, float]:
     """Return the last value of each metric, and the best one under its own name where that matters."""
     found: dict[str, float] = {}
-    for row in rows:
-        for name, value in row.metrics.items():
-            found[name] = value
-            best = best_name(name)
-            if best is not None and math.isfinite(value) and (best not in found or is_better(name, value, found[best])):
-                found[best] = value
+    for name, value in ((name, value) for row in rows for name, value in row.metrics.items()):
+        found[name] = value
+        best = best_name(name)
+        if best is not None and math.isfinite(value) and (best not in found or is_better(name, value, found[best])):
+            found[best] = value
     return found
 
 
@@ -99,20 +107,3 @@ def batches(rows: Sequence[Row]) -> Iterator[tuple[list[PointData], int]]:
             waiting = waiting[MAX_POINTS:]
     if rows:
         yield waiting, len(rows)
-
-
-def _is_whole(key: str, mapping: Tree) -> bool:
-    names = [f"{key}.{part}" for part in mapping if _KEY_PART.fullmatch(part)]
-    return not mapping or len(names) < len(mapping) or max(map(len, names)) > MAX_KEY_LENGTH
-
-
-def _text(value: JsonValue) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if len(text) <= MAX_VALUE_LENGTH:
-        return text
-    end = f"... sha256:{sha256_of_text(text)}"
-    return text[: MAX_VALUE_LENGTH - len(end)] + end
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 100 else text[:100] + "..."

@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from coordexp.config.keys import identity, shared_identity
+from coordexp.config.keys import identity
 from coordexp.config.load import database_uri
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
+from coordexp.config.schema.fields import Key
+from coordexp.config.trees import within
 from coordexp.data.sources.source import source_of
 from coordexp.errors import CoordExpError, TrackingError
-from coordexp.files import kept_model, sha256_of_file, write_json
+from coordexp.files import JsonValue, kept_model, sha256_of_file, write_json
 from coordexp.metrics import headline
 from coordexp.runs.experiment import directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -24,7 +26,6 @@ from coordexp.runs.status import RunStatus, State
 from coordexp.tracking.charts import COLOR_TAG, group_colors
 from coordexp.tracking.connection import ServerUnreachableError, without_secrets
 from coordexp.tracking.model_card import write_model_card
-from coordexp.tracking.models import MergedModel
 from coordexp.tracking.payload import last_values
 from coordexp.tracking.spool import RowSync
 from coordexp.tracking.store import (
@@ -41,23 +42,14 @@ from coordexp.tracking.store import (
     open_tracker,
 )
 
-MERGED_ARTIFACT = RunFolder(Path()).merged.name
 _FINAL: dict[State, FinalStatus] = {
-    "finished": "FINISHED",
-    "failed": "FAILED",
-    "stopped": "KILLED",
-    "pruned": "FINISHED",
-}
+    "finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "pruned": "FINISHED",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Which server has a whole run, as the run's folder says.
-
-    Attributes:
-        uri: of the server, without secrets.
-        key: the run's key there.
-    """
+    """Which server (its address without secrets) has a whole run, and under which key, as the run's folder says."""
 
     uri: str
     key: str
@@ -81,19 +73,25 @@ def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:
     return is_over and read_recorded(plan.folder) == Recorded(without_secrets(tracker.uri), plan.key)
 
 
-def tracking_uri(config: ExperimentConfig) -> str:
+def tracking_uri(config: RunConfig) -> str:
     """Return where runs are recorded; by default a database in the runs' directory."""
     return config.tracking.uri or database_uri(config.experiment.runs_dir.absolute())
 
 
-def open_experiment_tracker(config: ExperimentConfig) -> Tracker:
-    """Reach the tracking server or database now, before anything is trained.
-
-    Raises:
-        TrackingError: if it cannot be used.
-    """
+def open_experiment_tracker(config: RunConfig) -> Tracker:
+    """Reach the tracking server or database now, before anything is trained; a TrackingError if it cannot be used."""
     root = config.experiment.runs_dir.absolute() / "mlartifacts"
     return open_tracker(tracking_uri(config), experiment=config.experiment.name, artifact_root=root)
+
+
+def shared_identity(run: RunConfig) -> dict[str, JsonValue]:
+    """Return what makes the experiment of a run the one it is: without names, the seed, the loss and the factor."""
+
+    def differs(key: Key) -> bool:
+        is_of_run = key.role == "name" or key.name == "experiment.seed" or not key.decides.isdisjoint(("loss", "terms"))
+        return is_of_run or within(key.name, run.ablation.factor)
+
+    return identity(run, leave_out=differs)
 
 
 @dataclass
@@ -113,16 +111,15 @@ class _Followed:
 class Recorder:
     """Records runs in MLflow. Once it has begun, an unreachable server delays records, but never stops a run."""
 
-    def __init__(self, tracker: Tracker, config: ExperimentConfig, *, parent_key: str) -> None:
+    def __init__(self, tracker: Tracker, config: RunConfig, *, parent_key: str) -> None:
         """Start or find the experiment's own run, the parent of all; ``config`` is of any of its runs."""
         self._tracker = tracker
         self._record = ExperimentFolder.of(config).record
         self._runs: dict[str, _Followed] = {}
         self._why_not_begun = ""
-        self._lock = threading.Lock()  # a run ends in one thread at a time
-        self._creating = threading.Lock()
-        self.parent_id = tracker.start_parent(parent_key, shared_identity(config, besides=config.ablation.factor), {})
-        self._sync = RowSync(tracker, self._followed, also=self._end_waiting)
+        self._ending, self._creating = threading.Lock(), threading.Lock()  # one thread at a time
+        self.parent_id = tracker.start_parent(parent_key, shared_identity(config), {})
+        self._sync = RowSync(tracker, self._sources, also=self._end_waiting)
 
     def start_run(self, plan: RunPlan, fingerprint: str, *, tags: Mapping[str, str] | None = None) -> None:
         """Follow a run, unless it is wholly recorded: find it, or create it once it begins, and send its rows.
@@ -169,61 +166,40 @@ class Recorder:
         else:
             self._end(run, status)
 
-    def _end(self, run: _Followed, status: RunStatus) -> bool:
-        """Store how a run ended; return whether the server answered."""
-        with self._lock:
-            run.waiting = None
-            if run.ended != status:
-                try:
-                    self._store(run, status)
-                    run.ended, run.problem = status, ""
-                except (CoordExpError, OSError) as error:
-                    run.problem = str(error)
-                    run.waiting = status if isinstance(error, ServerUnreachableError) else None
-            return run.waiting is None
-
     def close(self, *, cut_short: bool = False) -> list[str]:
         """Send what is left and end the parent; return a sentence for each thing the server does not have."""
         unsent = self._sync.close()
-        problems: dict[str, list[str]] = {}
-        away = ""
-        for run in self._runs.values():
-            status = run.plan.status()
+        names_by_problem: dict[str, list[str]] = {}
+        statuses = {name: run.plan.status() for name, run in self._runs.items()}
+        for name, status in statuses.items():
+            run = self._runs[name]
             if status is not None and status.state != "running" and run.ended != status:
-                away = away or next((run.problem for run in self._runs.values() if run.waiting), "")
-                if away:  # the server was just waited for in vain: trying each run would take minutes
+                # The server was just waited for in vain: trying each run would take minutes.
+                if away := next((other.problem for other in self._runs.values() if other.waiting), ""):
                     run.problem = run.problem or away
-                elif not (run.problem and problems):  # what kept one run from being stored keeps others, too
+                elif not (run.problem and names_by_problem):  # what keeps one run from being stored keeps others, too
                     self._end(run, status)
             if reason := run.problem or unsent.get(run.plan.folder.metrics, ""):
-                problems.setdefault(reason, []).append(run.plan.name)
+                names_by_problem.setdefault(reason, []).append(name)
         self._note_recorded()
         missing = [
             f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
-            for reason, names in problems.items()
+            for reason, names in names_by_problem.items()
         ]
-        states = {status.state if (status := run.plan.status()) else "stopped" for run in self._runs.values()}
+        states = {status.state if status else "stopped" for status in statuses.values()}
         is_whole = not cut_short and not states & {"stopped", "running"}
         try:
-            final = "KILLED" if not is_whole else "FAILED" if "failed" in states else "FINISHED"
             if self._why_not_begun:
                 self._tracker.set_tags(self.parent_id, {WHY_NOT_BEGUN: self._why_not_begun})
             # Where every run was recorded before, nothing was done, and the end of the whole stays where it was.
             ended_at = None if self._runs else self._tracker.ended_at(self.parent_id)
+            final = "KILLED" if not is_whole else "FAILED" if "failed" in states else "FINISHED"
             self._tracker.finish(self.parent_id, final, ended_at=ended_at)
         except TrackingError as error:
             missing.append(str(error))
         return missing
 
-    def _end_waiting(self) -> bool:
-        """End runs that the server did not take before; return whether it answers now."""
-        for run in list(self._runs.values()):
-            if run.waiting is not None and not self._end(run, run.waiting):
-                return False
-        self._note_recorded()
-        return True
-
-    def _followed(self) -> list[tuple[str, Path]]:
+    def _sources(self) -> list[tuple[str, Path]]:
         """Return the runs whose rows are sent; those that have begun since are created."""
         runs = list(self._runs.values())
         for run in runs:
@@ -236,11 +212,32 @@ class Recorder:
                     run.problem = str(error)
         return [(run.run_id, run.plan.folder.metrics) for run in runs if run.run_id]
 
+    def _end_waiting(self) -> bool:
+        """End runs that the server did not take before; return whether it answers now."""
+        for run in list(self._runs.values()):
+            if run.waiting is not None and not self._end(run, run.waiting):
+                return False
+        self._note_recorded()
+        return True
+
+    def _end(self, run: _Followed, status: RunStatus) -> bool:
+        """Store how a run ended; return whether the server answered."""
+        with self._ending:
+            run.waiting = None
+            if run.ended != status:
+                try:
+                    self._store(run, status)
+                    run.ended, run.problem = status, ""
+                except (CoordExpError, OSError) as error:
+                    run.problem = str(error)
+                    run.waiting = status if isinstance(error, ServerUnreachableError) else None
+            return run.waiting is None
+
     def _create(self, run: _Followed, *, status: StartStatus) -> None:
         """Find a run in MLflow, or create it; two threads may see that it has begun."""
         plan = run.plan
-        # A sweep's trials are too many for colours.
-        color = group_colors(plan.config.ablation.groups).get(plan.group)
+        color = group_colors(plan.config.ablation.groups).get(plan.group)  # a sweep's trials are too many for colours
+        own = {RUN_DIR: str(plan.run_dir), READING: plan.config.reading, **({COLOR_TAG: color} if color else {})}
         with self._creating:
             run.run_id = run.run_id or self._tracker.start_run(
                 plan.key,
@@ -249,12 +246,7 @@ class Recorder:
                 seed=plan.seed,
                 fingerprint=run.fingerprint,
                 params=identity(plan.config),
-                tags={
-                    **run.tags,
-                    **({COLOR_TAG: color} if color else {}),
-                    RUN_DIR: str(plan.run_dir),
-                    READING: plan.config.reading,
-                },
+                tags={**run.tags, **own},
                 status=status,
                 began_at=_began_at(plan),
             )
@@ -276,22 +268,34 @@ class Recorder:
             self._store_results(run_id, run.plan, values)
 
     def _store_results(self, run_id: str, plan: RunPlan, values: Mapping[str, float]) -> None:
-        final, merged = plan.folder.evaluation("final").path, plan.folder.merged
-        tags = {HARDWARE: read_hardware(plan.folder), ANNOTATIONS: annotations_hash(plan.config)}
+        """Store the final evaluation and the merged checkpoint, which MLflow then lists among its models."""
+        folder, config = plan.folder, plan.config
+        tags = {HARDWARE: read_hardware(folder), ANNOTATIONS: _annotations_hash(config)}
         self._tracker.set_tags(run_id, {name: value for name, value in tags.items() if value})
+        final, merged = folder.evaluation("final").path, folder.merged
         if final.is_dir():
             self._tracker.log_directory(run_id, final, final.relative_to(plan.run_dir).as_posix())
         if not merged.is_dir():
             return
-        write_model_card(plan.config, metrics=values)
+        write_model_card(config, metrics=values)
         num_bytes = directory_bytes(merged)
-        uri = storage_uri(merged)
-        if num_bytes <= plan.config.tracking.max_artifact_mib * 2**20:
-            self._tracker.log_directory(run_id, merged, MERGED_ARTIFACT)
-            uri = f"runs:/{run_id}/{MERGED_ARTIFACT}"
+        # Where it lies, with the machine that sees it there: ``file://node-3/shared/runs/x``.
+        uri, place = f"file://{socket.gethostname()}{quote(str(merged.absolute()))}", repr(str(merged))
+        if num_bytes <= config.tracking.max_artifact_mib * 2**20:
+            self._tracker.log_directory(run_id, merged, merged.name)
+            uri = f"runs:/{run_id}/{merged.name}"
+            place = f"mlflow.artifacts.download_artifacts({uri!r})"
         # Only now: what is named is there, whole.
         self._tracker.set_tags(run_id, {"merged_checkpoint": str(merged)})
-        self._tracker.log_model(run_id, _merged_model(plan, values, uri=uri, num_bytes=num_bytes))
+        ap = values.get(headline(config.reading))
+        params = {"group": plan.group, "seed": str(plan.seed), "base": str(config.model.path)[:500]}
+        self._tracker.log_model(
+            run_id,
+            re.sub(r"[/:.%\"']", "-", plan.name),
+            step=config.training.num_steps,
+            params=params | ({} if ap is None else {"AP": f"{ap:.4f}"}),
+            tags={"uri": uri, "load": f"coordexp.model.load({place})", "bytes": str(num_bytes), "run_key": plan.key},
+        )
 
     def _note_recorded(self) -> None:
         """Note in its folder each run that is over and has its results and every row on the server."""
@@ -311,32 +315,10 @@ def _began_at(plan: RunPlan) -> float | None:
 
 def _written_at(status: Path) -> float | None:
     """Return when a run's last status was written, since a server may hear of its end much later."""
-    try:
-        return status.stat().st_mtime
-    except OSError:
-        return None
+    return status.stat().st_mtime if status.exists() else None
 
 
-def _merged_model(plan: RunPlan, values: Mapping[str, float], *, uri: str, num_bytes: int) -> MergedModel:
-    """Describe a finished run's merged checkpoint, wholly stored, as MLflow lists it among its models."""
-    is_artifact = uri.startswith("runs:")
-    place = f"mlflow.artifacts.download_artifacts({uri!r})" if is_artifact else repr(str(plan.folder.merged))
-    ap = values.get(headline(plan.config.reading))
-    params = {"group": plan.group, "seed": str(plan.seed), "base": str(plan.config.model.path)[:500]}
-    return MergedModel(
-        name=re.sub(r"[/:.%\"']", "-", plan.name),
-        step=plan.config.training.num_steps,
-        params=params | ({} if ap is None else {"AP": f"{ap:.4f}"}),
-        tags={"uri": uri, "load": f"coordexp.model.load({place})", "bytes": str(num_bytes), "run_key": plan.key},
-    )
-
-
-def storage_uri(directory: Path) -> str:
-    """Return where a directory is, with the machine that sees it there: ``file://node-3/shared/runs/x``."""
-    return f"file://{socket.gethostname()}{quote(str(directory.absolute()))}"
-
-
-def annotations_hash(config: ExperimentConfig) -> str:
+def _annotations_hash(config: RunConfig) -> str:
     """Return how the SHA-256 of the annotations a run is evaluated on begins; "" where they are not here."""
     path = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth_file
     return sha256_of_file(path)[:32] if path.is_file() else ""

@@ -15,10 +15,7 @@ from coordexp.tracking.connection import ServerUnreachableError, server_of
 from coordexp.tracking.store import Tracker
 
 _LONGEST_WAIT_SECONDS = 60.0
-
 _log = logging.getLogger(__name__)
-
-Sources = Callable[[], Iterable[tuple[str, Path]]]
 
 
 @dataclass
@@ -35,34 +32,27 @@ class _SentSoFar:
 class RowSync:
     """Follow the files of several runs and send what MLflow lacks.
 
-    The files are the spool: an unreachable server delays rows and loses none. Errors never reach
-    the caller; ``close`` returns what is left. A last line without its newline is still being written
-    and is left for later.
+    The files are the spool: an unreachable server delays rows and loses none. Errors never reach the caller; ``close``
+    returns what is left. A last line without its newline is still being written and is left for later.
     """
 
     def __init__(
         self,
         tracker: Tracker,
-        sources: Sources,
+        sources: Callable[[], Iterable[tuple[str, Path]]],
         *,
         interval_seconds: float = 2.0,
         also: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Start the thread.
+        """Start the thread, which asks ``sources`` for ``(run_id, metrics.jsonl)`` of every run at each pass.
 
-        Args:
-            tracker: where rows go.
-            sources: gives ``(run_id, metrics.jsonl)`` of every run to follow; asked again at each pass.
-            interval_seconds: time between passes; it doubles up to a minute while the server is away.
-            also: what else waits for the server; called after the rows, returns whether the server answered.
+        The time between passes doubles up to a minute while the server is away. ``also`` does what else waits for the
+        server; it is called after the rows and returns whether the server answered.
         """
-        self._tracker = tracker
-        self._sources = sources
+        self._tracker, self._sources, self._also = tracker, sources, also
         self._interval = interval_seconds
-        self._also = also
         self._sent: dict[tuple[str, Path], _SentSoFar] = {}
-        self._closing = threading.Event()
-        self._deadline = 0.0
+        self._closing, self._deadline = threading.Event(), 0.0
         self._away = False
         self._thread = threading.Thread(target=self._run, name="coordexp-row-sync", daemon=True)
         self._thread.start()
@@ -84,21 +74,21 @@ class RowSync:
     def _run(self) -> None:
         wait = self._interval
         while not self._closing.wait(wait):
-            wait = self._interval if self._try() else min(2 * wait, _LONGEST_WAIT_SECONDS)
-        while not self._try() and time.monotonic() < self._deadline:
+            wait = self._interval if self._pass() else min(2 * wait, _LONGEST_WAIT_SECONDS)
+        while not self._pass() and time.monotonic() < self._deadline:
             time.sleep(min(1.0, self._interval))
 
-    def _try(self) -> bool:
-        """Do a pass; warn once when the server goes away, and once when it is back."""
-        reached = self._pass()
+    def _pass(self) -> bool:
+        """Send what there is; warn once when the server goes away, and once when it is back."""
+        reached = self._send_all() and self._also()
         if self._away == reached:
             self._away = not reached
             news = "does not answer: rows and results wait in their files" if self._away else "is back"
             _log.warning("MLflow at %s %s", server_of(self._tracker.uri), news)
         return reached
 
-    def _pass(self) -> bool:
-        """Send new rows of every run, then what else waits; return whether the server answered."""
+    def _send_all(self) -> bool:
+        """Send new rows of every run; return whether the server answered."""
         for run_id, path in self._sources():
             sent = self._sent.setdefault((run_id, path), _SentSoFar())
             try:
@@ -111,7 +101,7 @@ class RowSync:
             except (TrackingError, OSError) as error:
                 sent.error, sent.given_up = str(error), isinstance(error, TrackingError)
                 _log.warning("rows of %s are not sent to MLflow: %s", path, error)
-        return self._also()
+        return True
 
     def _send(self, run_id: str, path: Path, sent: _SentSoFar) -> None:
         """Send what a file has beyond what was sent; a resumed run may have rewritten it."""
@@ -125,13 +115,13 @@ class RowSync:
             file.seek(sent.offset)
             data = file.read()
         data = data[: data.rfind(b"\n") + 1]
-        if data:
-            rows: list[Row] = []
-            for line in data.splitlines():
-                try:
-                    rows.append(parse_model(Row, line))
-                except ValueError as error:
-                    where = f"{path}, line {sent.rows + len(rows) + 1}"
-                    raise TrackingError(f"{where}: expected a row of step, time and metrics ({error})") from error
+        rows: list[Row] = []
+        for number, line in enumerate(data.splitlines(), start=sent.rows + 1):
+            try:
+                rows.append(parse_model(Row, line))
+            except ValueError as error:
+                expected = "expected a row of step, time and metrics"
+                raise TrackingError(f"{path}, line {number}: {expected} ({error})") from error
+        if rows:
             self._tracker.append_rows(run_id, rows, start=sent.rows)
             sent.offset, sent.rows = sent.offset + len(data), sent.rows + len(rows)

@@ -2,6 +2,7 @@
 
 import contextlib
 import getpass
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -11,11 +12,10 @@ from urllib.parse import quote
 
 from coordexp.config.identity.fingerprint import git_state
 from coordexp.errors import TrackingError
-from coordexp.files import JsonValue
+from coordexp.files import JsonValue, write_text
 from coordexp.runs.reporter import Row
 from coordexp.tracking.charts import MEASURED, VIEW_TAG, view_of_runs
 from coordexp.tracking.connection import DATABASES, artifact_errors, connect, server_of, tracking_errors
-from coordexp.tracking.models import MergedModel, log_model
 from coordexp.tracking.payload import PointData, batches, check_same, flatten_config, row_points
 
 if TYPE_CHECKING:
@@ -36,24 +36,25 @@ DESCRIPTION = "mlflow.note.content"
 MESSAGE = "message"
 ROWS_LOGGED = "rows_logged"
 LAST_STEP = "last_step"
+MODEL_TYPE = "merged checkpoint"
 
 StartStatus = Literal["RUNNING", "SCHEDULED"]
 FinalStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
-_PARAMS_PER_CALL = 100
 MAX_TAG_LENGTH = 5000
+_PARAMS_PER_CALL = 100
+_EXTERNAL = "mlflow.model.isExternal"
 
 
 def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "Tracker":
     """Open an experiment, creating it, and for sqlite the database, on first use.
 
+    The tracker is the only object that talks to MLflow for this experiment; it is safe to use from several threads.
+
     Args:
         uri: any that MLflow knows and that holds no secret, as ``sqlite:////absolute/mlflow.db``.
         experiment: the experiment's name.
         artifact_root: where the artifacts of a database go; ignored for a server, which has its own place.
-
-    Returns:
-        The only object that talks to MLflow for this experiment; safe to use from several threads.
 
     Raises:
         TrackingError: if the server or database cannot be used, within about 12 seconds.
@@ -77,7 +78,7 @@ class Tracker:
     """One experiment in MLflow; :func:`open_tracker` makes it.
 
     Every method raises a TrackingError where MLflow cannot be used, and a ServerUnreachableError where the same call
-    may work later.
+    may work later. Times are in seconds since 1970.
     """
 
     def __init__(self, client: "MlflowClient", experiment: "Experiment", *, uri: str) -> None:
@@ -96,7 +97,7 @@ class Tracker:
             ComparisonError: if the run exists with another parameter.
         """
         # The UI groups charts by tag and would put a run without the tag in a group of its own.
-        return self._start(key, {"group": "ablation", **tags}, self.experiment, params, "RUNNING")
+        return self._start(key, {"group": "ablation", **tags}, self.experiment, params, "RUNNING", began_at=None)
 
     def start_run(
         self,
@@ -111,18 +112,11 @@ class Tracker:
         status: StartStatus = "RUNNING",
         began_at: float | None = None,
     ) -> str:
-        """Create a run of one group and seed, or find it again by its key; return MLflow's id.
+        """Create a run, or find it again by its key and let it go on; return MLflow's id.
 
-        Args:
-            key: it must not change when the same run is resumed.
-            parent_id: run id of the ablation.
-            group: group name.
-            seed: seed.
-            fingerprint: hash of all that decides the result.
-            params: the resolved configuration; leave out what may change on resume.
-            tags: further tags.
-            status: ``SCHEDULED`` for a run that waits; its first rows set it to ``RUNNING``.
-            began_at: in seconds since 1970, None for now; MLflow never changes it again.
+        ``params`` are the resolved configuration without what may change on resume, and ``fingerprint`` is the hash of
+        all that decides the result. A run that waits is ``SCHEDULED``; its first rows set it to ``RUNNING``. MLflow
+        never changes when a run began (None: now).
 
         Raises:
             ComparisonError: if the run exists with another parameter or fingerprint.
@@ -134,12 +128,8 @@ class Tracker:
         """Log rows that the run does not have yet; return how many rows of the file it has now.
 
         The run counts its rows in a tag that is written after them: rows below the count are skipped,
-        and rows sent just before a crash are sent again as identical points, which MLflow keeps once.
-
-        Args:
-            run_id: the run.
-            rows: rows of the run's ``metrics.jsonl``, in order.
-            start: the number of the first of them in that file.
+        and rows sent just before a crash are sent again as identical points, which MLflow keeps once. ``start`` is the
+        number of the first of ``rows`` in the run's ``metrics.jsonl``.
         """
         with tracking_errors(self.uri, f"log rows of run {run_id}"):
             with self._status_lock:
@@ -160,35 +150,33 @@ class Tracker:
         with tracking_errors(self.uri, f"log final metrics of run {run_id}"):
             has = self._client.get_run(run_id).data.metrics
             new = {name: value for name, value in metrics.items() if value is not None and has.get(name) != value}
-            self._log(run_id, row_points(Row(step=step, time=time.time(), metrics=new)), {})
+            self._log(run_id, row_points(Row(step=step, time=time.time(), metrics=new)))
 
     def describe(self, run_id: str, markdown: str) -> None:
         """Set the description of a run, and of its experiment, which MLflow shows first."""
+        self.set_tags(run_id, {DESCRIPTION: markdown})
         with tracking_errors(self.uri, f"describe run {run_id}"):
-            self._log(run_id, (), {DESCRIPTION: markdown})
             self._client.set_experiment_tag(self.experiment_id, DESCRIPTION, markdown[:MAX_TAG_LENGTH])
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set or replace tags of a run."""
         with tracking_errors(self.uri, f"tag run {run_id}"):
-            self._log(run_id, (), tags)
+            self._log(run_id, tags=tags)
 
     def finish(self, run_id: str, status: FinalStatus, *, message: str = "", ended_at: float | None = None) -> None:
-        """End a run, with why it failed in one sentence; ``ended_at`` in seconds since 1970, None for now."""
+        """End a run, with why it failed in one sentence; ``ended_at`` None: now."""
         with tracking_errors(self.uri, f"end run {run_id}"), self._status_lock:
-            self._log(run_id, (), {MESSAGE: message})
+            self._log(run_id, tags={MESSAGE: message})
             self._client.set_terminated(run_id, status, None if ended_at is None else round(1000 * ended_at))
 
     def ended_at(self, run_id: str) -> float | None:
-        """Return when a run ended last, in seconds since 1970, also of one that goes on again."""
+        """Return when a run ended last, also of one that goes on again."""
         with tracking_errors(self.uri, f"read run {run_id}"):
             end_ms = self._client.get_run(run_id).info.end_time
         return end_ms / 1000 if end_ms else None
 
     def log_file(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
         """Copy a file to the run's artifacts, under its own name in ``artifact_path``."""
-        if not path.is_file():
-            raise TrackingError(f"artifact file {path} is not there: expected a file to log")
         with artifact_errors(self.uri, self._artifact_root):
             self._client.log_artifact(run_id, str(path), artifact_path)
 
@@ -202,10 +190,46 @@ class Tracker:
         with artifact_errors(self.uri, self._artifact_root):
             self._client.log_dict(run_id, dict(metrics), MEASURED)
 
-    def log_model(self, run_id: str, model: MergedModel) -> str:
-        """List a merged checkpoint among the experiment's models, once; return MLflow's id of it."""
+    def log_model(
+        self, run_id: str, name: str, *, step: int, params: Mapping[str, str], tags: Mapping[str, str]
+    ) -> str:
+        """List a merged checkpoint among MLflow's models, ready at the very end; return MLflow's id of it.
+
+        What an interruption left is completed. A model that is ready only gets new tags (a run directory may have
+        moved), so a repeat changes nothing. ``params`` say what it is and are shown as columns, ``tags`` where it lies
+        and how it is loaded.
+        """
+        from mlflow.entities import LoggedModelOutput
+
+        client = self._client
         with tracking_errors(self.uri, f"list the merged checkpoint of run {run_id}"):
-            return log_model(self._client, self.experiment_id, run_id, model)
+            listed = client.search_logged_models([self.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+            found = next((item for item in listed if item.model_type == MODEL_TYPE), None)
+            if found is None:
+                found = client.create_logged_model(
+                    self.experiment_id,
+                    name=name,
+                    source_run_id=run_id,
+                    tags={**tags, _EXTERNAL: "true"},
+                    params=dict(params),
+                    model_type=MODEL_TYPE,
+                )
+            model_id = found.model_id
+            client.set_logged_model_tags(model_id, dict(tags))
+            if str(found.status) != "READY":
+                with tempfile.TemporaryDirectory() as folder:  # MLflow's registry takes no model without this file
+                    text = (
+                        f"artifact_path: {found.artifact_location}\nflavors: {{}}\nmetadata: {{{_EXTERNAL}: true}}\n"
+                        f"model_id: {model_id}\nmodel_uuid: {model_id}\nrun_id: {run_id}\n"
+                    )
+                    write_text(Path(folder) / "MLmodel", text)
+                    client.log_model_artifacts(model_id, folder)
+                outputs = client.get_run(run_id).outputs
+                # MLflow would show it once more for each call.
+                if model_id not in {output.model_id for output in (outputs.model_outputs if outputs else ())}:
+                    client.log_outputs(run_id, [LoggedModelOutput(model_id, step)])
+                client.finalize_logged_model(model_id, "READY")
+        return model_id
 
     def _start(
         self,
@@ -215,7 +239,7 @@ class Tracker:
         params: Mapping[str, JsonValue],
         status: StartStatus,
         *,
-        began_at: float | None = None,
+        began_at: float | None,
     ) -> str:
         from mlflow.entities import Param
 
@@ -224,14 +248,13 @@ class Tracker:
         wanted = flatten_config(params)
         with tracking_errors(self.uri, f"start run {name}"):
             query, newest = f"tags.{RUN_KEY} = '{key}'", ["attributes.start_time DESC"]
-            there = self._client.search_runs([self.experiment_id], query, max_results=1, order_by=newest)
-            if there:
+            if there := self._client.search_runs([self.experiment_id], query, max_results=1, order_by=newest):
                 run, has = there[0], there[0].data.tags
                 of = "fingerprint"
                 check_same(name, {of: has[of]} if of in has else {}, tags)
                 check_same(name, run.data.params, wanted)
                 new = {tag: value for tag, value in {**tags, MESSAGE: ""}.items() if has.get(tag) != value}
-                self._log(run.info.run_id, (), new)
+                self._log(run.info.run_id, tags=new)
             else:
                 run = self._client.create_run(
                     self.experiment_id,
@@ -247,10 +270,10 @@ class Tracker:
                 self._client.update_run(run_id, status=status)
         return run_id
 
-    def _log(self, run_id: str, points: Sequence[PointData], tags: Mapping[str, str]) -> None:
+    def _log(self, run_id: str, points: Sequence[PointData] = (), tags: Mapping[str, str] | None = None) -> None:
         from mlflow.entities import Metric, RunTag
 
-        entities = [RunTag(name, value[:MAX_TAG_LENGTH]) for name, value in tags.items()]
+        entities = [RunTag(name, value[:MAX_TAG_LENGTH]) for name, value in (tags or {}).items()]
         self._client.log_batch(run_id, metrics=[Metric(*point) for point in points], tags=entities)
 
 
@@ -261,16 +284,13 @@ def _create(client: "MlflowClient", uri: str, experiment: str, artifact_root: Pa
     if uri.startswith(DATABASES) and artifact_root is not None:
         location = (artifact_root.absolute() / quote(experiment, safe="")).as_uri()
     try:
-        experiment_id = client.create_experiment(
-            experiment, artifact_location=location, tags={EXPERIMENT_TAG: "ablation"}
-        )
+        client.create_experiment(experiment, artifact_location=location, tags={EXPERIMENT_TAG: "ablation"})
     except MlflowException as error:
-        # Another process has created it since.
-        found = client.get_experiment_by_name(experiment) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
-        if found is None:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process has created it since
             raise
-        return found
-    return client.get_experiment(experiment_id)
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    return found
 
 
 def _origin() -> dict[str, str]:

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable
 
-from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.reporter import Reporter
+from coordexp.config.schema import RunConfig
+from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.status import Finish
 
 
-def train(config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> Finish:
+def train(config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]) -> Finish:
     """Do one run; torch and transformers are imported here, in the process that needs them."""
     from coordexp.train.run import train_run
 
     return train_run(config, reporter=reporter, print_line=print_line)
 
 
-def train_without_merge(config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> Finish:
+def train_without_merge(config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]) -> Finish:
     """Do one run of a search, of which the AP is wanted and no model."""
     from coordexp.train.run import train_run
 

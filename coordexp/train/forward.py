@@ -14,7 +14,6 @@ from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.data.batch import Batch
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import ImageSpec, pixel_values
-from coordexp.errors import CheckpointError
 from coordexp.losses.head import HeadOutput, plain_head, split_head
 from coordexp.losses.term import UNITS, TermInputs, Unit
 from coordexp.model.head_bypass import pass_through_head
@@ -40,7 +39,8 @@ class TermForward:
 
     def with_hidden(self, model: nn.Module, batch: Batch) -> tuple[TermInputs, Tensor]:
         """Return the term inputs, and the hidden states ``[T, D]`` that all of them come from."""
-        inputs = model_inputs(batch, self.image_spec, dtype=_vision_dtype(self.base))
+        vision_dtype = self.base.get_input_embeddings().weight.dtype  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+        inputs = model_inputs(batch, self.image_spec, dtype=vision_dtype)
         with pass_through_head(self.base):
             hidden_BLD = model(**inputs, use_cache=False).logits
         with torch.autocast(device_type=hidden_BLD.device.type, enabled=False):
@@ -110,21 +110,12 @@ def term_inputs(head: HeadOutput, batch: Batch, number_ids: range) -> TermInputs
 
 
 def count_units(batches: Sequence[Batch]) -> Tensor:
-    """Count the units of some batches, from shapes alone.
-
-    Returns:
-        ``[U]`` float64 on the CPU in the order of UNITS.
-    """
-    num_tokens = sum(batch.targets.shape[0] for batch in batches)
-    num_coord = sum(batch.coord_rows.shape[0] for batch in batches)
-    num_boxes = sum(batch.box_rows.shape[0] for batch in batches)
-    counts = {
-        "tokens": num_tokens,
-        "text_tokens": num_tokens - num_coord,
-        "coord_tokens": num_coord,
-        "boxes": num_boxes,
-    }
-    return torch.tensor([counts[unit] for unit in UNITS], dtype=torch.float64)
+    """Return the units of some batches, ``[U]`` float64 on the CPU in the order of UNITS, from shapes alone."""
+    return _units(
+        num_tokens=sum(batch.targets.shape[0] for batch in batches),
+        num_coord=sum(batch.coord_rows.shape[0] for batch in batches),
+        num_boxes=sum(batch.box_rows.shape[0] for batch in batches),
+    )
 
 
 def mean_units(dataset: DetectionDataset) -> Tensor:
@@ -135,35 +126,17 @@ def mean_units(dataset: DetectionDataset) -> Tensor:
     Returns:
         ``[U]`` float64 on the CPU in the order of UNITS; zeros for no images.
     """
-    num_tokens, num_boxes = dataset.num_target_tokens, dataset.num_target_objects
+    num_boxes = dataset.num_target_objects
     num_coord = num_boxes * dataset.num_tokens_of_a_box
+    units_U = _units(num_tokens=dataset.num_target_tokens, num_coord=num_coord, num_boxes=num_boxes)
+    return units_U / max(1, len(dataset))
+
+
+def _units(*, num_tokens: int, num_coord: int, num_boxes: int) -> Tensor:
     counts: dict[Unit, int] = {
         "tokens": num_tokens,
         "text_tokens": num_tokens - num_coord,
         "coord_tokens": num_coord,
         "boxes": num_boxes,
     }
-    return torch.tensor([counts[unit] for unit in UNITS], dtype=torch.float64) / max(1, len(dataset))
-
-
-def check_adapter_ids(base: nn.Module, vocab: AnswerVocab) -> None:
-    """Refuse an adapter of other ids than coord tokens, some or all, and the added structure tokens.
-
-    Raises:
-        CheckpointError: if the split head could not use it.
-    """
-    adapter = active_offset(base)
-    if adapter is None:
-        return
-    markers, coords = set(vocab.added_structure_ids), vocab.numbers.ids
-    ids = adapter.coord_ids.tolist()
-    own = [one for one in ids if one not in markers]
-    if not own or not markers <= set(ids) or not all(one in coords for one in own):
-        raise CheckpointError(
-            f"the coord-offset adapter covers ids {min(ids)}..{max(ids)} ({len(ids)}), expected coord tokens out of "
-            f"{coords.start}..{coords.stop - 1}" + (f", and {sorted(markers)}" if markers else "")
-        )
-
-
-def _vision_dtype(base: nn.Module) -> torch.dtype:
-    return base.get_input_embeddings().weight.dtype  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    return torch.tensor([counts[unit] for unit in UNITS], dtype=torch.float64)

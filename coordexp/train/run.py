@@ -10,32 +10,29 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from torch import Tensor
 from transformers import set_seed
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CoordExpError, DivergedError
 from coordexp.files import shorten_temporary_folder, write_json
 from coordexp.model.merging.merge import merge_model
 from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
 from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, ExperimentFolder, RunFolder
-from coordexp.runs.reporter import Reporter, has_final_rows
+from coordexp.runs.reporter import LocalReporter, has_final_rows
 from coordexp.runs.status import Finish, note_traceback, one_sentence
 from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
 from coordexp.train.forward import mean_units, model_inputs
-from coordexp.train.loop.diagnostics import TermGradientLog
 from coordexp.train.loop.evaluator import Evaluator
-from coordexp.train.loop.finite import LookBeforeRecords
 from coordexp.train.loop.messages import start_lines
 from coordexp.train.loop.run_log import RunLog
-from coordexp.train.loop.schedule import EpochSetter, Schedule
-from coordexp.train.loop.throughput import utilisation_of
-from coordexp.train.setup.arguments import SetupCheck, choose_algorithms, steps_on_device, training_arguments
+from coordexp.train.loop.throughput import flop_counter
+from coordexp.train.schedule import Schedule
+from coordexp.train.setup.arguments import choose_algorithms, steps_on_device, training_arguments
 from coordexp.train.setup.comparable import confirm_comparable
 from coordexp.train.setup.components import Components, build_components
+from coordexp.train.setup.encoding import train_order
 from coordexp.train.setup.loader import explained_loader_death
 from coordexp.train.setup.strategy import samples_at_once
 from coordexp.train.setup.zero import autocast_forward, forget_deepspeed
@@ -48,7 +45,7 @@ _MERGE_SAMPLES = 4
 class Run:
     """What a run works with from its first step to its last row."""
 
-    config: ExperimentConfig
+    config: RunConfig
     parts: Components
     log: RunLog
     evaluator: Evaluator
@@ -56,19 +53,23 @@ class Run:
 
     @staticmethod
     def of(
-        config: ExperimentConfig, parts: Components, *, reporter: Reporter, print_line: Callable[[str], None]
+        config: RunConfig, parts: Components, *, reporter: LocalReporter, print_line: Callable[[str], None]
     ) -> "Run":
         """Put together what logs, evaluates and stops a run of these parts."""
         half_precision = config.training.precision == "bfloat16"
-        utilisation = utilisation_of(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
-        log = RunLog(
-            config, criterion=parts.criterion, utilisation=utilisation, reporter=reporter, print_line=print_line
-        )
+        flops = flop_counter(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
+        log = RunLog(config, criterion=parts.criterion, flops=flops, reporter=reporter, print_line=print_line)
         return Run(config, parts, log, Evaluator(config, parts, on_answers=log.on_answers), listener_for(config))
+
+    def stop_if_asked(self) -> None:
+        """End the run if that was requested; every rank calls it at the same point."""
+        reason = self.listener.look()
+        if reason is not None:
+            raise RunStoppedError(reason)
 
 
 def train_run(
-    config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None], merges: bool = True
+    config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None], merges: bool = True
 ) -> Finish:
     """Run one group and seed from its newest checkpoint, or the beginning, to the merged model.
 
@@ -90,32 +91,32 @@ def train_run(
         RunStoppedError: if it was asked to stop; everything up to then is committed.
     """
     started = time.monotonic()
-    _stop_if_asked(listener_for(config))
-    if (ignored := set_up_process(config)) is not None and ranks.rank() == 0:
+    is_first = ranks.rank() == 0
+    ignored = set_up_process(config)
+    if ignored is not None and is_first:
         print_line(ignored)
     parts = build_components(config)
     run = Run.of(config.with_steps(len(parts.train.samples)), parts, reporter=reporter, print_line=print_line)
-    folder = RunFolder.of(config)
+    run.stop_if_asked()
+    folder, step = RunFolder.of(config), run.config.training.num_steps
     folder.path.mkdir(parents=True, exist_ok=True)
-    if ranks.rank() == 0:
+    if is_first:
         for left_over in folder.scratch():  # of a killed process; the experiment is locked
             shutil.rmtree(left_over, ignore_errors=True)
+        write_json(folder.param_groups, [asdict(row) for row in describe(parts.param_groups)], indent=2)
     ranks.barrier()
-    if ranks.rank() == 0:
-        write_json(folder.param_groups, [asdict(row) for row in describe(run.parts.param_groups)], indent=2)
     with _scratch(folder) as scratch:
         _train(run, scratch)
     if not ranks.from_first([has_final_rows(folder.path)])[0]:
-        _evaluate(run)
-    finish = _merge(run) if merges and ranks.rank() == 0 else Finish()
-    step = run.config.training.num_steps
+        _evaluate(run, step)
+    finish = _merge(run, step) if merges and is_first else Finish()
     run.log.add_row(step, {"final/seconds": time.monotonic() - started})
     ranks.barrier()
     run.log.commit(step)
     return finish
 
 
-def set_up_process(config: ExperimentConfig) -> str | None:
+def set_up_process(config: RunConfig) -> str | None:
     """Set threads, seeds and algorithms of this process, before anything is built.
 
     Returns:
@@ -146,17 +147,11 @@ def _scratch(folder: RunFolder) -> Generator[Path]:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _stop_if_asked(listener: StopListener) -> None:
-    reason = listener.look()
-    if reason is not None:
-        raise RunStoppedError(reason)
-
-
 def _train(run: Run, scratch: Path) -> None:
     """Take the optimizer steps that are left; afterwards the model is plain on every rank."""
     trainer = make_trainer(run, scratch)
     confirm_comparable(run.config, run.parts, trainer.accelerator)
-    checkpoint = run.log.reporter.latest_checkpoint()
+    checkpoint = run.log.reporter.newest
     first_step = 0
     if checkpoint is not None:
         first_step = CheckpointFolder(checkpoint).step
@@ -186,14 +181,6 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     config, parts = run.config, run.parts
     arguments = training_arguments(config, output_dir=scratch)
     dataset = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
-    sampler = LengthBucketSampler(
-        dataset.lengths,
-        batch_size=config.global_batch_size,
-        seed=config.experiment.seed,
-        buckets=config.data.length_buckets,
-        bucket_size=config.data.bucket_size,
-        multiple_of=samples_at_once(config),
-    )
     trainer = CoordTrainer(
         parts.model,
         arguments,
@@ -201,7 +188,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
         forward_terms=parts.forward_terms,
         train_dataset=dataset,
         collate=parts.encoding.collate,
-        sampler=sampler,
+        sampler=train_order(config, dataset.lengths, multiple_of=samples_at_once(config)),
         param_groups=parts.param_groups,
         on_step_log=run.log.on_step_log,
         on_first_step=run.log.start_clock,
@@ -211,51 +198,40 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     )
     if config.training.precision == "bfloat16" and arguments.deepspeed is not None:
         autocast_forward(parts.model, device_type=arguments.device.type)
-    trainer.add_callback(SetupCheck(config, lambda: trainer.engine))
-    trainer.add_callback(EpochSetter(dataset, sampler))
-    # Before the schedule, which commits the rows of a step.
-    trainer.add_callback(TermGradientLog(trainer.term_gradients, run.log.on_term_gradients))
-    trainer.add_callback(
-        Schedule(
-            config,
-            log=run.log,
-            evaluator=run.evaluator,
-            averages=trainer.averages,
-            listener=run.listener,
-        )
-    )
-    trainer.add_callback(LookBeforeRecords(trainer.finite))  # behind the schedule, which asks for records
+    trainer.add_callback(Schedule(config, trainer, log=run.log, evaluator=run.evaluator, listener=run.listener))
     return trainer
 
 
-def _evaluate(run: Run) -> None:
+def _evaluate(run: Run, step: int) -> None:
     """Evaluate on everything and commit it for good: what comes after it cannot cost it."""
-    config, parts, log = run.config, run.parts, run.log
-    step = config.training.num_steps
-    parts.model.eval()
-    _stop_if_asked(run.listener)
+    run.parts.model.eval()
+    run.stop_if_asked()
     metrics = run.evaluator.on_all_images()
-    log.add_evaluation(step, metrics, num_images=len(parts.val.samples), is_final=True)
-    if ranks.rank() == 0 and config.evaluation.every_steps is not None:
-        log.add_row(step, run.evaluator.subset_of_final())
-    log.add_row(step, {"final/train_seconds": log.train_seconds, "final/steps": float(step)})
-    log.commit(step, is_final=True)
+    run.log.add_evaluation(step, metrics, num_images=len(run.parts.val.samples), is_final=True)
+    if ranks.rank() == 0 and run.config.evaluation.every_steps is not None:
+        run.log.add_row(step, run.evaluator.subset_of_final())
+    run.log.add_row(step, {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)})
+    run.log.commit(step, is_final=True)
 
 
-def _merge(run: Run) -> Finish:
+def _merge(run: Run, step: int) -> Finish:
     """Merge the adapter into the base, which ends no run: everything measured is committed by now."""
     config, parts, log = run.config, run.parts, run.log
     log.note("merges its adapter into the base")
-    folder = RunFolder.of(config)
+    folder, encoding = RunFolder.of(config), parts.encoding
     try:
+        # A few short validation samples, answers included, to describe the merged model by.
+        dataset = encoding.dataset(parts.val.samples)
+        shortest = sorted(range(len(dataset)), key=lambda index: (dataset.lengths[index], index))[:_MERGE_SAMPLES]
+        batches = [encoding.collate([dataset[index]]) for index in shortest]
         merged = merge_model(
             parts.model,
             parts.processor,
             folder.merged,
             base=ExperimentFolder.of(config).base(config),
             overwrite=True,
-            samples=_merge_samples(parts),
-            trained_with=parts.encoding.trained_with,
+            samples=[model_inputs(batch, encoding.image_spec, dtype=torch.float32) for batch in batches] or None,
+            trained_with=encoding.trained_with,
             gives_up=True,
         )
     except (CoordExpError, OSError, RuntimeError) as error:  # of which torch's lack of memory is one
@@ -264,15 +240,6 @@ def _merge(run: Run) -> Finish:
             f"its adapter was not merged: {one_sentence(error)}; the same command tries that again", is_merged=False
         )
     lost = {"final/merge_lost_logits": merged.lost_at_logits, "final/merge_lost_weights": merged.most_lost}
-    log.add_row(config.training.num_steps, {name: value for name, value in lost.items() if value is not None})
+    log.add_row(step, {name: value for name, value in lost.items() if value is not None})
     log.note(f"merged in {merged.dtype}: {merged.sentence}")
     return Finish(merged.warning)
-
-
-def _merge_samples(parts: Components) -> list[dict[str, Tensor]] | None:
-    """Return a few short validation samples, answers included, as inputs of the plain model; None if there are none."""
-    encoding = parts.encoding
-    dataset = encoding.dataset(parts.val.samples)
-    shortest = sorted(range(len(dataset)), key=lambda index: (dataset.lengths[index], index))[:_MERGE_SAMPLES]
-    batches = [encoding.collate([dataset[index]]) for index in shortest]
-    return [model_inputs(batch, encoding.image_spec, dtype=torch.float32) for batch in batches] or None

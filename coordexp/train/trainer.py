@@ -1,47 +1,54 @@
 """CoordTrainer: Hugging Face's loop with our loss, counts, optimizer groups and sampler.
 
-DDP, DeepSpeed, bf16, accumulation, schedules, activation checkpointing and resume are Hugging Face's, by
-configuration.
+One optimizer step is read straight down: ``get_batch_samples`` takes its microbatches and counts their units over all
+ranks, ``compute_loss`` makes of each its share of the loss and measures it, ``_clip_grad_norm`` stops before the
+optimizer moves if something is not finite, and ``log`` hands on what was measured since the last logging step. DDP,
+DeepSpeed, bf16, accumulation, schedules, activation checkpointing and resume are Hugging Face's, by configuration.
 """
 
 import math
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import torch
 from peft import PeftModel
 from torch import Tensor, distributed, nn
+from torch.optim import AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Trainer, TrainingArguments
-from transformers.trainer_pt_utils import safe_globals
 
 from coordexp.data.batch import Batch, EncodedSample
 from coordexp.data.patches import upload
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.errors import CheckpointError, CoordExpError
+from coordexp.errors import CoordExpError, DivergedError
 from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.runs import ranks
 from coordexp.train.forward import TermForward, count_units
-from coordexp.train.loop.averages import HIDDEN_GRADIENT, RunningAverages, StepLog
-from coordexp.train.loop.diagnostics import TermGradients, coord_diagnostics, gradients_at_hidden
-from coordexp.train.loop.finite import FiniteSteps
+from coordexp.train.loop.measures import (
+    ALL_GRAD_NORMS,
+    HIDDEN_GRADIENT,
+    RunningAverages,
+    StepLog,
+    TermGradients,
+    coord_diagnostics,
+    gradients_at_hidden,
+)
 from coordexp.train.loop.throughput import flop_units
 from coordexp.train.setup.loader import Collate, CollateOrError, ErrorsAsItems, end_processes, give_own_seed
 
-_GRAD_NORMS = "all_grad_norms"
+_LISTED_IMAGES = 32
 
 
 class CoordTrainer(Trainer):
     """Trains one group.
 
-    The loss is already divided by the counts of the whole optimizer step and multiplied by the
-    number of ranks (DDP and ZeRO average over them), hence ``loss_is_scaled_for_ga``.
+    The loss is already divided by the counts of the whole optimizer step and multiplied by the number of ranks (DDP
+    and ZeRO average over them), hence ``loss_is_scaled_for_ga``.
     """
 
     loss_is_scaled_for_ga = True
@@ -65,21 +72,10 @@ class CoordTrainer(Trainer):
     ) -> None:
         """Wire the trainer.
 
-        Args:
-            model: to train, on the CPU or wherever it will be.
-            args: of Hugging Face's loop.
-            criterion: gives the loss.
-            forward_terms: gives the criterion its inputs.
-            train_dataset: encoded samples.
-            collate: batches them.
-            sampler: their order.
-            param_groups: of AdamW.
-            on_step_log: called at logging steps.
-            on_first_step: called before this process reads its first batch, when training time begins.
-            mean_units_U: ``[U]`` units of an average image, to divide a step's sums by; None: by the step's own.
-            term_gradient_steps: steps between measurements of each term's gradient; None: never.
-            fused: step on the device alone, as on a GPU: one kernel for all parameters, and the host looks whether
-                steps are finite only where it reads or writes anything else.
+        ``on_first_step`` is called before this process reads its first batch, when training time begins. A step's sums
+        are divided by ``mean_units_U``, the ``[U]`` units of an average image, or by its own. Each term's gradient is
+        measured every ``term_gradient_steps``. ``fused`` is for CUDA without DeepSpeed: the fused AdamW, with which the
+        host looks whether steps are finite only where it reads or writes anything else.
         """
         super().__init__(
             model=model,
@@ -87,13 +83,12 @@ class CoordTrainer(Trainer):
             train_dataset=train_dataset,
             data_collator=CollateOrError(collate),  # pyright: ignore[reportArgumentType]
         )
-        # What transformers before 5.20 asks instead of ``loss_is_scaled_for_ga``; nothing else here reads it.
-        self.model_accepts_loss_kwargs = True
         self.criterion = criterion
         self.forward_terms = forward_terms
         self.averages = RunningAverages()
         self.term_gradients = TermGradients()
         self.sampler = sampler
+        self.finite = FiniteSteps(self._bad_terms, late=fused)
         self._groups = param_groups
         self._on_step_log = on_step_log
         self._on_first_step = on_first_step
@@ -102,65 +97,16 @@ class CoordTrainer(Trainer):
         self._last_log: float | None = None
         self._loader: DataLoader[object] | None = None
         self._fused = fused
-        self.finite = FiniteSteps(self._bad_terms, late=fused)
         self._deepspeed_step_checked = False
-
-    @property
-    def engine(self) -> nn.Module:
-        """The model as it trains: inside DDP's or DeepSpeed's wrapper once training has begun."""
-        assert isinstance(self.model_wrapped, nn.Module)
-        return self.model_wrapped
-
-    def compute_loss(  # pyright: ignore[reportIncompatibleMethodOverride]  # a Batch, where others have a dict
-        self,
-        model: nn.Module,
-        inputs: Batch,
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Tensor:
-        """Return this microbatch's share of the step's loss, times the number of ranks."""
-        assert isinstance(num_items_in_batch, Tensor), "counts of the whole step are needed"
-        assert not return_outputs, "there are no logits to return"
-        step = self.state.global_step + 1
-        terms, hidden_TD = self.forward_terms.with_hidden(model, inputs)
-        # Terms of weight 0 and diagnostics at every step: each group's means then cover the same batches.
-        share, sums = self.criterion(terms, num_items_in_batch)
-        self.finite.add(share, inputs.image_ids)
-        self.averages.add_terms(self.criterion, sums, count_units([inputs]))
-        self.averages.add("num_images", float(inputs.image_ids.shape[0]))
-        for name, value in flop_units(inputs).items():
-            self.averages.add(name, value)
-        self.averages.add_diagnostics(coord_diagnostics(terms))
-        if step % self.args.logging_steps == 0 or step == self.args.max_steps:
-            for name, norm in gradients_at_hidden(self.criterion, terms, hidden_TD).items():
-                self.averages.add(f"{HIDDEN_GRADIENT}{name}", norm)
-        if self._term_gradient_steps is not None and step % self._term_gradient_steps == 0:
-            shares = self.criterion.shares(terms, num_items_in_batch)
-            self.term_gradients.add(shares, [p for p in self.forward_terms.base.parameters() if p.requires_grad])
-        return share * self.args.world_size
-
-    def get_train_dataloader(self) -> DataLoader[object]:
-        """Return the loader of this rank's batches."""
-        loader = self._get_dataloader(
-            dataset=ErrorsAsItems(self.train_dataset),  # pyright: ignore[reportArgumentType]
-            description="Training",
-            batch_size=self._train_batch_size,
-            sampler_fn=self._get_train_sampler,
-            is_training=True,
-        )
-        self._loader = cast("DataLoader[object]", loader.base_dataloader)  # pyright: ignore[reportAttributeAccessIssue]
-        give_own_seed(self._loader, self.args.seed)
-        return loader
-
-    def end_loader(self) -> None:
-        """End the processes that read images, if there are any."""
-        if self._loader is not None:
-            end_processes(self._loader)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch | CoordExpError], num_batches: int, device: torch.device
     ) -> tuple[list[Batch], Tensor]:
-        """Take the microbatches of a step, note how long that took, and count their units.
+        """Take the microbatches of a step, note how long that took, and count what its sums are divided by.
+
+        Returns:
+            The microbatches, and ``[U]``: over all of them on all ranks, their own units, or those that as many average
+            images have.
 
         Raises:
             CoordExpError: if a sample of theirs cannot be read.
@@ -176,15 +122,113 @@ class CoordTrainer(Trainer):
             batches.append(batch)
         # The ranks are summed when this is read, and each adds its share: the result is their mean.
         self.averages.add("data_wait_seconds", (time.monotonic() - started) / self.args.world_size)
-        return batches, self._get_num_items_in_batch(batches, device)
+        counts_U = count_units(batches)
+        if self._mean_units_U is not None:
+            counts_U = self._mean_units_U * sum(batch.image_ids.shape[0] for batch in batches)
+        counts_U = upload(counts_U, device)
+        if ranks.in_process_group():
+            distributed.all_reduce(counts_U)
+        return batches, counts_U
+
+    def compute_loss(  # pyright: ignore[reportIncompatibleMethodOverride]  # a Batch, where others have a dict
+        self,
+        model: nn.Module,
+        inputs: Batch,
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """Return this microbatch's share of the step's loss, times the number of ranks."""
+        assert isinstance(num_items_in_batch, Tensor), "counts of the whole step are needed"
+        assert not return_outputs, "there are no logits to return"
+        step = self.state.global_step + 1
+        terms, hidden_TD = self.forward_terms.with_hidden(model, inputs)
+        share, sums = self.criterion(terms, num_items_in_batch)
+        self.finite.add(share, inputs.image_ids)
+        # Terms of weight 0 and diagnostics at every step: each group's means then cover the same batches.
+        self.averages.add_terms(self.criterion, sums, count_units([inputs]))
+        self.averages.add_diagnostics(coord_diagnostics(terms))
+        self.averages.add("num_images", float(inputs.image_ids.shape[0]))
+        for name, value in flop_units(inputs).items():
+            self.averages.add(name, value)
+        if step % self.args.logging_steps == 0 or step == self.args.max_steps:
+            for name, norm in gradients_at_hidden(self.criterion, terms, hidden_TD).items():
+                self.averages.add(f"{HIDDEN_GRADIENT}{name}", norm)
+        if self._term_gradient_steps is not None and step % self._term_gradient_steps == 0:
+            shares = self.criterion.shares(terms, num_items_in_batch)
+            self.term_gradients.add(shares, [p for p in self.forward_terms.base.parameters() if p.requires_grad])
+        return share * self.args.world_size
+
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        """Clip, and stop before the optimizer moves if loss or gradients are not finite."""
+        norm = torch.as_tensor(super()._clip_grad_norm(model)).detach()
+        if not self._deepspeed_step_checked:
+            self.finite.end(self.state.global_step + 1, norm, self._adam)
+        self._deepspeed_step_checked = False
+        # Every rank has the same norm, and the ranks are summed when this is read: each adds its share of one step.
+        share = 1 / self.args.world_size
+        self.averages.add("num_steps", share)
+        self.averages.add("num_clipped", (norm > self.args.max_grad_norm).double() * share)
+        self.averages.add(ALL_GRAD_NORMS, norm.double() * share)
+        return norm
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Turn a logging step into a :class:`StepLog`; Hugging Face's closing summary is left out."""
+        if "grad_norm" not in logs:
+            return
+        means, sums = self.averages.read()
+        assert self._last_log is not None, "a step was taken"
+        self._on_step_log(
+            StepLog(
+                step=self.state.global_step,
+                means=means,
+                sums=sums,
+                seconds=time.monotonic() - self._last_log,
+                grad_norm=logs["grad_norm"],
+                learning_rate=logs["learning_rate"],
+                epoch=self.state.epoch or 0.0,
+            )
+        )
+        self._last_log = time.monotonic()
+
+    def _bad_terms(self) -> list[str]:
+        """Return what is not finite since the last row; every rank asks at the same step."""
+        means, _ = self.averages.read()
+        return [name for name, value in means.items() if not math.isfinite(value) and name != ALL_GRAD_NORMS]
+
+    def _prepare_inputs(self, inputs: Batch) -> Batch:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the batch on this rank's device, where the loader has put it already."""
+        return inputs.to(self.args.device)
 
     def floating_point_ops(self, inputs: object) -> int:
         """Return 0: Hugging Face's count reads a dict; :mod:`coordexp.train.loop.throughput` has ours."""
         return 0
 
-    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+    # What Hugging Face asks for once, before the first step or at a checkpoint.
+
+    def get_train_dataloader(self) -> DataLoader[object]:
+        """Return the loader of this rank's batches."""
+        loader = self._get_dataloader(
+            dataset=ErrorsAsItems(self.train_dataset),  # pyright: ignore[reportArgumentType]
+            description="Training",
+            batch_size=self._train_batch_size,
+            sampler_fn=self._get_train_sampler,
+            is_training=True,
+        )
+        self._loader = cast("DataLoader[object]", loader.base_dataloader)  # pyright: ignore[reportAttributeAccessIssue]
+        give_own_seed(self._loader, self.args.seed)
+        return loader
+
+    def _get_train_sampler(self, train_dataset: Dataset[EncodedSample] | None = None) -> Sampler[int]:
+        return self.sampler
+
+    def end_loader(self) -> None:
+        """End the processes that read images, if there are any."""
+        if self._loader is not None:
+            end_processes(self._loader)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Build AdamW on our parameter groups."""
-        self.optimizer = self._adam = torch.optim.AdamW(
+        self.optimizer = self._adam = AdamW(
             [dict(group) for group in self._groups],
             betas=(self.args.adam_beta1, self.args.adam_beta2),
             eps=self.args.adam_epsilon,
@@ -195,11 +239,19 @@ class CoordTrainer(Trainer):
             self.optimizer.register_step_pre_hook(self._before_deepspeed_step)
         return self.optimizer
 
-    def _keep_fused(self, optimizer: torch.optim.Optimizer, state: dict[str, object]) -> dict[str, object]:
-        """Step as this device does, though the checkpoint be of another; torch would take over the saved way."""
+    def _keep_fused(self, optimizer: Optimizer, state: dict[str, object]) -> dict[str, object]:
+        """Keep this device's ``fused`` setting; torch would restore the saved one."""
         del optimizer
         groups = cast("list[dict[str, object]]", state["param_groups"])
         return {**state, "param_groups": [{**group, "fused": self._fused or None} for group in groups]}
+
+    def _before_deepspeed_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        """Stop before ZeRO moves its first parameter group if loss or gradients are not finite."""
+        del args, kwargs
+        if not self._deepspeed_step_checked:
+            self._deepspeed_step_checked = True
+            norm = torch.as_tensor(self.model_wrapped.optimizer._global_grad_norm)  # pyright: ignore
+            self.finite.end(self.state.global_step + 1, norm, optimizer)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """Write adapters without PEFT's guess that a resized vocabulary needs its tables saved too."""
@@ -212,99 +264,82 @@ class CoordTrainer(Trainer):
         """Load a checkpoint's weights alone, for a run whose training is done."""
         self._load_from_checkpoint(str(checkpoint))
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Turn a logging step into a :class:`StepLog`; Hugging Face's closing summary is left out."""
-        if "grad_norm" not in logs:
-            return
-        means, sums = self.averages.read()
-        now = time.monotonic()
-        assert self._last_log is not None, "a step was taken"
-        self._on_step_log(
-            StepLog(
-                step=self.state.global_step,
-                means=means,
-                sums=sums,
-                seconds=now - self._last_log,
-                grad_norm=logs["grad_norm"],
-                learning_rate=logs["learning_rate"],
-                epoch=self.state.epoch or 0.0,
-            )
-        )
-        self._last_log = time.monotonic()
 
-    def _prepare_inputs(self, inputs: Batch) -> Batch:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the batch on this rank's device, where the loader has put it already."""
-        return inputs.to(self.args.device)
+@dataclass(frozen=True)
+class _Step:
+    """One optimizer step, as long as nobody has looked at it; every tensor is where it was computed."""
 
-    def _get_train_sampler(self, train_dataset: Dataset[EncodedSample] | None = None) -> Sampler[int]:
-        return self.sampler
-
-    def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> Tensor:
-        """Count what the step's sums are divided by, over all its microbatches on all ranks.
-
-        These are its own units, or those that as many average images have.
-        """
-        counts = count_units(batch_samples)
-        if self._mean_units_U is not None:
-            counts = self._mean_units_U * sum(batch.image_ids.shape[0] for batch in batch_samples)
-        counts = upload(counts, device)
-        if ranks.in_process_group():
-            distributed.all_reduce(counts)
-        return counts
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restore this rank's generators; a rank that the checkpoint does not know takes those of rank 0."""
-        if checkpoint is not None and not self._rng_file(Path(checkpoint)).is_file():
-            restore_generators(Path(checkpoint))
-            return
-        super()._load_rng_state(checkpoint)
-
-    def _rng_file(self, checkpoint: Path) -> Path:
-        alone = self.args.world_size == 1
-        return checkpoint / ("rng_state.pth" if alone else f"rng_state_{self.args.process_index}.pth")
-
-    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
-        """Clip, and stop before the optimizer moves if loss or gradients are not finite."""
-        norm = torch.as_tensor(super()._clip_grad_norm(model)).detach()
-        if not self._deepspeed_step_checked:
-            self.finite.end(self.state.global_step + 1, norm, self._adam)
-        self._deepspeed_step_checked = False
-        # Every rank has the same norm, and the ranks are summed when this is read: each adds its share of one step.
-        share = 1 / self.args.world_size
-        self.averages.add("num_steps", share)
-        self.averages.add("num_clipped", (norm > self.args.max_grad_norm).double() * share)
-        self.averages.add(_GRAD_NORMS, norm.double() * share)
-        return norm
-
-    def _before_deepspeed_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        """Stop before ZeRO moves its first parameter group if loss or gradients are not finite."""
-        del args, kwargs
-        if not self._deepspeed_step_checked:
-            self._deepspeed_step_checked = True
-            norm = torch.as_tensor(self.model_wrapped.optimizer._global_grad_norm)  # pyright: ignore
-            self.finite.end(self.state.global_step + 1, norm, optimizer)
-
-    def _bad_terms(self) -> list[str]:
-        """Return what is not finite since the last row; every rank asks at the same step."""
-        means, _ = self.averages.read()
-        return [name for name, value in means.items() if not math.isfinite(value) and name != _GRAD_NORMS]
+    number: int
+    loss: Tensor
+    norm: Tensor
+    image_ids: tuple[Tensor, ...]
 
 
-def restore_generators(checkpoint: Path) -> None:
-    """Set this process's generators to what rank 0, or the only process, had when the checkpoint was made.
+class FiniteSteps:
+    """Ends a run at a step whose loss or gradients are not finite, alike on every rank; it never reaches the weights.
 
-    Raises:
-        CheckpointError: if the checkpoint holds no random state.
+    On a CPU, and under DeepSpeed, which reads the norm itself, each step is looked at before the optimizer moves. On a
+    GPU a look makes the host wait for all work before it, so there the optimizer itself is kept from moving: a fused
+    AdamW leaves weights and moments alone where its ``found_inf`` is 1. From the first bad step on it stays 1, so that
+    the weights are those from before that step whenever somebody looks.
     """
-    names = ("rng_state_0.pth", "rng_state.pth")
-    file = next((checkpoint / name for name in names if (checkpoint / name).is_file()), None)
-    if file is None:
-        raise CheckpointError(f"{checkpoint}: no random state; expected {names[0]} or {names[1]}")
-    with safe_globals():
-        states = torch.load(file, weights_only=True)
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
-    torch.random.set_rng_state(states["cpu"])
-    cuda = states.get("cuda")  # of every device a rank saw, or of the only one
-    if cuda is not None and torch.cuda.is_available():
-        torch.cuda.random.set_rng_state(cuda[0] if isinstance(cuda, list) else cuda)
+
+    def __init__(self, bad_terms: Callable[[], list[str]], *, late: bool) -> None:
+        """Start before the first step.
+
+        ``bad_terms`` names what is not finite, once there is a bad step. ``late``: look where :meth:`look` is called,
+        and until then hold the optimizer; else at every step.
+        """
+        self._bad_terms = bad_terms
+        self._late = late
+        self._image_ids: list[Tensor] = []
+        self._loss: Tensor | None = None
+        self._steps: list[_Step] = []
+        self._found: Tensor | None = None
+
+    def add(self, share: Tensor, image_ids: Tensor) -> None:
+        """Add a microbatch of the present step: this rank's part of the loss, and its images."""
+        self._loss = share.detach() if self._loss is None else self._loss + share.detach()
+        self._image_ids.append(image_ids)
+
+    def end(self, step: int, norm: Tensor, optimizer: Optimizer) -> None:
+        """End a step, before ``optimizer`` moves, with the norm of all gradients, the same on every rank.
+
+        DeepSpeed writes a norm that is not finite as -1.
+
+        Raises:
+            DivergedError: if it is not finite and is looked at.
+        """
+        assert self._loss is not None
+        if ranks.in_process_group():
+            distributed.all_reduce(self._loss)
+        last = _Step(step, self._loss, norm.to(self._loss.device), tuple(self._image_ids))
+        self._steps.append(last)
+        self._loss, self._image_ids = None, []
+        if not self._late:
+            self.look()
+            return
+        is_bad = (~(last.loss.isfinite() & norm.isfinite()) | (norm < 0)).to(torch.float32)
+        self._found = is_bad if self._found is None else torch.maximum(self._found, is_bad)
+        vars(optimizer)["found_inf"] = self._found  # where a gradient scaler would leave it for a fused optimizer
+
+    def look(self) -> None:
+        """Read the steps since the last look, in one copy.
+
+        Raises:
+            DivergedError: naming the first bad step, its terms and its images.
+        """
+        steps, self._steps = self._steps, []
+        if not steps:
+            return
+        read = torch.stack([torch.stack([step.loss.double(), step.norm.double()]) for step in steps]).tolist()
+        for step, (loss, norm) in zip(steps, read, strict=True):
+            if math.isfinite(loss) and math.isfinite(norm) and norm >= 0:
+                continue
+            bad, images = self._bad_terms(), torch.cat(step.image_ids).tolist()
+            listed = ", ".join(map(str, images[:_LISTED_IMAGES])) + (", ..." if len(images) > _LISTED_IMAGES else "")
+            raise DivergedError(
+                f"step {step.number}: the loss is {loss}, the gradient norm {norm} "
+                f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}) on images {listed}; "
+                "the weights were not changed, and checkpoints from before are kept"
+            )

@@ -9,7 +9,7 @@ that predict a token.
 import contextlib
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -21,8 +21,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from coordexp.data.batch import EncodedSample
 from coordexp.evaluate.generate import generation
-from coordexp.evaluate.generate.generation import evaluation_mode, generate_sequences, image_queues
-from coordexp.evaluate.generate.rows import AnswerRows, GenerationSpec
+from coordexp.evaluate.generate.generation import generate_queue, image_queues
+from coordexp.evaluate.generate.model import AnsweringModel
+from coordexp.evaluate.generate.rows import AnswerRows
 from tests.benchmarks.coco_lengths import coco_scenes
 from tests.unit.evaluate.generate.plain_generate import left_padded
 from tests.unit.evaluate.model_fixtures import random_base
@@ -37,18 +38,19 @@ def table(answers: Answers, *, end_id: int, device: torch.device) -> Tensor:
 
 
 @contextlib.contextmanager
-def scripted(answers: Answers, *, end_id: int, device: torch.device) -> Generator[None]:
-    """Make the next token of each answer the likeliest by far; behind it, its end token."""
-    ids_NT = table(answers, end_id=end_id, device=device)
+def scripted(answers: Mapping[int, Sequence[int]], *, end_id: int, device: torch.device) -> Generator[None]:
+    """Make the next token of each answer, image by image, the likeliest by far; behind it, its end token."""
+    ids_NT = table([*answers.values()], end_id=end_id, device=device)
+    rows_of = {image_id: row for row, image_id in enumerate(answers)}
 
     class ScriptedRows(AnswerRows):
         script_BT: Tensor
 
-        def begin(self, samples: Sequence[int], *prompt: object, **keys: object) -> list[int]:
+        def begin(self, image_ids: Sequence[int], *prompt: object, **keys: object) -> list[int]:
             if not hasattr(self, "script_BT"):
                 self.script_BT = ids_NT[:1].repeat(len(self), 1)
-            rows = super().begin(samples, *prompt, **keys)
-            self.script_BT[rows] = ids_NT[list(samples)]
+            rows = super().begin(image_ids, *prompt, **keys)
+            self.script_BT[rows] = ids_NT[[rows_of[image_id] for image_id in image_ids]]
             return rows
 
         def choose(self, logits_NV: Tensor, rows: Sequence[int] | None = None) -> None:
@@ -75,29 +77,26 @@ class Script(LogitsProcessor):
 
 
 def plain_generate(
-    model: PreTrainedModel,
-    samples: Sequence[EncodedSample],
-    answers: Answers,
-    *,
-    spec: GenerationSpec,
+    model: PreTrainedModel, samples: Sequence[EncodedSample], answers: Answers, *, answering: AnsweringModel
 ) -> list[list[int]]:
     """Return the tokens of one batch by transformers' ``generate``, padded on the left."""
     prompt = max(sample.length for sample in samples)
-    ids_NT = table(answers, end_id=spec.end_id, device=model.device)
+    end_id, pad_id = answering.answers.end_id, answering.pad_id
+    ids_NT = table(answers, end_id=end_id, device=model.device)
     found = model.generate(
         **left_padded(
             samples,
-            pad_id=spec.pad_id,
-            image_token_id=spec.image_token_id,
-            image_spec=spec.image_spec,
+            pad_id=pad_id,
+            image_token_id=answering.image_token_id,
+            image_spec=answering.image_spec,
             model=model,
         ),
         logits_processor=LogitsProcessorList([Script(ids_NT, prompt)]),
         generation_config=GenerationConfig(
             do_sample=False,
-            max_new_tokens=spec.max_new_tokens,
-            eos_token_id=[spec.end_id, spec.pad_id],
-            pad_token_id=spec.pad_id,
+            max_new_tokens=max(map(len, answers)) + 1,
+            eos_token_id=[end_id, pad_id],
+            pad_token_id=pad_id,
         ),
     )
     return found[:, prompt:].tolist()
@@ -111,7 +110,7 @@ def main(num_images: int) -> None:
     word, vocab = base.tokenizer.encode("circle")[0], base.vocab
     one = [vocab.obj_start_id, word, vocab.box_start_id, *[vocab.coord_ids.start] * 4, vocab.obj_end_id]
     answers: Answers = [one * int(objects) for objects in coco_scenes(num_images)[1]]
-    spec = base.spec(max_new_tokens=max(map(len, answers)) + 1)
+    answering, longest = base.answering, max(map(len, answers)) + 1
     passes: list[int] = []
     base.model.lm_head.register_forward_hook(lambda *_: passes.append(1))
     print(f"{num_images} images, {sum(map(len, answers)):,} tokens, the longest answer {max(map(len, answers))}")
@@ -125,20 +124,16 @@ def main(num_images: int) -> None:
         for way in ("generate", "rows"):
             passes.clear()
             started = time.process_time()
-            script = scripted(answers, end_id=spec.end_id, device=base.model.device)
-            with script, evaluation_mode(base.model), torch.inference_mode():
+            script = scripted(dict(enumerate(answers)), end_id=vocab.end_id, device=base.model.device)
+            with script, answering.evaluating(), torch.inference_mode():
                 if way == "rows":
-                    found = [
-                        list(seq.ids)
-                        for seq in generate_sequences(
-                            base.model,
-                            samples,
-                            spec=spec,
-                            grammar=None,
-                            queues=queues,
-                            batch_size=batch_size,
-                        )
-                    ]
+                    limits = {"grammar": None, "batch_size": batch_size, "max_new_tokens": longest}
+                    written = {
+                        answer.image_id: answer.ids.tolist()
+                        for queue in queues
+                        for answer in generate_queue(answering, samples, queue, **limits)
+                    }
+                    found = [written[index] for queue in queues for index in queue]
                 else:
                     found = [
                         row[: len(answers[index])]
@@ -146,7 +141,10 @@ def main(num_images: int) -> None:
                         for index, row in zip(
                             batch,
                             plain_generate(
-                                base.model, [samples[i] for i in batch], [answers[i] for i in batch], spec=spec
+                                base.model,
+                                [samples[i] for i in batch],
+                                [answers[i] for i in batch],
+                                answering=answering,
                             ),
                             strict=True,
                         )

@@ -20,7 +20,7 @@ from PIL import Image
 
 from coordexp.config import load_config, to_yaml
 from coordexp.config.identity.fingerprint import fingerprint
-from coordexp.config.keys import identity, shared_identity
+from coordexp.config.keys import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.box_evaluation import BoxEvaluation
@@ -28,22 +28,15 @@ from coordexp.detection.detections import write_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.evaluate.analysis import analyse_boxes
-from coordexp.evaluate.distributions import (
-    UNITS,
-    BinCurve,
-    Distributions,
-    ImageCurves,
-    ObjectCurves,
-    images_with_curves,
-)
-from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, write_objects
+from coordexp.evaluate.answers import Answers, Objects
+from coordexp.evaluate.distributions import BinCurve, Distributions, images_with_curves
 from coordexp.metrics import BOX_KINDS, LOSS_NAMES, BoxKind
 from coordexp.runs.folder import DecodingFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
 from coordexp.tracking.payload import last_values
-from coordexp.tracking.publish import tracking_uri
+from coordexp.tracking.publish import shared_identity, tracking_uri
 from coordexp.tracking.store import READING, RUN_DIR
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,9 +79,7 @@ def write_data(folder: Path, num_images: int) -> Path:
     return path
 
 
-def records(
-    truth: GroundTruth, image_ids: list[int], *, skill: float, per_image: float, seed: int
-) -> list[ImageRecord]:
+def made_up(truth: GroundTruth, image_ids: list[int], *, skill: float, per_image: float, seed: int) -> Answers:
     """Make up the answers of one model: it finds more objects, and their boxes fit better, the more skill it has."""
     draw = np.random.default_rng(seed)
     chosen = np.isin(truth.image_ids, image_ids) & ~truth.is_crowd
@@ -106,19 +97,28 @@ def records(
     image = np.concatenate([truth.image_ids[found], draw.choice(image_ids, num_false)])
     category = np.concatenate([truth.category_ids[found], draw.choice(list(truth.categories), num_false)])
     width = draw.exponential(8, xyxy.shape)
-    objects: dict[int, list[DetectedObject]] = {image_id: [] for image_id in sorted(image_ids)}
-    columns = (image, category, bins, xyxy, width, score)
-    for i, c, b, x, w, s in zip(*(column.tolist() for column in columns), strict=True):
-        objects[i].append(DetectedObject(truth.categories[c], c, tuple(b), tuple(x), tuple(w), s))
-    return [ImageRecord(i, tuple(own), truncated=i % 97 == 0) for i, own in objects.items()]
+    descs = np.array([truth.categories[key] for key in category.tolist()], np.object_)
+    objects = Objects(image, descs, category, np.ones(len(image), np.bool_), bins, xyxy, width, score)
+    ids = np.array(sorted(image_ids), np.int64)
+    none = [np.zeros(0, np.int64)] * len(ids)
+    return Answers(
+        ids,
+        ids % 97 == 0,
+        np.zeros(len(ids), np.bool_),
+        none,
+        [()] * len(ids),
+        [np.zeros(0)] * len(ids),
+        objects.rows(np.argsort(image, kind="stable")),
+        {},
+    )
 
 
-def write_evaluation(folder: DecodingFolder, found: list[ImageRecord], truth: GroundTruth) -> None:
+def write_evaluation(folder: DecodingFolder, found: Answers) -> None:
     """Write detections of both kinds."""
     folder.path.mkdir(parents=True)
-    table, sizes = ObjectTable.of(found), {record.image_id: SIZE_PX for record in found}
+    sizes = dict.fromkeys(found.image_ids.tolist(), SIZE_PX)
     for kind in BOX_KINDS:
-        write_detections(folder.detections(kind), table.detections(kind, sizes))
+        write_detections(folder.detections(kind), found.objects.detections(kind, sizes))
 
 
 def write_run(plan: RunPlan, annotations: Path, number: int, num_groups: int, per_image: float) -> dict[str, float]:
@@ -129,26 +129,25 @@ def write_run(plan: RunPlan, annotations: Path, number: int, num_groups: int, pe
     skill = 0.5 + 0.03 * (group // 2) + 0.004 * np.random.default_rng([seed, group]).normal()  # twins do not differ
     run.path.mkdir(parents=True)
     for step in range(600, 3600, 600):
-        made = records(truth, subset, skill=skill * step / 3600, per_image=per_image, seed=10_000 * step + number)
+        made = made_up(truth, subset, skill=skill * step / 3600, per_image=per_image, seed=10_000 * step + number)
         constrained = run.evaluation(step).decoding("constrained")
-        write_evaluation(constrained, made, truth)
-        write_objects(constrained.objects, made)
+        write_evaluation(constrained, made)
+        made.write_objects(constrained.objects)
     final = run.evaluation("final")
     write_evaluation(
-        final.decoding("free"), records(truth, every, skill=skill - 0.1, per_image=per_image, seed=number + 500), truth
+        final.decoding("free"), made_up(truth, every, skill=skill - 0.1, per_image=per_image, seed=number + 500)
     )
-    made = records(truth, every, skill=skill, per_image=per_image, seed=number)
+    made = made_up(truth, every, skill=skill, per_image=per_image, seed=number)
     constrained = final.decoding("constrained")
-    write_evaluation(constrained, made, truth)
-    write_objects(constrained.objects, made)
-    table, sizes = ObjectTable.of(made), dict.fromkeys(every, SIZE_PX)
+    write_evaluation(constrained, made)
+    made.write_objects(constrained.objects)
+    objects, sizes = made.objects, dict.fromkeys(every, SIZE_PX)
     evaluated: dict[BoxKind, BoxEvaluation] = {
-        kind: BoxEvaluation(truth, table.detections(kind, sizes)) for kind in BOX_KINDS
+        kind: BoxEvaluation(truth, objects.detections(kind, sizes)) for kind in BOX_KINDS
     }
-    analyse_boxes(evaluated, table).write(constrained.path)
-    kept = images_with_curves(truth, every)
-    curves = [ImageCurves(record.image_id, _curves(record, group)) for record in made if record.image_id in kept]
-    Distributions(NUM_BINS, 1 / UNITS, tuple(curves)).write(constrained.path)
+    analyse_boxes(evaluated, objects).write(constrained.path)
+    curves = {image_id: _curves(objects, image_id, group) for image_id in images_with_curves(truth, every)}
+    Distributions.of(objects, curves).write(constrained.path)
     run.config.write_text(to_yaml(plan.config))
     own = fingerprint(plan.config, data="data", weights="weights", tokens=f"tokens {seed}")
     run.fingerprint.write_text(own.to_json())
@@ -159,19 +158,15 @@ def write_run(plan: RunPlan, annotations: Path, number: int, num_groups: int, pe
     }
 
 
-def _curves(record: ImageRecord, group: int) -> tuple[ObjectCurves, ...]:
+def _curves(objects: Objects, image_id: int, group: int) -> list[tuple[BinCurve, ...]]:
     """Make up the four distributions of each of the first objects, wider in some groups."""
     bins = np.arange(NUM_BINS)
-    return tuple(
-        ObjectCurves(
-            *(item.desc, item.bins, item.expected, item.width),
-            tuple(
-                BinCurve.of((p := np.exp(-0.5 * ((bins - NUM_BINS * x) / (3 + group)) ** 2) + 1e-7) / p.sum())
-                for x in item.expected
-            ),
+    return [
+        tuple(
+            BinCurve.of((p := np.exp(-0.5 * ((bins - NUM_BINS * x) / (3 + group)) ** 2) + 1e-7) / p.sum()) for x in box
         )
-        for item in record.objects[:4]
-    )
+        for box in objects.expected[objects.image_ids == image_id][:4].tolist()
+    ]
 
 
 def log_run(tracker: Tracker, parent: str, plan: RunPlan, final: dict[str, float], number: int) -> None:
@@ -232,7 +227,7 @@ def make_experiment(
         finals = list(pool.map(write_run, *arguments))
     uri = tracking_uri(config)
     tracker = open_tracker(uri, experiment=NAME, artifact_root=folder / "mlartifacts")
-    parent = tracker.start_parent(NAME, shared_identity(config, besides=config.ablation.factor), {})
+    parent = tracker.start_parent(NAME, shared_identity(config), {})
     for number, (plan, final) in enumerate(zip(plans, finals, strict=True)):
         log_run(tracker, parent, plan, final, number)
     tracker.finish(parent, "FINISHED")

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from coordexp.config import group_config, load_config
+from coordexp.config import load_config
 from coordexp.config.keys import known_keys
 from coordexp.coord_tokens.codec import int_to_token
 from coordexp.coord_tokens.grammar.parse import parse_generated
@@ -30,7 +30,7 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CoordExpError
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.generate.given import read_given_answers
-from coordexp.evaluate.qwen_json import parse_json_answer
+from coordexp.evaluate.generate.qwen_json import parse_json_answer
 from coordexp.model.checkpoint.adapter import read_adapter, save_adapter
 from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.loading import load
@@ -108,7 +108,7 @@ def _damage_override(folder: Path, rng: random.Random) -> None:
 def _read_override(folder: Path) -> None:
     override = (folder / "override").read_text(encoding="utf-8")
     config = load_config(REPOSITORY / "experiments" / "tiny.yaml", [override])
-    group_config(config, next(iter(config.ablation.groups), config.experiment.group), config.ablation.seeds[0])
+    config.run(next(iter(config.ablation.groups), config.experiment.group), config.ablation.seeds[0])
 
 
 def _read_yaml(folder: Path) -> None:

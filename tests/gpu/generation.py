@@ -12,10 +12,9 @@ import torch
 
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.data.batch import EncodedSample
-from coordexp.detection.categories import CategoryIndex
-from coordexp.evaluate.generate.generation import evaluation_mode, generate_sequences
-from coordexp.evaluate.generate.parse import SequenceParser
-from coordexp.evaluate.generate.rows import GenerationSpec
+from coordexp.evaluate.generate.formats import SequenceFormat
+from coordexp.evaluate.generate.generation import generate_queue
+from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.metrics import Decoding
 from tests.benchmarks.bench_generate import plain_generate, scripted
 
@@ -56,47 +55,32 @@ def generate(setting: Setting, *, decoding: Decoding, batch_size: int, plain: bo
         torch.cuda.reset_peak_memory_stats()
     encoding, model = parts.encoding, parts.model
     samples, written = encoding.dataset(parts.val.samples, with_targets=False), encoding.dataset(parts.val.samples)
-    names = dict(enumerate(sorted({name for sample in parts.val.samples for name in sample.objects.descs})))
-    parser = SequenceParser(encoding.vocab, encoding.tokenizer, categories=CategoryIndex(names), score="coord_desc")
-    answers = [_answer(written[index], end_id=parser.end_id) for index in range(len(samples))]
-    vocab_size = model.config.get_text_config().vocab_size
-    grammar = parser.grammar(vocab_size) if decoding == "constrained" else None
-    pad_id = encoding.tokenizer.pad_token_id
-    assert isinstance(pad_id, int)
-    spec = GenerationSpec(
-        max_new_tokens=max(map(len, answers)) + 1,
-        pad_id=pad_id,
-        image_token_id=encoding.prompt.image_token_id,
-        image_spec=encoding.image_spec,
-        end_id=parser.end_id,
-        number_ids=parser.number_ids,
-    )
+    form = SequenceFormat(encoding.vocab, encoding.tokenizer)
+    answering = AnsweringModel(model, encoding.tokenizer, encoding.image_spec, form, encode=encoding.dataset)
+    answers = [_answer(written[index], end_id=form.end_id) for index in range(len(samples))]
+    longest = max(map(len, answers)) + 1
     longest_first = sorted(range(len(answers)), key=lambda index: -len(answers[index]))
     by_prompt = sorted(longest_first, key=lambda index: -samples.lengths[index])  # as one knows who has only prompts
     batches = [by_prompt[at : at + batch_size] for at in range(0, len(by_prompt), batch_size)]
 
     def write(max_new_tokens: int, queue: list[int]) -> None:
-        generate_sequences(
-            model,
-            samples,
-            spec=replace(spec, max_new_tokens=max_new_tokens),
-            grammar=grammar,
-            queues=[queue],
-            batch_size=batch_size,
-        )
+        grammar = answering.grammar if decoding == "constrained" else None
+        limits = {"batch_size": batch_size, "max_new_tokens": max_new_tokens}
+        generate_queue(answering, samples, queue, grammar=grammar, **limits)
 
     def write_plainly() -> None:
         for batch in batches:
             own = [answers[index] for index in batch]
-            limit = replace(spec, max_new_tokens=max(map(len, own)) + 1)
-            found = plain_generate(inner_model(model), [samples[index] for index in batch], own, spec=limit)
+            chosen = [samples[index] for index in batch]
+            found = plain_generate(inner_model(model), chosen, own, answering=answering)
             assert all(row[: len(answer)] == answer for row, answer in zip(found, own, strict=True))
 
-    script = scripted(answers, end_id=parser.end_id, device=next(model.parameters()).device)
-    with script, evaluation_mode(model), torch.inference_mode():
+    by_image = {sample.image_id: answer for sample, answer in zip(parts.val.samples, answers, strict=True)}
+    script = scripted(by_image, end_id=form.end_id, device=answering.device)
+    with script, answering.evaluating(), torch.inference_mode():
         write(4, longest_first[:batch_size])
         started = _now()
-        write_plainly() if plain else write(spec.max_new_tokens, longest_first)
+        write_plainly() if plain else write(longest, longest_first)
         taken = _now() - started
     num_tokens, num_objects = sum(map(len, answers)), sum(row.count(encoding.vocab.obj_end_id) for row in answers)
     return {
@@ -104,7 +88,7 @@ def generate(setting: Setting, *, decoding: Decoding, batch_size: int, plain: bo
         "boxes_s": num_objects / taken,
         "tokens_s": num_tokens / taken,
         "val2017_minutes": _VAL2017 / len(answers) * taken / 60,
-        "longest_answer": spec.max_new_tokens,
+        "longest_answer": longest,
         "mean_answer": num_tokens / len(answers),
         "objects": num_objects,
         "peak_gib": torch.cuda.max_memory_allocated() / GIB if torch.cuda.is_available() else None,

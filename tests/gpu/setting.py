@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
-from coordexp.config import ExperimentConfig, group_config, load_config
+from coordexp.config import ExperimentConfig, load_config
 from coordexp.model.tiny.parts import EMBEDDED_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
 from coordexp.train.run import set_up_process
 from coordexp.train.setup.base import prepare_base
@@ -87,7 +87,7 @@ def configured(setting: Setting) -> ExperimentConfig:
             *setting.changes,
         ],
     )
-    return group_config(config, setting.group, 0)
+    return config.run(setting.group, 0)
 
 
 def components(config: ExperimentConfig) -> Components:

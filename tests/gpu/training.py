@@ -12,8 +12,8 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import TrainerCallback
 
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.loop.schedule import Schedule
 from coordexp.train.run import Run, make_trainer
+from coordexp.train.schedule import Schedule
 
 from .record import GIB, Cell, Numbers
 from .setting import FOLDER, Setting, components, configured

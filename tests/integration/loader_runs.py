@@ -1,7 +1,6 @@
 """Runs that stop and go on, and what they read, for the tests of the loader."""
 
 import os
-import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from torch import distributed
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data import dataset as dataset_module
 from coordexp.data.image_file import read_image
-from coordexp.runs import ranks
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train import run as run_module
@@ -19,29 +17,16 @@ from tests.integration.ranks_support import leave_group
 
 
 class StopsAt(LocalReporter):
-    """Dies right after the commit of a step, as a killed worker does; only rank 0 writes."""
+    """Dies right after the commit of a step, as a killed worker does; with None, never."""
 
     def __init__(self, run_dir: Path, *, step: int | None = None) -> None:
-        """Stop after ``step``; None: never."""
-        if ranks.rank() == 0:
-            super().__init__(run_dir)
-        ranks.barrier()
-        if ranks.rank():
-            super().__init__(run_dir)
+        """Stop after ``step``."""
+        super().__init__(run_dir)
         self._stop = step
-        self._parts = run_dir.parent / f"parts-{run_dir.name}"
 
     def commit(self, rows, *, step, checkpoint, is_final=False):
         """Commit, then perhaps die."""
-        if checkpoint is not None and ranks.rank():  # as Ray does: one checkpoint of the files of all ranks
-            shutil.copytree(checkpoint, self._parts, dirs_exist_ok=True)
-        ranks.barrier()
-        if checkpoint is not None and ranks.rank() == 0 and self._parts.exists():
-            for path in self._parts.glob("rng_state_*.pth"):
-                shutil.move(path, checkpoint / path.name)
-        if ranks.rank() == 0:
-            super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
-        ranks.barrier()
+        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
         if step == self._stop:
             raise KeyboardInterrupt
 
@@ -58,7 +43,7 @@ def train(config: ExperimentConfig, *, stop: int | None = None, lines: list[str]
     """Train without the final evaluation and merge; with ``stop``, die after that step's checkpoint."""
     config = with_changes(config, training={"checkpoint_steps": stop or config.training.max_steps})
     print_line = (lambda line: None) if lines is None else lines.append
-    evaluate, run_module._evaluate = run_module._evaluate, lambda run: None
+    evaluate, run_module._evaluate = run_module._evaluate, lambda run, step: None
     try:
         reporter = StopsAt(RunFolder.of(config).path, step=stop)
         run_module.train_run(config, reporter=reporter, print_line=print_line, merges=False)

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from coordexp.config import group_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError
 from coordexp.runs.folder import RunFolder
@@ -47,7 +46,7 @@ def config_of(base: Path, runs_dir: Path, groups: str, **ablation: object) -> Ex
 
 
 if __name__ == "__main__":
-    one = group_config(config_of(Path(sys.argv[1]), Path(sys.argv[2]), "A,C"), "C", 0)
+    one = config_of(Path(sys.argv[1]), Path(sys.argv[2]), "A,C").run("C", 0)
     try:
         confirm(one)
     except ComparisonError as error:

@@ -13,8 +13,8 @@ from coordexp.runs import ranks
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import read_rows
-from coordexp.train.loop.schedule import Schedule
 from coordexp.train.run import Run, make_trainer, train_run
+from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from coordexp.train.trainer import CoordTrainer
 from tests.integration.ranks_support import leave_group

@@ -63,7 +63,7 @@ class StandIn:
         self.broken = broken
 
     def __call__(self, config, *, reporter, print_line):
-        newest = reporter.latest_checkpoint()
+        newest = reporter.newest
         done = step_of(newest) if newest else 0
         directory = RunFolder.of(config).path
         with (directory / "attempts").open("a") as handle:

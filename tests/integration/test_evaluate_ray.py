@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,9 @@ from coordexp.cluster import evaluate
 from coordexp.cluster.evaluate import EvaluationWorker, Workers, evaluate_on_ray
 from coordexp.cluster.session import ray_session
 from coordexp.errors import DataError, ResourceError
-from coordexp.evaluate.evaluation import EvaluationSpec
-from coordexp.evaluate.job import EvaluationJob, open_evaluation
+from coordexp.evaluate.checkpoint import open_data
+from coordexp.evaluate.settings import EvaluationSettings
+from coordexp.runs.folder import EvaluationFolder
 from tests.integration.evaluate_support import arguments
 from tests.integration.ray_support import private_ray_environment
 
@@ -48,17 +48,16 @@ def alone(tmp_path_factory, checkpoint, shapes) -> Path:
     return output
 
 
-def make_job(checkpoint: Path, shapes: Path) -> EvaluationJob:
-    return EvaluationJob(
-        str(checkpoint),
-        annotations=shapes / "instances_val.json",
-        images=shapes / "val",
-        spec=EvaluationSpec(batch_size=2, max_new_tokens=40),
-    )
+def settings_of(checkpoint: Path, shapes: Path, *, images: Path | None = None) -> EvaluationSettings:
+    files = {"annotations": shapes / "instances_val.json", "images": images or shapes / "val"}
+    return EvaluationSettings(model=str(checkpoint), **files, batch_size=2, max_new_tokens=40)
 
 
-def evaluate_job(job: EvaluationJob, workers: Workers, output: Path, on_images=lambda number: None) -> dict[str, float]:
-    return evaluate_on_ray(job, open_evaluation(job), workers, output=output, on_images=on_images)
+def evaluate_settings(
+    settings: EvaluationSettings, workers: Workers, output: Path, on_images=lambda number: None
+) -> dict[str, float]:
+    data = open_data(settings)
+    return evaluate_on_ray(settings, data, workers, output=EvaluationFolder(output), on_images=on_images)
 
 
 def assert_same_files(a: Path, b: Path) -> None:
@@ -91,23 +90,23 @@ def test_the_job_script_gives_the_bytes_of_one_process(ray_environment, checkpoi
 class Mortal(EvaluationWorker):
     """Kills its own process, as the kernel would, in the first queue, or in every one."""
 
-    def __init__(self, job: EvaluationJob, *, marks: Path, for_good: bool) -> None:
-        super().__init__(job)
+    def __init__(self, settings: EvaluationSettings, *, marks: Path, for_good: bool) -> None:
+        super().__init__(settings)
         self._marks = marks
         self._for_good = for_good
 
-    def decode(self, decoding, queue, sample):
+    def answer(self, decoding, queue):
         mark = self._marks / "-".join(map(str, [decoding, *queue]))
         if 0 in queue and (self._for_good or not mark.exists()):
             mark.write_text("")
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().decode(decoding, queue, sample)
+        return super().answer(decoding, queue)
 
 
 def with_mortal_workers(monkeypatch: pytest.MonkeyPatch, marks: Path, *, for_good: bool) -> None:
     class Worker(Mortal):
-        def __init__(self, job):
-            super().__init__(job, marks=marks, for_good=for_good)
+        def __init__(self, settings):
+            super().__init__(settings, marks=marks, for_good=for_good)
 
     monkeypatch.setattr(evaluate, "EvaluationWorker", Worker)
 
@@ -118,7 +117,7 @@ def test_a_killed_worker_is_replaced(ray_on_two_cpus, checkpoint, shapes, alone,
     with_mortal_workers(monkeypatch, marks, for_good=False)
     seen: list[int] = []
     output = tmp_path / "out"
-    metrics = evaluate_job(make_job(checkpoint, shapes), Workers(2), output, seen.append)
+    metrics = evaluate_settings(settings_of(checkpoint, shapes), Workers(2), output, seen.append)
     assert len(list(marks.iterdir())) == 2, "one kill in each decoding"
     assert sum(seen) == 20
     (output / "metrics.json").write_text(json.dumps(metrics))
@@ -128,20 +127,20 @@ def test_a_killed_worker_is_replaced(ray_on_two_cpus, checkpoint, shapes, alone,
 def test_a_worker_that_dies_again_and_again_is_told(ray_on_two_cpus, checkpoint, shapes, tmp_path, monkeypatch):
     with_mortal_workers(monkeypatch, tmp_path, for_good=True)
     with pytest.raises(ResourceError, match="an evaluation worker died 3 times; expected one that lives"):
-        evaluate_job(make_job(checkpoint, shapes), Workers(2), tmp_path / "out")
+        evaluate_settings(settings_of(checkpoint, shapes), Workers(2), tmp_path / "out")
 
 
 def test_what_a_worker_finds_wrong_comes_out_as_it_is(ray_on_two_cpus, checkpoint, shapes, tmp_path):
     broken = tmp_path / "val"
     shutil.copytree(shapes / "val", broken)
     next(iter(sorted(broken.iterdir()))).write_bytes(b"no image")
-    job = replace(make_job(checkpoint, shapes), images=broken)
+    settings = settings_of(checkpoint, shapes, images=broken)
     with pytest.raises(DataError, match="000001.jpg") as caught:
-        evaluate_job(job, Workers(2), tmp_path / "out")
+        evaluate_settings(settings, Workers(2), tmp_path / "out")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.timeout(120)  # Ray itself would wait for ever
 def test_more_than_the_cluster_has_is_refused(ray_on_two_cpus, checkpoint, shapes, tmp_path):
     with pytest.raises(ResourceError, match=r"needs 1000 x \(1 CPUs, 0 GPUs\), but the cluster has"):
-        evaluate_job(make_job(checkpoint, shapes), Workers(1000), tmp_path)
+        evaluate_settings(settings_of(checkpoint, shapes), Workers(1000), tmp_path)

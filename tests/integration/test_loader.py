@@ -142,13 +142,6 @@ def test_rows_say_how_long_training_waited(undisturbed, make_config):
     assert not unregistered({name for row in rows for name in row.metrics})
 
 
-def test_a_run_says_how_full_its_batches_are(make_config):
-    lines = []
-    train(make_config("said"), stop=1, lines=lines)
-    said = next(line for line in lines if "batches:" in line)
-    assert "% full; 6 steps of 4 samples an epoch, the last one of 2" in said
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_broken_image_arrives_as_its_own_sentence(make_config, monkeypatch, workers):
     def broken(path, **sizes):

@@ -20,7 +20,7 @@ LIMITS = ["--max-new-tokens", "40", "--threads", "1"]
 @pytest.fixture
 def no_drawings(monkeypatch):
     """For tests that look at what is said: a drawing takes half a second."""
-    monkeypatch.setattr("coordexp.report.charts.prediction.draw_prediction", lambda item, stem: [stem, stem])
+    monkeypatch.setattr("coordexp.report.prediction.draw_prediction", lambda item, stem: [stem, stem])
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def make_plans(tmp_path: Path, groups: dict[str, dict[str, object]], **cluster: 
 def stand_in(config, *, reporter, print_line):
     """Three steps, a row and a checkpoint each, then a final row; remembers nothing but its checkpoint."""
     run_dir = Path(config.experiment.runs_dir) / config.experiment.name / f"{config.experiment.group}-s0"
-    newest = reporter.latest_checkpoint()
+    newest = reporter.newest
     done = step_of(newest) if newest else 0
     with (run_dir / "attempts").open("a") as handle:
         handle.write(f"{done} {os.getpid()}\n")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.loop.schedule import Schedule
 from coordexp.train.run import Run, make_trainer
+from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from tests.integration.training_support import KeepGradients, prepared, small_config, write_base
 

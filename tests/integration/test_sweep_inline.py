@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from coordexp.cli.main import parse
-from coordexp.config import group_config, load_config
+from coordexp.config import load_config
 from coordexp.errors import ConfigError
 from coordexp.runs.status import RunStatus, read_status, write_status
 from coordexp.sweep.space import grid
@@ -108,7 +108,7 @@ def test_the_new_group_is_taken_by_the_experiment_with_the_printed_commands(base
     config = load_config(options.config, options.overrides)
 
     assert list(config.ablation.groups) == ["C", "C_tuned"]
-    tuned, plain = group_config(config, "C_tuned", 0), group_config(config, "C", 0)
+    tuned, plain = config.run("C_tuned", 0), config.run("C", 0)
     assert tuned.objective == plain.objective.model_copy(update={"lambda_coord": 2.0})
 
 

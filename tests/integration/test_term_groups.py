@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config import group_config, load_config
+from coordexp.config import load_config
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.loop.schedule import Schedule
 from coordexp.train.run import Run, make_trainer
+from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from tests.integration.training_support import prepared, write_base
 
@@ -28,7 +28,7 @@ def experiment(tmp_path_factory):
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_ready_group_trains(group, experiment, tmp_path):
-    config = group_config(experiment, group, 0)
+    config = experiment.run(group, 0)
     (term,) = config.objective.extra
     run = Run.of(config, build_components(config), reporter=LocalReporter(tmp_path), print_line=lambda _: None)
     trainer = make_trainer(run, tmp_path / "scratch")

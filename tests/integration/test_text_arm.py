@@ -22,7 +22,7 @@ from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
 from coordexp.train.setup.components import build_components
-from coordexp.train.setup.weighted_terms import check_objective
+from coordexp.train.setup.weighted_terms import weighted_terms
 from tests.integration.training_support import prepared, small_config
 from tests.unit.metrics_support import unregistered
 
@@ -153,14 +153,14 @@ def test_the_proof_names_the_way_to_write_a_coordinate_and_its_consequences(tmp_
 )
 def test_terms_of_the_other_kind_are_refused(tmp_path, sections, message):
     with pytest.raises(ConfigError, match=message):
-        check_objective(text_config(tmp_path, **sections))
+        weighted_terms(text_config(tmp_path, **sections))
 
 
 def test_a_digit_term_beside_coord_tokens_is_refused(tmp_path):
     config = small_config(Path("embedded"), tmp_path, group="A").model_dump(mode="json")
     config["objective"]["extra"] = {"ntl": {"weight": 1.0}}
     with pytest.raises(ConfigError, match=r"objective\.extra\.ntl: this term reads digits, but .*: true .* as bins"):
-        check_objective(ExperimentConfig.model_validate(config))
+        weighted_terms(ExperimentConfig.model_validate(config))
 
 
 @pytest.mark.usefixtures("undrawn")

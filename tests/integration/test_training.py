@@ -1,7 +1,7 @@
 """The trainer core on a small Qwen3-VL: counts, ranks, resume, determinism."""
 
+import json
 import os
-import time
 
 import pytest
 import torch
@@ -93,7 +93,7 @@ def test_two_ranks_change_nothing(one_by_eight, tmp_path, monkeypatch):
 
 def _with_ids(config, ids):
     offset = config.custom.coord_offset.model_dump() | {"ids": ids}
-    return config.model_copy(update={"custom": config.custom.model_dump() | {"coord_offset": offset}})
+    return type(config)(**dict(config) | {"custom": config.custom.model_dump() | {"coord_offset": offset}})
 
 
 SOME = [*range(641, 1641, 3), 642]
@@ -102,12 +102,10 @@ SOME = [*range(641, 1641, 3), 642]
 @pytest.mark.parametrize(
     ("ids", "rows"),
     [
-        ({"start": 641, "end": 1640}, range(1000)),
-        ({"start": 641, "end": 1140}, range(500)),
         ({"start": 1000, "end": 1640}, range(359, 1000)),
         (SOME, [one - 641 for one in sorted(SOME)]),
     ],
-    ids=["all", "a first part", "a last part", "a list"],
+    ids=["a last part", "a list"],
 )
 def test_some_coord_tokens_learn_what_they_learn_among_all(one_by_eight, ids, rows):
     """At zero offsets the loss is the same whatever is adapted, and so is each row's gradient."""
@@ -118,6 +116,7 @@ def test_some_coord_tokens_learn_what_they_learn_among_all(one_by_eight, ids, ro
     _assert_equal_gradients(found, expected | {table: expected[table][list(rows)]})
 
 
+@pytest.mark.slow  # each part of it has its own test
 def test_a_run_on_some_coord_tokens_moves_their_rows_and_merges(base, tmp_path):
     config = _with_ids(prepared(small_config(base, tmp_path, max_steps=3, checkpoint_steps=3)), SOME)
     train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda _: None)
@@ -199,6 +198,8 @@ def test_a_run_leaves_its_parts(undisturbed):
     for decoding in ("constrained", "free"):
         assert (folder / "eval" / "final" / decoding / "detections.expected.json").is_file()
     assert {step for step, _ in _metrics(undisturbed)} == {1, 2, 3, 4}
+    groups = json.loads(RunFolder.of(undisturbed).param_groups.read_text())
+    assert {row["name"] for row in groups} >= {"llm", "vision", "aligner", "coord_embed_offset"}
 
 
 LAUNCHERS = {  # each of the first three alone changes the losses, the ranks make a run wait for ever
@@ -268,13 +269,3 @@ def test_a_run_that_died_in_its_final_evaluation_trains_no_further(base, tmp_pat
     assert max(step for step, _ in metrics) == 4
     assert [step for step, values in metrics if "train_total_loss" in values] == [3, 4]
     assert any("constrained/num_objects" in values for _, values in metrics)
-
-
-def test_what_comes_before_the_first_step_is_not_training_time(base, tmp_path, monkeypatch):
-    config = prepared(small_config(base, tmp_path))
-    waited = 3.0
-    monkeypatch.setattr("coordexp.train.run.confirm_comparable", lambda *_: time.sleep(waited))
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
-    rows = read_rows(RunFolder.of(config).metrics)
-    (seconds,) = [row.metrics["final/train_seconds"] for row in rows if "final/train_seconds" in row.metrics]
-    assert 0 < seconds < waited

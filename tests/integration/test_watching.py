@@ -1,6 +1,5 @@
 """What a run says of itself: its groups, its terms' gradients, its alarms, and why it stopped."""
 
-import json
 import math
 
 import pytest
@@ -78,7 +77,7 @@ def _weights_after(config, scratch, *, steps):
     return {name: p.detach().clone() for name, p in run.parts.model.named_parameters()}
 
 
-@pytest.mark.parametrize(("gradient", "saved_at"), [(True, 6), (False, 6), (True, 4)])
+@pytest.mark.parametrize(("gradient", "saved_at"), [(False, 6), (True, 4)])
 def test_on_a_gpu_a_bad_step_is_found_before_the_next_record_and_never_reaches_the_weights(
     base, tmp_path, monkeypatch, gradient, saved_at
 ):
@@ -173,14 +172,6 @@ def test_a_term_without_gradient_raises_an_alarm_that_is_counted(base, tmp_path,
     assert [(row.step, row.metrics["alarms"]) for row in rows] == [(1, 0.0), (2, 1.0), (3, 1.0), (4, 1.0), (4, 1.0)]
 
 
-def test_a_healthy_run_raises_none(base, tmp_path):
-    config = prepared(small_config(base, tmp_path, alarm_patience=1))
-    lines = []
-    make_trainer(_run(config, lines), tmp_path / "scratch").train()
-    assert any("step 4/4" in line for line in lines)
-    assert not any("ALARM" in line for line in lines)
-
-
 def _norms(config, scratch):
     run = _run(config, [])
     make_trainer(run, scratch).train()
@@ -238,17 +229,6 @@ def test_clipped_steps_are_counted_at_every_step_also_between_rows_and_across_a_
 
 def _rows_with(config, name):
     return [row for row in read_rows(RunFolder.of(config).metrics) if name in row.metrics]
-
-
-def test_the_optimizer_groups_are_printed_and_kept(base, tmp_path):
-    config = prepared(small_config(base, tmp_path, max_steps=1, checkpoint_steps=1))
-    lines = []
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lines.append)
-    table = json.loads((RunFolder.of(config).param_groups).read_text())
-    assert {row["name"] for row in table} >= {"llm", "vision", "aligner", "coord_embed_offset"}
-    for row in table:
-        assert any(row["name"] in line and f"{row['num_parameters']:,}" in line for line in lines), row["name"]
-    assert any("head_lr has no effect" in line for line in lines)
 
 
 def test_rows_that_join_the_adapter_are_printed(base, tmp_path):

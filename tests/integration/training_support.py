@@ -9,8 +9,8 @@ from transformers import TrainerCallback
 from coordexp.config.schema import ExperimentConfig
 from coordexp.model.tiny.parts import build_tokenizer, save_base
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.loop.schedule import Schedule
 from coordexp.train.run import Run, make_trainer
+from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.prepare import prepare_experiment
 from tests.integration.ranks_support import leave_group

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pycocotools.coco import COCO
 
-from coordexp.config import ExperimentConfig, group_config, group_names, load_config
+from coordexp.config import ExperimentConfig, load_config
 from coordexp.data.image_file import read_image
 from coordexp.data.splits import load_split
 
@@ -48,17 +48,17 @@ def _flags(config: ExperimentConfig) -> tuple[bool, ...]:
 def test_every_group_is_a_run_of_the_tiny_experiment(group: str):
     factor = "ablation.factor=[custom.coord_tokens,objective,custom.coord_soft_ce_w1]"
     config = load_config("experiments/tiny.yaml", [factor, f"ablation.groups=[{group}]"])
-    assert group_config(config, group, 0).experiment.group == group
+    assert config.run(group, 0).experiment.group == group
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_run_of_every_experiment_resolves(path: Path):
     config = load_config(path)
     assert config.experiment.name == path.stem
-    assert len(group_names(config)) >= 2
-    for group in group_names(config):
+    assert len(config.groups) >= 2
+    for group in config.groups:
         for seed in config.ablation.seeds:
-            run = group_config(config, group, seed)
+            run = config.run(group, seed)
             assert (run.experiment.group, run.experiment.seed) == (group, seed)
 
 
@@ -66,7 +66,7 @@ def test_every_run_of_every_experiment_resolves(path: Path):
 def test_a_group_switches_on_what_its_name_promises(group: str):
     factor = "ablation.factor=[custom.coord_tokens,objective,custom.coord_soft_ce_w1]"
     config = load_config("experiments/tiny.yaml", [factor, f"ablation.groups=[{group}]"])
-    assert _flags(group_config(config, group, 0)) == FLAGS[group]
+    assert _flags(config.run(group, 0)) == FLAGS[group]
 
 
 def test_a_group_keeps_its_meaning_whatever_the_file_says(tmp_path: Path):
@@ -78,14 +78,14 @@ def test_a_group_keeps_its_meaning_whatever_the_file_says(tmp_path: Path):
     )
     config = load_config(path)
     assert _flags(config) == (True, True, True, True)
-    assert [_flags(group_config(config, group, 0)) for group in "ABC"] == [FLAGS[group] for group in "ABC"]
+    assert [_flags(config.run(group, 0)) for group in "ABC"] == [FLAGS[group] for group in "ABC"]
 
 
 def test_the_gate_alone_is_added_to_b():
     config = load_config("experiments/tiny.yaml", ["ablation.groups=[B, B_gate]"])
-    terms = group_config(config, "B_gate", 0).custom.coord_soft_ce_w1
+    terms = config.run("B_gate", 0).custom.coord_soft_ce_w1
     assert (terms.soft_ce_weight, terms.w1_weight, terms.gate_weight) == (0.0, 0.0, 1.0)
-    assert group_config(config, "B_gate", 0).objective == group_config(config, "B", 0).objective
+    assert config.run("B_gate", 0).objective == config.run("B", 0).objective
 
 
 def test_the_dlora_experiment_is_what_the_specification_means_by_it():

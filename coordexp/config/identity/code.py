@@ -27,7 +27,6 @@ _METRICS = Path("detection", "metrics")
 # since its values are compared key by key; what its schema computes of them (steps, weights) does. The package's own
 # __init__.py is a door for those who import it.
 _WITHOUT_INFLUENCE = ("__init__.py", "errors.py", "findings.py", "limits.py", "metrics.py", "shipped.py")
-_CONFIG, _SCHEMA = "config", ("config", "schema")
 
 
 @functools.cache
@@ -46,8 +45,8 @@ def code_of_run(extra_terms: tuple[str, ...] = (), *, package: Path = PACKAGE) -
     while waiting:
         path = waiting.pop()
         inside = path.relative_to(package)
-        is_schema = inside.parts[:2] == _SCHEMA
-        if path in seen or inside.parts[0] in _WITHOUT_INFLUENCE or (inside.parts[0] == _CONFIG and not is_schema):
+        is_read_only = inside.parts[0] == "config" and inside.parts[1] != "schema"
+        if path in seen or inside.parts[0] in _WITHOUT_INFLUENCE or is_read_only:
             continue
         seen.add(path)
         source = _parsed(path.read_text(encoding="utf-8"))
@@ -124,7 +123,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 def _files(module: str, package: Path) -> list[Path]:
-    """Return the file of a module of the package, if it is one; the ``__init__.py`` above it are imported, too."""
+    """Return the file of a module of the package, if it is one."""
     name, *inner = module.split(".")
     path = package.joinpath(*inner, "__init__.py")
     candidates = (path, path.parent.with_suffix(".py")) if name == package.name and inner else ()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from coordexp.config.identity.code import is_metric
 from coordexp.config.identity.fingerprint import Fingerprint
 from coordexp.config.keys import STEP_IMAGES, STEP_KEYS, is_rounding, key_of
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.config.schema.fields import Part
 from coordexp.config.trees import leaves, merged, nested, within
 from coordexp.errors import ComparisonError
@@ -27,20 +27,25 @@ from coordexp.files import JsonValue
 
 Differences = dict[str, tuple[JsonValue, JsonValue]]
 
+WORKER = "worker."
 _MAX_SHOWN = 30  # an older checkout differs in every source, for every run
+# A hash, and the part of a run it is of: a declared key that decides this part explains that the hash differs.
+_HASHES: dict[str, Part] = {"data": "data", "weights": "base", "tokens": "tokens", "evaluation": "evaluation"}
+_SETTINGS = ("base/", f"{WORKER}model.")  # explained by what decides the base
+# Which keys explain a file, or what a worker finds.
+_DECIDED_BY: dict[str, tuple[str, ...]] = {
+    "deepspeed/": ("cluster.strategy",),
+    f"{WORKER}precision.": ("training.precision", "cluster.strategy"),
+    f"{WORKER}threads": ("training.num_threads", "cluster.cpus_per_worker"),
+    f"{WORKER}deterministic": ("training.deterministic",),
+    f"{WORKER}cudnn.": ("training.deterministic",),
+    f"{WORKER}environment.CUBLAS_WORKSPACE_CONFIG": ("training.deterministic",),
+}
 
 
 @dataclass(frozen=True)
 class KeyDifference:
-    """One key in which a run differs from the run it is compared with.
-
-    Attributes:
-        key: dotted key, package or hash, as of :func:`diff`.
-        run: the run compared with.
-        value: its value; None where it has none.
-        other_run: the run that differs.
-        other_value: its value.
-    """
+    """A key of :func:`diff` in which a run differs from the one it is compared with; None where one has no such key."""
 
     key: str
     run: str
@@ -59,28 +64,7 @@ class KeyDifference:
         return _shown(self.other_value)
 
 
-# Which parts of a run each hash is of; a declared key that decides one of them explains that the hash differs.
-_HASHES: dict[str, frozenset[Part]] = {
-    "data": frozenset(["data"]),
-    "weights": frozenset(["base"]),
-    "tokens": frozenset(["tokens"]),
-    "evaluation": frozenset(["evaluation"]),
-}
-_BASE, _DEEPSPEED, WORKER = "base/", "deepspeed/", "worker."
-# Which keys explain what a worker finds.
-_DECIDED_BY: dict[str, tuple[str, ...]] = {
-    _DEEPSPEED: ("cluster.strategy",),
-    f"{WORKER}precision.": ("training.precision", "cluster.strategy"),
-    f"{WORKER}threads": ("training.num_threads", "cluster.cpus_per_worker"),
-    f"{WORKER}deterministic": ("training.deterministic",),
-    f"{WORKER}cudnn.": ("training.deterministic",),
-    f"{WORKER}environment.CUBLAS_WORKSPACE_CONFIG": ("training.deterministic",),
-}
-_SETTINGS = (_BASE, f"{WORKER}model.")
-_GPUS = "cluster.gpus_per_worker"
-
-
-def diff(a: Fingerprint | ExperimentConfig, b: Fingerprint | ExperimentConfig) -> Differences:
+def diff(a: Fingerprint | RunConfig, b: Fingerprint | RunConfig) -> Differences:
     """Return every difference as ``dotted key -> (value in a, value in b)``; None where one has no such key.
 
     Of configurations all keys are compared, also those that change no number. Of fingerprints the keys are
@@ -89,15 +73,30 @@ def diff(a: Fingerprint | ExperimentConfig, b: Fingerprint | ExperimentConfig) -
     What no worker has read yet is not compared.
     """
     left, right = flat_values(a), flat_values(b)
+    names = left.keys() | right.keys()
     if isinstance(a, Fingerprint) and isinstance(b, Fingerprint) and not (a.worker and b.worker):
-        left, right = _without(left, WORKER), _without(right, WORKER)
-    keys = sorted(left.keys() | right.keys(), key=lambda key: (_is_source(key), key))
-    return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
+        names = {name for name in names if not name.startswith(WORKER)}
+    ordered = sorted(names, key=lambda name: (_is_source(name), name))
+    return {name: (left.get(name), right.get(name)) for name in ordered if left.get(name) != right.get(name)}
+
+
+def flat_values(item: Fingerprint | RunConfig) -> dict[str, JsonValue]:
+    """Return all that :func:`diff` compares, by its keys."""
+    if isinstance(item, RunConfig):
+        return leaves(item.model_dump(mode="json"))
+    hashes = {"data": item.data, "weights": item.weights, "tokens": item.tokens, "evaluation": item.evaluation}
+    packages = {f"packages.{name}": version for name, version in item.packages.items()}
+    worker = {f"{WORKER}{name}": value for name, value in item.worker.items()}
+    return leaves(item.config) | packages | hashes | dict(item.files) | worker | dict(item.code)
 
 
 def rounding_only(differences: Differences) -> Differences:
     """Return the keys among differences that change last bits only: not whether there is a GPU at all."""
-    return {key: values for key, values in differences.items() if is_rounding(key) and (key != _GPUS or all(values))}
+    return {
+        key: values
+        for key, values in differences.items()
+        if is_rounding(key) and (key != "cluster.gpus_per_worker" or all(values))
+    }
 
 
 def went_on(stored: Fingerprint, now: Fingerprint) -> Fingerprint:
@@ -118,25 +117,23 @@ def outside_factor(differences: Differences, factor: Sequence[str], went_on: Ite
         went_on: rounding keys that one of the two runs has had other values of.
     """
     rounding = rounding_only(differences)
-    declared = [key for key in differences if key not in _HASHES and within(key, tuple(factor))]
+    declared = {key for key in differences if key not in _HASHES and within(key, tuple(factor))}
     decided = {part for key in declared if (found := key_of(key)) is not None for part in found.decides}
-    explained = {name for name, parts in _HASHES.items() if not parts.isdisjoint(decided)}
-    if "base" in decided:
-        explained |= {key for key in differences if key.startswith(_SETTINGS)}
-    if not set(STEP_KEYS).isdisjoint(declared):
-        explained.add(STEP_IMAGES)
     deciding = {*declared, *rounding, *went_on}
-    explained |= {
-        key
-        for key in differences
-        for start, names in _DECIDED_BY.items()
-        if key.startswith(start) and not deciding.isdisjoint(names)
-    }
-    explained |= {key for key, values in differences.items() if is_metric(key) and None in values}
-    if "terms" in decided:
-        explained |= {key for key, values in differences.items() if _is_source(key) and None in values}
-    explained |= {*declared, *rounding}
-    return {key: values for key, values in differences.items() if key not in explained}
+
+    def is_explained(key: str) -> bool:
+        if key in declared or key in rounding or _HASHES.get(key) in decided:
+            return True
+        if key == STEP_IMAGES and not declared.isdisjoint(STEP_KEYS):
+            return True
+        if "base" in decided and key.startswith(_SETTINGS):
+            return True
+        if any(key.startswith(start) and not deciding.isdisjoint(names) for start, names in _DECIDED_BY.items()):
+            return True
+        # Other terms have other sources, and a metric that one run lacks changes no number of the others.
+        return None in differences[key] and (is_metric(key) or ("terms" in decided and _is_source(key)))
+
+    return {key: values for key, values in differences.items() if not is_explained(key)}
 
 
 def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[KeyDifference]:
@@ -149,33 +146,31 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
         fingerprints: of each run, by its name.
         factor: dotted keys or sections that may differ.
     """
+
+    def outside(a: Fingerprint, b: Fingerprint) -> Differences:
+        return outside_factor(diff(a, b), (*factor, "experiment.seed"), {*a.went_on, *b.went_on})
+
     first_of_seed: dict[str, str] = {}
     first_with: dict[str, str] = {}
     first_read = next((name for name, item in fingerprints.items() if item.worker), None)
     found: list[KeyDifference] = []
     for name, current in fingerprints.items():
-        reference = first_of_seed.setdefault(_seed(current), name)
+        reference = first_of_seed.setdefault(str(flat_values(current)["experiment.seed"]), name)
         if reference == name:
             reference = next(iter(first_of_seed.values()))
-        outside = _outside(fingerprints[reference], current, factor)
-        found += [KeyDifference(key, reference, a, name, b) for key, (a, b) in outside.items()]
-        # The reference may be one whose worker has not read anything yet.
+        differing = outside(fingerprints[reference], current)
+        found += [KeyDifference(key, reference, a, name, b) for key, (a, b) in differing.items()]
         if first_read is not None and not fingerprints[reference].worker:
-            unread = _outside(fingerprints[first_read], current, factor)
-            found += [
-                KeyDifference(key, first_read, a, name, b) for key, (a, b) in unread.items() if key.startswith(WORKER)
-            ]
-        # The reference may lack the source of a term; of the runs that have it, each must have the same.
+            # The reference's worker has not read anything yet: that is compared with the first run whose worker has.
+            unread = outside(fingerprints[first_read], current).items()
+            found += [KeyDifference(key, first_read, a, name, b) for key, (a, b) in unread if key.startswith(WORKER)]
         for path, own in current.code.items():
+            # The reference may lack the source of a term; of the runs that have it, each must have the same.
             first = first_with.setdefault(path, name)
             other = fingerprints[first].code[path]
-            if other != own and path not in outside:
+            if other != own and path not in differing:
                 found.append(KeyDifference(path, first, other, name, own))
     return found
-
-
-def _outside(a: Fingerprint, b: Fingerprint, factor: Sequence[str]) -> Differences:
-    return outside_factor(diff(a, b), (*factor, "experiment.seed"), {*a.went_on, *b.went_on})
 
 
 def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> None:
@@ -203,31 +198,8 @@ def differences_table(differences: Sequence[KeyDifference]) -> str:
     return "\n".join([*lines, *more])
 
 
-def flat_values(item: Fingerprint | ExperimentConfig) -> dict[str, JsonValue]:
-    """Return all that :func:`diff` compares, by its keys."""
-    if isinstance(item, ExperimentConfig):
-        return leaves(item.model_dump(mode="json"))
-    hashes: dict[str, JsonValue] = {
-        "data": item.data,
-        "weights": item.weights,
-        "tokens": item.tokens,
-        "evaluation": item.evaluation,
-    }
-    packages = {f"packages.{name}": version for name, version in item.packages.items()}
-    worker = {f"{WORKER}{name}": value for name, value in item.worker.items()}
-    return leaves(item.config) | packages | hashes | dict(item.files) | worker | dict(item.code)
-
-
-def _without(values: Mapping[str, JsonValue], start: str) -> dict[str, JsonValue]:
-    return {key: value for key, value in values.items() if not key.startswith(start)}
-
-
 def _is_source(key: str) -> bool:
     return key.startswith("coordexp/")
-
-
-def _seed(item: Fingerprint) -> str:
-    return str(flat_values(item)["experiment.seed"])
 
 
 def _shown(value: JsonValue) -> str:

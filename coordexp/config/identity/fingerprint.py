@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coordexp.config.identity.code import PACKAGE, code_of_run, is_metric
 from coordexp.config.keys import deciding, is_rounding, scientific
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.config.trees import leaves
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, parse_model, sha256_of_text
@@ -90,7 +90,7 @@ class Fingerprint:
 
 
 def fingerprint(
-    config: ExperimentConfig,
+    config: RunConfig,
     *,
     code: Mapping[str, str] | None = None,
     data: str | None = None,
@@ -99,16 +99,16 @@ def fingerprint(
     packages: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> Fingerprint:
-    """Return the fingerprint of one run's resolved configuration.
+    """Return the fingerprint of a run.
 
     Args:
-        config: of one run, see :func:`coordexp.config.group_config`.
-        code: hash of each source; None: of this package as installed, for the terms that the run computes.
-        data: hash of annotations and images.
-        weights: hash of the base's weights.
-        tokens: hash of the token stream.
-        packages: versions; None: those installed here.
-        files: hash of each other file that the run reads.
+        config: one of ``ExperimentConfig.runs``.
+        code: None: of this package as installed, for the terms that the run computes.
+        data: as all others what :class:`Fingerprint` says of it.
+        weights: of the base.
+        tokens: of the token stream.
+        packages: None: the versions installed here.
+        files: of each other file that the run reads.
     """
     code = code_of_run(tuple(config.objective.extra)) if code is None else code
     evaluating = {path: found for path, found in code.items() if path.startswith(_EVALUATION) and not is_metric(path)}
@@ -172,12 +172,6 @@ def git_state(root: Path = PACKAGE) -> dict[str, str]:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(root), *arguments],
-        capture_output=True,
-        check=True,
-        timeout=20,
-        encoding="utf-8",
-        errors="replace",
-    )
+    command = ["git", "-C", str(root), *arguments]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=20, encoding="utf-8", errors="replace")
     return done.stdout

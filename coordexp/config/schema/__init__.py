@@ -6,7 +6,7 @@ from coordexp.config.schema.data import Data
 from coordexp.config.schema.evaluation import Evaluation
 from coordexp.config.schema.experiment import Experiment
 from coordexp.config.schema.model import Model
-from coordexp.config.schema.root import KEYS, ExperimentConfig
+from coordexp.config.schema.root import KEYS, ExperimentConfig, RunConfig
 from coordexp.config.schema.tracking import Tracking
 from coordexp.config.schema.training import Training
 
@@ -19,6 +19,7 @@ __all__ = [
     "Experiment",
     "ExperimentConfig",
     "Model",
+    "RunConfig",
     "Tracking",
     "Training",
 ]

@@ -43,10 +43,7 @@ class Data(Section):
         decides=["data", "tokens"],
     )
     train_annotations: Path | None = key(
-        None,
-        "input",
-        "Annotations of the training images.",
-        decides=["data", "tokens"],
+        None, "input", "Annotations of the training images.", decides=["data", "tokens"]
     )
     train_images: Path | None = key(None, "input", "Folder of the training images.", decides=["data", "tokens"])
     val_annotations: Path | None = key(
@@ -92,10 +89,7 @@ class Data(Section):
         decides=["tokens"],
     )
     max_length: PositiveInt = key(
-        4096,
-        "results",
-        "Tokens of a sample; a longer target loses its end, and the run counts it.",
-        decides=["tokens"],
+        4096, "results", "Tokens of a sample; a longer target loses its end, and the run counts it.", decides=["tokens"]
     )
     min_pixels: PositiveInt | None = key(
         None, "results", "Smaller images are enlarged to so many pixels; null: the processor's own.", decides=["tokens"]

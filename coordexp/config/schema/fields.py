@@ -1,18 +1,19 @@
 """The scalar types of the schema, the base of its sections, and what every key declares of itself."""
 
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.config import JsonDict
-from pydantic.fields import FieldInfo
+from typing_extensions import TypedDict
 
 from coordexp.limits import MAX_COUNT, MAX_SEED
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$"
+Name = Annotated[str, Field(pattern=NAME, max_length=100)]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -66,14 +67,7 @@ class Section(BaseModel):
 
 
 def key(default: _T, role: Role, description: str, *, decides: Sequence[Part] = ()) -> _T:
-    """Return the field of one key.
-
-    Args:
-        default: its value where no file gives one.
-        role: what it decides.
-        description: what it does and what it trades, in one sentence.
-        decides: what follows from it.
-    """
+    """Return the field of one key; its description says in one sentence what it does and what it trades."""
     return Field(default=default, description=description, json_schema_extra=declaration(role, decides))
 
 
@@ -84,15 +78,7 @@ def declaration(role: Role, decides: Sequence[Part] = ()) -> JsonDict:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a configuration and what it declares.
-
-    Attributes:
-        name: dotted, as in ``training.max_steps``.
-        role: what it decides.
-        decides: what follows from it.
-        description: what it does and what it trades.
-        is_path: whether its value is a file or folder.
-    """
+    """One key of a configuration, by its dotted name, and what it declares."""
 
     name: str
     role: Role
@@ -101,35 +87,22 @@ class Key:
     is_path: bool
 
 
-def declared_keys(root: type[Section], *, prefix: str = "") -> Mapping[str, Key]:
-    """Return every key of a section and those below it by its dotted name, in the order of the schema.
-
-    Raises:
-        TypeError: if a key declares no role, or describes itself with no sentence.
-    """
-    return {found.name: found for found in _keys(root, prefix)}
-
-
-def _keys(section: type[Section], prefix: str) -> Iterator[Key]:
-    for name, field in section.model_fields.items():
+def declared_keys(root: type[Section], *, prefix: str = "") -> dict[str, Key]:
+    """Return every key of a section and those below it by its dotted name, in the order of the schema."""
+    found: dict[str, Key] = {}
+    for name, field in root.model_fields.items():
         members = get_args(field.annotation) if isinstance(field.annotation, types.UnionType) else (field.annotation,)
         sections = [member for member in members if isinstance(member, type) and issubclass(member, Section)]
-        if len(sections) < len(members):
-            yield _declared(f"{prefix}{name}", field, is_path=Path in members)
-        for inner in sections:
-            yield from _keys(inner, f"{prefix}{name}.")
+        if len(sections) < len(members):  # more than sections: it may have a value of its own
+            declared = TypeAdapter(_Declaration).validate_python(field.json_schema_extra)
+            found[f"{prefix}{name}"] = Key(
+                f"{prefix}{name}", declared["role"], declared["decides"], field.description or "", Path in members
+            )
+        for section in sections:
+            found |= declared_keys(section, prefix=f"{prefix}{name}.")
+    return found
 
 
-class _Declaration(BaseModel):
+class _Declaration(TypedDict):
     role: Role
     decides: frozenset[Part]
-
-
-def _declared(name: str, field: FieldInfo, *, is_path: bool) -> Key:
-    try:
-        found = _Declaration.model_validate(field.json_schema_extra)
-    except ValidationError as error:
-        raise TypeError(f"{name}: declares no role; expected one of {', '.join(get_args(Role))}") from error
-    if not field.description or not field.description.endswith("."):
-        raise TypeError(f"{name}: describes itself as {field.description!r}, expected a sentence")
-    return Key(name, found.role, found.decides, field.description, is_path)

@@ -56,10 +56,7 @@ class CoordSoftCeW1(Section):
         2.0, "results", "Standard deviation of the target Gaussian, in bins: how soft the target is.", decides=["loss"]
     )
     target_truncate: PositiveInt | None = key(
-        16,
-        "results",
-        "Bins after which the target Gaussian is cut off; null: not at all.",
-        decides=["loss"],
+        16, "results", "Bins after which the target Gaussian is cut off; null: not at all.", decides=["loss"]
     )
 
 
@@ -177,10 +174,7 @@ class Objective(Section):
         decides=["loss"],
     )
     use_geom_loss: StrictBool = key(
-        False,
-        "results",
-        "L1 and GIoU on the expected boxes (groups B, C); needs use_coordexp_loss.",
-        decides=["loss"],
+        False, "results", "L1 and GIoU on the expected boxes (groups B, C); needs use_coordexp_loss.", decides=["loss"]
     )
     lambda_coord: NotNegative = key(1.0, "results", "Weight of the geometric loss.", decides=["loss"])
     lambda_coord_ce: NotNegative = key(1.0, "results", "Weight of the cross-entropy on coord tokens.", decides=["loss"])

@@ -1,11 +1,11 @@
-"""The whole experiment as one frozen, validated object; the only truth after loading."""
+"""The two objects that loading makes: an experiment, and the complete configuration of each of its runs."""
 
 import math
 from collections.abc import Iterable, Mapping
 from typing import Self, cast
 
 from pydantic import PrivateAttr, ValidationError, model_validator
-from pydantic_core import ErrorDetails, InitErrorDetails
+from pydantic_core import InitErrorDetails
 
 from coordexp.config.schema.ablation import Ablation
 from coordexp.config.schema.cluster import Cluster
@@ -18,21 +18,22 @@ from coordexp.config.schema.objective import Custom, Objective, TermWeight, term
 from coordexp.config.schema.tracking import Tracking
 from coordexp.config.schema.training import Training
 from coordexp.config.trees import Tree, merged, nested, value_at
+from coordexp.errors import ConfigError, nearest_of
 from coordexp.files import JsonValue
 from coordexp.metrics import BoxKind
 
 _DISTRIBUTION = "custom.coord_soft_ce_w1.enabled"
-_COORD_CE_OFF: Tree = {"objective": {"use_coord_ce": False}}
 OFFSET_OF_TEXT_ARM = (
     "custom.coord_tokens.enabled: false writes coordinates as digits, and custom.coord_offset.enabled: true trains "
     "offsets of coord tokens, which are then not there; leave out one of them"
 )
 
 
-class ExperimentConfig(Section):
-    """A whole experiment, or one run of it.
+class RunConfig(Section):
+    """Every key of one run: one group, one seed.
 
-    Its groups are validated with it, so that a valid experiment has valid runs only.
+    ``ablation`` has no groups and this seed alone, so that what other groups do cannot change a run. Workers get it as
+    JSON and look nothing up.
     """
 
     experiment: Experiment = Experiment()
@@ -45,13 +46,6 @@ class ExperimentConfig(Section):
     tracking: Tracking = Tracking()
     cluster: Cluster = Cluster()
     ablation: Ablation = Ablation()
-
-    _groups: dict[str, "ExperimentConfig"] = PrivateAttr(default_factory=dict[str, "ExperimentConfig"])
-
-    @property
-    def groups(self) -> Mapping[str, "ExperimentConfig"]:
-        """The resolved configuration of each group of ``ablation.groups``, by its name."""
-        return self._groups
 
     @property
     def text_arm(self) -> bool:
@@ -117,13 +111,8 @@ class ExperimentConfig(Section):
             return self
         steps_an_epoch = math.ceil(num_images / self.global_batch_size)
         steps = max(1, math.ceil(round(epochs * steps_an_epoch, 6)))  # 0.7 x 10 is a little more than 7 in floats
-        return self.model_copy(
-            update={"training": self.training.model_copy(update={"max_steps": steps, "epochs": None})}
-        )
-
-    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other sections; it is validated again, so that its groups follow."""
-        return type(self).model_validate({**dict(self), **(update or {})})
+        training = self.training.model_copy(update={"max_steps": steps, "epochs": None})
+        return self.model_validate({**dict(self), "training": training})
 
     @model_validator(mode="before")
     @classmethod
@@ -131,73 +120,110 @@ class ExperimentConfig(Section):
         return _with_distribution_alone(cast(Tree, data)) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
-    def _coordinates_are_supervised(self) -> "ExperimentConfig":
-        # Where there are groups, only they are runs. A further term says of itself what it sees, where it is known.
-        weights = [weight.value for weight in self.term_weights.values()]
-        weights += [term.weight for term in self.objective.extra.values()]
-        if not self.ablation.groups and not any(weights):
-            raise ValueError(self.unsupervised())
-        return self
-
-    @model_validator(mode="after")
-    def _coordinate_switches_need_coord_tokens(self) -> "ExperimentConfig":
+    def _keys_agree(self) -> Self:
+        """Refuse what holds for whole experiments too; their runs are checked on their own."""
+        size, step = self.data.bucket_size, self.global_batch_size
         switches = {
             "objective.use_coordexp_loss": self.objective.use_coordexp_loss,
             "custom.coord_soft_ce_w1.enabled": self.custom.coord_soft_ce_w1.enabled,
         }
-        switched_on = [key for key, on in switches.items() if on]
-        if switched_on and self.text_arm:
-            raise ValueError(f"{', '.join(switched_on)} would have no effect without custom.coord_tokens.enabled: true")
-        return self
-
-    @model_validator(mode="after")
-    def _a_text_arm_adds_no_token(self) -> "ExperimentConfig":
+        if self.text_arm and any(switches.values()):
+            switched_on = ", ".join(key for key, on in switches.items() if on)
+            raise ValueError(f"{switched_on} would have no effect without custom.coord_tokens.enabled: true")
         if self.text_arm and self.data.structure == "spec":
             raise ValueError(
                 "data.structure: spec adds two tokens, and custom.coord_tokens.enabled: false adds none; use "
                 "data.structure: native"
             )
+        if size is not None and not self.data.length_buckets:
+            raise ValueError(f"data.bucket_size: {size} has no effect without data.length_buckets: true")
+        if size is not None and step % size:
+            raise ValueError(f"data.bucket_size: {size} does not divide a step of {step} images")
+        if self.trains_offset and self.training.tuning == "full":
+            raise ValueError("custom.coord_offset needs frozen tables; training.tuning: full trains them (choose one)")
         return self
 
     @model_validator(mode="after")
-    def _a_text_arm_has_one_reading(self) -> "ExperimentConfig":
-        if self.text_arm and not self.ablation.groups and self.reading != "argmax":
+    def _can_be_run(self) -> Self:
+        # A further term says itself what it sees, where it is known.
+        weights = [weight.value for weight in self.term_weights.values()]
+        if not any(weights) and not any(term.weight for term in self.objective.extra.values()):
+            raise ValueError(self.unsupervised())
+        if self.text_arm and self.reading != "argmax":
             raise ValueError(
                 f"evaluation.reading.{self.experiment.group}: got expected, but a text arm "
                 "(custom.coord_tokens.enabled: false) writes numbers, which have one reading; leave it out, or argmax"
             )
         return self
 
-    @model_validator(mode="after")
-    def _buckets_fill_a_step(self) -> "ExperimentConfig":
-        size, step = self.data.bucket_size, self.global_batch_size
-        if size is not None and not self.data.length_buckets:
-            raise ValueError(f"data.bucket_size: {size} has no effect without data.length_buckets: true")
-        if size is not None and step % size:
-            raise ValueError(f"data.bucket_size: {size} does not divide a step of {step} images")
-        return self
+
+class ExperimentConfig(RunConfig):
+    """A whole experiment: what its runs share, and the runs, validated with it."""
+
+    _groups: dict[str, RunConfig] = PrivateAttr(default_factory=dict[str, RunConfig])
+    _runs: dict[str, RunConfig] = PrivateAttr(default_factory=dict[str, RunConfig])
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups in order; without ``ablation.groups`` the experiment itself is the one group."""
+        return tuple(self._groups)
+
+    @property
+    def runs(self) -> Mapping[str, RunConfig]:
+        """Every run by its name, ``A-s0``; whole seeds first, so that an early stop leaves a balanced comparison."""
+        return self._runs
+
+    def run(self, group: str, seed: int) -> RunConfig:
+        """Return the run of a group with a seed, which may be one that ``ablation.seeds`` does not list.
+
+        Raises:
+            ConfigError: if there is no such group.
+        """
+        if group not in self._groups:
+            raise ConfigError(f"there is no group {group!r}; {nearest_of(group, self._groups)}")
+        run = self._groups[group]
+        return run.model_copy(
+            update={
+                "experiment": run.experiment.model_copy(update={"seed": seed}),
+                "ablation": run.ablation.model_copy(update={"seeds": (seed,)}),
+            }
+        )
+
+    def reduced(self, group: str, seed: int) -> "ExperimentConfig":
+        """Return the experiment with one of its runs; what all runs share stays as it is.
+
+        Raises:
+            ConfigError: if there is no such group.
+        """
+        one = self.run(group, seed)
+        own = {name: overlay for name, overlay in self.ablation.groups.items() if name == group}
+        experiment = self.experiment.model_copy(update={"group": group, "seed": seed})
+        ablation = one.ablation.model_copy(update={"groups": own})
+        return self.model_validate({**dict(self), "experiment": experiment, "ablation": ablation})
 
     @model_validator(mode="after")
-    def _offset_needs_frozen_tables(self) -> "ExperimentConfig":
-        if self.trains_offset and self.training.tuning == "full":
-            raise ValueError("custom.coord_offset needs frozen tables; training.tuning: full trains them (choose one)")
-        return self
-
-    @model_validator(mode="after")
-    def _groups_are_valid(self) -> "ExperimentConfig":
-        base, wrong = self.model_dump(mode="json"), list[InitErrorDetails]()
-        for name, overlay in self.ablation.model_dump()["groups"].items():  # not as JSON, where a NaN would be null
+    def _can_be_run(self) -> Self:  # in the place of a run's own check: the shared keys are no run
+        shared, wrong = self.model_dump(mode="json"), list[InitErrorDetails]()
+        shared["ablation"]["groups"] = {}
+        overlays = self.ablation.model_dump()["groups"]  # not as JSON, where a NaN would be null
+        for group, overlay in (overlays or {self.experiment.group: {}}).items():
+            place = ("ablation", "groups", group) if overlays else ()
             if contradicts_text_arm(overlay):
-                wrong.append(_of_text_arm(name, overlay))
+                error = ValueError(OFFSET_OF_TEXT_ARM)
+                wrong.append({"type": "value_error", "loc": place, "input": overlay, "ctx": {"error": error}})
                 continue
-            run = merged(base, overlay)
-            run = merged(run, {"experiment": {"group": name}}) | {"ablation": {**base["ablation"], "groups": {}}}
+            tree = merged(merged(shared, overlay), {"experiment": {"group": group}}) | {"ablation": shared["ablation"]}
             try:
-                self._groups[name] = ExperimentConfig.model_validate(run)
+                self._groups[group] = RunConfig.model_validate(tree)
             except ValidationError as error:
-                wrong += [_within_group(name, detail) for detail in error.errors(include_url=False)]
+                for found in error.errors(include_url=False):
+                    loc, ctx = (*place, *found["loc"]), found.get("ctx", {})
+                    wrong.append({"type": found["type"], "loc": loc, "input": found["input"], "ctx": ctx})
         if wrong:
             raise ValidationError.from_exception_data("ExperimentConfig", wrong)
+        self._runs.update(
+            {f"{group}-s{seed}": self.run(group, seed) for seed in self.ablation.seeds for group in self._groups}
+        )
         return self
 
 
@@ -211,7 +237,7 @@ def _with_distribution_alone(tree: Tree) -> Tree:
         return tree
     is_on = custom.coord_soft_ce_w1.enabled if isinstance(custom, Custom) else value_at(tree, _DISTRIBUTION) is True
     if is_on:
-        tree = merged(tree, _COORD_CE_OFF)
+        tree = merged(tree, {"objective": {"use_coord_ce": False}})
     groups = value_at(tree, "ablation.groups")
     for name, overlay in groups.items() if isinstance(groups, dict) else ():
         own, said = value_at(overlay, _DISTRIBUTION), value_at(overlay, "objective")
@@ -225,17 +251,6 @@ def contradicts_text_arm(tree: JsonValue) -> bool:
     return (
         value_at(tree, "custom.coord_tokens.enabled") is False and value_at(tree, "custom.coord_offset.enabled") is True
     )
-
-
-def _of_text_arm(name: str, overlay: object) -> InitErrorDetails:
-    loc = ("ablation", "groups", name)
-    return {"type": "value_error", "loc": loc, "input": overlay, "ctx": {"error": ValueError(OFFSET_OF_TEXT_ARM)}}
-
-
-def _within_group(name: str, detail: ErrorDetails) -> InitErrorDetails:
-    """Return an error of a group's configuration as one of the experiment that holds the group."""
-    loc = ("ablation", "groups", name, *detail["loc"])
-    return {"type": detail["type"], "loc": loc, "input": detail["input"], "ctx": detail.get("ctx", {})}
 
 
 KEYS = declared_keys(ExperimentConfig)

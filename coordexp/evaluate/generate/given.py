@@ -7,28 +7,22 @@ pass over prompt and answer, as generation would have recorded them, to rounding
 Shapes: B sequences, L padded length, D hidden, T positions that predict a token of an answer, V vocabulary, K bins.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
-from peft import PeftModel
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.offset_adapter import inner_model
-from coordexp.data.batch import EncodedSample, collate
+from coordexp.data.batch import collate
+from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import pixel_values
 from coordexp.errors import DataError
-from coordexp.evaluate.generate.generation import (
-    EncodedSamples,
-    GeneratedSequence,
-    trimmed,
-)
-from coordexp.evaluate.generate.rows import GenerationSpec
-from coordexp.evaluate.generate.token_statistics import RecordedStatistics, read_raw_logits
-from coordexp.evaluate.objects import Integer
+from coordexp.evaluate.answers import Integer
+from coordexp.evaluate.generate.answer import Answer, finish_answer, read_raw_logits
+from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.files import read_json_lines
 from coordexp.model.head_bypass import float32_head, pass_through_head
 
@@ -81,39 +75,33 @@ def read_given_answers(path: Path, *, known: Collection[int], wanted: Collection
     return {image_id: found[image_id] for image_id in wanted}
 
 
-def target_ids(
-    answers: Mapping[int, GivenAnswer],
-    tokenizer: PreTrainedTokenizerBase,
-    spec: GenerationSpec,
-    *,
-    vocab_size: int,
-    source: Path,
-) -> dict[int, list[int]]:
+def target_ids(answers: Mapping[int, GivenAnswer], answering: AnsweringModel, *, source: Path) -> dict[int, list[int]]:
     """Return the tokens of each answer, those of a whole one with the end token.
 
     Args:
         answers: by image.
-        tokenizer: the model's.
-        spec: what the tokens are.
-        vocab_size: the model's logits.
+        answering: the model that reads them.
         source: the file, for errors.
 
     Raises:
         DataError: if ids are not the model's, or all texts lack the tokens that only special tokens can be.
     """
+    end_id, open_id = answering.answers.end_id, answering.answers.open_id
     found: dict[int, list[int]] = {}
     for image_id, answer in answers.items():
         ids = answer.token_ids
-        ids = tokenizer.encode(answer.text or "", add_special_tokens=False) if ids is None else list(ids)
-        wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
+        ids = answering.tokenizer.encode(answer.text or "", add_special_tokens=False) if ids is None else list(ids)
+        wrong = next((token for token in ids if not 0 <= token < answering.vocab_size), None)
         if wrong is not None:
-            raise DataError(f"{source}: image {image_id} has token id {wrong}; the model has ids 0 to {vocab_size - 1}")
-        stop = next((at for at, token in enumerate(ids) if token in (spec.end_id, spec.pad_id)), len(ids))
+            raise DataError(
+                f"{source}: image {image_id} has token id {wrong}; the model has ids 0 to {answering.vocab_size - 1}"
+            )
+        stop = next((at for at, token in enumerate(ids) if token in (end_id, answering.pad_id)), len(ids))
         is_cut = stop == len(ids) and answer.finish_reason == "length"
-        found[image_id] = ids[:stop] if is_cut else [*ids[:stop], spec.end_id]
+        found[image_id] = ids[:stop] if is_cut else [*ids[:stop], end_id]
     texts = [image_id for image_id, answer in answers.items() if answer.text]
-    if spec.open_id is not None and texts and not any(spec.open_id in found[image_id] for image_id in texts):
-        marker = tokenizer.convert_ids_to_tokens(spec.open_id)
+    if open_id is not None and texts and not any(open_id in found[image_id] for image_id in texts):
+        marker = answering.tokenizer.convert_ids_to_tokens(open_id)
         raise DataError(
             f"{source}: no text holds {marker}, which opens an object: expected texts with their special tokens "
             "(skip_special_tokens=False in vLLM and SGLang), or token_ids"
@@ -121,101 +109,73 @@ def target_ids(
     return found
 
 
-def read_sequences(
-    model: PreTrainedModel | PeftModel,
-    samples: EncodedSamples,
-    answers: Mapping[int, Sequence[int]],
+@torch.inference_mode()
+def read_batch(
+    answering: AnsweringModel,
+    samples: DetectionDataset,
+    batch: Sequence[int],
     *,
-    spec: GenerationSpec,
-    batches: Sequence[Sequence[int]],
+    targets: Mapping[int, Sequence[int]],
     curves_of: Collection[int] = (),
-    on_batch: Callable[[int], None] | None = None,
-) -> list[GeneratedSequence]:
-    """Read answers batch by batch; what comes back is what generating them would have left.
+) -> list[Answer]:
+    """Read the answers of one batch; what comes back is what generating them would have left.
 
     Args:
-        model: an evaluation-mode model.
-        samples: encoded samples with empty targets; read once each, batch by batch.
-        answers: image id -> the tokens of :func:`target_ids`.
-        spec: what the tokens are; its length limit cuts nothing here.
-        batches: samples read together.
+        answering: the model, in evaluation mode.
+        samples: encoded samples with empty targets.
+        batch: indices of samples.
+        targets: image id -> the tokens of :func:`target_ids`.
         curves_of: image ids whose bin distributions are kept whole.
-        on_batch: called with the number of images just finished.
-
-    Returns:
-        One sequence a sample, in the order of ``batches``.
 
     Raises:
         TrainingError: if the model's logits are not finite.
     """
-    done: list[GeneratedSequence] = []
-    for batch in batches:
-        chosen = [
-            replace(sample, target_ids=list(answers[sample.image_id])) for sample in map(samples.__getitem__, batch)
-        ]
-        done += _read_batch(model, chosen, spec=spec, curves_of=curves_of)
-        if on_batch is not None:
-            on_batch(len(batch))
-    return done
-
-
-@torch.inference_mode()
-def _read_batch(
-    model: PreTrainedModel | PeftModel,
-    samples: Sequence[EncodedSample],
-    *,
-    spec: GenerationSpec,
-    curves_of: Collection[int],
-) -> list[GeneratedSequence]:
-    batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id).to(model.device)
+    model, pad_id, end_id = answering.model, answering.pad_id, answering.answers.end_id
+    chosen = [replace(sample, target_ids=list(targets[sample.image_id])) for sample in map(samples.__getitem__, batch)]
+    inputs = collate(chosen, pad_id=pad_id, image_token_id=answering.image_token_id).to(answering.device)
     with pass_through_head(model):
         hidden_BLD: Tensor = model(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            mm_token_type_ids=batch.mm_token_type_ids,
-            pixel_values=pixel_values(batch.patches, spec.image_spec).to(model.dtype),
-            image_grid_thw=batch.image_grid_thw,
+            input_ids=inputs.input_ids,
+            attention_mask=inputs.attention_mask,
+            mm_token_type_ids=inputs.mm_token_type_ids,
+            pixel_values=pixel_values(inputs.patches, answering.image_spec).to(model.dtype),
+            image_grid_thw=inputs.image_grid_thw,
             use_cache=False,
         ).logits
-    hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, batch.supervised_rows)
-    keeps_curve = torch.tensor([sample.image_id in curves_of for sample in samples for _ in sample.target_ids])
-    values_ST, probs_RK = _read_hidden(
-        model, hidden_TD, batch.targets, spec=spec, keeps_curve_T=keeps_curve.to(hidden_TD.device)
-    )
-    found: list[GeneratedSequence] = []
+    hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, inputs.supervised_rows)
+    keeps = [sample.image_id in curves_of for sample in chosen for _ in sample.target_ids]
+    values_ST, probs_RK = _read_hidden(answering, hidden_TD, inputs.targets, keeps_curve=keeps)
+    found: list[Answer] = []
     start = first_curve = 0
-    for sample in samples:
-        ids, stop = sample.target_ids, start + len(sample.target_ids)
-        has_curve = probs_RK is not None and sample.image_id in curves_of
-        probs_TK = probs_RK[first_curve : first_curve + len(ids)] if probs_RK is not None and has_curve else None
-        found.append(trimmed(sample.image_id, ids, RecordedStatistics(values_ST[:, start:stop], probs_TK), spec=spec))
-        start, first_curve = stop, first_curve + has_curve * len(ids)
+    for sample in chosen:
+        ids, probs_TK = sample.target_ids, None
+        if probs_RK is not None and sample.image_id in curves_of:
+            probs_TK = probs_RK[first_curve : first_curve + len(ids)]
+            first_curve += len(ids)
+        own_ST = values_ST[:, start : start + len(ids)]
+        found.append(finish_answer(sample.image_id, ids, own_ST, stop_ids=(end_id, pad_id), probs_TK=probs_TK))
+        start += len(ids)
     return found
 
 
 def _read_hidden(
-    model: PreTrainedModel | PeftModel,
-    hidden_TD: Tensor,
-    targets_T: Tensor,
-    *,
-    spec: GenerationSpec,
-    keeps_curve_T: Tensor,
+    answering: AnsweringModel, hidden_TD: Tensor, targets_T: Tensor, *, keeps_curve: Sequence[bool]
 ) -> tuple[Tensor, Tensor | None]:
     """Project hidden states chunk by chunk, so that no ``[T, V]`` exists; return what is kept of each on the CPU."""
-    owner = inner_model(model)
-    head = owner.get_output_embeddings()
+    head = inner_model(answering.model).get_output_embeddings()
     assert head is not None, "pass_through_head has refused a model without a head"
+    keeps_T = torch.tensor(keeps_curve, dtype=torch.bool, device=hidden_TD.device)
     values: list[Tensor] = []
     probs: list[Tensor] = []
-    rows = max(1, _CHUNK_ELEMENTS // owner.config.get_text_config().vocab_size)
-    with float32_head(model):
+    rows = max(1, _CHUNK_ELEMENTS // answering.vocab_size)
+    with float32_head(answering.model):
         for start in range(0, max(1, len(hidden_TD)), rows):
             part = slice(start, start + rows)
             logits_NV = head(hidden_TD[part]).float()
             total_N = logits_NV.logsumexp(dim=1)
             log_prob_N = logits_NV.gather(1, targets_T[part].unsqueeze(1)).squeeze(1) - total_N
-            others_SN, p_NK = read_raw_logits(logits_NV, total_N, spec.number_ids)
+            others_SN, p_NK = read_raw_logits(logits_NV, total_N, answering.answers.number_ids)
             values.append(torch.cat((log_prob_N.unsqueeze(0), others_SN)))
             if p_NK is not None:
-                probs.append(p_NK[keeps_curve_T[part]].cpu())
+                probs.append(p_NK[keeps_T[part]].cpu())
     return torch.cat(values, dim=1).cpu(), torch.cat(probs) if probs else None

@@ -1,8 +1,7 @@
-"""The rows in which answers are written, a token of each at a step; whoever owns a row changes as answers end.
+"""The rows in which answers are written, a token of each at a step; a row takes the next image when its answer ends.
 
-Every row has its own length, so that a row whose answer has ended takes the next image at once, while the others go on:
-a batch that waits for its longest answer computes mostly padding. Nothing here waits for the device but
-:meth:`AnswerRows.ended` and :meth:`AnswerRows.take`.
+Every row has its own length: a batch that waits for its longest answer computes mostly padding. Nothing here waits for
+the device but :meth:`AnswerRows.ended` and :meth:`AnswerRows.take`.
 
 Shapes: B rows, N of them, H heads of keys, Q of queries, D their size, L columns of keys and values, T tokens of an
 answer, V vocabulary, K bins, S statistics.
@@ -10,7 +9,7 @@ answer, V vocabulary, K bins, S statistics.
 
 import contextlib
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -19,129 +18,78 @@ from transformers import Cache, DynamicLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State
-from coordexp.data.patches import ImageSpec, upload
-from coordexp.evaluate.generate.token_statistics import RecordedStatistics, read_raw_logits
+from coordexp.data.patches import upload
+from coordexp.evaluate.generate.answer import Answer, finish_answer, read_raw_logits
+from coordexp.evaluate.generate.model import AnsweringModel
 
 _STRIDE = 64  # columns by which buffers grow
 _ATTENTION = "coordexp_rows"
 
 
-@dataclass(frozen=True)
-class GenerationSpec:
-    """How to generate.
-
-    Attributes:
-        max_new_tokens: length limit of an answer, the end token included.
-        pad_id: stands behind the end of an answer, and ends one as the end token does.
-        image_token_id: the placeholder of an image patch in the prompt.
-        image_spec: how patches become pixel values.
-        end_id: ends an answer.
-        number_ids: the tokens that carry numbers, whose probability is kept: 1000 bins, or ten digits; empty where
-            none are looked at.
-        open_id: opens an object; None where no one token does.
-    """
-
-    max_new_tokens: int
-    pad_id: int
-    image_token_id: int
-    image_spec: ImageSpec
-    end_id: int
-    number_ids: range
-    open_id: int | None = None
-
-
-@dataclass
-class _Place:
-    """Where the next keys and values go, the same in every layer.
-
-    Attributes:
-        row_B: ``[B]`` 0 to B - 1.
-        column_B: ``[B]`` the column of each row.
-        width: columns that any row uses.
-    """
-
-    row_B: Tensor
-    column_B: Tensor
-    width: int = 0
-
-
 class _RowLayer(DynamicLayer):
     """Keys and values of one layer: a step writes a column of each row, and reads those that are in use."""
 
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, rows: "AnswerRows") -> None:
         super().__init__()
-        self._place = place
+        self._rows = rows
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Write ``[B, H, 1, D]``, and return ``[B, H, width, D]``."""
-        place = self._place
+        row_B, column_B, width = self._rows.row_B, self._rows.column_B, self._rows.width
+        keys, values = self.tables
+        # Under autocast keys are float32, made so by the rotary embedding, and so is a cache that began with them.
+        keys[row_B, :, column_B] = key_states[:, :, 0].to(keys.dtype)
+        values[row_B, :, column_B] = value_states[:, :, 0].to(values.dtype)
+        return keys[:, :, :width], values[:, :, :width]
+
+    @property
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """Keys and values, ``[B, H, L, D]``."""
         assert self.keys is not None
         assert self.values is not None
-        # Under autocast keys are float32, made so by the rotary embedding, and so is a cache that began with them.
-        self.keys[place.row_B, :, place.column_B] = key_states[:, :, 0].to(self.keys.dtype)
-        self.values[place.row_B, :, place.column_B] = value_states[:, :, 0].to(self.values.dtype)
-        return self.keys[:, :, : place.width], self.values[:, :, : place.width]
+        return self.keys, self.values
 
     def put(self, row_N: Tensor, prompt: DynamicLayer, *, num_rows: int) -> None:
         """Take over the ``[N, H, L, D]`` of prompts, from the first column on."""
-        keys, values = prompt.keys, prompt.values
-        assert keys is not None
-        assert values is not None
-        if self.keys is None or self.values is None:
-            self.keys, self.values = (new.new_zeros(num_rows, *new.shape[1:]) for new in (keys, values))
+        assert prompt.keys is not None
+        assert prompt.values is not None
+        if self.keys is None:
+            self.keys, self.values = (new.new_zeros(num_rows, *new.shape[1:]) for new in (prompt.keys, prompt.values))
             self.is_initialized = True
-        columns = keys.shape[2]
+        columns = prompt.keys.shape[2]
         self.widen(columns)
-        self.keys[row_N, :, :columns] = keys
-        self.values[row_N, :, :columns] = values
+        keys, values = self.tables
+        keys[row_N, :, :columns] = prompt.keys
+        values[row_N, :, :columns] = prompt.values
 
     def widen(self, columns: int) -> None:
         """Have room for so many columns; what is new is zero, since what is masked must still be a number."""
-        assert self.keys is not None
-        assert self.values is not None
-        self.keys, self.values = (_widened(table, 2, columns) for table in (self.keys, self.values))
+        self.keys, self.values = (_widened(table, 2, columns) for table in self.tables)
 
     def keep(self, row_N: Tensor) -> None:
         """Let go of all other rows."""
-        assert self.keys is not None
-        assert self.values is not None
-        self.keys, self.values = self.keys[row_N], self.values[row_N]
+        self.keys, self.values = (table[row_N] for table in self.tables)
 
 
 @dataclass
-class _Answering:
-    """What the host knows of a row in use.
+class _InRow:
+    """What the host knows of the answer in a row.
 
     Attributes:
-        sample: whose answer it is.
+        image_id: whose answer it is.
         prompt: tokens of the prompt.
         began: the step before its first one.
-        probs: its distributions, ``[K]`` a step; None where they are not kept.
+        keeps_probs: whether its distributions are kept.
+        probs: its distributions, ``[K]`` a step.
     """
 
-    sample: int
+    image_id: int
     prompt: int
     began: int
-    probs: list[Tensor] | None
-
-
-@dataclass(frozen=True)
-class EndedAnswer:
-    """An answer as it was recorded, on the CPU.
-
-    Attributes:
-        sample: whose it is.
-        ids: every token that was chosen, the end token included.
-        recorded: what was recorded of this row alone.
-        unforced: the grammar forbade none of the tokens that the model preferred; never said without a grammar.
-    """
-
-    sample: int
-    ids: list[int]
-    recorded: RecordedStatistics
-    unforced: bool
+    keeps_probs: bool
+    probs: list[Tensor] = field(default_factory=list[Tensor])
 
 
 class AnswerRows:
@@ -149,24 +97,35 @@ class AnswerRows:
 
     Used in turns: :meth:`begin` with prompts that the model has read and :meth:`choose` their first tokens; then
     :meth:`next_inputs` and :meth:`choose` for all rows, again and again; :meth:`take` what :meth:`ended`.
+
+    Attributes:
+        row_B: ``[B]`` 0 to B - 1.
+        column_B: ``[B]`` the column of each row where its next keys and values go, the same in every layer.
+        width: columns that any row uses.
     """
 
     def __init__(
-        self, num_rows: int, *, spec: GenerationSpec, grammar: ObjectGrammar | None, device: torch.device
+        self,
+        num_rows: int,
+        answering: AnsweringModel,
+        *,
+        grammar: ObjectGrammar | None,
+        max_new_tokens: int,
     ) -> None:
         """Begin with empty rows.
 
         Args:
             num_rows: answers at a time.
-            spec: what the tokens are.
+            answering: the model.
             grammar: forbids tokens; its tables are where the logits are. None: everything is allowed.
-            device: the model's.
+            max_new_tokens: length limit of an answer, the end token included.
         """
-        self._spec, self._grammar = spec, grammar
-        self._answering: list[_Answering | None] = [None] * num_rows
+        self._grammar, self._limit, self._number_ids = grammar, max_new_tokens, answering.answers.number_ids
+        self._end_id, self._pad_id = answering.answers.end_id, answering.pad_id
+        self._in_row: list[_InRow | None] = [None] * num_rows
         self._num_steps = 0
-        none_B = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        self._place = _Place(torch.arange(num_rows, device=device), none_B)
+        none_B = torch.zeros(num_rows, dtype=torch.int64, device=answering.device)
+        self.row_B, self.column_B, self.width = torch.arange(num_rows, device=answering.device), none_B, 0
         self._layers: list[_RowLayer] = []
         self._prompt_B, self._position_B = none_B, none_B.clone()
         self._num_written_B, self._state_B = none_B.clone(), none_B.clone()
@@ -177,20 +136,20 @@ class AnswerRows:
     @property
     def free(self) -> list[int]:
         """Rows that nobody is in."""
-        return [row for row, one in enumerate(self._answering) if one is None]
+        return [row for row, one in enumerate(self._in_row) if one is None]
 
     @property
     def used(self) -> list[int]:
         """Rows whose answers have not been taken."""
-        return [row for row, one in enumerate(self._answering) if one is not None]
+        return [row for row, one in enumerate(self._in_row) if one is not None]
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self._answering)
+        return len(self._in_row)
 
     def begin(
         self,
-        samples: Sequence[int],
+        image_ids: Sequence[int],
         prompt: Cache,
         *,
         lengths: Sequence[int],
@@ -200,27 +159,27 @@ class AnswerRows:
         """Put prompts into the first free rows, and return these.
 
         Args:
-            samples: whose they are.
+            image_ids: whose they are.
             prompt: their keys and values, padded on the right.
             lengths: tokens of each.
             positions: the rotary position of the first token of each answer.
             keep_probs: whose distributions over bins are kept.
         """
-        rows = self.free[: len(samples)]
-        row_N, length_N = self._on_device(rows), self._on_device(lengths)
-        self._layers = self._layers or [_RowLayer(self._place) for _ in prompt.layers]
+        rows = self.free[: len(image_ids)]
+        row_N = self._on_device(rows)
+        self._layers = self._layers or [_RowLayer(self) for _ in prompt.layers]
         for layer, new in zip(self._layers, prompt.layers, strict=True):
             assert isinstance(new, DynamicLayer)
             layer.put(row_N, new, num_rows=len(self))
-        self._prompt_B[row_N] = length_N
+        self._prompt_B[row_N] = self._on_device(lengths)
         self._position_B[row_N] = self._on_device(positions)
         # A number put by tensors of indices would be copied to the device while the host waits.
         self._num_written_B.index_fill_(0, row_N, 0)
         self._state_B.index_fill_(0, row_N, int(State.START))
         self._is_open_B.index_fill_(0, row_N, True)
         self._is_unforced_B.index_fill_(0, row_N, self._grammar is not None)
-        for row, sample, length, keeps in zip(rows, samples, lengths, keep_probs, strict=True):
-            self._answering[row] = _Answering(sample, length, self._num_steps, [] if keeps else None)
+        for row, image_id, length, keeps in zip(rows, image_ids, lengths, keep_probs, strict=True):
+            self._in_row[row] = _InRow(image_id, length, self._num_steps, keeps)
         return rows
 
     def choose(self, logits_NV: Tensor, rows: Sequence[int] | None = None) -> None:
@@ -230,51 +189,45 @@ class AnswerRows:
             logits_NV: ``[N, V]`` raw logits.
             rows: those that have begun since the last step; None for all rows.
         """
-        spec = self._spec
-        row_N = self._place.row_B if rows is None else self._on_device(rows)
+        row_N = self.row_B if rows is None else self._on_device(rows)
         logits_NV = logits_NV.float()
         total_N = logits_NV.logsumexp(dim=1)
-        others_SN, p_NK = read_raw_logits(logits_NV, total_N, spec.number_ids)
+        others_SN, p_NK = read_raw_logits(logits_NV, total_N, self._number_ids)
         state_N, at_N, is_open_N = self._state_B[row_N], self._num_written_B[row_N], self._is_open_B[row_N]
         allowed_NV = logits_NV
         if self._grammar is not None:
             allowed_NV = logits_NV.where(self._grammar.allowed_SV[state_N], -torch.inf)
-        id_N = allowed_NV.argmax(dim=1).where(is_open_N, spec.pad_id)
+        id_N = allowed_NV.argmax(dim=1).where(is_open_N, self._pad_id)
         log_prob_N = logits_NV.gather(1, id_N.unsqueeze(1)).squeeze(1) - total_N
+        values_NS = torch.stack((log_prob_N, *others_SN), dim=1)
+        if self._values_BTS is None:
+            self._values_BTS = values_NS.new_zeros(len(self), 0, values_NS.shape[1])
+        columns = 1 + max(self._num_chosen(one) for one in self._in_row if one is not None)
+        self._ids_BT, self._values_BTS = (_widened(table, 1, columns) for table in (self._ids_BT, self._values_BTS))
         # A row that has ended stays where it is, and writes padding behind its end again and again.
-        self._write(row_N, at_N, id_N, torch.stack((log_prob_N, *others_SN), dim=1))
+        self._ids_BT[row_N, at_N], self._values_BTS[row_N, at_N] = id_N, values_NS
         if p_NK is not None:
             for at, row in enumerate(range(len(self)) if rows is None else rows):
-                one = self._answering[row]
-                if one is not None and one.probs is not None:
+                one = self._in_row[row]
+                if one is not None and one.keeps_probs:
                     one.probs.append(p_NK[at].clone())
         if self._grammar is not None:
             self._state_B[row_N] = self._grammar.advance(state_N, id_N)
             is_own_N = (id_N == logits_NV.argmax(dim=1)) | ~is_open_N
             self._is_unforced_B[row_N] = self._is_unforced_B[row_N] & is_own_N
         self._num_written_B[row_N] = at_N + is_open_N
-        goes_on_N = (id_N != spec.end_id) & (id_N != spec.pad_id) & (at_N + 1 < spec.max_new_tokens)
+        goes_on_N = (id_N != self._end_id) & (id_N != self._pad_id) & (at_N + 1 < self._limit)
         self._is_open_B[row_N] = is_open_N & goes_on_N
-
-    def _write(self, row_N: Tensor, at_N: Tensor, id_N: Tensor, values_NS: Tensor) -> None:
-        columns = 1 + max(self._num_chosen(one) for one in self._answering if one is not None)
-        self._ids_BT = _widened(self._ids_BT, 1, columns)
-        self._ids_BT[row_N, at_N] = id_N
-        if self._values_BTS is None:
-            self._values_BTS = values_NS.new_zeros(len(self), 0, values_NS.shape[1])
-        self._values_BTS = _widened(self._values_BTS, 1, columns)
-        self._values_BTS[row_N, at_N] = values_NS
 
     def next_inputs(self) -> dict[str, object]:
         """Return what the model is given to predict the next token of every row, under :func:`row_attention`."""
         self._num_steps += 1
         last_B = (self._num_written_B - 1).clamp(min=0)
-        width = max(one.prompt + self._num_chosen(one) - 1 for one in self._answering if one is not None)
-        self._place.width = width
-        self._place.column_B = (self._prompt_B + last_B).clamp(max=width - 1)  # rows that nobody is in may be longer
-        sees_BL = torch.arange(width, device=last_B.device) <= self._place.column_B.unsqueeze(1)
+        self.width = max(one.prompt + self._num_chosen(one) - 1 for one in self._in_row if one is not None)
+        self.column_B = (self._prompt_B + last_B).clamp(max=self.width - 1)  # rows that nobody is in may be longer
+        sees_BL = torch.arange(self.width, device=last_B.device) <= self.column_B.unsqueeze(1)
         for layer in self._layers:
-            layer.widen(width)
+            layer.widen(self.width)
         return {
             "input_ids": self._ids_BT.gather(1, last_B.unsqueeze(1)),
             "position_ids": (self._position_B + last_B).view(1, -1, 1).expand(3, -1, -1),
@@ -288,7 +241,7 @@ class AnswerRows:
         is_open = self._is_open_B.tolist()
         return [row for row in self.used if not is_open[row]]
 
-    def take(self, rows: Sequence[int]) -> list[EndedAnswer]:
+    def take(self, rows: Sequence[int]) -> list[Answer]:
         """Return the answers of some rows, and free them; waits for the device."""
         row_N = self._on_device(rows)
         assert self._values_BTS is not None
@@ -296,13 +249,20 @@ class AnswerRows:
         columns = max(lengths, default=0)
         ids_NT = self._ids_BT[row_N, :columns].tolist()
         values_NTS = self._values_BTS[row_N, :columns].cpu()
-        found: list[EndedAnswer] = []
+        found: list[Answer] = []
         for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            one, self._answering[row] = self._answering[row], None
+            one, self._in_row[row] = self._in_row[row], None
             assert one is not None
-            probs_TK = torch.stack(one.probs[:length]).cpu() if one.probs else None
-            recorded = RecordedStatistics(values_NTS[at, :length].T, probs_TK)
-            found.append(EndedAnswer(one.sample, ids_NT[at][:length], recorded, bool(unforced[at])))
+            found.append(
+                finish_answer(
+                    one.image_id,
+                    ids_NT[at][:length],
+                    values_NTS[at, :length].T,
+                    stop_ids=(self._end_id, self._pad_id),
+                    probs_TK=torch.stack(one.probs[:length]).cpu() if one.probs else None,
+                    unforced=bool(unforced[at]),
+                )
+            )
         return found
 
     def keep_used(self) -> None:
@@ -311,18 +271,18 @@ class AnswerRows:
         row_N = self._on_device(rows)
         for layer in self._layers:
             layer.keep(row_N)
-        self._answering = [self._answering[row] for row in rows]
-        self._place.row_B = torch.arange(len(rows), device=row_N.device)
+        self._in_row = [self._in_row[row] for row in rows]
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, value[row_N])
+        self.row_B = torch.arange(len(rows), device=row_N.device)
 
-    def _num_chosen(self, one: _Answering) -> int:
+    def _num_chosen(self, one: _InRow) -> int:
         """Return how many tokens a row has once the present step is done, those behind an unseen end included."""
-        return min(self._num_steps - one.began + 1, self._spec.max_new_tokens)
+        return min(self._num_steps - one.began + 1, self._limit)
 
     def _on_device(self, numbers: Sequence[int]) -> Tensor:
-        return upload(torch.tensor(numbers, dtype=torch.int64), self._place.row_B.device)
+        return upload(torch.tensor(numbers, dtype=torch.int64), self.row_B.device)
 
 
 @contextlib.contextmanager

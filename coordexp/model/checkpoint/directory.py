@@ -14,16 +14,15 @@ from urllib.parse import urlsplit
 from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, Qwen3VLConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from coordexp.errors import CheckpointError, CoordExpError, show, summary
 from coordexp.files import parse_json
+from coordexp.model.families import Family, family_of
 from coordexp.runs.folder import RunFolder
 
 EMBEDDED = "embedded"  # the small base that ships with the package
 TINY_BASE = Path(__file__).parents[1] / "tiny" / "tiny_base"
-MODEL_TYPE = "qwen3_vl"
-MOE_MODEL_TYPE = "qwen3_vl_moe"
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -45,7 +44,7 @@ def find_checkpoint(path_or_id: str | Path, *, revision: str | None = None, weig
     Without ``weights`` only configuration, tokenizer and processor are fetched and checked.
 
     Raises:
-        CheckpointError: if it is missing, damaged, or not a dense Qwen3-VL, or ``revision`` would have no effect.
+        CheckpointError: if it is missing, damaged, or of no known family, or ``revision`` would have no effect.
     """
     if is_hub_id(path_or_id):
         directory = _download(str(path_or_id), revision=revision, files=HUB_FILES if weights else _HUB_SMALL_FILES)
@@ -103,7 +102,7 @@ def hub_answers() -> bool:
 
 
 def check_config(directory: Path) -> JsonObject:
-    """Return ``config.json`` of a dense Qwen3-VL.
+    """Return ``config.json`` of a model that coordexp trains.
 
     Raises:
         CheckpointError: if it is missing, not JSON, or of another model.
@@ -116,12 +115,7 @@ def check_config(directory: Path) -> JsonObject:
     if not file.exists() and (merged / CONFIG_FILE).is_file():
         raise CheckpointError(f"{directory}: that is the folder of a run; its checkpoint is {merged}")
     config = read_json(file)
-    if (found := config.get("model_type")) != MODEL_TYPE:
-        why = ", a mixture of experts, whose experts are no linear layers that adapters reach"
-        raise CheckpointError(
-            f"{file}: model_type is {show(found)}{why if found == MOE_MODEL_TYPE else ''}; expected {MODEL_TYPE!r}, "
-            "a dense Qwen3-VL (2B, 4B, 8B, 32B)"
-        )
+    family_of(config.get("model_type"), where=file)
     if config.get("quantization_config") is not None:
         raise CheckpointError(
             f"{file}: quantization_config is {show(config['quantization_config'])}; expected weights that are plain "
@@ -130,13 +124,16 @@ def check_config(directory: Path) -> JsonObject:
     return config
 
 
-def model_config(directory: Path) -> Qwen3VLConfig:
-    """Return the configuration of a dense Qwen3-VL as transformers understands it; raises as :func:`check_config`."""
+def model_family(directory: Path) -> Family:
+    """Return the family of a checkpoint; raises as :func:`check_config`."""
+    return family_of(check_config(directory).get("model_type"), where=directory / CONFIG_FILE)
+
+
+def model_config(directory: Path) -> PreTrainedConfig:
+    """Return the configuration of a checkpoint as transformers understands it; raises as :func:`check_config`."""
     check_config(directory)
     with foreign_errors(f"{directory / CONFIG_FILE}: makes no configuration"):
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    assert isinstance(config, Qwen3VLConfig)
-    return config
+        return AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
 
 
 def weight_files(directory: Path) -> list[Path]:

@@ -1,5 +1,9 @@
-"""Write a changed copy of a checkpoint, a shard at a time: memory never holds more than the largest one."""
+"""Write a changed copy of a checkpoint, a shard at a time: memory never holds more than the largest one.
 
+Where files name or shape weights otherwise than the model does, transformers saves it whole.
+"""
+
+import copy
 import shutil
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
@@ -12,7 +16,7 @@ from torch import Tensor
 from coordexp.errors import CheckpointError, ResourceError
 from coordexp.files import write_json, write_text
 from coordexp.model.checkpoint.directory import CONFIG_FILE, INDEX_FILE, JsonObject, check_config
-from coordexp.model.checkpoint.stored_model import EMBEDDING, StoredModel
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, empty_model, quiet
 from coordexp.model.checkpoint.weights import TensorSpec
 
 # Called with the name of a stage, how much of it is done and how much there is.
@@ -58,6 +62,9 @@ def write_weights(
         ResourceError: if the disk is too small.
         OSError: as the disk says.
     """
+    if base.weights.load is not None:
+        _write_converted(base, output, specs, make, progress=progress, stage=stage)
+        return
     shards: dict[str, dict[str, TensorSpec]] = {}
     for name in sorted(specs):
         place = base.weights.files[name if name in base.shapes else EMBEDDING]
@@ -95,6 +102,34 @@ def write_weights(
         write_json(output / INDEX_FILE, {"metadata": metadata, "weight_map": dict(sorted(places.items()))}, indent=2)
 
 
+def _write_converted(
+    base: StoredModel,
+    output: Path,
+    specs: Mapping[str, TensorSpec],
+    make: Callable[[str], Tensor],
+    *,
+    progress: Progress,
+    stage: str,
+) -> None:
+    """Write a copy whose weights transformers renames or reshapes: the model is in memory, and it saves it."""
+    total = sum(spec.num_bytes for spec in specs.values())
+    check_space(output, total)
+    progress(stage, 0, total)
+    config = copy.deepcopy(base.config)
+    text = config.get_text_config()
+    text.vocab_size = specs[EMBEDDING].shape[0]
+    config.tie_word_embeddings = text.tie_word_embeddings = base.tied and HEAD not in specs
+    model = empty_model(config, dtype=specs[EMBEDDING].dtype)
+    tensors = {name: make(name).contiguous() for name in specs}
+    for name, tensor in tensors.items():
+        _check_fits(name, tensor)
+    model.load_state_dict(tensors, strict=False, assign=True)
+    model.tie_weights()
+    with quiet():
+        model.save_pretrained(output)
+    progress(stage, total, total)
+
+
 def write_config(
     base: StoredModel, output: Path, specs: Mapping[str, TensorSpec], *, tied: bool, says_dtype: bool
 ) -> None:
@@ -103,6 +138,10 @@ def write_config(
     Unless ``says_dtype``, what the base's file says of dtypes stays.
     """
     directory = base.weights.directory
+    if (directory / _GENERATION_CONFIG).is_file():
+        write_text(output / _GENERATION_CONFIG, (directory / _GENERATION_CONFIG).read_text(encoding="utf-8"))
+    if base.weights.load is not None:  # transformers wrote it, beside the weights
+        return
     config = check_config(directory)
     text, vision = (cast("JsonObject", config[name]) for name in ("text_config", "vision_config"))
     text = text | {"vocab_size": specs[EMBEDDING].shape[0], "tie_word_embeddings": tied}
@@ -112,8 +151,6 @@ def write_config(
         vision = _with_dtype(vision, next((specs[n].dtype_name for n in specs if n.startswith(_VISION)), dtype))
     changes: JsonObject = {"tie_word_embeddings": tied, "text_config": text, "vision_config": vision}
     write_json(output / CONFIG_FILE, config | changes, indent=2)
-    if (directory / _GENERATION_CONFIG).is_file():
-        write_text(output / _GENERATION_CONFIG, (directory / _GENERATION_CONFIG).read_text(encoding="utf-8"))
 
 
 def check_space(output: Path, needed_bytes: int) -> None:

@@ -3,18 +3,21 @@
 import contextlib
 import copy
 import warnings
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
-from transformers import Qwen3VLConfig, Qwen3VLTextConfig, Qwen3VLVisionConfig
+from pydantic import TypeAdapter
+from transformers import PreTrainedConfig
 from transformers.utils import logging
 
+from coordexp.coord_tokens.dtypes import DTypeName
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.directory import CONFIG_FILE, foreign_errors, model_config
-from coordexp.model.checkpoint.weights import StoredWeights
+from coordexp.model.checkpoint.directory import CONFIG_FILE, foreign_errors, model_config, weight_files
+from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec
+from coordexp.model.families import Family, family_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,45 +27,71 @@ HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True)
+class TextSizes:
+    """Of the language model, by the names of its configuration; ``vocab_size`` is that of the expanded vocabulary."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int = 0
+
+
+@dataclass(frozen=True)
+class VisionSizes:
+    """Of the vision tower, by the names of its configuration."""
+
+    depth: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    patch_size: int
+    temporal_patch_size: int
+    spatial_merge_size: int
+    in_channels: int = 3
+
+
+_TEXT, _VISION = TypeAdapter(TextSizes), TypeAdapter(VisionSizes)
+
+
+@dataclass(frozen=True)
 class Dimensions:
-    """The sizes of a Qwen3-VL that memory and arithmetic depend on.
+    """The sizes of a model that memory and arithmetic depend on."""
 
-    Attributes:
-        text: of the language model, its ``vocab_size`` that of the expanded vocabulary.
-        vision: of the vision tower.
-    """
-
-    text: Qwen3VLTextConfig
-    vision: Qwen3VLVisionConfig
+    text: TextSizes
+    vision: VisionSizes
 
     @classmethod
-    def of(cls, config: Qwen3VLConfig) -> "Dimensions":
+    def of(cls, config: PreTrainedConfig) -> "Dimensions":
         """Take a configuration apart."""
-        text, vision = config.text_config, config.vision_config
-        assert isinstance(text, Qwen3VLTextConfig)
-        assert isinstance(vision, Qwen3VLVisionConfig)
-        return cls(text, vision)
+        sections = config.to_dict()
+        return cls(_TEXT.validate_python(sections["text_config"]), _VISION.validate_python(sections["vision_config"]))
 
     @property
     def query_width(self) -> int:
         """Numbers of a token's queries."""
-        return self.text.num_attention_heads * self.text.head_dim
+        return self.text.num_attention_heads * self._head_size
 
     @property
     def key_width(self) -> int:
         """Numbers that the keys of a token take; its values take as many again."""
-        heads = self.text.num_key_value_heads
-        return (self.text.num_attention_heads if heads is None else heads) * self.text.head_dim
+        return (self.text.num_key_value_heads or self.text.num_attention_heads) * self._head_size
+
+    @property
+    def _head_size(self) -> int:
+        return self.text.head_dim or self.text.hidden_size // self.text.num_attention_heads
 
     @property
     def patch_size(self) -> int:
         """Side of a patch in pixels."""
-        return cast("int", self.vision.patch_size)  # annotated for models with two sides, too
+        return self.vision.patch_size
 
     @property
     def temporal_patch_size(self) -> int:
         """Frames of a patch."""
-        return cast("int", self.vision.temporal_patch_size)
+        return self.vision.temporal_patch_size
 
     @property
     def merge_size(self) -> int:
@@ -72,20 +101,22 @@ class Dimensions:
 
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """Load or wrap a model without third-party bars and deprecations; errors and our own messages pass."""
-    drawn = logging.is_progress_bar_enabled()
+    """Load or wrap a model without third-party bars, tables and deprecations; errors and our own messages pass."""
+    drawn, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # weights that do not fit are our own errors, in one sentence
     try:
         with warnings.catch_warnings():
             # PEFT 0.21 asks transformers 5.23 by the name that transformers 6 will drop.
             warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
             yield
     finally:
+        logging.set_verbosity(verbosity)
         if drawn:
             logging.enable_progress_bar()
 
 
-def empty_model(config: Qwen3VLConfig, *, dtype: torch.dtype) -> "PreTrainedModel":
+def empty_model(config: PreTrainedConfig, *, dtype: torch.dtype) -> "PreTrainedModel":
     """Return the model of a configuration in evaluation mode, its parameters on the meta device, its buffers real.
 
     Raises:
@@ -133,15 +164,17 @@ class StoredModel:
 
     Attributes:
         config: of the model.
-        weights: as stored.
+        weights: as stored, by the names that they have in the model.
         shapes: of what ``from_pretrained`` reads, by name; without a head that is tied.
         tied: whether embedding and head are one table.
+        unused: tensors of parts that the model does not have, such as ``mtp``; a stored tied head is none of them.
     """
 
-    config: Qwen3VLConfig
+    config: PreTrainedConfig
     weights: StoredWeights
     shapes: Mapping[str, tuple[int, ...]]
     tied: bool
+    unused: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, directory: Path, *, title: str | None = None) -> "StoredModel":
@@ -175,34 +208,98 @@ class StoredModel:
         """
         title = title or str(directory)
         config = model_config(directory)
+        if family_of(config.model_type, where=directory).on_disk == "converted":
+            return cls._of_converted(config, directory, title)
         weights = StoredWeights.of(directory)
         model = empty_model(config, dtype=torch.float32)
         shapes = needed_shapes(model)
         stored = weights.specs
-        if missing := sorted(shapes.keys() - stored.keys()):
-            raise CheckpointError(f"{title}: {len(missing)} weights are missing, e.g. {missing[0]}; copy it again")
-        if other := [name for name, shape in sorted(shapes.items()) if stored[name].shape != shape]:
-            raise CheckpointError(
-                f"{title}: {len(other)} weights are mismatched, e.g. {other[0]} is {list(stored[other[0]].shape)}, "
-                f"expected {list(shapes[other[0]])}; take config.json and weights from one checkpoint"
-            )
-        tied = has_tied_head(model)
-        if unexpected := misplaced(stored.keys() - ({HEAD} if tied else set()), shapes.keys()):
-            raise CheckpointError(
-                f"{title}: {len(unexpected)} weights are unexpected, e.g. {unexpected[0]}, for which the model of "
-                "config.json has no place; take config.json and weights from one checkpoint"
-            )
-        return cls(config, weights, shapes, tied)
+        check_fit(
+            title,
+            missing=sorted(shapes.keys() - stored.keys()),
+            mismatched=[
+                f"{name} is {list(stored[name].shape)}, expected {list(shape)}"
+                for name, shape in sorted(shapes.items())
+                if name in stored and stored[name].shape != shape
+            ],
+            unexpected=misplaced(stored.keys() - ({HEAD} if (tied := has_tied_head(model)) else set()), shapes.keys()),
+        )
+        unused = sorted(stored.keys() - shapes.keys() - ({HEAD} if tied else set()))
+        return cls(config, weights, shapes, tied, tuple(unused))
+
+    @classmethod
+    def _of_converted(cls, config: PreTrainedConfig, directory: Path, title: str) -> "StoredModel":
+        """As transformers sees files whose names or shapes it converts: a dry run on the meta device."""
+        model, report = load_stock(directory, dtype="auto", device_map="meta")
+        unexpected = report["unexpected_keys"]
+        wrong = misplaced(unexpected, model.state_dict())
+        check_fit(
+            title,
+            missing=sorted(report["missing_keys"]),
+            mismatched=sorted(map(str, report["mismatched_keys"])),
+            unexpected=wrong,
+        )
+        specs = {name: TensorSpec(tuple(one.shape), one.dtype) for name, one in model.state_dict().items()}
+        weights = StoredWeights.converted(
+            directory, specs, lambda: load_stock(directory, dtype="auto")[0].state_dict(), weight_files(directory)
+        )
+        return cls(config, weights, needed_shapes(model), has_tied_head(model), tuple(sorted(unexpected)))
 
     @property
-    def unused(self) -> tuple[str, ...]:
-        """Tensors of parts that the model does not have, such as ``mtp``; a stored tied head is none of them."""
-        return tuple(sorted(self.weights.specs.keys() - self.shapes.keys() - ({HEAD} if self.tied else set())))
+    def family(self) -> Family:
+        """What is particular to models of its kind."""
+        return family_of(self.config.model_type, where=self.weights.directory)
 
     @property
     def stores_tied_head(self) -> bool:
         """Whether the files hold a head although it is tied to the embedding."""
-        return self.tied and HEAD in self.weights.specs
+        return self.tied and self.family.on_disk == "modules" and HEAD in self.weights.specs
+
+
+def load_stock(
+    directory: Path, *, dtype: DTypeName, device_map: str | None = None, attn_implementation: str = "sdpa"
+) -> "tuple[PreTrainedModel, dict[str, set[str]]]":
+    """Load a checkpoint's model with transformers, as anybody would, and what it says of weights that did not fit.
+
+    Raises:
+        CheckpointError: if it does not load.
+    """
+    from transformers import AutoModelForImageTextToText  # here: it takes two seconds
+
+    with foreign_errors(f"{directory}: the model does not load"), quiet():
+        return cast(
+            "tuple[PreTrainedModel, dict[str, set[str]]]",
+            AutoModelForImageTextToText.from_pretrained(
+                directory,
+                dtype=dtype,
+                device_map=device_map,
+                attn_implementation=attn_implementation,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            ),
+        )
+
+
+def check_fit(title: str, *, missing: Sequence[str], mismatched: Sequence[str], unexpected: Sequence[str]) -> None:
+    """Refuse weights that are not those of a model.
+
+    Raises:
+        CheckpointError: if there is any.
+    """
+    if missing:
+        raise CheckpointError(f"{title}: {len(missing)} weights are missing, e.g. {missing[0]}; copy it again")
+    if mismatched:
+        raise CheckpointError(
+            f"{title}: {len(mismatched)} weights are mismatched, e.g. {mismatched[0]}; take config.json and weights "
+            "from one checkpoint"
+        )
+    if unexpected:
+        raise CheckpointError(
+            f"{title}: {len(unexpected)} weights are unexpected, e.g. {unexpected[0]}, for which the model of "
+            "config.json has no place; take config.json and weights from one checkpoint"
+        )
 
 
 def misplaced(stored: Iterable[str], needed: Iterable[str]) -> list[str]:

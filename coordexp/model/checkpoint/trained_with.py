@@ -4,11 +4,13 @@ A merged checkpoint keeps them in ``trained_with.json``, an adapter in its confi
 training cost nearly all of AP, and nothing else of a checkpoint would say so.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from coordexp.data.dataset import TEMPLATE_ARGUMENTS
 from coordexp.errors import CheckpointError
 from coordexp.files import first_problem, write_json
 from coordexp.model.checkpoint.directory import read_json
@@ -24,11 +26,13 @@ class TrainedWith:
         prompt: the instruction.
         min_pixels: smaller images were enlarged to so many pixels.
         max_pixels: larger ones were shrunk to so many.
+        template: arguments of the chat template.
     """
 
     prompt: str
     min_pixels: int
     max_pixels: int
+    template: Mapping[str, bool] = field(default_factory=lambda: dict(TEMPLATE_ARGUMENTS))
 
 
 _ADAPTER = TypeAdapter(TrainedWith)

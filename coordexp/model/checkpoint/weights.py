@@ -1,6 +1,7 @@
 """The weights of a checkpoint: shape, dtype and file of every tensor, read from the headers of safetensors files."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,12 +63,15 @@ class StoredWeights:
         specs: shape and dtype of each tensor, by name.
         files: the file of each tensor, by name.
         sharded: whether an index says where they are.
+        load: gives all tensors, where files have them under other names or in other shapes; ``files`` then holds no
+            more than which files there are.
     """
 
     directory: Path
     specs: Mapping[str, TensorSpec]
     files: Mapping[str, Path]
     sharded: bool
+    load: Callable[[], Mapping[str, Tensor]] | None = None
 
     @classmethod
     def of(cls, directory: Path) -> "StoredWeights":
@@ -92,8 +96,22 @@ class StoredWeights:
             )
         return cls(directory, specs, files, sharded=index is not None)
 
+    @classmethod
+    def converted(
+        cls,
+        directory: Path,
+        specs: Mapping[str, TensorSpec],
+        load: Callable[[], Mapping[str, Tensor]],
+        files: Sequence[Path],
+    ) -> "StoredWeights":
+        """Hold weights that transformers converts while it reads them; they are loaded once, when the first is read."""
+        by_name = {file.name: file for file in files}
+        return cls(directory, specs, by_name, sharded=len(files) > 1, load=functools.cache(load))
+
     def read(self, name: str) -> Tensor:
         """Return a tensor, mapped: it takes memory where it is touched."""
+        if self.load is not None:
+            return self.load()[name]
         with safe_open(self.files[name], framework="pt") as handle:
             return handle.get_tensor(name)
 

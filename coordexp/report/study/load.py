@@ -15,13 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from coordexp.config.explain import nearest_of, validated
+from coordexp.config.explain import validated
 from coordexp.config.identity.fingerprint import read_fingerprint
 from coordexp.config.keys import identity
 from coordexp.config.schema.fields import Seed
 from coordexp.config.schema.tracking import address_problem
 from coordexp.config.yaml_file import read_mapping
-from coordexp.errors import ComparisonError, ConfigError, TrackingError, show
+from coordexp.errors import ComparisonError, ConfigError, TrackingError, nearest_of, show
 from coordexp.files import kept_json, parse_model, read_model
 from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, State, read_by
 from coordexp.runs.experiment import ExperimentRecord, read_record

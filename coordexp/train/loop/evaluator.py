@@ -6,23 +6,25 @@ from pathlib import Path
 
 import torch
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics import measure
-from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
-from coordexp.evaluate.generate.decode import SplitDecoder
-from coordexp.evaluate.generate.parse import SequenceParser
+from coordexp.evaluate.answers import Answers
+from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
+from coordexp.evaluate.generate.formats import SequenceFormat
+from coordexp.evaluate.generate.model import AnsweringModel
+from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
 from coordexp.runs import ranks
 from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
 from coordexp.train.forward import count_units
-from coordexp.train.loop.averages import RunningAverages
-from coordexp.train.loop.diagnostics import NAMES, coord_diagnostics
+from coordexp.train.loop.measures import NAMES, RunningAverages, coord_diagnostics
 from coordexp.train.setup.components import Components
 
 
@@ -30,7 +32,7 @@ class Evaluator:
     """Evaluates the model of a run as it is now."""
 
     def __init__(
-        self, config: ExperimentConfig, parts: Components, *, on_answers: Callable[[int, int], None] | None = None
+        self, config: RunConfig, parts: Components, *, on_answers: Callable[[int, int], None] | None = None
     ) -> None:
         """Called with a run's parts; ``on_answers`` hears of answers written and to write, by this rank."""
         self._config = config
@@ -104,37 +106,37 @@ class Evaluator:
     def _evaluate(
         self, indices: Sequence[int] | None, *, output: EvaluationFolder, decoding: tuple[Decoding, ...]
     ) -> dict[str, float]:
-        parts, settings, device = self._parts, self._config.evaluation, self._device
-        encoding = parts.encoding
-        truth = read_ground_truth(self._val_annotations)
-        spec = EvaluationSpec(
-            batch_size=settings.batch_size,
-            max_new_tokens=settings.max_new_tokens,
+        parts, config, device = self._parts, self._config.evaluation, self._device
+        encoding, truth = parts.encoding, read_ground_truth(self._val_annotations)
+        settings = EvaluationSettings(
+            batch_size=config.batch_size,
+            max_new_tokens=config.max_new_tokens,
             decoding=decoding,
-            score=settings.score,
-            aliases=settings.aliases,
+            score=config.score,
+            aliases=config.aliases,
+            details=indices is None,
         )
         samples = parts.val.samples if indices is None else [parts.val.samples[i] for i in indices]
-        evaluation = SplitEvaluation(truth, samples, spec, subset=indices is not None, details=indices is None)
+        categories = CategoryIndex(truth.categories, aliases=config.aliases)
+        data = EvaluationData(truth, samples, categories, is_subset=indices is not None)
+        answering = AnsweringModel(
+            parts.model,
+            encoding.tokenizer,
+            encoding.image_spec,
+            SequenceFormat(encoding.vocab, encoding.tokenizer),
+            encode=lambda samples: encoding.dataset(samples, with_targets=False),
+        )
         # Of this device alone: torch would warn of the others that a worker sees.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            decoder = SplitDecoder(
-                evaluation,
-                parts.model,
-                answers=SequenceParser(
-                    encoding.vocab, encoding.tokenizer, categories=evaluation.categories, score=settings.score
-                ),
-                tokenizer=encoding.tokenizer,
-                image_spec=encoding.image_spec,
-                samples=encoding.dataset(samples, with_targets=False),
-            )
-            own_queues = decoder.queues[ranks.rank() :: ranks.world_size()]
+            evaluation = Evaluation(answering, data, settings)
+            own_queues = evaluation.queues[ranks.rank() :: ranks.world_size()]
             on_images = self._counted(sum(map(len, own_queues)) * len(decoding))
-            return evaluation.run(
-                lambda way: ranks.gather_to_first(decoder.decode(way, own_queues, on_images=on_images)),
-                output,
-                hardware=f"{ranks.world_size()} x {decoder.hardware}",
-            )
+
+            def answer(way: Decoding) -> list[Answers]:
+                own = evaluation.answer(way, own_queues, on_images=on_images)
+                return [answers for part in ranks.gather_to_first([own]) for answers in part]
+
+            return score(data, settings, answer, output, hardware=f"{ranks.world_size()} x {answering.hardware}")
 
     def _counted(self, total: int) -> Callable[[int], None] | None:
         """Return what adds up finished answers for ``on_answers``; None where nobody listens."""

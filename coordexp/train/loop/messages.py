@@ -1,26 +1,21 @@
-"""The lines a run prints: at its start what trains, and on what; then one at each logging step."""
+"""The lines a run prints at its start: what trains, and on what."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sample import SplitData
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.splits import names_of, untrained_names
 from coordexp.losses.criterion import Criterion
-from coordexp.metrics import LOSS_NAMES, loss_head, loss_names
 from coordexp.model.param_groups import GroupRow, describe
 from coordexp.runs import ranks
-from coordexp.runs.progress import clock_time
-from coordexp.train.loop.averages import StepLog
 from coordexp.train.setup.components import Components
-from coordexp.train.setup.strategy import strategy_line
-from coordexp.train.setup.switch_notes import switch_notes
+from coordexp.train.setup.strategy import strategy_line, switch_notes
 
-_WORTH_A_LINE = 0.1  # of the time
 _NUM_REJECTED_SHOWN = 5
 _COUNT_TEXTS = {
     "not_chosen": "more were not chosen (data.max_train_images)",
@@ -36,16 +31,9 @@ _COUNT_TEXTS = {
 
 
 def start_lines(
-    config: ExperimentConfig, parts: Components, dataset: DetectionDataset, sampler: LengthBucketSampler
+    config: RunConfig, parts: Components, dataset: DetectionDataset, sampler: LengthBucketSampler
 ) -> list[str]:
-    """Return what a run prints when it starts: strategy, parameters, data, optimizer groups, batches.
-
-    Args:
-        config: of the run.
-        parts: its model and data.
-        dataset: its encoded training samples.
-        sampler: their order.
-    """
+    """Return what a run prints when it starts: strategy, parameters, data, optimizer groups, batches."""
     trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
     total = sum(p.numel() for p in parts.model.parameters())
     untrained = untrained_names(names_of(parts.train.samples), names_of(parts.val.samples))
@@ -67,10 +55,7 @@ def start_lines(
 def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = None) -> list[str]:
     """Return lines for a person: one that counts, one a warning, one for each of the first records left out.
 
-    Args:
-        name: of the split.
-        data: the split.
-        dataset: its encoded samples; adds what the limits on objects and length cost.
+    The encoded samples add what the limits on objects and length cost.
     """
     parts = [f"{len(data.samples):,} images", f"{data.counts.get('boxes', 0):,} boxes"]
     parts += [f"{data.counts[key]:,} {text}" for key, text in _COUNT_TEXTS.items() if data.counts.get(key)]
@@ -90,13 +75,8 @@ def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = No
     return lines
 
 
-def sum_lines(config: ExperimentConfig, dataset: DetectionDataset) -> list[str]:
-    """Return what ``lambda_coord`` is in a loss that adds up over tokens and boxes, as the specification's does.
-
-    Args:
-        config: of the run.
-        dataset: its encoded training samples.
-    """
+def sum_lines(config: RunConfig, dataset: DetectionDataset) -> list[str]:
+    """Return what ``lambda_coord`` is in a loss that adds up over tokens and boxes, as the specification's does."""
     objective, tokens, objects = config.objective, dataset.num_target_tokens, dataset.num_target_objects
     if not objective.use_geom_loss or not objects:
         return []
@@ -132,14 +112,8 @@ def group_table(rows: Sequence[GroupRow]) -> list[str]:
     return [head, *lines]
 
 
-def batch_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_ranks: int) -> list[str]:
-    """Return how full the batches are and how an epoch ends.
-
-    Args:
-        config: of the run.
-        sampler: of its training samples.
-        num_ranks: processes that train together.
-    """
+def batch_lines(config: RunConfig, sampler: LengthBucketSampler, *, num_ranks: int) -> list[str]:
+    """Return how full the batches are and how an epoch ends."""
     size, num_steps = config.training.per_device_batch_size, config.training.num_steps
     global_batch_size = config.global_batch_size
     num = len(sampler) - sampler.num_fillers
@@ -154,42 +128,6 @@ def batch_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_r
             "with nothing to learn, not counted; each sample counts once an epoch"
         )
     return lines
-
-
-def progress_line(
-    log: StepLog, *, metrics: Mapping[str, float], max_steps: int, seconds_left: float, ap: float | None = None
-) -> str:
-    """Return e.g. ``step 120/400  loss 2.31 (text 0.80, coord ce 1.51, box 0.61)  AP 0.412  93 img/s  1:20 left``.
-
-    Args:
-        log: of a logging step.
-        metrics: of the step.
-        max_steps: how many there will be.
-        seconds_left: of training.
-        ap: of the last evaluation, by the boxes that the run is compared by; None before the first.
-    """
-    parts = ", ".join(
-        f"{label} {metrics[key]:.3f}"
-        for label, key in (
-            ("text", "train_text_loss"),
-            ("coord ce", "train_coord_ce_loss"),
-            ("box", "train_coord_loss"),
-            *((loss_head(name), f"train_{name}") for name in loss_names(metrics) if name not in LOSS_NAMES),
-        )
-        if key in metrics
-    )
-    so_far = "" if ap is None else f"AP {ap:.3f}  "
-    return (
-        f"step {log.step}/{max_steps}  loss {metrics['train_total_loss']:.3f} ({parts})  {so_far}"
-        f"{log.images_per_second:.0f} img/s  {clock_time(seconds_left)} left"
-    )
-
-
-def data_wait_line(fraction: float, *, num_workers: int) -> str | None:
-    """Return a line where training waits for data for a share of its time that is worth one."""
-    if fraction < _WORTH_A_LINE:
-        return None
-    return f"waits for data {fraction:.0%} of the time; raise data.num_workers (now {num_workers})"
 
 
 def _notes(parts: Components) -> list[str]:

@@ -1,47 +1,49 @@
-"""The log of a run: rows of metrics, committed with checkpoints, and progress, shown at once."""
+"""The log of a run: rows of metrics, committed with checkpoints, and progress and alarms, shown at once."""
 
 import contextlib
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.files import write_json
 from coordexp.losses.criterion import Criterion
-from coordexp.metrics import BOX_KINDS, SUBSET, MetricName, Split, loss_metric
+from coordexp.losses.term import UNITS
+from coordexp.metrics import BOX_KINDS, LOSS_NAMES, SUBSET, MetricName, Split, loss_head, loss_metric, loss_names
 from coordexp.runs import ranks
 from coordexp.runs.folder import CheckpointFolder, RunFolder
-from coordexp.runs.reporter import Reporter
+from coordexp.runs.progress import clock_time
+from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row
-from coordexp.train.loop import diagnostics
-from coordexp.train.loop.alarms import Alarms, AlarmState
-from coordexp.train.loop.averages import StepLog
-from coordexp.train.loop.messages import data_wait_line, progress_line
-from coordexp.train.loop.throughput import Utilisation
+from coordexp.train.loop.measures import ALL_GRAD_NORMS, NAMES, P90_NAME, StepLog
+from coordexp.train.loop.throughput import FlopCounter
 
-_GRADIENT_SUMS = ("num_steps", "num_clipped", "all_grad_norms")
+_GRADIENT_SUMS = ("num_steps", "num_clipped", ALL_GRAD_NORMS)
 _QUIET_SECONDS = 5.0  # a person waits ten without doubting, and a batch of answers takes some
+_WORTH_A_LINE = 0.1  # of the time, waiting for data
+_NEGLIGIBLE = 1e-3  # losses below are too small to be compared as a ratio
+
+
+class AlarmState(TypedDict):
+    """What a resumed run has to know: alarms so far, and how long each term has been silent."""
+
+    raised: int
+    silent: dict[str, int]
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What a checkpoint keeps besides weights, optimizer, schedule, random states and running averages.
+    """What a checkpoint keeps besides weights, optimizer, schedule, random states and running averages."""
 
-    Attributes:
-        train_seconds: wall time of training up to the last logging step.
-        seconds_since_log: training time since then.
-        train_means: means of the last logging step, with which validation is compared.
-        gradients: steps, clipped ones and the sum of their gradient norms, up to the last logging step.
-        alarms: raised so far, and how long each term has had no effect.
-    """
-
-    train_seconds: float
-    seconds_since_log: float
-    train_means: dict[str, float]
-    gradients: dict[str, float]
+    train_seconds: float  # wall time of training up to the last logging step
+    seconds_since_log: float  # training time since then
+    train_means: dict[str, float]  # of the last logging step, with which validation is compared
+    gradients: dict[str, float]  # steps, clipped ones and the sum of their gradient norms, up to the last logging step
     alarms: AlarmState
 
 
@@ -50,32 +52,23 @@ class RunLog:
 
     def __init__(
         self,
-        config: ExperimentConfig,
+        config: RunConfig,
         *,
         criterion: Criterion,
-        utilisation: Utilisation,
-        reporter: Reporter,
+        flops: FlopCounter | None,
+        reporter: LocalReporter,
         print_line: Callable[[str], None],
     ) -> None:
-        """Start a log; nothing is written yet.
-
-        Args:
-            config: of the run.
-            criterion: whose terms are logged.
-            utilisation: how throughput becomes MFU.
-            reporter: makes rows and checkpoints durable.
-            print_line: prints a line of progress.
-        """
-        training = config.training
+        """Start a log; nothing is written yet."""
         self.name = RunFolder.of(config).name
         self.train_seconds = 0.0
         self.rows: list[Row] = []
         self.reporter = reporter
         self._config = config
         self._criterion = criterion
-        self._utilisation = utilisation
+        self._flops = flops
         self._print_line = print_line
-        self._alarms = Alarms(criterion, patience=training.alarm_patience, factor=training.alarm_factor)
+        self._alarms = Alarms(criterion, patience=config.training.alarm_patience, factor=config.training.alarm_factor)
         self._train_means: dict[str, float] = {}
         self._gradients: dict[str, float] = dict.fromkeys(_GRADIENT_SUMS, 0.0)
         self._last_log = self._last_line = time.monotonic()
@@ -87,9 +80,7 @@ class RunLog:
 
     def start(self, lines: Sequence[str], *, step: int) -> None:
         """Print how this try of the run begins, at the step it continues from."""
-        if step:
-            self.note(f"resumes at step {step}")
-        for line in lines:
+        for line in [*([f"resumes at step {step}"] if step else []), *lines]:
             self.note(line)
 
     def start_clock(self) -> None:
@@ -101,27 +92,25 @@ class RunLog:
         log = replace(log, seconds=log.seconds - self._paused_seconds)
         self._paused_seconds = 0.0
         self._last_log = time.monotonic()
-        metrics = train_metrics(log, config=self._config, criterion=self._criterion, utilisation=self._utilisation)
         self.train_seconds += log.seconds
         self._train_means = log.means
         self._gradients = {name: total + log.sums[name] for name, total in self._gradients.items()}
-        metrics |= self._gradient_metrics()
-        self._raise_alarms(log.step, self._alarms.silent_terms(log.hidden_gradients, log.units))
+        steps, clipped, norms = (self._gradients[name] for name in _GRADIENT_SUMS)  # of all steps so far
+        metrics = train_metrics(log, config=self._config, criterion=self._criterion, flops=self._flops)
+        metrics |= {"clipped_fraction": clipped / steps, "mean_grad_norm": norms / steps}
+        units = {unit: log.sums[f"num_{unit}"] for unit in UNITS}
+        self._raise_alarms(log.step, self._alarms.silent_terms(log.hidden_gradients, units))
         self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
         max_steps = self._config.training.num_steps
         seconds_left = self.train_seconds / log.step * (max_steps - log.step)
         self.note(progress_line(log, metrics=metrics, max_steps=max_steps, seconds_left=seconds_left, ap=self._last_ap))
         self._logged_steps += 1
+        waited = metrics["throughput/data_wait_fraction"]
         # Once, and not at the first logging step, when loader processes start.
-        if self._logged_steps > 1 and not self._warned_of_waiting:
-            waiting = data_wait_line(log.data_wait_fraction, num_workers=self._config.data.num_workers)
-            if waiting is not None:
-                self._warned_of_waiting = True
-                self.note(waiting)
-
-    def on_term_gradients(self, step: int, norms: Mapping[str, float]) -> None:
-        """Make a row of the norms of each term's gradient."""
-        self.add_row(step, {f"grad_norm/{name}": norm for name, norm in norms.items()})
+        if waited >= _WORTH_A_LINE and self._logged_steps > 1 and not self._warned_of_waiting:
+            self._warned_of_waiting = True
+            num_workers = self._config.data.num_workers
+            self.note(f"waits for data {waited:.0%} of the time; raise data.num_workers (now {num_workers})")
 
     def add_validation(self, step: int, means: Mapping[str, float], sums: Mapping[str, float]) -> None:
         """Make a row of teacher-forced losses on validation samples."""
@@ -161,12 +150,14 @@ class RunLog:
     def commit(self, step: int, checkpoint: Path | None = None, *, is_final: bool = False) -> None:
         """Hand rows, and a checkpoint, to the reporter; ``is_final`` rows are kept by whoever resumes the run."""
         if checkpoint is not None and ranks.rank() == 0:
+            # Without pauses, also the one that goes on.
+            now = time.monotonic() if self._pause_started is None else self._pause_started
             state = TrainingState(
                 train_seconds=self.train_seconds,
-                seconds_since_log=self._seconds_since_log(),
+                seconds_since_log=now - self._last_log - self._paused_seconds,
                 train_means={name: mean for name, mean in self._train_means.items() if math.isfinite(mean)},
                 gradients=self._gradients,
-                alarms=self._alarms.state(),
+                alarms=self._alarms.state,
             )
             write_json(CheckpointFolder(checkpoint).training_state, asdict(state))
         self.reporter.commit(self.rows, step=step, checkpoint=checkpoint, is_final=is_final)
@@ -192,41 +183,110 @@ class RunLog:
             self._paused_seconds += time.monotonic() - started
             self._pause_started = None
 
-    def _gradient_metrics(self) -> dict[str, float]:
-        """Return the share of clipped steps and the mean norm, over all steps so far."""
-        steps, clipped, norms = (self._gradients[name] for name in _GRADIENT_SUMS)
-        return {"clipped_fraction": clipped / steps, "mean_grad_norm": norms / steps}
-
-    def _seconds_since_log(self) -> float:
-        """Return the training time since the last logging step: without pauses, also the one that goes on."""
-        now = time.monotonic() if self._pause_started is None else self._pause_started
-        return now - self._last_log - self._paused_seconds
-
-    def _raise_alarms(self, step: int, sentences: Sequence[str]) -> None:
-        for sentence in sentences:
-            self.note(f"ALARM at step {step}: {sentence}")
-
     def note(self, line: str) -> None:
         """Print a line under the run's name, on one rank."""
         self._last_line = time.monotonic()
         if ranks.rank() == 0:
             self._print_line(f"{self.name}  {line}")
 
+    def _raise_alarms(self, step: int, sentences: Sequence[str]) -> None:
+        for sentence in sentences:
+            self.note(f"ALARM at step {step}: {sentence}")
+
+
+class Alarms:
+    """A term that is on and teaches nothing; losses of one term that do not fit together; values that are not finite.
+
+    Attributes:
+        raised: alarms so far.
+    """
+
+    def __init__(self, criterion: Criterion, *, patience: int, factor: float) -> None:
+        """Watch the terms of a criterion that are on.
+
+        ``patience`` is logging steps in a row before silence raises an alarm, ``factor`` how far apart training and
+        validation loss of a term may be.
+        """
+        self.raised = 0
+        self._on = [weighted for weighted in criterion.terms if weighted.weight != 0]
+        self._patience = patience
+        self._factor = factor
+        self._silent: Counter[str] = Counter()
+
+    @property
+    def state(self) -> AlarmState:
+        """What a checkpoint keeps."""
+        return {"raised": self.raised, "silent": dict(self._silent)}
+
+    def resume(self, state: AlarmState) -> None:
+        """Go on from a checkpoint."""
+        self.raised, self._silent = state["raised"], Counter(state["silent"])
+
+    def silent_terms(self, gradients: Mapping[str, float], units: Mapping[str, float]) -> list[str]:
+        """Return a sentence for each term that has been without units or gradient for ``patience`` logging steps now.
+
+        A second sentence comes only after it has had units and gradient again. ``gradients`` are norms at the head's
+        input, ``units`` what there was to count since the last logging step.
+        """
+        sentences: list[str] = []
+        for weighted in self._on:
+            name, unit = weighted.term.name, weighted.term.unit
+            self._silent[name] = 0 if units[unit] and gradients[name] else self._silent[name] + 1
+            if self._silent[name] == self._patience:
+                missing = f"no {unit.replace('_', ' ')} to count" if not units[unit] else "zero gradient"
+                sentences.append(
+                    f"the term {name} is on (weight {weighted.weight:g}) but had {missing} in the last "
+                    f"{self._patience} logging steps"
+                )
+        self.raised += len(sentences)
+        return sentences
+
+    def not_finite(self, names: list[str]) -> list[str]:
+        """Return a sentence for metrics that are infinite or NaN."""
+        self.raised += 1
+        return [f"not finite, and left out of the record: {', '.join(names)}"]
+
+    def apart(self, train: Mapping[str, float], validation: Mapping[str, float]) -> list[str]:
+        """Return a sentence for each term whose means of training and validation differ by more than ``factor``."""
+        sentences: list[str] = []
+        for name in (weighted.term.name for weighted in self._on):
+            if name not in train or name not in validation:
+                continue
+            low, high = sorted((train[name], validation[name]))
+            if high > _NEGLIGIBLE and high > self._factor * low:
+                sentences.append(
+                    f"the term {name} is {train[name]:.4g} in training and {validation[name]:.4g} on validation "
+                    f"images, more than a factor {self._factor:g} apart: overfitting, or normalised differently"
+                )
+        self.raised += len(sentences)
+        return sentences
+
+
+def progress_line(
+    log: StepLog, *, metrics: Mapping[str, float], max_steps: int, seconds_left: float, ap: float | None = None
+) -> str:
+    """Return e.g. ``step 120/400  loss 2.31 (text 0.80, coord ce 1.51, box 0.61)  AP 0.412  93 img/s  1:20 left``.
+
+    ``ap`` is that of the last evaluation, by the boxes that the run is compared by.
+    """
+    labels = {"train_text_loss": "text", "train_coord_ce_loss": "coord ce", "train_coord_loss": "box"}
+    labels |= {f"train_{name}": loss_head(name) for name in loss_names(metrics) if name not in LOSS_NAMES}
+    parts = ", ".join(f"{label} {metrics[key]:.3f}" for key, label in labels.items() if key in metrics)
+    so_far = "" if ap is None else f"AP {ap:.3f}  "
+    return (
+        f"step {log.step}/{max_steps}  loss {metrics['train_total_loss']:.3f} ({parts})  {so_far}"
+        f"{log.per_second('num_images'):.0f} img/s  {clock_time(seconds_left)} left"
+    )
+
 
 def means_to_metrics(
-    means: Mapping[str, float], *, split: Split, config: ExperimentConfig, criterion: Criterion
+    means: Mapping[str, float], *, split: Split, config: RunConfig, criterion: Criterion
 ) -> dict[str, float]:
     """Name mean values, e.g. ``train_text_loss`` and ``coord_diag/w1``, and add what sums them up.
 
     ``*_coord_loss`` is alpha L1 + beta (1 - GIoU) for every group, whatever its weight there;
     ``coord_diag/loss`` is the weighted sum of the distribution terms. A value whose terms had
     nothing to count is absent; to the total such a term adds 0.
-
-    Args:
-        means: by name of the term or diagnostic.
-        split: where they were measured.
-        config: gives the weights that enter composite names.
-        criterion: weighs the total.
     """
     objective, distribution = config.objective, config.custom.coord_soft_ce_w1
     sums = {
@@ -238,7 +298,7 @@ def means_to_metrics(
         },
     }
     names = {weighted.term.name: weighted.term.metric_name() for weighted in criterion.terms}
-    names |= {name: f"coord_diag/{name}" for name in (*diagnostics.NAMES, diagnostics.P90_NAME)}
+    names |= {name: f"coord_diag/{name}" for name in (*NAMES, P90_NAME)}
     values = {metric: means[name] for name, metric in names.items() if name in means}
     for metric, parts in sums.items():
         if all(part in means for part in parts):
@@ -249,19 +309,20 @@ def means_to_metrics(
 
 
 def train_metrics(
-    log: StepLog, *, config: ExperimentConfig, criterion: Criterion, utilisation: Utilisation
+    log: StepLog, *, config: RunConfig, criterion: Criterion, flops: FlopCounter | None
 ) -> dict[str, float]:
     """Return the metrics of a logging step."""
     metrics = means_to_metrics(log.means, split="train", config=config, criterion=criterion)
     metrics["coord_diag/coord_tokens"] = log.sums["num_coord_tokens"]
+    if flops is not None:
+        metrics["throughput/mfu"] = flops.utilisation(log.sums, seconds=log.seconds)
     return metrics | {
         "learning_rate": log.learning_rate,
         "grad_norm": log.grad_norm,
         "epoch": log.epoch,
         "num_supervised_tokens": log.sums["num_tokens"],
         "num_images": log.sums["num_images"],
-        "throughput/images_per_second": log.images_per_second,
-        "throughput/tokens_per_second": log.sums["num_sequence_tokens"] / max(log.seconds, 1e-9),
-        "throughput/data_wait_fraction": log.data_wait_fraction,
-        "throughput/mfu": utilisation.fraction(log.sums, seconds=log.seconds),
+        "throughput/images_per_second": log.per_second("num_images"),
+        "throughput/tokens_per_second": log.per_second("num_sequence_tokens"),
+        "throughput/data_wait_fraction": log.per_second("data_wait_seconds"),
     }

@@ -8,15 +8,16 @@ product for its own gradient, so a step with adapters asks for about 4 N operati
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from transformers import Qwen3VLConfig
+from transformers import PreTrainedConfig
 
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.data.batch import Batch
 from coordexp.model.checkpoint.stored_model import Dimensions
+from coordexp.model.families import family_of
 
 # Dense peak in operations a second, from the vendor's data sheets: (bfloat16, float32 without TF32).
 _PEAKS = {
@@ -41,28 +42,17 @@ _MEASURED_PRODUCTS = 8
 
 @dataclass(frozen=True)
 class FlopCounter:
-    """Operations of a training step, by what it is made of.
+    """Operations of a training step, by what it is made of."""
 
-    Attributes:
-        per_token: forward and backward of one token in the language model, attention left out.
-        per_token_squared: of one token's attention to one token of its sequence, causal: half of all pairs.
-        per_patch: forward and backward of one patch in the vision tower, its share of the mergers included.
-        per_patch_squared: of one patch's attention to one patch of its image.
-        per_supervised_token: of the head, which is applied at supervised positions only.
-    """
-
-    per_token: float
-    per_token_squared: float
-    per_patch: float
-    per_patch_squared: float
-    per_supervised_token: float
+    per_token: float  # forward and backward of one token in the language model, attention left out
+    per_token_squared: float  # of one token's attention to one token of its sequence, causal: half of all pairs
+    per_patch: float  # forward and backward of one patch in the vision tower, its share of the mergers included
+    per_patch_squared: float  # of one patch's attention to one patch of its image
+    per_supervised_token: float  # of the head, which is applied at supervised positions only
+    peak: float = 1.0  # operations a second that all devices of the run together could do
 
     def step_flops(self, sums: Mapping[str, float]) -> float:
-        """Return the operations of what was counted.
-
-        Args:
-            sums: of :func:`flop_units`, and ``num_tokens``, the supervised tokens.
-        """
+        """Return the operations of the sums of :func:`flop_units`, and of ``num_tokens``, the supervised tokens."""
         return (
             self.per_token * sums["num_sequence_tokens"]
             + self.per_token_squared * sums["num_sequence_tokens_squared"]
@@ -71,27 +61,9 @@ class FlopCounter:
             + self.per_supervised_token * sums["num_tokens"]
         )
 
-
-@dataclass(frozen=True)
-class Utilisation:
-    """Model FLOP utilisation: what the model asked for, over what the devices could have done meanwhile.
-
-    Attributes:
-        counter: operations of a step.
-        peak: operations a second of all devices of the run together.
-    """
-
-    counter: FlopCounter
-    peak: float
-
-    def fraction(self, sums: Mapping[str, float], *, seconds: float) -> float:
-        """Return the utilisation over some steps.
-
-        Args:
-            sums: units counted in them, over all ranks.
-            seconds: they took.
-        """
-        return self.counter.step_flops(sums) / max(seconds * self.peak, 1e-9)
+    def utilisation(self, sums: Mapping[str, float], *, seconds: float) -> float:
+        """Return what the model asked for in steps that took so long, over what the devices could have done."""
+        return self.step_flops(sums) / max(seconds * self.peak, 1e-9)
 
 
 def flop_units(batch: Batch) -> dict[str, Tensor]:
@@ -106,16 +78,12 @@ def flop_units(batch: Batch) -> dict[str, Tensor]:
     }
 
 
-def count_flops(model: nn.Module, config: Qwen3VLConfig) -> FlopCounter:
+def count_flops(model: nn.Module, config: PreTrainedConfig) -> FlopCounter:
     """Return what a step of this model asks for, with what trains in it now.
 
     A matrix takes a multiplication and an addition a number and token: forward, backward for the activations, and once
     more for its own gradient where it trains. Not counted by ``torch.utils.flop_counter``, which also counts what
     checkpointing computes a second time, takes causal attention for the whole square, and does not see flash-attn.
-
-    Args:
-        model: the model as it trains, adapters included.
-        config: of the model; its ``vocab_size`` is that of the expanded vocabulary.
     """
     sizes = Dimensions.of(config)
     matrices = [(f".{name}", p) for name, p in model.named_parameters() if p.dim() > 1]
@@ -147,40 +115,29 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Return the operations a second that a device could do at best.
 
     Published figures for known GPUs; elsewhere, also on a CPU, what one large matrix product reaches here and now.
-
-    Args:
-        device: where the model computes.
-        dtype: of its matrix products, bfloat16 under autocast.
     """
-    if device.type == "cuda":
-        published = _published_peaks(torch.cuda.get_device_name(device))
-        if published is not None:
-            return published[0] if dtype in (torch.bfloat16, torch.float16) else published[1]
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    if not _SMALLER.search(name):
+        for known, (half, single) in _PEAKS.items():
+            if re.search(rf"\b{known}\b", name):  # an A1000 is not an A100
+                return half if dtype in (torch.bfloat16, torch.float16) else single
     return _timed_peak(device, dtype, torch.get_num_threads())
 
 
-def utilisation_of(model: nn.Module, *, half_precision: bool, num_devices: int) -> Utilisation:
-    """Return how the utilisation of a run is reckoned; call it before weights are shared out over ranks.
+def flop_counter(model: nn.Module, *, half_precision: bool, num_devices: int) -> FlopCounter | None:
+    """Return how the utilisation of a run is reckoned; None for a family whose operations we do not count.
 
-    Args:
-        model: the model as it will train, a bare one or under PEFT; it need not be on its GPU yet.
-        half_precision: products are in bfloat16 under autocast, whatever the weights are.
-        num_devices: of all ranks together.
+    Call it before weights are shared out over ranks. The model need not be on its GPU yet; ``half_precision`` means
+    products in bfloat16 under autocast.
     """
     weight = next(model.parameters())
-    config = model.config
-    assert isinstance(config, Qwen3VLConfig)
+    config = inner_model(model).config
+    if not family_of(config.model_type, where="the model").is_sized:
+        return None
     # The trainer moves the model to the GPU later, and always where there is one.
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else weight.device
     peak = peak_flops(device, torch.bfloat16 if half_precision else weight.dtype)
-    return Utilisation(count_flops(model, config), peak * num_devices)
-
-
-def _published_peaks(name: str) -> tuple[float, float] | None:
-    """Return what is published for a GPU of this name; an A1000 is not an A100."""
-    if _SMALLER.search(name):
-        return None
-    return next((peaks for known, peaks in _PEAKS.items() if re.search(rf"\b{known}\b", name)), None)
+    return replace(count_flops(model, config), peak=peak * num_devices)
 
 
 @functools.cache

@@ -1,23 +1,22 @@
 """What is asked of Hugging Face's trainer, and what the libraries made of it, checked before the first step."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainingArguments
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.errors import TrainingError
 from coordexp.runs import ranks
 from coordexp.train.setup.strategy import ZERO_STAGES, check_group, deepspeed_settings
-from coordexp.train.setup.zero import forget_deepspeed, prepare_deepspeed, set_deepspeed_device
+from coordexp.train.setup.zero import prepare_deepspeed, set_deepspeed_device
 
 _BATCHES_AHEAD = 4  # of each loader worker: some uint8 MB each, and slack for a few slow images
 
 
-def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> TrainingArguments:
+def training_arguments(config: RunConfig, *, output_dir: Path) -> TrainingArguments:
     """Map the ``training`` section; saving and logging steps are driven by our callback.
 
     Under DeepSpeed the model does bfloat16 itself (``zero.autocast_forward``), so that what trains stays float32.
@@ -51,7 +50,8 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         max_grad_norm=training.max_grad_norm,
         bf16=training.precision == "bfloat16" and deepspeed is None,
         deepspeed=deepspeed,
-        **_checkpointing(training.gradient_checkpointing),  # pyright: ignore[reportArgumentType]
+        activation_checkpointing=training.gradient_checkpointing,
+        activation_checkpointing_kwargs={"use_reentrant": False} if training.gradient_checkpointing else None,
         logging_steps=training.logging_steps,
         logging_nan_inf_filter=False,
         save_strategy="no",
@@ -72,15 +72,8 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
     )
 
 
-def _checkpointing(is_on: bool) -> dict[str, object]:
-    """Return the arguments for activation checkpointing, which transformers before 5.20 calls by another name."""
-    names = TrainingArguments.__dataclass_fields__
-    name = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
-    return {name: is_on, f"{name}_kwargs": {"use_reentrant": False} if is_on else None}
-
-
 def steps_on_device(arguments: TrainingArguments) -> bool:
-    """Say whether the optimizer steps on a GPU by itself; DeepSpeed has a way of its own, and a CPU nobody to wait."""
+    """Return whether to use the fused AdamW: on CUDA, without DeepSpeed."""
     return arguments.device.type == "cuda" and arguments.deepspeed is None
 
 
@@ -97,46 +90,20 @@ def choose_algorithms(*, deterministic: bool) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def check_setup(config: ExperimentConfig, engine: nn.Module, *, trainer_world_size: int) -> None:
+def check_setup(config: RunConfig, engine: nn.Module, *, trainer_world_size: int) -> None:
     """Check what the libraries made of the request: some fall back to one process, or to DDP, and say nothing.
-
-    Args:
-        config: of the run.
-        engine: the model as it will train, in its wrapper.
-        trainer_world_size: processes that the trainer knows of.
 
     Raises:
         TrainingError: with what was asked for and what was set up.
     """
-    workers, strategy = ranks.world_size(), config.cluster.strategy
     check_group(config.cluster)
-    if trainer_world_size != workers:
-        raise TrainingError(
-            f"asked for {workers} workers that train together, but the trainer's world size is {trainer_world_size}: "
-            "each would train alone"
-        )
+    workers, strategy = ranks.world_size(), config.cluster.strategy
     shares, stage = shares_and_stage(engine)
-    if stage != ZERO_STAGES[strategy]:
-        raise TrainingError(f"asked for cluster.strategy: {strategy}, but got {_engine_name(engine, stage)}")
-    if shares != workers:
+    if (trainer_world_size, shares, stage) != (workers, workers, ZERO_STAGES[strategy]):
         raise TrainingError(
-            f"asked for {workers} workers that share a batch, but {_engine_name(engine, stage)} averages over {shares}"
+            f"asked for cluster.strategy: {strategy} on {workers} workers that share a batch, but the trainer knows "
+            f"{trainer_world_size}, and {type(engine).__name__} with ZeRO stage {stage} averages over {shares}"
         )
-
-
-class SetupCheck(TrainerCallback):
-    """Checks the set-up between building it and the first step; ``engine`` returns the wrapped model."""
-
-    def __init__(self, config: ExperimentConfig, engine: Callable[[], nn.Module]) -> None:
-        self._config = config
-        self._engine = engine
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
-        """Check the set-up; from here on transformers need not know of DeepSpeed."""
-        forget_deepspeed()
-        check_setup(self._config, self._engine(), trainer_world_size=args.world_size)
 
 
 def shares_and_stage(engine: nn.Module) -> tuple[int, int]:
@@ -149,7 +116,3 @@ def shares_and_stage(engine: nn.Module) -> tuple[int, int]:
 
     assert isinstance(engine, DeepSpeedEngine)
     return int(engine.dp_world_size or 1), int(engine.zero_optimization_stage())
-
-
-def _engine_name(engine: nn.Module, stage: int) -> str:
-    return type(engine).__name__ + (f" with ZeRO stage {stage}" if stage else "")

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from transformers import PreTrainedTokenizerBase, Qwen3VLConfig
+from transformers import PreTrainedConfig
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.vocab import added_tokens, check_rows, digit_ids
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError
@@ -41,27 +41,24 @@ _READ = (
 
 @dataclass(frozen=True)
 class CheckedBase:
-    """What is known of a checkpoint before it is expanded.
+    """What is known of a checkpoint before it is expanded; weights or encoding are None where something is wrong.
 
-    Attributes:
-        model: its configuration.
-        stored: its weights; None where they were not looked at, or something is wrong with them.
-        encoding: the tokenizer, expanded in memory, with prompt and image sizes; None where something is wrong.
+    The tokenizer in ``encoding`` is expanded in memory. ``stored`` is also None where weights were not looked at.
     """
 
-    model: Qwen3VLConfig
+    model: PreTrainedConfig
     stored: StoredModel | None
     encoding: Encoding | None
 
 
-def prepare_base(config: ExperimentConfig) -> Path:
+def prepare_base(config: RunConfig) -> Path:
     """Write the checkpoint with its vocabulary expanded, in the dtype of the configuration, unless that is done.
 
     For a text arm it is a copy in that dtype, to which no row is added. Goes by files, so that memory holds some rows
     and not the model.
 
     Raises:
-        CheckpointError: if the checkpoint is missing, damaged, not a dense Qwen3-VL, or another one than that which
+        CheckpointError: if the checkpoint is missing, damaged, of no known family, or another one than that which
             runs of this experiment began with.
         TokenizerError: if its coord tokens get other ids than ``custom.coord_offset.ids`` says.
         ResourceError: if the disk is too small.
@@ -97,7 +94,7 @@ def prepare_base(config: ExperimentConfig) -> Path:
     return target
 
 
-def _replaced(config: ExperimentConfig, before: object) -> str | None:
+def _replaced(config: RunConfig, before: object) -> str | None:
     """Return what changed in the checkpoint that a base was made of, as a sentence's middle; None if nothing did.
 
     One that is no longer on this machine changes nothing: runs read the base.
@@ -118,20 +115,16 @@ def _replaced(config: ExperimentConfig, before: object) -> str | None:
     return f"{changed[0]}{more} changed" if changed else None
 
 
-def check_base(config: ExperimentConfig, directory: Path, *, weights: bool = True) -> Check[CheckedBase | None]:
+def check_base(config: RunConfig, directory: Path, *, weights: bool = True) -> Check[CheckedBase | None]:
     """Check that the files of a checkpoint belong together and suit the run; no weight is read.
 
-    Args:
-        config: one run's resolved configuration.
-        directory: of the checkpoint.
-        weights: whether its weights are there to be looked at; without them only the numbers of the image processor
-            are read, and what computes with them is not loaded.
+    Without ``weights`` only the numbers of the image processor are read, and what computes with them is not loaded.
 
     Yields:
         What was found of ``weights``, ``tokenizer``, ``coord_offset.ids`` and ``processor``.
 
     Returns:
-        What was read; None if it is no dense Qwen3-VL.
+        What was read; None if it is of no known family.
     """
     model = yield from attempt("checkpoint", lambda: model_config(directory))
     if model is None:
@@ -142,7 +135,7 @@ def check_base(config: ExperimentConfig, directory: Path, *, weights: bool = Tru
     return CheckedBase(model, stored, encoding)
 
 
-def check_attention_of(config: ExperimentConfig) -> None:
+def check_attention_of(config: RunConfig) -> None:
     """Refuse a way to compute attention that cannot work where the run will be.
 
     Raises:
@@ -156,7 +149,7 @@ def check_attention_of(config: ExperimentConfig) -> None:
     check_attention(config.model.attn_implementation, dtype=config.model.dtype, elsewhere=elsewhere)
 
 
-def _check_half_precision(config: ExperimentConfig, model: Qwen3VLConfig) -> None:
+def _check_half_precision(config: RunConfig, model: PreTrainedConfig) -> None:
     """Refuse what ``model.dtype: auto`` would leave: float16 weights, and float32 ones under FlashAttention."""
     if config.model.dtype == "auto" and model.dtype == torch.float16:
         raise ConfigError(
@@ -187,9 +180,7 @@ class BaseHashes:
 def base_hashes(checkpoint: Path, *, known: Path) -> BaseHashes:
     """Return the hashes of all files of a checkpoint that a run reads: weights, configuration, tokenizer, processor.
 
-    Args:
-        checkpoint: its directory.
-        known: where hashes are kept, so that weights are read once.
+    Hashes are kept in the file ``known``, so that weights are read once.
     """
     found = _hashes_of(checkpoint, known)
     weights = "".join(found[name] for name in sorted(found) if name.endswith(_WEIGHTS))
@@ -224,14 +215,19 @@ def _check_weights(directory: Path) -> Check[StoredModel]:
     return stored
 
 
-def _check_tokenizer(
-    config: ExperimentConfig, directory: Path, model: Qwen3VLConfig, *, whole: bool
-) -> Check[Encoding]:
+def _check_tokenizer(config: RunConfig, directory: Path, model: PreTrainedConfig, *, whole: bool) -> Check[Encoding]:
     processor = (Processor if whole else StoredProcessor).from_directory(directory)
     tokenizer = processor.tokenizer
     num_before = len(tokenizer)
     check_rows(num_before, Dimensions.of(model).text.vocab_size, where=f"{directory}: ")
-    _check_special_ids(tokenizer, model, directory)
+    image_id, expected = tokenizer.get_vocab().get(IMAGE_TOKEN), model.to_dict()["image_token_id"]
+    if image_id != expected:
+        raise TokenizerError(
+            f"{directory}: {IMAGE_TOKEN} is {'missing' if image_id is None else image_id} in the tokenizer, but "
+            f"{expected} in config.json; tokenizer and model do not belong together"
+        )
+    if not isinstance(tokenizer.pad_token_id, int):
+        raise TokenizerError(f"{directory}: the tokenizer has no padding token; expected pad_token in its settings")
     known = tokenizer.get_vocab()
     num_new = sum(token not in known for token in added_tokens(config.data.structure))
     if num_new and not config.text_arm and config.model.vocab_init == "numeric":
@@ -253,18 +249,7 @@ def _check_tokenizer(
     return encoding
 
 
-def _check_special_ids(tokenizer: PreTrainedTokenizerBase, model: Qwen3VLConfig, directory: Path) -> None:
-    found = tokenizer.get_vocab().get(IMAGE_TOKEN)
-    if found != model.image_token_id:
-        raise TokenizerError(
-            f"{directory}: {IMAGE_TOKEN} is {'missing' if found is None else found} in the tokenizer, but "
-            f"{model.image_token_id} in config.json; tokenizer and model do not belong together"
-        )
-    if not isinstance(tokenizer.pad_token_id, int):
-        raise TokenizerError(f"{directory}: the tokenizer has no padding token; expected pad_token in its settings")
-
-
-def _check_offset_ids(config: ExperimentConfig, coords: range) -> Check[None]:
+def _check_offset_ids(config: RunConfig, coords: range) -> Check[None]:
     """Compare the ids of the configuration with those that the tokenizer has, or will get."""
     ids = config.custom.coord_offset.listed_ids
     if not config.trains_offset or ids is None:

@@ -6,7 +6,7 @@ the run before it takes a step.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -16,7 +16,7 @@ from torch.backends import cuda, cudnn, mkldnn
 
 from coordexp.config.identity.differences import WORKER, find_differences
 from coordexp.config.identity.fingerprint import Fingerprint, installed_packages, package_versions, read_fingerprint
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.errors import ComparisonError, CoordExpError
 from coordexp.files import JsonValue, write_text
@@ -33,7 +33,7 @@ _VARIABLES = (
 )  # fmt: skip
 
 
-def confirm_comparable(config: ExperimentConfig, parts: Components, accelerator: Accelerator) -> None:
+def confirm_comparable(config: RunConfig, parts: Components, accelerator: Accelerator) -> None:
     """Compare what this worker computes with to the experiment's other runs, and add it to ``fingerprint.json``.
 
     Every rank calls it, after its process was set up and before it trains. A run that was started by itself, without
@@ -65,20 +65,19 @@ def read_worker(parts: Components, accelerator: Accelerator) -> dict[str, JsonVa
         parts: of the run, before they train; their process has been set up.
         accelerator: of the trainer.
     """
-    on_gpu = torch.cuda.is_available()
-    found: dict[str, JsonValue] = {"device": "cuda" if on_gpu else "cpu"}
-    if not on_gpu:  # a GPU's numbers do not depend on them
-        found["threads"] = torch.get_num_threads()
-    found["model.dtype"] = str(inner_model(parts.model).dtype).removeprefix("torch.")
-    found |= _switches() | _precision(parts, accelerator)
-    found |= {f"environment.{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
-    return found | {f"packages.{name}": version for name, version in package_versions().items()}
-
-
-def _switches() -> dict[str, JsonValue]:
-    """Return torch's switches of precision and of algorithms."""
     matmul = cuda.matmul
-    return {
+    kernels = {
+        "flash": cuda.flash_sdp_enabled(),
+        "memory_efficient": cuda.mem_efficient_sdp_enabled(),
+        "cudnn": cuda.cudnn_sdp_enabled(),
+        "math": cuda.math_sdp_enabled(),
+    }
+    kind = accelerator.distributed_type
+    # How many processes there are may change from one start to the next.
+    is_replicated = kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+    own_autocast = "_original_forward" in vars(parts.model)  # zero.autocast_forward
+    found: dict[str, JsonValue] = {
+        "model.dtype": str(inner_model(parts.model).dtype).removeprefix("torch."),
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
@@ -89,29 +88,15 @@ def _switches() -> dict[str, JsonValue]:
         "cudnn.benchmark": bool(cudnn.benchmark),
         "cudnn.deterministic": bool(cudnn.deterministic),
         "mkldnn.enabled": bool(mkldnn.enabled),
-        "attention.kernels": [
-            name
-            for name, is_on in (
-                ("flash", cuda.flash_sdp_enabled()),
-                ("memory_efficient", cuda.mem_efficient_sdp_enabled()),
-                ("cudnn", cuda.cudnn_sdp_enabled()),
-                ("math", cuda.math_sdp_enabled()),
-            )
-            if is_on
-        ],
-    }
-
-
-def _precision(parts: Components, accelerator: Accelerator) -> dict[str, JsonValue]:
-    """Return what accelerate made of the precision and the strategy that were asked for."""
-    kind = accelerator.distributed_type
-    # How many processes there are may change from one start to the next.
-    is_replicated = kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
-    own_autocast = "_original_forward" in vars(parts.model)  # zero.autocast_forward
-    return {
+        "attention.kernels": [name for name, is_on in kernels.items() if is_on],
         "precision.autocast": "bf16" if own_autocast else str(accelerator.mixed_precision),
         "precision.strategy": "ddp" if is_replicated else kind.value.lower(),
+        "device": "cuda" if torch.cuda.is_available() else "cpu",
     }
+    if not torch.cuda.is_available():  # a GPU's numbers do not depend on them
+        found["threads"] = torch.get_num_threads()
+    found |= {f"environment.{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
+    return found | {f"packages.{name}": version for name, version in package_versions().items()}
 
 
 def _machine() -> dict[str, str]:
@@ -122,65 +107,55 @@ def _machine() -> dict[str, str]:
     return found | {"installed_packages": installed_packages()}
 
 
-def _confirm(config: ExperimentConfig, readings: Sequence[Mapping[str, JsonValue]]) -> None:
-    folder, allowed = RunFolder.of(config), config.ablation.allow_differences
+def _confirm(config: RunConfig, readings: list[dict[str, JsonValue]]) -> None:
+    folder = RunFolder.of(config)
     stored = read_fingerprint(folder.fingerprint)
     current = replace(stored, worker=readings[0], machine=_machine())
-    if allowed:
+    if config.ablation.allow_differences:
         write_text(folder.fingerprint, current.to_json() + "\n")
         return
     for rank, reading in enumerate(readings[1:], start=1):
-        _check_worker({"rank 0": current}, f"rank {rank}", stored, reading, config)
-    _check_worker(_others(config, stored), folder.name, stored, readings[0], config)
+        _check({"rank 0": current}, f"rank {rank}", replace(stored, worker=reading), config)
+    _check(_others(config, stored), folder.name, current, config)
     write_text(folder.fingerprint, current.to_json() + "\n")
     try:  # once more: a run that began at the same time may have looked before this one had written
-        _check_worker(_others(config, stored), folder.name, stored, readings[0], config)
+        _check(_others(config, stored), folder.name, current, config)
     except ComparisonError:
         write_text(folder.fingerprint, stored.to_json() + "\n")
         raise
 
 
-def _others(config: ExperimentConfig, stored: Fingerprint) -> dict[str, Fingerprint]:
+def _others(config: RunConfig, stored: Fingerprint) -> dict[str, Fingerprint]:
     """Return the fingerprints that workers have completed: of the other runs, and of this one before it went on.
 
     A run that ended before its first step has no numbers to stand beside. One that is running may have got no further
     yet, and counts: runs that begin at one moment must see each other.
     """
     own = RunFolder.of(config)
-    others = [run for run in ExperimentFolder.of(config).begun_runs() if run.name != own.name and _counts(run)]
-    found = {run.name: read_fingerprint(run.fingerprint) for run in others if run.fingerprint.is_file()}
-    before = {f"{own.name} (before)": stored} if has_taken_step(own.path) else {}
-    return {name: item for name, item in (before | found).items() if item.worker}
+    found = {f"{own.name} (before)": stored} if has_taken_step(own.path) else {}
+    for run in ExperimentFolder.of(config).begun_runs():
+        status = read_status(run.path)
+        counts = (status is not None and status.state == "running") or has_taken_step(run.path)
+        if run.name != own.name and counts and run.fingerprint.is_file():
+            found[run.name] = read_fingerprint(run.fingerprint)
+    return {name: item for name, item in found.items() if item.worker}
 
 
-def _counts(run: RunFolder) -> bool:
-    status = read_status(run.path)
-    return (status is not None and status.state == "running") or has_taken_step(run.path)
-
-
-def _check_worker(
-    others: Mapping[str, Fingerprint],
-    name: str,
-    stored: Fingerprint,
-    reading: Mapping[str, JsonValue],
-    config: ExperimentConfig,
-) -> None:
+def _check(others: Mapping[str, Fingerprint], name: str, own: Fingerprint, config: RunConfig) -> None:
     """Compare what a worker found with what others have found; the rest was compared by the command."""
-    everything = {**others, name: replace(stored, worker=reading)}
     found = [
         item
-        for item in find_differences(everything, config.ablation.factor)
+        for item in find_differences({**others, name: own}, config.ablation.factor)
         if item.other_run == name and item.key.startswith(WORKER)
     ]
     if not found:
         return
-    hint = ""
-    if any(item.key == f"{WORKER}threads" for item in found):
-        hint = " (training.num_threads sets the threads)"
     shown = "; ".join(
         f"{item.key.removeprefix(WORKER)} is {item.other_shown} here and {item.shown} there" for item in found[:_NAMED]
     )
     more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    threads = any(item.key == f"{WORKER}threads" for item in found)
+    hint = " (training.num_threads sets the threads)" if threads else ""
     raise ComparisonError(
         f"{name} would not be comparable with {found[0].run}: {shown}{more}{hint}; make it alike and give the "
         "same command again, or ablation.allow_differences: true"

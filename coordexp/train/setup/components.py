@@ -7,7 +7,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.data.sample import SplitData
@@ -18,7 +18,7 @@ from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import ParamGroup, build_param_groups
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.train.forward import TermForward, check_adapter_ids
+from coordexp.train.forward import TermForward
 from coordexp.train.setup.encoding import Encoding, build_encoding, read_split
 from coordexp.train.setup.weighted_terms import build_criterion
 
@@ -37,42 +37,40 @@ class Components:
     forward_terms: TermForward
 
 
-def build_components(config: ExperimentConfig) -> Components:
+def build_components(config: RunConfig) -> Components:
     """Load the prepared base, add adapters, read the data; equal seeds give equal parts."""
     criterion = build_criterion(config)
-    train = read_split(config, "train")
-    val = read_split(config, "val")
+    train, val = read_split(config, "train"), read_split(config, "val")
+    given, structure = config.model, config.data.structure
     loaded = load(
         str(ExperimentFolder.of(config).base(config)),
-        dtype=config.model.dtype,
-        structure=config.data.structure,
-        attn_implementation=config.model.attn_implementation,
+        dtype=given.dtype,
+        structure=structure,
+        attn_implementation=given.attn_implementation,
     )
     assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
-    processor = loaded.processor
-    encoding = build_encoding(config, processor)
+    encoding = build_encoding(config, loaded.processor)
     vocab = encoding.vocab
     model = with_adapters(config, loaded.model, offset_ids=[*vocab.numbers.ids, *vocab.added_structure_ids])
     if isinstance(model, PeftModel):
-        given, structure = config.model, None if config.text_arm else config.data.structure
-        base = TrainedBase(given.path, given.revision, given.dtype, given.vocab_init, structure)
+        base = TrainedBase(
+            given.path, given.revision, given.dtype, given.vocab_init, None if config.text_arm else structure
+        )
         name_base(model, base, encoding.trained_with)
-    forward_terms = TermForward(base=model, vocab=vocab, image_spec=encoding.image_spec)
-    check_adapter_ids(model, vocab)
     return Components(
         model=model,
-        processor=processor,
+        processor=loaded.processor,
         encoding=encoding,
         train=train,
         val=val,
         criterion=criterion,
         param_groups=param_groups(config, model),
-        forward_terms=forward_terms,
+        forward_terms=TermForward(base=model, vocab=vocab, image_spec=encoding.image_spec),
     )
 
 
 def with_adapters(
-    config: ExperimentConfig, model: PreTrainedModel, *, offset_ids: Sequence[int]
+    config: RunConfig, model: PreTrainedModel, *, offset_ids: Sequence[int]
 ) -> PreTrainedModel | PeftModel:
     """Put on a model what the configuration trains: coord offsets, LoRA, DoRA or all weights.
 
@@ -102,7 +100,7 @@ def with_adapters(
     )
 
 
-def param_groups(config: ExperimentConfig, model: torch.nn.Module) -> list[ParamGroup]:
+def param_groups(config: RunConfig, model: torch.nn.Module) -> list[ParamGroup]:
     """Return the optimizer's groups.
 
     Raises:

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerBase
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.template_adapter import keeps_boxes
 from coordexp.coord_tokens.vocab import AnswerVocab, expand_tokenizer, text_vocab
 from coordexp.data.batch import Batch, EncodedSample, collate, padded_positions
 from coordexp.data.dataset import DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample, SplitData
+from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.source import Split
 from coordexp.data.splits import check_split, load_split
 from coordexp.findings import Check
@@ -24,7 +25,7 @@ from coordexp.runs.folder import ExperimentFolder
 class Encoding:
     """How samples become sequences and batches; equal for every group of an experiment."""
 
-    config: ExperimentConfig
+    config: RunConfig
     tokenizer: PreTrainedTokenizerBase
     vocab: AnswerVocab
     image_spec: ImageSpec
@@ -66,7 +67,7 @@ class Encoding:
         return replace(batch, position_ids=positions, attention_mask=None)
 
 
-def build_encoding(config: ExperimentConfig, processor: Processor | StoredProcessor) -> Encoding:
+def build_encoding(config: RunConfig, processor: Processor | StoredProcessor) -> Encoding:
     """Fix prompt, image size and vocabulary; coord tokens that the tokenizer lacks are added to it, in place.
 
     Raises:
@@ -83,7 +84,19 @@ def build_encoding(config: ExperimentConfig, processor: Processor | StoredProces
     return Encoding(config=config, tokenizer=processor.tokenizer, vocab=vocab, image_spec=spec, prompt=prompt)
 
 
-def read_split(config: ExperimentConfig, split: Split) -> SplitData:
+def train_order(config: RunConfig, lengths: Sequence[int], *, multiple_of: int = 1) -> LengthBucketSampler:
+    """Return the order of training samples of these lengths; an epoch is filled up to a multiple of samples."""
+    return LengthBucketSampler(
+        lengths,
+        batch_size=config.global_batch_size,
+        seed=config.experiment.seed,
+        buckets=config.data.length_buckets,
+        bucket_size=config.data.bucket_size,
+        multiple_of=multiple_of,
+    )
+
+
+def read_split(config: RunConfig, split: Split) -> SplitData:
     """Read a split, which under ``data.format: shapes`` is generated first.
 
     Raises:
@@ -93,13 +106,13 @@ def read_split(config: ExperimentConfig, split: Split) -> SplitData:
     return load_split(config.data, split, data_dir=folder, accept_prequantised=_accepts_bins(config))
 
 
-def check_split_of(config: ExperimentConfig, split: Split) -> Check[SplitData | None]:
+def check_split_of(config: RunConfig, split: Split) -> Check[SplitData | None]:
     """Check the files of a split by reading them; nothing is generated."""
     folder = ExperimentFolder.of(config).data
     return check_split(config.data, split, data_dir=folder, accept_prequantised=_accepts_bins(config))
 
 
-def _accepts_bins(config: ExperimentConfig) -> bool:
+def _accepts_bins(config: RunConfig) -> bool:
     """Return whether boxes that are bins already are taken: if the configuration expects them.
 
     A text arm writes bins as digits: one file of bins serves it and the arm of coord tokens that it is compared with.

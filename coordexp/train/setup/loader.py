@@ -19,11 +19,7 @@ class LoaderDiedError(RuntimeError):
 
 
 class ErrorsAsItems(Dataset[ItemOrError]):
-    """A data set whose errors are items.
-
-    A loader process that raises has torch wrap its traceback into the message; an error that
-    travels like a sample arrives as it was.
-    """
+    """A data set whose errors are items: of one that a loader process raises, torch makes a traceback in a message."""
 
     def __init__(self, samples: Dataset[EncodedSample]) -> None:
         self._samples = samples
@@ -57,10 +53,9 @@ class CollateOrError:
 
 
 def give_own_seed(loader: DataLoader[object], seed: int) -> None:
-    """Give a loader its own random numbers.
+    """Give a loader its own random numbers, of which it draws one each time it starts its processes.
 
-    It draws one each time it starts its processes. From the global generator, where dropout draws
-    too, that would make losses depend on when processes start: on their number, and on a resume.
+    From the global generator, where dropout draws too, that would make losses depend on their number and on a resume.
     """
     loader.generator = torch.Generator().manual_seed(seed)
 

@@ -2,17 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.data.image_file import read_image
-from coordexp.data.sample import Sample, SplitData
-from coordexp.data.sampler import LengthBucketSampler
+from coordexp.data.sample import SplitData
 from coordexp.data.sources.source import SPLITS, source_of
 from coordexp.data.splits import data_fingerprint
 from coordexp.detection.categories import CategoryIndex
@@ -22,7 +20,7 @@ from coordexp.files import sha256_of_text
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.base import base_hashes, check_attention_of, prepare_base
-from coordexp.train.setup.encoding import build_encoding, read_split
+from coordexp.train.setup.encoding import build_encoding, read_split, train_order
 from coordexp.train.setup.strategy import check_strategy, deepspeed_settings
 
 NUM_BATCHES = 100
@@ -34,7 +32,6 @@ class PreparedExperiment:
     """The shared parts of an experiment.
 
     Attributes:
-        directory: the experiment's directory.
         base: the checkpoint that runs start from.
         train: the training split.
         val: the validation split.
@@ -43,7 +40,6 @@ class PreparedExperiment:
         files: hash of each other file that the runs read, by its name: ``base/config.json``.
     """
 
-    directory: Path
     base: Path
     train: SplitData
     val: SplitData
@@ -52,7 +48,7 @@ class PreparedExperiment:
     files: dict[str, str]
 
 
-def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
+def prepare_experiment(config: RunConfig) -> PreparedExperiment:
     """Generate or check the data and write the expanded base; a second call only checks.
 
     Raises:
@@ -62,9 +58,12 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
     check_attention_of(config)
     train = read_split(config, "train")
     val = read_split(config, "val")
-    sources = [source_of(config.data, split, data_dir=ExperimentFolder.of(config).data) for split in SPLITS]
-    if not any(source.generated for source in sources):
-        _check_images([*train.samples, *val.samples])
+    folder = ExperimentFolder.of(config)
+    sources = [source_of(config.data, split, data_dir=folder.data) for split in SPLITS]
+    samples = [*train.samples, *val.samples]
+    if len(samples) <= _DECODED_IN_ADVANCE and not any(source.generated for source in sources):
+        for sample in samples:
+            read_image(sample.image, width=sample.width, height=sample.height)
     # A bad annotation or alias would otherwise show only after training.
     ground_truth = read_ground_truth(sources[1].ground_truth())
     if config.data.format == "lvis" and ground_truth.federated is None:
@@ -74,30 +73,22 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
         )
     CategoryIndex(ground_truth.categories, aliases=config.evaluation.aliases)
     base = prepare_base(config)
-    hashes = base_hashes(base, known=ExperimentFolder.of(config).hashes)
+    hashes = base_hashes(base, known=folder.hashes)
     return PreparedExperiment(
-        directory=ExperimentFolder.of(config).path,
         base=base,
         train=train,
         val=val,
-        data_hash=data_hash(config),
+        data_hash=data_fingerprint(
+            [path for one in sources for path in (one.annotations, one.images)],
+            known=folder.data_hashes,
+            without=config.experiment.runs_dir,
+        ),
         weights_hash=hashes.weights,
         files=dict(hashes.files),
     )
 
 
-def data_hash(config: ExperimentConfig) -> str:
-    """Hash the annotations and images of both splits, see :func:`coordexp.data.splits.data_fingerprint`."""
-    folder = ExperimentFolder.of(config)
-    sources = [source_of(config.data, split, data_dir=folder.data) for split in SPLITS]
-    return data_fingerprint(
-        [path for one in sources for path in (one.annotations, one.images)],
-        known=folder.data_hashes,
-        without=config.experiment.runs_dir,
-    )
-
-
-def settings_hashes(config: ExperimentConfig) -> dict[str, str]:
+def settings_hashes(config: RunConfig) -> dict[str, str]:
     """Hash the settings of DeepSpeed that a run reads from a file, by the file's name."""
     settings = deepspeed_settings(config)
     if settings is None:
@@ -105,18 +96,11 @@ def settings_hashes(config: ExperimentConfig) -> dict[str, str]:
     return {f"deepspeed/{config.cluster.strategy}.json": sha256_of_text(json.dumps(settings, sort_keys=True))}
 
 
-def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) -> str:
+def token_stream_hash(config: RunConfig, prepared: PreparedExperiment) -> str:
     """Hash the ids of the first 100 global batches, in reading order; no image is decoded.
 
     Validation samples are encoded too: a description or a prompt that cannot be used shows before
     training, not in the evaluation behind it.
-
-    Args:
-        config: one run's resolved configuration.
-        prepared: the experiment's data and expanded base.
-
-    Returns:
-        SHA-256 in hex.
 
     Raises:
         DataError: if a description or the length of a prompt cannot be used.
@@ -124,22 +108,7 @@ def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) ->
     encoding = build_encoding(config, Processor.from_directory(prepared.base))
     dataset = encoding.dataset(prepared.train.samples)
     encoding.dataset(prepared.val.samples)
-    global_batch_size = config.global_batch_size
-    sampler = LengthBucketSampler(
-        dataset.lengths,
-        batch_size=global_batch_size,
-        seed=config.experiment.seed,
-        buckets=config.data.length_buckets,
-        bucket_size=config.data.bucket_size,
-    )
     digest = hashlib.sha256()
-    for index in islice(sampler, NUM_BATCHES * global_batch_size):
+    for index in islice(train_order(config, dataset.lengths), NUM_BATCHES * config.global_batch_size):
         digest.update(np.array([-1, *dataset.token_ids(index)], dtype=np.int64).tobytes())
     return digest.hexdigest()
-
-
-def _check_images(samples: Sequence[Sample]) -> None:
-    """Decode every image of a data set that is small enough for it."""
-    if len(samples) <= _DECODED_IN_ADVANCE:
-        for sample in samples:
-            read_image(sample.image, width=sample.width, height=sample.height)

@@ -1,11 +1,11 @@
-"""How workers share a run: as replicas (DDP) or in DeepSpeed's ZeRO-2, and how many of them.
+"""How workers share a run: as replicas (DDP) or in DeepSpeed's ZeRO-2, and what its keys mean here.
 
 Neither transformers nor peft is imported: every run's driver imports this, which trains nothing.
 """
 
 from pathlib import Path
 
-from coordexp.config.schema import Cluster, ExperimentConfig
+from coordexp.config.schema import Cluster, RunConfig
 from coordexp.errors import ConfigError, TrainingError
 from coordexp.files import JsonValue, parse_json
 from coordexp.runs import ranks
@@ -14,7 +14,7 @@ from coordexp.shipped import find_experiment
 ZERO_STAGES = {"ddp": 0, "zero2": 2}
 
 
-def check_strategy(config: ExperimentConfig) -> None:
+def check_strategy(config: RunConfig) -> None:
     """Refuse, before anything starts, what the strategy could not do exactly.
 
     Raises:
@@ -35,13 +35,13 @@ def check_strategy(config: ExperimentConfig) -> None:
     deepspeed_settings(config)
 
 
-def samples_at_once(config: ExperimentConfig) -> int:
+def samples_at_once(config: RunConfig) -> int:
     """Return how many samples an epoch must be a multiple of."""
     workers = ranks.world_size()
     return 1 if workers == 1 else workers * config.training.per_device_batch_size
 
 
-def strategy_line(config: ExperimentConfig) -> str:
+def strategy_line(config: RunConfig) -> str:
     """Return e.g. ``zero2 on 2 workers, 16 images a step: 2 x 4 x 2 accumulated``."""
     workers, training = config.cluster.num_workers, config.training
     name = config.cluster.strategy if workers > 1 else "one process"
@@ -51,7 +51,7 @@ def strategy_line(config: ExperimentConfig) -> str:
     )
 
 
-def deepspeed_settings(config: ExperimentConfig) -> dict[str, JsonValue] | None:
+def deepspeed_settings(config: RunConfig) -> dict[str, JsonValue] | None:
     """Return what ``experiments/deepspeed/STRATEGY.json`` says; None for ddp.
 
     Raises:
@@ -87,3 +87,21 @@ def check_group(cluster: Cluster, *, given: int | None = None) -> None:
         raise TrainingError(f"{given} workers were started, but the process group has {together}")
     if together != cluster.num_workers:
         raise TrainingError(f"cluster.num_workers asks for {cluster.num_workers}, but {together} train together")
+
+
+def switch_notes(config: RunConfig) -> list[str]:
+    """Return remarks on what keys mean here, or leave without effect, for the start of a run and a dry run."""
+    notes: list[str] = []
+    if config.data.is_jsonl(config.data.val_annotations):
+        notes.append("AP: the descriptions of the validation JSONL are its categories, an object's area is its box's")
+    if config.trains_offset:
+        return notes
+    if config.text_arm:
+        notes.append("custom.coord_tokens.enabled: false: coordinates are digits, no row is added and no offset trains")
+    elif config.training.tuning != "full":
+        notes.append("custom.coord_offset.enabled: false: the rows of the coord tokens stay as they start")
+        if config.data.structure == "spec":
+            notes.append("data.structure: spec: so do those of the added object tokens")
+    if config.training.optimizer == "multimodal_coord_offset":
+        notes.append("training.optimizer: multimodal_coord_offset: without offsets it has the groups of multimodal")
+    return notes

@@ -2,10 +2,10 @@
 
 from pydantic import ValidationError
 
-from coordexp.config.explain import described, nearest_of
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.explain import described
+from coordexp.config.schema import RunConfig
 from coordexp.config.schema.objective import ExtraTerm
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, nearest_of
 from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.term import Term
 from coordexp.losses.terms import loss_terms
@@ -18,7 +18,7 @@ from coordexp.losses.terms.text_ce import TextCe
 from coordexp.losses.terms.w1 import W1
 
 
-def weighted_terms(config: ExperimentConfig) -> tuple[WeightedTerm, ...]:
+def weighted_terms(config: RunConfig) -> tuple[WeightedTerm, ...]:
     """Translate the flags and weights of a configuration into loss terms.
 
     The seven terms of the specification are always there, with weight 0 where their switch is off, so that all
@@ -57,7 +57,7 @@ def weighted_terms(config: ExperimentConfig) -> tuple[WeightedTerm, ...]:
     return tuple(terms)
 
 
-def _terms_of_the_specification(config: ExperimentConfig) -> list[WeightedTerm]:
+def _terms_of_the_specification(config: RunConfig) -> list[WeightedTerm]:
     distribution = config.custom.coord_soft_ce_w1
     target = {
         "sigma": distribution.target_sigma,
@@ -73,21 +73,8 @@ def _terms_of_the_specification(config: ExperimentConfig) -> list[WeightedTerm]:
     return [weighted for weighted in terms if not config.text_arm or weighted.term.reads == "any"]
 
 
-def check_objective(config: ExperimentConfig) -> None:
-    """Refuse, before anything is read, loss terms that there are not or that teach no coordinate.
-
-    Raises:
-        ConfigError: naming the key, what was given and what was expected.
-    """
-    weighted_terms(config)
-
-
-def build_criterion(config: ExperimentConfig) -> Criterion:
-    """Return the criterion of a configuration.
-
-    Raises:
-        ConfigError: as :func:`weighted_terms`.
-    """
+def build_criterion(config: RunConfig) -> Criterion:
+    """Return the criterion of a configuration; raises as :func:`weighted_terms`."""
     return Criterion(weighted_terms(config))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from coordexp.cluster.capacity import workers_on
 from coordexp.cluster.evaluate import Workers, absolute
-from coordexp.evaluate.job import EvaluationJob
+from coordexp.evaluate.settings import EvaluationSettings
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,11 @@ def test_workers_on_a_node(node: dict[str, float], workers: Workers, expected: i
 def test_paths_of_a_job_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "merged").mkdir()
-    job = EvaluationJob("merged", annotations=Path("gt.json"), images=Path("val"), adapter=Path("adapter"))
-    there = pickle.loads(pickle.dumps(absolute(job)))
+    settings = EvaluationSettings(
+        model="merged", annotations=Path("gt.json"), images=Path("val"), adapter=Path("adapter")
+    )
+    there = pickle.loads(pickle.dumps(absolute(settings)))
     assert there.model == str(tmp_path / "merged")
     paths = (there.annotations, there.images, there.adapter)
     assert paths == tuple(tmp_path / name for name in ("gt.json", "val", "adapter"))
-    assert absolute(EvaluationJob("org/model", annotations=Path("a"), images=Path("b"))).model == "org/model"
+    assert absolute(EvaluationSettings(model="org/model")).model == "org/model"

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config import diff, group_config, group_names, load_config, single_run, to_yaml
+from coordexp.config import ExperimentConfig, diff, load_config, to_yaml
 from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.config.keys import identity
 from coordexp.errors import ConfigError
@@ -31,7 +31,7 @@ def _load(text: str, *overrides: str):
 
 def test_names_become_overlays():
     config = _load("ablation: {groups: [A, B]}\n")
-    assert group_names(config) == ("A", "B")
+    assert config.groups == ("A", "B")
     assert config.ablation.groups["B"] == {
         "objective": {"use_coord_ce": False, "use_coordexp_loss": True, "use_geom_loss": True}
     }
@@ -49,55 +49,48 @@ def test_group_files_lie_beside_either_file():
 def test_groups_replace_those_of_the_extended_file():
     _write("base.yaml", "ablation: {groups: {X: {objective: {lambda_coord: 3.0}}}, seeds: [5]}\n")
     config = _load("extends: base.yaml\nablation: {groups: {Y: {objective: {lambda_coord: 2.0}}}}\n")
-    assert group_names(config) == ("Y",)
+    assert config.groups == ("Y",)
     assert config.ablation.seeds == (5,)
-    assert group_names(_load("extends: base.yaml\nablation: {groups: [A, B]}\n")) == ("A", "B")
+    assert _load("extends: base.yaml\nablation: {groups: [A, B]}\n").groups == ("A", "B")
 
 
 def test_one_run_of_a_group():
     config = _load("ablation: {groups: [A, B], seeds: [0, 1]}\nobjective: {lambda_coord: 5.0}\n")
-    run = group_config(config, "B", 7)
+    run = config.run("B", 7)
     assert (run.experiment.group, run.experiment.seed) == ("B", 7)
     assert run.objective.use_geom_loss
     assert not run.objective.use_coord_ce
     assert run.objective.lambda_coord == 5.0
     assert (run.ablation.groups, run.ablation.seeds) == ({}, (7,))
-    assert group_config(run, "B", 7) == run
+    assert ExperimentConfig.model_validate(run.model_dump()).run("B", 7) == run
     assert run.training == config.training
 
 
 def test_a_run_does_not_depend_on_the_other_groups():
-    alone = group_config(_load("ablation: {groups: [A]}\n"), "A", 0)
-    among = group_config(_load("ablation: {groups: [A, B], seeds: [0, 1]}\n"), "A", 0)
+    alone = _load("ablation: {groups: [A]}\n").run("A", 0)
+    among = _load("ablation: {groups: [A, B], seeds: [0, 1]}\n").run("A", 0)
     assert alone == among
-    assert alone != group_config(_load("ablation: {groups: [A, B]}\n"), "B", 0)
+    assert alone != _load("ablation: {groups: [A, B]}\n").run("B", 0)
 
 
 def test_an_experiment_reduced_to_one_run_plans_the_same_run():
     config = _load("ablation: {groups: [A, B], seeds: [0, 1]}\nobjective: {lambda_coord: 5.0}\n")
-    reduced = single_run(config, "B", 7)
-    assert (group_names(reduced), reduced.ablation.seeds) == (("B",), (7,))
-    assert group_config(reduced, "B", 7) == group_config(config, "B", 7)
+    reduced = config.reduced("B", 7)
+    assert (reduced.groups, reduced.ablation.seeds) == (("B",), (7,))
+    assert reduced.run("B", 7) == config.run("B", 7)
     assert reduced.objective == config.objective
     with pytest.raises(ConfigError, match="there is no group 'C'"):
-        single_run(config, "C", 0)
-    with pytest.raises(ConfigError, match=r"experiment\.seed: got -1"):
-        single_run(config, "A", -1)
+        config.reduced("C", 0)
 
 
 def test_without_groups_the_configuration_is_the_run():
     config = _load("experiment: {group: mine}\nobjective: {lambda_coord: 2.0}\n")
-    assert group_names(config) == ("mine",)
-    run = group_config(config, "mine", 3)
+    assert config.groups == ("mine",)
+    run = config.run("mine", 3)
     assert run.objective == config.objective
     assert run.ablation.groups == {}
     with pytest.raises(ConfigError, match="there is no group 'A'; there is mine"):
-        group_config(config, "A", 0)
-
-
-def test_an_unknown_group_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"there is no group 'BB'; did you mean B\?"):
-        group_config(_load("ablation: {groups: [A, B]}\n"), "BB", 0)
+        config.run("A", 0)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +103,7 @@ def test_an_unknown_group_is_named_with_the_nearest():
         ("[A, gate]", r"there is no file groups/gate\.yaml for group 'gate'; there is A, B$"),
         ("[A, A]", r"config\.yaml:1: ablation\.groups: A is listed twice"),
         ("[A, 3]", r"ablation\.groups: got 3, expected the name of a group"),
-        ("[../A]", r"got '\.\./A', expected the name of a group"),
         ("3", r"ablation\.groups: got 3, expected a mapping"),
-        ("{A: 3}", r"ablation\.groups\.A: got 3, expected a mapping"),
         ("{a b: {}}", r"ablation\.groups\.a b: got 'a b', expected letters"),
     ],
 )
@@ -136,16 +127,13 @@ def test_bad_lists_of_groups(groups: str, message: str):
             "\nobjective: {lambda_cord: 2}\n",
             r"^groups/X\.yaml:2: group X: unknown key objective\.lambda_cord; did you mean",
         ),
-        ("objctive: {}\n", r"^groups/X\.yaml:1: group X: unknown key objctive; did you mean objective\?"),
         ("objective: {lambda_coord: .nan}\n", r"^groups/X\.yaml:1: group X: objective\.lambda_coord: got nan"),
-        ("objective: 3\n", r"^groups/X\.yaml:1: group X: objective: got 3, expected a mapping of keys"),
         (
             "objective: {lambda_coord: 2}\ntraining:\n  learning_rate: 3e-4\n",
             r"^groups/X\.yaml:3: group X: training\.learning_rate is outside ablation\.factor \(objective, custom",
         ),
         ("custom: {coord_offset: {tie_head: false}}\n", r"custom\.coord_offset\.tie_head is outside ablation\.factor"),
         ("extends: A.yaml\n", r"^groups/X\.yaml:1: a group holds only its difference"),
-        ("- a\n", r"^groups/X\.yaml: expected a YAML mapping"),
     ],
 )
 def test_bad_group_files(group: str, message: str):
@@ -157,7 +145,7 @@ def test_bad_group_files(group: str, message: str):
 def test_another_factor_admits_other_keys():
     text = "ablation: {factor: [training], groups: {slow: {training: {learning_rate: 1.0e-5}}, fast: {}}}\n"
     config = _load(text)
-    assert group_config(config, "slow", 0).training.learning_rate == 1e-5
+    assert config.run("slow", 0).training.learning_rate == 1e-5
     with pytest.raises(ConfigError, match=r"config\.yaml:1: group slow: training\.learning_rate is outside"):
         _load(text.replace("[training]", "[training.max_steps]"))
     # A prefix is a whole name: training does not admit trainings.
@@ -167,17 +155,12 @@ def test_another_factor_admits_other_keys():
 
 def test_an_override_reaches_into_a_group():
     config = _load("ablation: {groups: [A, B]}\n", "ablation.groups.B.objective.lambda_coord=5")
-    assert group_config(config, "B", 0).objective.lambda_coord == 5.0
-    assert group_config(config, "A", 0).objective.lambda_coord == 1.0
+    assert config.run("B", 0).objective.lambda_coord == 5.0
+    assert config.run("A", 0).objective.lambda_coord == 1.0
     with pytest.raises(ConfigError, match=r"override 'ablation\.groups\.B\.training\.max_steps=3': group B: .*outside"):
         _load("ablation: {groups: [A, B]}\n", "ablation.groups.B.training.max_steps=3")
     with pytest.raises(ConfigError, match=r"there is no group 'BB'; did you mean B\?"):
         _load("ablation: {groups: [A, B]}\n", "ablation.groups.BB.objective.lambda_coord=5")
-
-
-def test_an_override_may_choose_the_groups():
-    assert group_names(_load("ablation: {groups: [A, B]}\n", "ablation.groups=[B]")) == ("B",)
-    assert group_names(_load("ablation: {groups: [A, B]}\n", "ablation.groups={X: {}}")) == ("X",)
 
 
 def test_an_override_that_every_group_undoes_is_refused():
@@ -188,21 +171,13 @@ def test_an_override_that_every_group_undoes_is_refused():
     assert _load("ablation: {groups: [A, B]}\n", "objective.use_coordexp_loss=true").objective.use_coordexp_loss
 
 
-def test_paths_in_groups_become_absolute(tmp_path: Path):
-    config = _load(
-        "data: {format: coco, train_annotations: a, train_images: b, val_annotations: c, val_images: d}\n"
-        "ablation: {factor: [data], groups: {X: {data: {train_images: other}}}}\n"
-    )
-    assert group_config(config, "X", 0).data.train_images == tmp_path / "other"
-
-
 TEXT = "custom: {coord_offset: {enabled: true}}\ntraining: {optimizer: multimodal_coord_offset}\n"
 
 
 def test_a_text_arm_inherits_coord_offsets_without_effect():
     arms = "ablation: {factor: [custom], groups: {T: {custom: {coord_tokens: {enabled: false}}}, A: {}}}\n"
     config = _load(TEXT + arms)
-    text, coord = config.groups["T"], config.groups["A"]
+    text, coord = config.runs["T-s0"], config.runs["A-s0"]
     assert (text.text_arm, text.trains_offset) == (True, False)
     assert (coord.text_arm, coord.trains_offset) == (False, True)
     # What it inherits is kept, so that the arms differ in one key.
@@ -261,13 +236,13 @@ def test_weights_that_leave_nothing_but_text_are_named(text: str, named: str):
 
 def test_what_all_groups_set_right_may_be_wrong_in_the_file_that_is_no_run():
     config = _load("objective: {use_coord_ce: false}\nablation: {groups: [A]}\n")
-    assert config.groups["A"].objective.use_coord_ce
+    assert config.runs["A-s0"].objective.use_coord_ce
 
 
 def test_the_weight_of_coordinate_cross_entropy_leaves_plain_cross_entropy_alone():
     _write("groups/C.yaml", "objective: {use_coord_ce: true, use_coordexp_loss: true, use_geom_loss: true}\n")
     config = _load("objective: {lambda_coord_ce: 0.25}\nablation: {groups: [A, C]}\n")
-    assert [config.groups[name].term_weights["coord_ce"].value for name in "AC"] == [1.0, 0.25]
+    assert [config.run(name, 0).term_weights["coord_ce"].value for name in "AC"] == [1.0, 0.25]
     others = {
         "objective: {extra: {smooth_l1: 0.5}, lambda_coord_ce: 0.25}\n": 0.25,
         "objective: {extra: {smooth_l1: 0}, lambda_coord_ce: 0.25}\n": 1.0,
@@ -284,16 +259,16 @@ def test_a_group_is_read_by_what_trains_its_coordinates():
     _write("groups/Z.yaml", "objective: {extra: {smooth_l1: 0.0}}\n")
     factor = "factor: [objective, custom]"
     config = _load(f"ablation: {{groups: [A, B, D, S, T, Z], {factor}}}\n")
-    read = {group: group_config(config, group, 0).reading for group in group_names(config)}
+    read = {group: config.run(group, 0).reading for group in config.groups}
     assert read == {"A": "argmax", "B": "expected", "D": "expected", "S": "expected", "T": "argmax", "Z": "argmax"}
 
 
 def test_another_reading_is_the_same_run():
     text = "ablation: {groups: [A, B]}\n"
     config, other = _load(text), _load(text, "evaluation.reading.A=expected", "evaluation.reading={B: argmax}")
-    assert (group_config(other, "A", 0).reading, group_config(other, "B", 0).reading) == ("expected", "argmax")
+    assert (other.run("A", 0).reading, other.run("B", 0).reading) == ("expected", "argmax")
     for group in ("A", "B"):
-        before, after = group_config(config, group, 0), group_config(other, group, 0)
+        before, after = config.run(group, 0), other.run(group, 0)
         assert identity(before) == identity(after)
         assert fingerprint(before) == fingerprint(after)
     # A group that this command leaves out may keep its reading; a name that is no group at all would do nothing.
@@ -307,6 +282,6 @@ def test_another_reading_is_the_same_run():
 def test_a_text_arm_has_one_reading():
     _write("groups/T.yaml", "custom: {coord_tokens: {enabled: false}}\n")
     text = "ablation: {groups: [A, T], factor: [objective, custom.coord_tokens]}\n"
-    assert group_config(_load(text, "evaluation.reading.T=argmax"), "T", 0).reading == "argmax"
+    assert _load(text, "evaluation.reading.T=argmax").run("T", 0).reading == "argmax"
     with pytest.raises(ConfigError, match=r"evaluation\.reading\.T: got expected, but a text arm"):
         _load(text, "evaluation.reading.T=expected")

@@ -1,53 +1,18 @@
 """What every key declares, and what is derived from it."""
 
-from pathlib import Path
-
 import pytest
 
-from coordexp.config.keys import STEP_IMAGES, deciding, identity, key_of, known_keys, scientific, without_loss
+from coordexp.config.keys import STEP_IMAGES, deciding, identity, key_of, known_keys, scientific
 from coordexp.config.schema import KEYS, Ablation, ExperimentConfig
-from coordexp.config.schema.fields import PositiveInt, Section, declaration, declared_keys, key
 from coordexp.config.trees import leaves, within
 
 
-class Inner(Section):
-    b: PositiveInt = key(1, "machine", "A sentence.")
-
-
-class Good(Section):
-    inner: Inner = Inner()
-    maybe: Inner | None = key(None, "results", "Either.", decides=["tokens"])
-    c: Path | None = key(None, "input", "A file.")
-
-
-def test_keys_are_found_by_their_dotted_names():
-    found = declared_keys(Good)
-    assert list(found) == ["inner.b", "maybe", "maybe.b", "c"]
-    assert (found["maybe"].role, found["maybe"].decides) == ("results", {"tokens"})
-    assert [name for name, declared in found.items() if declared.is_path] == ["c"]
-
-
-class NoRole(Section):
-    inner: Inner = Inner()
-    forgotten: int = 3
-
-
-class WrongRole(Section):
-    forgotten: int = key(3, "science", "A sentence.")  # pyright: ignore[reportArgumentType]
-
-
-class WrongPart(Section):
-    forgotten: int = key(3, "results", "A sentence.", decides=["everything"])  # pyright: ignore[reportArgumentType]
-
-
-class NoSentence(Section):
-    forgotten: int = key(3, "results", "")
-
-
-@pytest.mark.parametrize("section", [NoRole, WrongRole, WrongPart, NoSentence])
-def test_a_key_without_a_role_or_a_sentence_does_not_load(section: type[Section]):
-    with pytest.raises(TypeError, match="^custom.forgotten: "):
-        declared_keys(section, prefix="custom.")
+def test_every_key_declares_a_role_and_describes_itself_with_a_sentence():
+    assert all(found.name == name and found.description.endswith(".") for name, found in KEYS.items())
+    assert {name for name, found in KEYS.items() if found.is_path} == {
+        "experiment.runs_dir",
+        *(f"data.{split}_{what}" for split in ("train", "val") for what in ("annotations", "images")),
+    }
 
 
 def test_every_key_of_a_configuration_is_selected_by_its_own_declaration():
@@ -97,7 +62,6 @@ def test_parts_follow_from_the_keys_that_decide_them():
 
     assert differing(lambda config: deciding(config, "tokens")) == ["seed", "model", "prompt"]
     assert differing(lambda config: deciding(config, "data", "base")) == ["model"]
-    assert differing(without_loss) == ["model", "prompt", "rate"]
 
 
 def test_the_default_factor_is_the_loss():
@@ -116,8 +80,3 @@ def test_a_name_inside_a_mapping_belongs_to_its_key():
 
 def test_the_sections_come_in_the_order_of_the_schema():
     assert [name for name in known_keys() if "." not in name] == list(ExperimentConfig.model_fields)
-
-
-def test_a_declaration_travels_in_the_schema():
-    assert ExperimentConfig.model_json_schema()["$defs"]["Training"]["properties"]["max_steps"]["role"] == "results"
-    assert declaration("name") == {"role": "name", "decides": []}

@@ -1,33 +1,60 @@
 """Objects and records as an evaluation keeps them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from coordexp.data.sample import Objects, Sample
-from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
-from coordexp.evaluate.objects import DetectedObject, ImageRecord
+from coordexp.data.sample import Objects as SampleObjects
+from coordexp.data.sample import Sample
+from coordexp.detection.categories import CategoryIndex
+from coordexp.evaluate.answers import Answers, Objects
+from coordexp.evaluate.evaluation import EvaluationData, score
+from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.runs.folder import EvaluationFolder
 from tests.unit.detection.detection_support import Scene
 
 
-def item(
-    desc: str = "thing 1",
-    bins: tuple = (100, 100, 200, 200),
+class Item(NamedTuple):
+    """One object of an answer."""
+
+    desc: str = "thing 1"
+    bins: tuple = (100, 100, 200, 200)
+    category_id: int | None = 1
+    expected: tuple | None = None
+    width: tuple = (1, 2, 3, 4)
+    score: float = 0.5
+
+
+def objects_of(images: Mapping[int, Sequence[Item]]) -> Objects:
+    return Objects.of(
+        [
+            (image_id, desc, category_id, bins, expected or [k / 1000 for k in bins], width, score)
+            for image_id, items in images.items()
+            for desc, bins, category_id, expected, width, score in items
+        ]
+    )
+
+
+def answers_of(
+    images: Mapping[int, Sequence[Item]],
     *,
-    category_id: int | None = 1,
-    expected: tuple | None = None,
-    width: tuple = (1, 2, 3, 4),
-    score: float = 0.5,
-) -> DetectedObject:
-    return DetectedObject(
-        desc=desc,
-        category_id=category_id,
-        bins=bins,
-        expected=tuple(k / 1000 for k in bins) if expected is None else expected,
-        width=tuple(map(float, width)),
-        score=score,
+    failures: Mapping[int, Sequence[str]] = {},
+    truncated: Collection[int] = (),
+    coord_mass: Mapping[int, Sequence[float]] = {},
+    num_tokens: Mapping[int, int] = {},
+) -> Answers:
+    """Answers with these objects; all else by image id."""
+    return Answers(
+        np.array(list(images), np.int64),
+        np.array([image_id in truncated for image_id in images]),
+        np.zeros(len(images), np.bool_),
+        [np.arange(num_tokens.get(image_id, 0)) for image_id in images],
+        [failures.get(image_id, ()) for image_id in images],
+        [np.array(coord_mass.get(image_id, ()), np.float64) for image_id in images],
+        objects_of(images),
+        {},
     )
 
 
@@ -37,14 +64,14 @@ def sample_of(image_id: int, size: tuple[int, int]) -> Sample:
         width=size[0],
         height=size[1],
         image_id=image_id,
-        objects=Objects((), np.zeros((0, 4))),
+        objects=SampleObjects((), np.zeros((0, 4))),
     )
 
 
-def evaluated(folder: Path, given: Scene, objects: Mapping[int, Sequence[DetectedObject]]) -> dict[str, float]:
+def evaluated(folder: Path, given: Scene, images: Mapping[int, Sequence[Item]]) -> dict[str, float]:
     """Write the files of an evaluation under free decoding that found these objects; return its metrics."""
-    records = [ImageRecord(key, tuple(objects.get(key, ()))) for key in given.sizes_px]
     samples = [sample_of(key, size) for key, size in given.sizes_px.items()]
-    evaluation = SplitEvaluation(given.truth, samples, EvaluationSpec(decoding=("free",)))
-    metrics = evaluation.run(lambda way: [records], EvaluationFolder(folder))
+    data = EvaluationData(given.truth, samples, CategoryIndex(given.categories))
+    answers = answers_of({key: images.get(key, ()) for key in given.sizes_px})
+    metrics = score(data, EvaluationSettings(decoding=("free",)), lambda way: [answers], EvaluationFolder(folder))
     return {name.removeprefix("free/"): value for name, value in metrics.items()}

@@ -1,6 +1,6 @@
 """A tiny Qwen3-VL with random weights, and encoded images to give it."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,10 @@ from coordexp.data.batch import EncodedSample
 from coordexp.data.dataset import Prompt
 from coordexp.data.patches import ImageSpec, to_patches
 from coordexp.data.sources.shapes import draw_scene
-from coordexp.evaluate.generate.generation import GeneratedSequence
-from coordexp.evaluate.generate.rows import GenerationSpec
-from coordexp.evaluate.generate.token_statistics import TokenStatistics
+from coordexp.evaluate.generate.answer import Answer
+from coordexp.evaluate.generate.formats import SequenceFormat
+from coordexp.evaluate.generate.generation import generate_queue
+from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer
 
 
@@ -47,16 +48,33 @@ class Base:
             image_id=number,
         )
 
-    def spec(self, *, max_new_tokens: int = 40) -> GenerationSpec:
-        return GenerationSpec(
+    @property
+    def answering(self) -> AnsweringModel:
+        answers = SequenceFormat(self.vocab, self.tokenizer)
+        return AnsweringModel(self.model, self.tokenizer, self.image_spec, answers, encode=lambda samples: samples)
+
+    def answers(
+        self,
+        numbers: Sequence[int],
+        *,
+        constrained: bool = True,
+        batch_size: int = 4,
+        max_new_tokens: int = 40,
+        answering: AnsweringModel | None = None,
+        **options,
+    ) -> list[Answer]:
+        """Answer the images in one queue; answers in the order of their numbers, which ascend."""
+        answering = answering or self.answering
+        found = generate_queue(
+            answering,
+            [self.sample(number) for number in numbers],
+            range(len(numbers)),
+            grammar=answering.grammar if constrained else None,
+            batch_size=batch_size,
             max_new_tokens=max_new_tokens,
-            pad_id=self.tokenizer.pad_token_id,
-            image_token_id=self.model.config.image_token_id,
-            image_spec=self.image_spec,
-            end_id=self.vocab.end_id,
-            number_ids=self.vocab.coord_ids,
-            open_id=self.vocab.obj_start_id,
+            **options,
         )
+        return sorted(found, key=lambda answer: answer.image_id)
 
 
 def random_base(structure: Structure, *, seed: int) -> Base:
@@ -90,22 +108,7 @@ def base(request: pytest.FixtureRequest) -> Base:
     return request.getfixturevalue(request.param)
 
 
-@pytest.fixture
-def sequence() -> Callable[..., GeneratedSequence]:
-    """Ids -> a generated sequence whose numbers are their position."""
-
-    def build(ids: list[int], *, truncated: bool = False) -> GeneratedSequence:
-        numbers = range(len(ids))
-        return GeneratedSequence(
-            image_id=1,
-            ids=tuple(ids),
-            statistics=TokenStatistics(
-                log_probs=tuple(-0.01 * at for at in numbers),
-                expected=tuple(0.001 * at for at in numbers),
-                width=tuple(10.0 + at for at in numbers),
-                coord_mass=tuple(0.5 + 0.01 * at for at in numbers),
-            ),
-            truncated=truncated,
-        )
-
-    return build
+def answer_of(ids: Sequence[int], *, image_id: int = 1, **options) -> Answer:
+    """An answer of these ids whose numbers are their position."""
+    at = np.arange(len(ids))
+    return Answer(image_id, np.array(ids, np.int64), -0.01 * at, 0.5 + 0.01 * at, 0.001 * at, 10.0 + at, **options)

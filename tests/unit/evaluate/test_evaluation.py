@@ -16,18 +16,18 @@ from coordexp.data.patches import to_patches
 from coordexp.data.sample import Sample
 from coordexp.data.sources.shapes import CATEGORIES, ShapesSpec, write_shapes
 from coordexp.detection import evaluate_detections
+from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics import detection_metrics
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import Analysis, analyse
+from coordexp.evaluate.answers import Answers
 from coordexp.evaluate.distributions import Distributions
-from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
-from coordexp.evaluate.generate.decode import SplitDecoder
-from coordexp.evaluate.generate.parse import SequenceParser
-from coordexp.evaluate.objects import ImageRecord
+from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
+from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import ANSWER_METRICS, MetricName
 from coordexp.runs.folder import EvaluationFolder
-from tests.unit.evaluate.evaluate_support import item, sample_of
+from tests.unit.evaluate.evaluate_support import Item, answers_of, sample_of
 from tests.unit.metrics_support import unregistered
 
 NUM_IMAGES = 6
@@ -38,21 +38,12 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_shapes(tmp_path_factory.mktemp("shapes") / "data", ShapesSpec(num_train=1, num_val=NUM_IMAGES))
 
 
-class Encoded:
+class Encoded(list[EncodedSample]):
     """Encoded samples in memory."""
-
-    def __init__(self, samples: list[EncodedSample]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> EncodedSample:
-        return self.samples[index]
 
     @property
     def lengths(self) -> list[int]:
-        return [sample.length for sample in self.samples]
+        return [sample.length for sample in self]
 
 
 @dataclass(frozen=True)
@@ -64,27 +55,24 @@ class Split:
     samples: list[Sample]
     encoded: list[EncodedSample]
 
-    def evaluation(self, spec: EvaluationSpec, *, num_images: int = NUM_IMAGES, **options) -> SplitEvaluation:
-        return SplitEvaluation(read_ground_truth(self.annotations), self.samples[:num_images], spec, **options)
+    def data(self, *, num_images: int = NUM_IMAGES, is_subset: bool = False, aliases=None) -> EvaluationData:
+        truth = read_ground_truth(self.annotations)
+        categories = CategoryIndex(truth.categories, aliases=aliases)
+        return EvaluationData(truth, self.samples[:num_images], categories, is_subset=is_subset)
 
-    def decoder(self, evaluation: SplitEvaluation) -> SplitDecoder:
-        base = self.base
-        return SplitDecoder(
-            evaluation,
-            base.model,
-            answers=SequenceParser(
-                base.vocab, base.tokenizer, categories=evaluation.categories, score=evaluation.spec.score
-            ),
-            tokenizer=base.tokenizer,
-            image_spec=base.image_spec,
-            samples=Encoded(self.encoded[: len(evaluation.samples)]),
-        )
+    def evaluation(self, settings: EvaluationSettings) -> Evaluation:
+        answering = replace(self.base.answering, encode=lambda samples: Encoded(self.encoded[: len(samples)]))
+        return Evaluation(answering, self.data(), settings)
 
-    def run(self, spec: EvaluationSpec, output: Path, **options) -> dict[str, float]:
+    def run(self, settings: EvaluationSettings, output: Path) -> dict[str, float]:
         """Evaluate in one process."""
-        evaluation = self.evaluation(spec, **options)
-        decoder = self.decoder(evaluation)
-        return evaluation.run(lambda way: [decoder.decode(way, decoder.queues)], EvaluationFolder(output))
+        return self.evaluation(settings).run(EvaluationFolder(output))
+
+    def score(self, images, output: Path, decoding: str, *, settings=None, answers=None, **options) -> dict[str, float]:
+        """Evaluate objects by image as if they had been generated."""
+        answers = answers or answers_of(images)
+        settings = settings or EvaluationSettings(decoding=(decoding,))
+        return score(self.data(**options), settings, lambda way: [answers], EvaluationFolder(output))
 
 
 def split_of(base, shapes: Path) -> Split:
@@ -111,17 +99,14 @@ def without_time(metrics: dict[str, float]) -> dict[str, float]:
 
 def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:
     split = split_of(base, shapes)
-    evaluation = split.evaluation(EvaluationSpec(batch_size=4, max_new_tokens=48), details=False)
-    decoder = split.decoder(evaluation)
+    evaluation = split.evaluation(EvaluationSettings(batch_size=4, max_new_tokens=48, details=False))
     done: list[int] = []
     base.model.train()
-    metrics = evaluation.run(
-        lambda way: [decoder.decode(way, decoder.queues, on_images=done.append)], EvaluationFolder(tmp_path)
-    )
+    metrics = evaluation.run(EvaluationFolder(tmp_path), on_images=done.append)
     assert base.model.training
     base.model.eval()
     assert sum(done) == 2 * NUM_IMAGES
-    assert len(done) >= 2 * len(decoder.queues)
+    assert len(done) >= 2 * len(evaluation.queues)
     for decoding in ("constrained", "free"):
         folder = tmp_path / decoding
         names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "answers.jsonl", "unknown.json"}
@@ -166,32 +151,30 @@ def some_answers_end_at_once(base):
 
 
 def test_free_decoding_takes_over_what_the_grammar_did_not_change(native, shapes: Path, tmp_path: Path) -> None:
-    split, both = split_of(native, shapes), EvaluationSpec(batch_size=4, max_new_tokens=48)
+    split, both = split_of(native, shapes), EvaluationSettings(batch_size=4, max_new_tokens=48)
     evaluation = split.evaluation(both)
-    decoder = split.decoder(evaluation)
     done: list[int] = []
     with some_answers_end_at_once(native):
-        constrained = decoder.decode("constrained", decoder.queues)
-        unforced = {record.image_id for record in constrained if record.unforced}
-        assert 0 < len(unforced) < NUM_IMAGES
-        free = decoder.decode("free", decoder.queues, on_images=done.append)
+        constrained = evaluation.answer("constrained", evaluation.queues)
+        assert 0 < constrained.unforced.sum() < NUM_IMAGES
+        free = evaluation.answer("free", evaluation.queues, on_images=done.append)
         assert sum(done) == NUM_IMAGES
-        for record, other in zip(free, constrained, strict=True):
-            assert (record is other) == (record.image_id in unforced)
-        assert not any(record.unforced for record in free if record.image_id not in unforced)
+        taken = dict(zip(constrained.image_ids.tolist(), map(id, constrained.token_ids), strict=True))
+        for image_id, ids, unforced in zip(free.image_ids.tolist(), free.token_ids, free.unforced, strict=True):
+            assert (id(ids) == taken[image_id]) == unforced
+        assert free.unforced.sum() == constrained.unforced.sum()
         metrics = split.run(both, tmp_path / "both")
         alone = split.run(replace(both, decoding=("free",)), tmp_path / "alone")
         # A process that takes another one's place knows nothing of its answers.
-        late = split.decoder(evaluation).decode("free", decoder.queues)
-    assert late == free
+        late = split.evaluation(both).answer("free", evaluation.queues)
+    assert [ids.tolist() for ids in late.token_ids] == [ids.tolist() for ids in free.token_ids]
     for name, value in without_time(alone).items():
         assert metrics[name] == pytest.approx(value, abs=1e-5), name
     answers = [(tmp_path / name / "free" / "answers.jsonl").read_text() for name in ("both", "alone")]
     assert answers[0] == answers[1]
     # Speed is of the answers that were written: their boxes a second and images a second, in one and the same time.
-    rest = [record for record in free if record.image_id not in unforced]
-    boxes = sum(len(record.objects) for record in rest)
-    seconds = len(rest) / metrics["free/images_per_second"]
+    seconds = (~free.unforced).sum() / metrics["free/images_per_second"]
+    boxes = free.num_objects[~free.unforced].sum()
     assert metrics["free/boxes_per_second"] * seconds == pytest.approx(boxes)
     assert metrics["free/seconds"] > seconds
     with some_answers_end_at_once(native):
@@ -208,7 +191,7 @@ def test_free_decoding_that_the_grammar_never_changed_has_no_speed_of_its_own(
         lambda module, args, logits: logits.index_fill(-1, torch.tensor([native.vocab.end_id]), 1e3)
     )
     try:
-        metrics = split.run(EvaluationSpec(batch_size=4, max_new_tokens=48), tmp_path)
+        metrics = split.run(EvaluationSettings(batch_size=4, max_new_tokens=48), tmp_path)
     finally:
         handle.remove()
     assert metrics["free/num_objects"] == 0
@@ -219,115 +202,89 @@ def test_free_decoding_that_the_grammar_never_changed_has_no_speed_of_its_own(
 
 def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path: Path) -> None:
     # Queues are the same for any number of ranks: other neighbours would round other digits.
-    split, spec = split_of(native, shapes), EvaluationSpec(batch_size=1, max_new_tokens=32)
-    alone = split.run(spec, tmp_path / "one")
-    evaluation = split.evaluation(spec)
-    decoder = split.decoder(evaluation)
-    assert len(decoder.queues) > 1
-    sent: dict[str, list[ImageRecord]] = {}
+    split, settings = split_of(native, shapes), EvaluationSettings(batch_size=1, max_new_tokens=32)
+    alone = split.run(settings, tmp_path / "one")
+    evaluation, data = split.evaluation(settings), split.data()
+    assert len(evaluation.queues) > 1
+    sent: dict[str, Answers] = {}
 
-    def on_second_rank(way: str) -> list[list[ImageRecord]]:
-        sent[way] = pickle.loads(pickle.dumps(decoder.decode(way, decoder.queues[1::2])))
+    def on_second_rank(way: str) -> list[Answers]:
+        sent[way] = pickle.loads(pickle.dumps(evaluation.answer(way, evaluation.queues[1::2])))
         return []  # handed over to the first rank
 
     output = EvaluationFolder(tmp_path / "two")
-    assert evaluation.run(on_second_rank, output) == {}
+    assert score(data, settings, on_second_rank, output) == {}
     assert not output.path.exists()
-    found = evaluation.run(lambda way: [decoder.decode(way, decoder.queues[0::2]), sent[way]], output)
+    found = score(data, settings, lambda way: [evaluation.answer(way, evaluation.queues[0::2]), sent[way]], output)
     assert without_time(found) == without_time(alone)
-    for decoding in spec.decoding:
+    for decoding in settings.decoding:
         assert len(list((tmp_path / "one" / decoding).iterdir())) == 7
         for path in (tmp_path / "one" / decoding).iterdir():
             assert path.read_text() == (tmp_path / "two" / decoding / path.name).read_text()
 
 
-def perfect_answers(split: Split) -> list[ImageRecord]:
+def perfect_answers(split: Split) -> dict[int, list[Item]]:
     """What a perfect model would have written; the corners of every other box are swapped."""
     data = json.loads(split.annotations.read_text())
-    records = []
+    images: dict[int, list[Item]] = {}
     for sample in split.samples:
-        objects = []
+        objects = images.setdefault(sample.image_id, [])
         for a in (a for a in data["annotations"] if a["image_id"] == sample.image_id):
             x, y, w, h = a["bbox"]
             norm = (x / sample.width, y / sample.height, (x + w) / sample.width, (y + h) / sample.height)
             norm = norm if len(objects) % 2 else (norm[2], norm[3], norm[0], norm[1])
             bins = tuple(min(999, round(1000 * c)) for c in norm)
-            name = CATEGORIES[a["category_id"] - 1]
-            score = 1 / (1 + len(objects))
-            objects.append(item(name, bins, category_id=a["category_id"], expected=norm, score=score))
-        records.append(ImageRecord(sample.image_id, tuple(objects)))
-    return records
-
-
-def metrics_of(split: Split, records: list[ImageRecord], output: Path, decoding: str, **options) -> dict[str, float]:
-    """Evaluate records as if they had been generated."""
-    spec = EvaluationSpec(decoding=(decoding,))
-    return split.evaluation(spec, **options).run(lambda way: [records], EvaluationFolder(output))
+            name, rank = CATEGORIES[a["category_id"] - 1], len(objects)
+            objects.append(Item(name, bins, category_id=a["category_id"], expected=norm, score=1 / (1 + rank)))
+    return images
 
 
 def test_perfect_answers_score_one_and_missing_images_cost(native, shapes: Path, tmp_path: Path) -> None:
     split = split_of(native, shapes)
-    records = perfect_answers(split)
-    metrics = metrics_of(split, records, tmp_path, "constrained")
+    images = perfect_answers(split)
+    metrics = split.score(images, tmp_path, "constrained")
     assert metrics["constrained/expected/AP"] == pytest.approx(1.0)
     assert 0.9 < metrics["constrained/argmax/AP"] <= 1.0
     assert metrics["constrained/empty_images"] == metrics["constrained/unknown_category"] == 0
-    argmax, expected = (
-        json.loads((tmp_path / "constrained" / f"detections.{kind}.json").read_text())
-        for kind in ("argmax", "expected")
-    )
-    assert [d["score"] for d in argmax] == [d["score"] for d in expected]
-    assert all(d["bbox"][2] > 0 and d["bbox"][3] > 0 for d in argmax)
+    detections = json.loads((tmp_path / "constrained" / "detections.argmax.json").read_text())
+    assert all(d["bbox"][2] > 0 and d["bbox"][3] > 0 for d in detections)
 
     # Only the first two samples are given: on the whole split the other images count as empty.
-    partial = metrics_of(split, records[:2], tmp_path, "constrained", num_images=2)
-    subset = metrics_of(split, records[:2], tmp_path, "constrained", num_images=2, subset=True)
+    two = dict(list(images.items())[:2])
+    partial = split.score(two, tmp_path, "constrained", num_images=2)
+    subset = split.score(two, tmp_path, "constrained", num_images=2, is_subset=True)
     assert subset["constrained/expected/AP"] == pytest.approx(1.0)
     assert partial["constrained/expected/AP"] < 0.7
 
 
 def test_the_published_headline_is_pycocotools_own(native, shapes: Path, tmp_path: Path, monkeypatch) -> None:
     split = split_of(native, shapes)
-    records = perfect_answers(split)
-    plain = {way: metrics_of(split, records, tmp_path, way) for way in ("constrained", "free")}
+    images = perfect_answers(split)
+    plain = {way: split.score(images, tmp_path, way) for way in ("constrained", "free")}
     for name in ("AP", "AP50", "AP75"):
         assert plain["constrained"][f"constrained/expected/{name}"] == plain["free"][f"free/expected/{name}"]
     monkeypatch.setattr("coordexp.evaluate.results.published_precision", lambda truth, detections: {"AP": 0.125})
-    marked = metrics_of(split, records, tmp_path, "constrained")
+    marked = split.score(images, tmp_path, "constrained")
     assert marked["constrained/expected/AP"] == 0.125
     assert marked["constrained/argmax/AP"] == plain["constrained"]["constrained/argmax/AP"]
-    assert metrics_of(split, records, tmp_path, "free")["free/expected/AP"] == plain["free"]["free/expected/AP"]
-    subset = metrics_of(split, records, tmp_path, "constrained", subset=True)
+    assert split.score(images, tmp_path, "free")["free/expected/AP"] == plain["free"]["free/expected/AP"]
+    subset = split.score(images, tmp_path, "constrained", is_subset=True)
     assert subset["constrained/expected/AP"] == pytest.approx(1.0)
-
-
-def test_boxes_with_one_reading_have_one_set_of_metrics(native, shapes: Path, tmp_path: Path, monkeypatch) -> None:
-    split = split_of(native, shapes)
-    records = [
-        replace(
-            record,
-            objects=tuple(
-                replace(thing, expected=tuple(k / 1000 for k in thing.bins), width=(0, 0, 0, 0))
-                for thing in record.objects
-            ),
-        )
-        for record in perfect_answers(split)
-    ]
-    spec = EvaluationSpec(decoding=("free",), answer="qwen-json")
-    monkeypatch.setattr("coordexp.evaluate.results.published_precision", lambda truth, detections: {"AP": 0.125})
-    metrics = split.evaluation(spec).run(lambda way: [records], EvaluationFolder(tmp_path))
+    # Boxes of one reading have one set of metrics, pycocotools' own where nothing is constrained.
+    digits = {key: [thing._replace(expected=None) for thing in things] for key, things in images.items()}
+    settings = EvaluationSettings(decoding=("free",), answer="qwen-json")
+    metrics = split.score(digits, tmp_path, "free", settings=settings)
     argmax, expected = (
         {name.replace(kind, ""): value for name, value in metrics.items() if kind in name}
         for kind in ("argmax", "expected")
     )
     assert argmax == expected
-    assert len(argmax) > 5
-    assert argmax["free//AP"] == 0.125, "pycocotools' own, where nothing is constrained"
+    assert argmax["free//AP"] == 0.125
 
 
 def test_details_are_written_where_they_are_asked_for(native, shapes: Path, tmp_path: Path) -> None:
     split = split_of(native, shapes)
-    split.run(EvaluationSpec(batch_size=4, max_new_tokens=48), tmp_path)
+    split.run(EvaluationSettings(batch_size=4, max_new_tokens=48), tmp_path)
     for decoding in ("constrained", "free"):
         folder = tmp_path / decoding
         assert analyse(split.annotations, folder) == Analysis.read(folder / "analysis.json")
@@ -353,36 +310,31 @@ def test_details_are_written_where_they_are_asked_for(native, shapes: Path, tmp_
 
 def test_unknown_descriptions_are_counted_and_aliases_help(native, shapes: Path, tmp_path: Path) -> None:
     split = split_of(native, shapes)
-    aliases = EvaluationSpec(aliases={"Crimson disc": "red circle"})
-    plain, aliased = (split.evaluation(spec).categories for spec in (EvaluationSpec(), aliases))
+    plain, aliased = (split.data(aliases=aliases).categories for aliases in (None, {"Crimson disc": "red circle"}))
     assert plain.find("crimson disc") is None
     assert aliased.find("crimson disc") == plain.find("red circle")
+    ids = [sample.image_id for sample in split.samples]
 
     def metrics_with(category_id: int | None) -> dict[str, float]:
-        thing = item("crimson disc", category_id=category_id)
-        records = [ImageRecord(s.image_id, (thing, thing), ("stray_tokens",), truncated=True) for s in split.samples]
-        return metrics_of(split, records, tmp_path, "free")
+        images = {key: [Item("crimson disc", category_id=category_id)] * 2 for key in ids}
+        answers = answers_of(images, failures={key: ["stray_tokens"] for key in ids}, truncated=ids)
+        return split.score(images, tmp_path, "free", answers=answers)
 
-    metrics = metrics_with(plain.find("crimson disc"))
+    metrics = metrics_with(None)
     assert metrics["free/unknown_category"] == metrics["free/num_objects"] == 2 * NUM_IMAGES
     assert metrics["free/malformed/stray_tokens"] == metrics["free/truncated_images"] == NUM_IMAGES
     assert metrics["free/malformed_fraction"] == pytest.approx(1 / 3)
     assert json.loads((tmp_path / "free" / "detections.argmax.json").read_text()) == []
-    assert metrics_with(aliased.find("crimson disc"))["free/unknown_category"] == 0
+    assert metrics_with(1)["free/unknown_category"] == 0
     assert len(json.loads((tmp_path / "free" / "detections.argmax.json").read_text())) == 2 * NUM_IMAGES
 
 
 def test_what_does_not_fit_together_is_refused(native, shapes: Path, tmp_path: Path) -> None:
     split = split_of(native, shapes)
-    records = perfect_answers(split)
     with pytest.raises(DataError, match="no image to evaluate"):
-        split.evaluation(EvaluationSpec(), num_images=0)
-    with pytest.raises(DataError, match="image 1 is evaluated twice"):
-        metrics_of(split, [records[0]] * 2, tmp_path, "free", num_images=2)
-    with pytest.raises(DataError, match="returned 1 of 6 images"):
-        metrics_of(split, records[:1], tmp_path, "free")
-    with pytest.raises(DataError, match="no image has id 77"):
-        metrics_of(split, [ImageRecord(77, ())], tmp_path, "free", num_images=1)
-    with pytest.raises(DataError, match="image 2: its width and height"):
-        metrics_of(split, [records[1]], tmp_path, "free", num_images=1)
+        split.data(num_images=0)
+    one = answers_of({split.samples[0].image_id: []})
+    for wrong, num_images in ((Answers.joined([one, one]), 2), (one, NUM_IMAGES), (answers_of({77: []}), 1)):
+        with pytest.raises(DataError, match=rf"{len(wrong)} answers for {num_images} images; expected one each"):
+            split.score({}, tmp_path, "free", answers=wrong, num_images=num_images)
     assert not list(tmp_path.glob("free/detections*"))

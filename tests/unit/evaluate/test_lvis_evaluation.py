@@ -12,7 +12,8 @@ from coordexp.data.splits import load_split
 from coordexp.data.tuning_split import write_tuning_split
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
-from coordexp.evaluate.job import EvaluationJob, open_evaluation
+from coordexp.evaluate.checkpoint import open_data
+from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.train.setup.prepare import prepare_experiment
 
 
@@ -43,7 +44,7 @@ def test_images_are_found_and_the_ground_truth_is_federated(config: ExperimentCo
     }
     assert recorded_source(params, "val", data_dir=None) == source
     assert len(load_split(config.data, "train", data_dir=tmp_path).samples) == 12
-    evaluation = open_evaluation(EvaluationJob("embedded", source.annotations, source.images))
+    evaluation = open_data(EvaluationSettings(annotations=source.annotations, images=source.images))
     assert [sample.image.parent.name for sample in evaluation.samples] == ["val"] * 4
     federated = evaluation.truth.on_images([1, 3]).federated
     assert federated is not None

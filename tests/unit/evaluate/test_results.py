@@ -10,11 +10,11 @@ import pytest
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection import evaluate_detections
 from coordexp.errors import DataError
-from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, read_objects
-from coordexp.evaluate.results import cut_at_repeat, generation_metrics, repeats
+from coordexp.evaluate.answers import read_objects
+from coordexp.evaluate.results import counts, cut_at_repeat, repeats
 from coordexp.metrics import BOX_KINDS
 from tests.unit.detection.detection_support import crowded_scene, scene
-from tests.unit.evaluate.evaluate_support import evaluated, item
+from tests.unit.evaluate.evaluate_support import Item, answers_of, evaluated, objects_of
 
 BOX = (100, 100, 200, 200)
 
@@ -23,30 +23,33 @@ BOX = (100, 100, 200, 200)
     ("objects", "expected"),
     [
         ([], []),
-        ([item(), item(), item()], [False, True, True]),
-        ([item("a cat"), item("  A  Cat ")], [False, True]),  # the same after folding
-        ([item("cat"), item("dog")], [False, False]),
-        ([item(), item(bins=(100, 100, 200, 201))], [False, False]),
-        ([item(), item("dog"), item()], [False, False, True]),  # any earlier one, not just the last
+        ([Item(), Item(), Item()], [False, True, True]),
+        ([Item("a cat"), Item("  A  Cat ")], [False, True]),  # the same after folding
+        ([Item("cat"), Item("dog")], [False, False]),
+        ([Item(), Item(bins=(100, 100, 200, 201))], [False, False]),
+        ([Item(), Item("dog"), Item()], [False, False, True]),  # any earlier one, not just the last
     ],
 )
-def test_repeats_by_hand(objects: list[DetectedObject], expected: list[bool]) -> None:
-    record = ImageRecord(1, tuple(objects))
-    assert repeats(record) == expected
-    assert cut_at_repeat(record).objects == tuple(objects)[: expected.index(True) if True in expected else None]
+def test_repeats_by_hand(objects: list[Item], expected: list[bool]) -> None:
+    found = objects_of({1: objects, 2: objects[:1]})  # an answer repeats nothing of another one
+    marked = repeats(found)
+    assert marked.tolist() == [*expected, *[False] * len(objects[:1])]
+    left = cut_at_repeat(found, marked)
+    num_left = expected.index(True) if True in expected else len(objects)
+    assert left.image_ids.tolist() == [1] * num_left + [2] * len(objects[:1])
 
 
 def test_counts_by_hand() -> None:
-    stranger = item("dog", category_id=None)
-    records = [
-        ImageRecord(
-            1, (item(), item(), stranger), ("unclosed",), truncated=True, coord_mass=(0.5,) * 12, num_tokens=60
-        ),
-        ImageRecord(2, (item(),), ("unclosed", "stray_tokens"), coord_mass=(1.0,) * 4, num_tokens=20),
-        ImageRecord(3, (), num_tokens=1),
-    ]
+    images = {1: [Item(), Item(), Item("dog", category_id=None)], 2: [Item()], 3: []}
+    answers = answers_of(
+        images,
+        failures={1: ["unclosed"], 2: ["unclosed", "stray_tokens"]},
+        truncated=[1],
+        coord_mass={1: [0.5] * 12, 2: [1.0] * 4},
+        num_tokens={1: 60, 2: 20, 3: 1},
+    )
     kinds = {f"malformed/{kind}": 0.0 for kind in FAILURE_KINDS}
-    assert generation_metrics(records, FAILURE_KINDS) == kinds | {
+    assert counts(answers, repeats(answers.objects), FAILURE_KINDS) == kinds | {
         "num_objects": 4,
         "malformed": 3,
         "malformed/unclosed": 2,
@@ -61,13 +64,14 @@ def test_counts_by_hand() -> None:
         "tokens_per_object": 81 / 4,
         "coord_mass": pytest.approx((12 * 0.5 + 4) / 16),
     }
+    assert "coord_mass" not in counts(answers_of({1: []}), repeats(objects_of({})), FAILURE_KINDS)
 
 
 def test_an_answer_cut_at_its_first_repeat_has_an_ap_beside_the_plain_one(tmp_path: Path) -> None:
     given = scene((1, 1, [20, 10, 20, 10]), (1, 2, [60, 10, 20, 10]), num_images=1)
-    first = item(bins=BOX)
+    first = Item(bins=BOX)
     width, height = given.sizes_px[1]
-    later = item(
+    later = Item(
         "thing 2", (60 * 1000 // width, 10 * 1000 // height, 80 * 1000 // width, 20 * 1000 // height), category_id=2
     )
     metrics = evaluated(tmp_path, given, {1: [first, first, first, later]})
@@ -78,27 +82,22 @@ def test_an_answer_cut_at_its_first_repeat_has_an_ap_beside_the_plain_one(tmp_pa
     assert plain["argmax/AP_cut"] == plain["argmax/AP"]
 
 
-def test_no_coord_token_no_mass() -> None:
-    assert "coord_mass" not in generation_metrics([ImageRecord(1, ())], FAILURE_KINDS)
-
-
 def test_detections_and_objects_go_together() -> None:
-    records = [
-        ImageRecord(1, (item("dog", category_id=None), item(bins=BOX, score=0.25))),
-        ImageRecord(2, (item(bins=(300, 2, 1, 4)),)),
-    ]
-    table = ObjectTable.of(records)
-    assert table.image_ids.tolist() == [1, 2]
-    assert table.bins.tolist() == [list(BOX), [300, 2, 1, 4]]
+    images = {
+        1: [Item("dog", category_id=None), Item(bins=BOX, score=0.25)],
+        2: [Item(bins=(300, 2, 1, 4))],
+    }
+    table = objects_of(images)
     found = table.detections("argmax", {1: (200, 100), 2: (1000, 1000)})
+    assert found.image_ids.tolist() == [1, 2]
     assert found.boxes_px_xywh == pytest.approx(np.array([[20, 10, 20, 10], [1, 2, 299, 2]]))  # corners in order
     assert found.scores.tolist() == [0.25, 0.5]
-    assert table.ordered_width("argmax").tolist() == [[1, 2, 3, 4], [3, 2, 1, 4]]
+    assert table.ordered_width("argmax")[1:].tolist() == [[1, 2, 3, 4], [3, 2, 1, 4]]
 
 
 def test_the_files_of_a_decoding(tmp_path: Path) -> None:
     given = scene((1, 1, [20, 10, 20, 10]), num_images=2)
-    objects = {1: [item(bins=BOX), item("wolf", category_id=None)], 2: [item("wolf", category_id=None)]}
+    objects = {1: [Item(bins=BOX), Item("wolf", category_id=None)], 2: [Item("wolf", category_id=None)]}
     metrics = evaluated(tmp_path, given, objects)
     folder = tmp_path / "free"
     names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "answers.jsonl", "unknown.json"}
@@ -135,22 +134,24 @@ def test_the_files_of_a_decoding(tmp_path: Path) -> None:
 
 
 def test_objects_are_read_as_they_were_written(tmp_path: Path) -> None:
-    exotic = item("a\u2028b\x85c \U0001f600")  # line ends of other alphabets are no line ends
-    evaluated(tmp_path, scene((1, 1, [1, 2, 3, 4])), {1: [exotic, item(category_id=None)]})
-    (image,) = read_objects(tmp_path / "free" / "objects.jsonl")
-    assert image.objects == (exotic, item(category_id=None))
+    exotic = Item("a\u2028b\x85c \U0001f600\0")  # line ends of other alphabets are no line ends
+    images = {1: [exotic, Item(category_id=None, expected=(1 / 3, 0.1, 0.2, 0.9))]}
+    evaluated(tmp_path, scene((1, 1, [1, 2, 3, 4])), images)
+    found, wanted = read_objects(tmp_path / "free" / "objects.jsonl"), objects_of(images)
+    for name, column in vars(wanted).items():
+        assert vars(found)[name].tolist() == column.tolist(), name
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_ap_is_what_pycocotools_says_of_the_files(tmp_path: Path, seed: int) -> None:
     given, rows = crowded_scene(seed)
-    objects: dict[int, list[DetectedObject]] = {}
+    objects: dict[int, list[Item]] = {}
     for row in rows:
         x, y, w, h = row.box
         norm = [min(c, 0.999) for c in (x / 200, y / 100, (x + w) / 200, (y + h) / 100)]
         bins = tuple(10 * int(100 * c) for c in norm)
         named = {"desc": f"thing {row.category_id}", "category_id": row.category_id, "score": row.score}
-        found = item(bins=bins, expected=tuple(norm), **named)
+        found = Item(bins=bins, expected=tuple(norm), **named)
         objects.setdefault(row.image_id, []).append(found)
     metrics = evaluated(tmp_path, given, objects)
     annotations = given.write(tmp_path / "gt.json")

@@ -43,6 +43,6 @@ def test_the_group_is_its_neighbour_and_one_term_more(tmp_path, monkeypatch):
     shutil.copy(EXAMPLES / "group.yaml", tmp_path / "experiments" / "groups" / "C_spread.yaml")
     config = load_config(tmp_path / "experiments" / "tiny.yaml", ["ablation.groups=[C, C_spread]"])
     with_it, without = (
-        {found.term.name: found.weight for found in weighted_terms(config.groups[name])} for name in ("C_spread", "C")
+        {found.term.name: found.weight for found in weighted_terms(config.run(name, 0))} for name in ("C_spread", "C")
     )
     assert with_it == without | {"spread": 1.0}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from coordexp.config import group_config, load_config
+from coordexp.config import load_config
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_entropy, wasserstein_1
 from coordexp.losses import coord_box, table, term
 from coordexp.losses.coord_box import diou, giou
@@ -48,7 +48,7 @@ def test_groups_weigh_what_the_page_says(monkeypatch):
     assert groups == ["A", "B", "C", "D", "B_gate", "C_D"]
     config = load_config("experiments/base.yaml", [f"ablation.groups=[{', '.join(groups)}]"])
     for group in groups:
-        criterion = build_criterion(group_config(config, group, 0))
+        criterion = build_criterion(config.run(group, 0))
         on_page = {name: float(row[group] or 0) for name, row in table.items()}
         assert {weighted.term.name: weighted.weight for weighted in criterion.terms} == on_page
 
@@ -274,8 +274,8 @@ def test_groups_a_and_d_train_on_no_decoded_coordinate(make_case, monkeypatch):
     inputs = make_case().inputs
     counts = torch.ones(4)
     for group in ("A", "D"):
-        shares = build_criterion(group_config(config, group, 0)).shares(inputs, counts)
+        shares = build_criterion(config.run(group, 0)).shares(inputs, counts)
         assert all(share.isfinite() for share in shares.values())
     for group in ("B", "C", "B_gate", "C_D"):
         with pytest.raises(AssertionError, match="decoded"):
-            build_criterion(group_config(config, group, 0)).shares(inputs, counts)
+            build_criterion(config.run(group, 0)).shares(inputs, counts)

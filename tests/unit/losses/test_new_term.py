@@ -9,7 +9,7 @@ from coordexp.losses import table
 from coordexp.losses.term import UNITS
 from coordexp.losses.terms import loss_terms
 from coordexp.metrics import find_metric
-from coordexp.train.loop.averages import RunningAverages
+from coordexp.train.loop.measures import RunningAverages
 from coordexp.train.loop.run_log import means_to_metrics
 from coordexp.train.setup.weighted_terms import build_criterion, weighted_terms
 from tests.unit.losses.term_support import EXAMPLE, EXAMPLE_YAML, ROOT, count_units, drop

@@ -1,11 +1,9 @@
 """What a budget counts, and which seeds it holds."""
 
-import threading
-
 import pytest
 
 from coordexp.config.schema import Cluster, ExperimentConfig
-from coordexp.runs.budget import BudgetKeeper, RunUse, decide, hours_of, unit_name, units_of, whole_seeds
+from coordexp.runs.budget import BudgetKeeper, RunUse, hours_of, seeds_held, unit_name, units_of, whole_seeds
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import RunStatus, write_status
 from coordexp.runs.stop import stop_reason
@@ -53,6 +51,10 @@ def test_a_run_uses_the_time_it_has_had_its_workers(status, hours):
     assert hours_of(status, cluster, now=10_000.0) == pytest.approx(hours)
 
 
+def held(rows: list[tuple[int, float, str]], max_hours: float) -> set[int]:
+    return seeds_held(uses(*rows), max_hours - sum(hours for _, hours, _ in rows))
+
+
 def uses(*rows: tuple[int, float, str]) -> list[RunUse]:
     return [RunUse(seed, hours, is_finished=how == "done", is_over=how == "over") for seed, hours, how in rows]
 
@@ -79,22 +81,17 @@ def uses(*rows: tuple[int, float, str]) -> list[RunUse]:
     ],
 )
 def test_further_seeds_begin_only_whole(rows, max_hours, seeds):
-    assert decide(uses(*rows), max_hours).seeds == seeds
+    assert held(rows, max_hours) == seeds
 
 
 def test_a_further_seed_needs_room_for_all_its_runs():
     done = [(0, 1.0, "done"), (0, 1.0, "done"), (0, 1.0, "done")]
     more = [(1, 0.0, "")] * 3 + [(2, 0.0, "")] * 3
-    assert decide(uses(*done, *more), 5.9).seeds == set()
-    assert decide(uses(*done, *more), 6.0).seeds == {1}
+    assert held(done + more, 5.9) == set()
+    assert held(done + more, 6.0) == {1}
     begun = [(1, 1.0, "done"), (1, 0.0, ""), (1, 0.0, "")]
-    assert decide(uses(*done, *begun, *more[3:]), 8.9).seeds == {1}
-    assert decide(uses(*done, *begun, *more[3:]), 9.0).seeds == {1, 2}
-
-
-def test_decisions_tell_the_numbers():
-    decision = decide(uses((0, 1.0, "done"), (0, 3.0, "done"), (1, 0.5, "")), 10.0)
-    assert (decision.used_hours, decision.left_hours) == (4.5, 5.5)
+    assert held(done + begun + more[3:], 8.9) == {1}
+    assert held(done + begun + more[3:], 9.0) == {1, 2}
 
 
 def test_a_keeper_asks_the_runs_of_seeds_it_does_not_hold(tmp_path):
@@ -139,22 +136,6 @@ def test_a_seed_that_others_make_room_for_begins_after_all(tmp_path):
             keeper.on_end(plan)
         assert [stop_reason(plan.run_dir) for plan in plans[4:]] == [None, None]
         assert not keeper.has_stopped()
-
-
-def test_a_budget_that_holds_everything_asks_nobody(tmp_path):
-    plans = make_plans(tmp_path)
-    with BudgetKeeper(plans, 100.0) as keeper:
-        assert [stop_reason(plan.run_dir) for plan in plans] == [None] * 6
-        assert not keeper.has_stopped()
-
-
-def test_a_budget_without_an_end_in_sight_can_be_waited_for(tmp_path):
-    plans = make_plans(tmp_path)
-    with BudgetKeeper(plans, 1e9) as keeper:
-        keeper.on_begin(plans[0])
-        (timer,) = (thread for thread in threading.enumerate() if isinstance(thread, threading.Timer))
-        timer.join(0.3)
-        assert timer.is_alive()
 
 
 def test_hours_of_others_are_taken_from_the_budget(tmp_path):

@@ -1,9 +1,3 @@
-import os
-from contextlib import nullcontext
-
-import pytest
-
-from coordexp.errors import CheckpointError
 from coordexp.runs.commit import (
     commit_checkpoint,
     committed_checkpoints,
@@ -11,7 +5,6 @@ from coordexp.runs.commit import (
     prune_checkpoints,
     read_commit_marker,
 )
-from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row, append_rows, read_rows
 
 
@@ -50,63 +43,9 @@ def test_a_final_row_of_the_last_checkpoints_step_is_dropped_too(tmp_path):
     assert steps(tmp_path) == [2]
 
 
-def test_a_half_written_row_is_dropped(tmp_path):
-    add_row(tmp_path, 1)
-    with (tmp_path / "metrics.jsonl").open("a") as handle:
-        handle.write('{"step": 1, "ti')
-    write_checkpoint(tmp_path, 1)
-    drop_uncommitted(tmp_path)
-    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1
-    assert steps(tmp_path) == [1]
-
-
-def test_a_run_without_checkpoints_begins_anew(tmp_path):
-    assert drop_uncommitted(tmp_path) is None
-    add_row(tmp_path, 1)
-    assert drop_uncommitted(tmp_path) is None
-    assert steps(tmp_path) == []
-
-
-def test_checkpoints_of_the_local_reporter_are_resumed_from(tmp_path):
-    reporter = LocalReporter(tmp_path)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    reporter.commit([Row(step=3, time=1.0, metrics={})], step=3, checkpoint=scratch)
-    assert drop_uncommitted(tmp_path) == tmp_path / "checkpoints" / "step_000003"
-    assert steps(tmp_path) == [3]
-
-
 def test_the_newest_checkpoints_are_kept(tmp_path):
     for step in (1, 2, 3, 10):
         write_checkpoint(tmp_path, step)
     prune_checkpoints(tmp_path, keep=2)
     assert [path.name for path in committed_checkpoints(tmp_path)] == ["step_000003", "step_000010"]
     assert read_commit_marker(tmp_path / "checkpoints" / "step_000010").step == 10
-
-
-def cut(run_dir):
-    path = run_dir / "metrics.jsonl"
-    os.truncate(path, path.stat().st_size - 10)
-
-
-@pytest.mark.parametrize(
-    ("meanwhile", "is_refused"),
-    [
-        (cut, True),
-        (lambda run_dir: (run_dir / "metrics.jsonl").unlink(), True),
-        (lambda run_dir: add_row(run_dir, 2), True),  # another writer of the same run
-        (lambda run_dir: None, False),
-        (drop_uncommitted, False),  # a new attempt in other processes
-    ],
-)
-def test_a_file_of_rows_that_changes_under_a_run_ends_it(tmp_path, meanwhile, is_refused):
-    """Else the next row would stand behind half a row, and no server would ever get it."""
-    row = Row(step=1, time=1.0, metrics={"epoch": 0.5})
-    reporter = LocalReporter(tmp_path)
-    reporter.commit([row], step=1, checkpoint=None)
-    meanwhile(tmp_path)
-    expected = pytest.raises(CheckpointError, match="the same command goes on") if is_refused else nullcontext()
-    with expected:
-        reporter.commit([row], step=1, checkpoint=None)
-    if not is_refused:
-        assert steps(tmp_path) == ([1, 1] if meanwhile is not drop_uncommitted else [1])

@@ -1,13 +1,10 @@
-"""RunFolder and ExperimentFolder: the layout that the README prints; no other file spells its names."""
+"""RunFolder and ExperimentFolder: the layout that the README prints."""
 
-import ast
 from pathlib import Path
 
-import coordexp
 from coordexp.config import load_config
-from coordexp.runs.folder import CheckpointFolder, DecodingFolder, ExperimentFolder, RunFolder, Within, experiments_in
+from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder, experiments_in
 
-PACKAGE = Path(coordexp.__file__).parent
 RUN = RunFolder(Path("runs/tiny/A-s0"))
 
 
@@ -57,50 +54,3 @@ def test_averages_belong_to_ranks(tmp_path):
     for rank in (11, 0):
         checkpoint.averages(rank).touch()
     assert checkpoint.all_averages() == {0: checkpoint.averages(0), 11: checkpoint.averages(11)}
-
-
-def names_of(folder) -> set[str]:
-    """Return the names of the files and folders that the properties of a folder object are."""
-    found = (
-        getattr(folder, name) for name, value in vars(type(folder)).items() if isinstance(value, property | Within)
-    )
-    return {path.name for path in found if isinstance(path, Path)}
-
-
-FILES = {
-    name
-    for folder in (RUN, ExperimentFolder(Path("tiny")), CheckpointFolder(Path("step_000100")), DecodingFolder(Path()))
-    for name in names_of(folder)
-    if "." in name
-} | {"detections.", "averages_"}
-FOLDERS = {"checkpoints", "eval", "merged", "report", "inspect"}
-
-
-def spelled(tree: ast.Module) -> set[str]:
-    """Return the names that a module spells: as a text on its own, at the end of a path, or joined with ``/``."""
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            found |= {name for name in FILES if node.value.split("/")[-1] == name}
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            found |= {side.value for side in (node.left, node.right) if isinstance(side, ast.Constant)} & FOLDERS
-    return found
-
-
-def test_the_names_are_many_enough_to_mean_something():
-    assert {"status.json", "metrics.jsonl", "commit.json", "objects.jsonl", "experiment.json", "stop.json"} <= FILES
-    assert spelled(ast.parse('a = run / "eval" / f"detections.{kind}.json"; b = "eval/final/objects.jsonl"')) == {
-        "eval", "detections.", "objects.jsonl",
-    }  # fmt: skip
-
-
-def test_only_the_folder_module_spells_the_names():
-    found = {str(path.relative_to(PACKAGE)): spelled(ast.parse(path.read_text())) for path in PACKAGE.rglob("*.py")}
-    assert {path: names for path, names in found.items() if names and path != "runs/folder.py"} == {}

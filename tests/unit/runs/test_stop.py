@@ -48,11 +48,6 @@ def test_a_file_by_hand_stops_too(tmp_path, text):
     assert stop_reason(tmp_path) == "a stop was requested"
 
 
-def test_a_run_that_is_no_directory_has_no_request(tmp_path):
-    (tmp_path / "exp").write_text("")
-    assert stop_reason(tmp_path / "exp" / "A-s0") is None
-
-
 def looks(tmp_path, monkeypatch, *, step_seconds: float, steps: int) -> list[int]:
     """Return at which steps the file system was asked."""
     found: list[int] = []
@@ -63,10 +58,6 @@ def looks(tmp_path, monkeypatch, *, step_seconds: float, steps: int) -> list[int
         done[0] += 1
         listener.at_step()
     return found
-
-
-def test_slow_steps_are_all_looked_at(tmp_path, monkeypatch):
-    assert looks(tmp_path, monkeypatch, step_seconds=5.0, steps=4) == [1, 2, 3, 4]
 
 
 def test_quick_steps_are_looked_at_once_a_second(tmp_path, monkeypatch):
@@ -97,13 +88,6 @@ def test_the_first_signal_asks_and_the_second_interrupts(tmp_path, number, reaso
     assert signal.getsignal(number) is before
 
 
-def test_without_a_second_signal_nothing_interrupts(tmp_path):
-    with stop_on_signal(tmp_path, print_line=lambda line: None):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.2)
-    assert stop_reason(tmp_path / "A-s0") == "the job was stopped"
-
-
 def test_a_submitted_job_interrupts_itself_before_ray_kills_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(SUBMITTED_ENV, "{}")
     monkeypatch.setenv(GRACE_ENV, "1")
@@ -111,20 +95,6 @@ def test_a_submitted_job_interrupts_itself_before_ray_kills_it(tmp_path: Path, m
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(20)
         pytest.fail("nothing came")
-
-
-def test_a_run_that_stops_in_time_is_not_interrupted_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(SUBMITTED_ENV, "{}")
-    monkeypatch.setenv(GRACE_ENV, "1")
-    caught: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
-    try:
-        with stop_on_signal(tmp_path, print_line=lambda line: None):
-            os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(1.0)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert caught == []
 
 
 @pytest.mark.parametrize(

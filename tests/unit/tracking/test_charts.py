@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 from mlflow import MlflowClient
 
-from coordexp.report.charts.drawing import Look
+from coordexp.report.figures import LOOKS
 from coordexp.report.study.load import load_runs
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker
@@ -65,4 +65,4 @@ def test_an_experiment_opens_on_its_runs_by_ap(tracker: Tracker) -> None:
 
 def test_groups_have_the_colours_of_the_report() -> None:
     colors = group_colors(["C", "A", "B", "A"])
-    assert colors == {group: Look.of(at).color for at, group in enumerate("ABC")}
+    assert colors == {group: LOOKS[at].color for at, group in enumerate("ABC")}

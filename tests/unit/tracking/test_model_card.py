@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.cli.main import main
-from coordexp.config import group_config, load_config
+from coordexp.config import load_config
 from coordexp.config.keys import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
@@ -19,7 +19,7 @@ from coordexp.tracking.model_card import write_model_card
 def run(tmp_path: Path) -> ExperimentConfig:
     keys = ["data.shapes.num_train=1", "data.shapes.num_val=6", f"experiment.runs_dir={tmp_path}"]
     server = "tracking.uri=http://host:5000"
-    config = group_config(load_config(Path("experiments/tiny.yaml"), [*keys, server]), "C", 3)
+    config = load_config(Path("experiments/tiny.yaml"), [*keys, server]).run("C", 3)
     write_shapes(ExperimentFolder.of(config).data, ShapesSpec(num_train=1, num_val=6))
     RunFolder.of(config).merged.mkdir(parents=True)
     return config
@@ -61,6 +61,6 @@ def test_a_run_of_several_workers_is_made_again_on_ray(
     assert "C-s3" in said
     again = load_config(kept)
     assert again.cluster.executor == "tune"
-    assert group_config(again, "C", 3).cluster == cluster
+    assert again.run("C", 3).cluster == cluster
     assert again.ablation.seeds == (3,)
-    assert identity(group_config(again, "C", 3)) == identity(several)
+    assert identity(again.run("C", 3)) == identity(several)

@@ -1,7 +1,6 @@
 """A merged checkpoint is one model in MLflow, ready only once all of it is sent."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from mlflow import MlflowClient
@@ -10,15 +9,14 @@ from mlflow.exceptions import MlflowException
 
 from coordexp.errors import TrackingError
 from coordexp.tracking import Tracker
-from coordexp.tracking.models import MergedModel
 
 Start = Callable[..., str]
-MODEL = MergedModel(
-    name="A-s0",
-    step=9,
-    params={"group": "A", "seed": "0", "AP": "0.5000"},
-    tags={"uri": "file://node/runs/x/A-s0/merged"},
-)
+PARAMS = {"group": "A", "seed": "0", "AP": "0.5000"}
+PLACE = "file://node/runs/x/A-s0/merged"
+
+
+def log_model(tracker: Tracker, run_id: str, uri: str = PLACE) -> str:
+    return tracker.log_model(run_id, "A-s0", step=9, params=PARAMS, tags={"uri": uri})
 
 
 def models(tracker: Tracker) -> list[LoggedModel]:
@@ -27,19 +25,19 @@ def models(tracker: Tracker) -> list[LoggedModel]:
 
 def test_a_model_has_its_place_its_metrics_and_its_run(tracker: Tracker, start: Start) -> None:
     run_id = start()
-    model_id = tracker.log_model(run_id, MODEL)
+    model_id = log_model(tracker, run_id)
     (model,) = models(tracker)
     assert (model.model_id, str(model.status), model.source_run_id) == (model_id, "READY", run_id)
-    assert model.params == MODEL.params
-    assert model.tags["uri"] == "file://node/runs/x/A-s0/merged"
+    assert model.params == PARAMS
+    assert model.tags["uri"] == PLACE
     run = MlflowClient(tracker.uri).get_run(run_id)
     assert [output.model_id for output in run.outputs.model_outputs] == [model_id]
 
 
 def test_a_repeat_makes_no_second_model_and_follows_a_moved_directory(tracker: Tracker, start: Start) -> None:
     run_id = start()
-    first = tracker.log_model(run_id, MODEL)
-    assert tracker.log_model(run_id, replace(MODEL, tags={"uri": "file://other/x"})) == first
+    first = log_model(tracker, run_id)
+    assert log_model(tracker, run_id, "file://other/x") == first
     (model,) = models(tracker)
     assert model.tags["uri"] == "file://other/x"
     run = MlflowClient(tracker.uri).get_run(run_id)
@@ -58,9 +56,9 @@ def test_what_was_interrupted_is_not_ready_and_is_completed(
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, last, away)
         with pytest.raises(TrackingError, match="cannot list the merged checkpoint"):
-            tracker.log_model(run_id, MODEL)
+            log_model(tracker, run_id)
     assert [str(model.status) for model in models(tracker)] == ["PENDING"]
-    tracker.log_model(run_id, MODEL)
+    log_model(tracker, run_id)
     assert [str(model.status) for model in models(tracker)] == ["READY"]
     run = MlflowClient(tracker.uri).get_run(run_id)
     assert len(run.outputs.model_outputs) == 1

@@ -169,7 +169,7 @@ def test_an_experiment_that_was_left_with_a_run_still_running_is_not_finished(pl
 
 def test_a_run_is_there_from_when_it_began_and_the_parent_says_what_waits(plan: RunPlan, tracker: Tracker) -> None:
     two_seeds = Ablation.model_validate({"groups": {"A": {}}, "seeds": [0, 1]})
-    first, second = plan_runs(plan.config.model_copy(update={"ablation": two_seeds}))
+    first, second = plan_runs(ExperimentConfig(**dict(plan.config) | {"ablation": two_seeds}))
     shutil.rmtree(first.run_dir)
     recorder = Recorder(tracker, plan.config, parent_key="tiny")
     for each in (first, second):
@@ -205,7 +205,7 @@ def test_files_that_cannot_be_stored_leave_no_run_running_and_are_sent_by_the_ne
     plan: RunPlan, tracker: Tracker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     two_seeds = Ablation.model_validate({"groups": {"A": {}}, "seeds": [0, 1]})
-    plans = plan_runs(plan.config.model_copy(update={"ablation": two_seeds}))
+    plans = plan_runs(ExperimentConfig(**dict(plan.config) | {"ablation": two_seeds}))
     (tmp_path / "artifacts").write_text("a file where the folder should be")
     recorder = Recorder(tracker, plan.config, parent_key="tiny")
     plan.folder.config.write_text("x: 1")

@@ -196,6 +196,7 @@ def test_a_file_that_is_no_database_is_refused_at_once(tmp_path: Path) -> None:
         open_tracker(f"sqlite:///{tmp_path}", experiment="tiny", artifact_root=None)
 
 
+@pytest.mark.slow
 def test_two_first_commands_at_once_share_a_new_database(tmp_path: Path) -> None:
     code = (
         "import sys; from coordexp.tracking import open_tracker; "

@@ -1,6 +1,5 @@
 """What a person is shown is what is trained."""
 
-import dataclasses
 import io
 
 import numpy as np
@@ -96,12 +95,3 @@ def test_it_is_printed_in_colour_and_drawn(tmp_path):
     assert min(picture.size) >= 480
     plain = preview.picture.resize(picture.size)
     assert (np.asarray(picture) != np.asarray(plain)).any(axis=-1).mean() > 0.002
-
-
-def test_a_picture_without_objects_says_so(tmp_path):
-    preview = next(previews(_config(tmp_path), num=1))
-    empty = dataclasses.replace(preview, objects=[])
-    text = io.StringIO()
-    show_sample(empty, Console(file=text, width=120), drawn=tmp_path / "x.png")
-    assert "no objects: the answer to learn is the end token alone" in text.getvalue()
-    assert "read back" not in text.getvalue()

@@ -5,96 +5,79 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.errors import DataError, TrainingError
 from coordexp.evaluate.generate import given
-from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
-from coordexp.evaluate.generate.given import GivenAnswer, read_given_answers, read_sequences, target_ids
+from coordexp.evaluate.generate.answer import Answer
+from coordexp.evaluate.generate.given import GivenAnswer, read_batch, read_given_answers, target_ids
 
 NUMBERS = [1, 2, 3, 4, 5, 6]
 
 
-def generated(base, *, constrained: bool) -> list[GeneratedSequence]:
-    grammar = ObjectGrammar.for_model(base.vocab, base.tokenizer, vocab_size=base.vocab_size) if constrained else None
-    samples = [base.sample(number) for number in NUMBERS]
-    queues = [[0, 1, 2, 3], [4, 5]]
-    return generate_sequences(
-        base.model, samples, spec=base.spec(), grammar=grammar, queues=queues, batch_size=3, curves_of=[2, 3]
-    )
-
-
-def again(base, sequences: list[GeneratedSequence], **changed) -> list[GeneratedSequence]:
+def again(base, answers: list[Answer]) -> list[Answer]:
     """The same answers read beside other images than they were generated with."""
-    answers = {
-        seq.image_id: GivenAnswer(seq.image_id, token_ids=seq.ids, finish_reason="length" if seq.truncated else "stop")
-        for seq in sequences
+    told = {
+        answer.image_id: GivenAnswer(
+            answer.image_id,
+            token_ids=tuple(answer.ids.tolist()),
+            finish_reason="length" if answer.truncated else "stop",
+        )
+        for answer in answers
     }
-    spec = replace(base.spec(max_new_tokens=1), **changed)  # a limit of generation cuts nothing here
-    ids = target_ids(answers, base.tokenizer, spec, vocab_size=base.vocab_size, source=Path("a.jsonl"))
+    targets = target_ids(told, base.answering, source=Path("a.jsonl"))
     samples = [base.sample(number) for number in NUMBERS]
-    return read_sequences(base.model, samples, ids, spec=spec, batches=[[5, 0], [1, 2, 3, 4]], curves_of=[2, 3])
+    parts = [
+        read_batch(base.answering, samples, batch, targets=targets, curves_of=[2, 3])
+        for batch in ([5, 0], [1, 2, 3, 4])
+    ]
+    return sorted((answer for part in parts for answer in part), key=lambda answer: answer.image_id)
 
 
 @pytest.mark.parametrize("constrained", [True, False])
 def test_our_own_answers_are_read_as_they_were_generated(base, constrained: bool, monkeypatch) -> None:
     monkeypatch.setattr(given, "_CHUNK_ELEMENTS", 7 * base.vocab_size)  # several chunks, and a last one that is short
-    sequences = generated(base, constrained=constrained)
-    assert any(seq.truncated for seq in sequences)
-    assert base.vocab.box_start_id is None or not all(seq.truncated for seq in sequences)
-    read = {seq.image_id: seq for seq in again(base, sequences)}
-    assert list(read) == [6, 1, 2, 3, 4, 5]
-    for seq in sequences:
-        found = read[seq.image_id]
-        assert (found.ids, found.truncated) == (seq.ids, seq.truncated)
+    generated = base.answers(NUMBERS, constrained=constrained, curves_of=[2, 3])
+    assert any(answer.truncated for answer in generated)
+    assert base.vocab.box_start_id is None or not all(answer.truncated for answer in generated)
+    for answer, found in zip(generated, again(base, generated), strict=True):
+        assert (found.image_id, found.ids.tolist(), found.truncated) == (
+            answer.image_id, answer.ids.tolist(), answer.truncated,
+        )  # fmt: skip
         for name in ("log_probs", "coord_mass", "expected", "width"):
-            ours = np.array(getattr(seq.statistics, name))
-            theirs = np.array(getattr(found.statistics, name))
-            assert theirs == pytest.approx(ours, abs=5e-4, rel=1e-3), name
-        assert (found.coord_probs is None) == (seq.image_id not in (2, 3))
-        if seq.coord_probs is not None:
-            assert np.abs(found.coord_probs - seq.coord_probs).max() < 1e-4
+            assert getattr(found, name) == pytest.approx(getattr(answer, name), abs=5e-4, rel=1e-3), name
+        assert (found.probs_TK is None) == (answer.image_id not in (2, 3))
+        if answer.probs_TK is not None:
+            assert found.probs_TK == pytest.approx(answer.probs_TK, abs=1e-4)
 
 
-def test_another_answer_has_other_numbers(native) -> None:
-    """Negative control: the numbers are of the tokens that were given, not of what the model would write."""
-    sequences = generated(native, constrained=True)
-    first, second = (seq for seq in sequences if seq.image_id in (1, 2))
-    swapped = [replace(first, image_id=2), replace(second, image_id=1), *(s for s in sequences if s.image_id > 2)]
-    read = {seq.image_id: seq for seq in again(native, swapped)}
-    assert read[2].ids == first.ids
-    assert read[2].statistics.log_probs != pytest.approx(first.statistics.log_probs, abs=1e-2)
-
-
-def test_offsets_of_an_adapter_are_added(native) -> None:
+def test_another_answer_and_another_model_have_other_numbers(native) -> None:
+    """Negative controls: the numbers are of the tokens that were given, and of the adapter that reads them."""
+    first, second, *others = native.answers(NUMBERS)
+    swapped = again(native, [replace(first, image_id=2), replace(second, image_id=1), *others])
+    assert swapped[1].ids.tolist() == first.ids.tolist()
+    assert swapped[1].log_probs != pytest.approx(first.log_probs, abs=1e-2)
     adapted = replace(native, model=copy.deepcopy(native.model))
     adapter = install_coord_offset_adapter(adapted.model, coord_ids=native.vocab.coord_ids)
     with torch.no_grad():
         adapter.embed_offset.normal_(std=0.5, generator=torch.Generator().manual_seed(0))
     adapted.model.eval()
-    sequences = generated(adapted, constrained=True)
-    for seq, found in zip(sequences, sorted(again(adapted, sequences), key=lambda seq: seq.image_id), strict=True):
-        assert found.statistics.log_probs == pytest.approx(seq.statistics.log_probs, abs=1e-3)
-    without = sorted(again(native, sequences), key=lambda seq: seq.image_id)
-    assert without[0].statistics.log_probs != pytest.approx(sequences[0].statistics.log_probs, abs=1e-2)
+    generated = adapted.answers(NUMBERS)
+    for answer, found in zip(generated, again(adapted, generated), strict=True):
+        assert found.log_probs == pytest.approx(answer.log_probs, abs=1e-3)
+    assert again(native, generated)[0].log_probs != pytest.approx(generated[0].log_probs, abs=1e-2)
 
 
-def test_logits_that_are_not_finite_are_refused(native, monkeypatch) -> None:
-    sequences = generated(native, constrained=True)
-    weight = native.model.lm_head.weight
-    before = weight[5].clone()
+def test_logits_that_are_not_finite_are_refused(native) -> None:
+    generated = native.answers(NUMBERS)
+    handle = native.model.lm_head.register_forward_hook(lambda module, args, logits: logits * float("nan"))
     try:
-        with torch.no_grad():
-            weight[5] = torch.nan
         with pytest.raises(TrainingError, match="not finite"):
-            again(native, sequences)
+            again(native, generated)
     finally:
-        with torch.no_grad():
-            weight[5] = before
+        handle.remove()
 
 
 def answer_file(folder: Path, *lines: object) -> Path:
@@ -122,36 +105,26 @@ def test_a_file_that_is_wrong_is_one_sentence(tmp_path: Path, lines: list, messa
         read_given_answers(answer_file(tmp_path, *lines), known={1, 2, 3}, wanted=[1, 2])
 
 
-def test_no_text_at_all_and_a_cut_packed_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="file not found"):
-        read_given_answers(tmp_path / "none.jsonl", known={1}, wanted=[1])
-    (tmp_path / "a.jsonl").write_bytes(b"\x08\x00\xff\xfe")
-    with pytest.raises(DataError, match="expected a text file"):
-        read_given_answers(tmp_path / "a.jsonl", known={1}, wanted=[1])
-    (tmp_path / "a.gz").write_bytes(b"\x1f\x8b\x08\x00\xff\xfe")
-    with pytest.raises(DataError, match="gzip cannot unpack it"):
-        read_given_answers(tmp_path / "a.gz", known={1}, wanted=[1])
-
-
 def test_images_that_are_not_wanted_are_left_out(tmp_path: Path) -> None:
     path = answer_file(tmp_path, {"image_id": 3, "text": "c", "made_by": "x"}, {"image_id": 1, "text": "a"})
     assert read_given_answers(path, known={1, 2, 3}, wanted=[1]) == {1: GivenAnswer(1, text="a")}
 
 
 def test_texts_and_ids_become_the_same_tokens(native) -> None:
-    vocab, spec = native.vocab, native.spec()
+    vocab = native.vocab
     coords = "".join(f"<|coord_{k}|>" for k in (10, 20, 30, 40))
     text = f"<|object_ref_start|>red circle<|box_start|>{coords}<|box_end|>"
     ids = native.tokenizer.encode(text, add_special_tokens=False)
     assert ids[-2] == vocab.coord_ids.start + 40
 
     def tokens(**answer: object) -> list[int]:
-        given = {1: GivenAnswer(1, **answer)}
-        return target_ids(given, native.tokenizer, spec, vocab_size=native.vocab_size, source=Path("a"))[1]
+        return target_ids({1: GivenAnswer(1, **answer)}, native.answering, source=Path("a"))[1]
 
     whole = [*ids, vocab.end_id]
     assert tokens(text=text) == tokens(text=f"{text}<|im_end|>") == tokens(token_ids=tuple(ids)) == whole
-    assert tokens(token_ids=(*ids, spec.pad_id, 7)) == whole  # what stands behind the end is no answer
+    assert (
+        tokens(token_ids=(*ids, native.tokenizer.pad_token_id, 7)) == whole
+    )  # what stands behind the end is no answer
     assert tokens(text=text, finish_reason="length") == ids
     assert tokens(text=f"{text}<|im_end|>", finish_reason="length") == whole  # it has ended all the same
     assert tokens(text="") == [vocab.end_id]

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError
-from coordexp.report.charts.study_charts import write_plots
+from coordexp.report.charts import write_plots
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import Artifacts, StatisticsCache, final_detections
 from coordexp.report.study.data import ExperimentData, read_by

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordexp.detection.decomposition import ERRORS
-from coordexp.report.charts.why_charts import why_charts
+from coordexp.report.charts import why_charts
 from coordexp.report.page.page import render_page
 from coordexp.report.study.study import DECOMPOSITION_RESAMPLES, Study, better_first
 from coordexp.report.text.records import to_csv, to_json
@@ -13,7 +13,7 @@ from coordexp.report.text.render import to_markdown
 from coordexp.report.text.why import why_sentences, why_tables
 from coordexp.report.write import comparison_metrics
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
-from tests.unit.report.charts.test_drawing import parsed, tooltips
+from tests.unit.report.test_figures import parsed, tooltips
 
 
 def made(*groups: str, **errors: tuple[float, float, float]) -> Decomposition:

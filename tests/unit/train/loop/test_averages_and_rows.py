@@ -5,14 +5,13 @@ import torch
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.metrics import find_metric
-from coordexp.train.loop.averages import RunningAverages, StepLog
-from coordexp.train.loop.messages import progress_line
-from coordexp.train.loop.run_log import means_to_metrics, train_metrics
-from coordexp.train.loop.throughput import FlopCounter, Utilisation
+from coordexp.train.loop.measures import P90_NAME, RunningAverages, StepLog
+from coordexp.train.loop.run_log import means_to_metrics, progress_line, train_metrics
+from coordexp.train.loop.throughput import FlopCounter
 from coordexp.train.setup.weighted_terms import build_criterion
 
 # 1 x 300 + .5 x 30,000 + 2 x 100 + .1 x 5,000 + 3 x 20 = 16,060 operations in 2 seconds.
-UTILISATION = Utilisation(FlopCounter(1.0, 0.5, 2.0, 0.1, 3.0), peak=80_300.0)
+FLOPS = FlopCounter(1.0, 0.5, 2.0, 0.1, 3.0, peak=80_300.0)
 
 
 def _means(criterion):
@@ -46,12 +45,6 @@ def test_a_mean_weighs_units_not_microbatches():
     assert averages.read() == ({}, {})
 
 
-def test_a_value_without_units_has_no_mean():
-    averages = RunningAverages()
-    averages.add("box_l1", torch.tensor(0.0), 0)
-    assert averages.read() == ({}, {"box_l1": 0.0})
-
-
 @pytest.mark.parametrize("prefix", ["train", "eval"])
 def test_every_name_find_metric(prefix):
     config = ExperimentConfig.model_validate({"objective": {"extra": {"text_gate": 0.1}}})
@@ -59,7 +52,7 @@ def test_every_name_find_metric(prefix):
     metrics = means_to_metrics(_means(criterion), split=prefix, config=config, criterion=criterion)
     assert {f"{prefix}_{name}_loss" for name in ("total", "text", "coord", "coord_ce")} <= set(metrics)
     log = _log(_means(criterion))
-    logged = metrics | train_metrics(log, config=config, criterion=criterion, utilisation=UTILISATION)
+    logged = metrics | train_metrics(log, config=config, criterion=criterion, flops=FLOPS)
     assert [name for name in logged if not find_metric(name)] == []
 
 
@@ -92,7 +85,7 @@ def test_steps_without_boxes_have_no_coord_loss():
 def test_waiting_is_logged_as_a_share_of_the_time():
     config = ExperimentConfig()
     criterion = build_criterion(config)
-    metrics = train_metrics(_log(_means(criterion)), config=config, criterion=criterion, utilisation=UTILISATION)
+    metrics = train_metrics(_log(_means(criterion)), config=config, criterion=criterion, flops=FLOPS)
     assert metrics["throughput/data_wait_fraction"] == 0.25
     assert metrics["throughput/mfu"] == pytest.approx(0.1)
 
@@ -101,16 +94,31 @@ def test_the_progress_line_shows_further_terms():
     config = ExperimentConfig.model_validate({"objective": {"extra": {"smooth_l1": 0.1}}})
     criterion = build_criterion(config)
     log = _log(_means(criterion))
-    metrics = train_metrics(log, config=config, criterion=criterion, utilisation=UTILISATION)
+    metrics = train_metrics(log, config=config, criterion=criterion, flops=FLOPS)
     line = progress_line(log, metrics=metrics, max_steps=100, seconds_left=90.0)
     assert ", box 7.000, smooth_l1 8.000)  " in line
 
 
-def test_the_progress_line_gives_speed_and_time_left():
-    config = ExperimentConfig()
-    criterion = build_criterion(config)
-    log = _log(_means(criterion))
-    metrics = train_metrics(log, config=config, criterion=criterion, utilisation=UTILISATION)
-    line = progress_line(log, metrics=metrics, max_steps=100, seconds_left=90.0)
-    assert line.startswith("step 10/100  loss 3.000 (text 1.000, coord ce 2.000")
-    assert line.endswith("2 img/s  1:30 left")
+def test_what_two_ranks_have_kept_in_a_checkpoint_is_taken_up_once_by_two_or_by_one(tmp_path, monkeypatch):
+    def on(rank, world_size):
+        monkeypatch.setattr("coordexp.runs.ranks.rank", lambda: rank)
+        monkeypatch.setattr("coordexp.runs.ranks.world_size", lambda: world_size)
+        return RunningAverages()
+
+    parts, undisturbed = [torch.arange(10.0) * 7, torch.arange(5.0) * 3], RunningAverages()
+    for rank, values in enumerate(parts):
+        kept = on(rank, 2)
+        for averages in (kept, undisturbed):
+            averages.add("loss", values.sum(), len(values))
+            averages.add_errors(values)
+        kept.save(tmp_path)
+    (expected, sums), found = undisturbed.read(), []
+    for rank in (0, 1):
+        resumed = on(rank, 2)
+        resumed.resume(tmp_path)
+        found.append(resumed.read()[1]["loss"])
+    assert sum(found) == sums["loss"]
+    alone = on(0, 1)
+    alone.resume(tmp_path)
+    assert alone.read() == (expected, sums)
+    assert P90_NAME in expected

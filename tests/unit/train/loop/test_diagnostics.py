@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coordexp.metrics import find_metric
-from coordexp.train.loop.averages import RunningAverages
-from coordexp.train.loop.diagnostics import NAMES, P90_NAME, TermGradients, coord_diagnostics
+from coordexp.train.loop.measures import P90_NAME, RunningAverages, TermGradients, coord_diagnostics
 
 
 def _one_hot(bins, *, shift=0, height=100.0):
@@ -87,11 +85,6 @@ def test_the_percentile_of_many_microbatches_is_that_of_all_values(seed):
     assert P90_NAME not in averages.read()[0]  # the window started again
 
 
-def test_every_diagnostic_find_metric_for_training_and_validation():
-    names = [*NAMES, P90_NAME]
-    assert all(find_metric(f"{head}coord_diag/{name}") for head in ("", "eval_") for name in names)
-
-
 def _shares(criterion, make_inputs, weight, seed=0):
     return criterion.shares(make_inputs(weight=weight, seed=seed), torch.full((4,), 10.0))
 
@@ -127,9 +120,3 @@ def test_microbatches_add_up_as_vectors(make_inputs, make_criterion, weight):
     norm = gradients.norms()["text_ce"]
     assert norm == pytest.approx(float(summed.norm()), rel=1e-5)
     assert norm < 0.99 * lengths  # control: adding norms would be another number
-
-
-def test_a_term_without_gradient_has_norm_zero(weight):
-    gradients = TermGradients()
-    gradients.add({"constant": torch.tensor(1.0)}, [weight])
-    assert gradients.norms() == {"constant": 0.0}

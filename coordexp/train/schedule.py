@@ -1,35 +1,19 @@
-"""When a run saves, evaluates, commits and stops."""
+"""What happens between the steps of a run: when it saves, evaluates, commits and stops."""
 
 from pathlib import Path
+from typing import cast
 
+from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.sampler import LengthBucketSampler
 from coordexp.runs.stop import RunStoppedError, StopListener
-from coordexp.train.loop.averages import RunningAverages
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.run_log import RunLog
-
-
-class EpochSetter(TrainerCallback):
-    """Sets the epoch of data set and sampler.
-
-    The loaders do it too, but not through the batch skipping of a resumed run on several ranks.
-    """
-
-    def __init__(self, train_dataset: DetectionDataset, sampler: LengthBucketSampler) -> None:
-        self._train_dataset = train_dataset
-        self._sampler = sampler
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
-        """Set the epoch of both."""
-        epoch = int(state.epoch or 0)
-        self._train_dataset.set_epoch(epoch)
-        self._sampler.set_epoch(epoch)
+from coordexp.train.setup.arguments import check_setup
+from coordexp.train.setup.zero import forget_deepspeed
+from coordexp.train.trainer import CoordTrainer
 
 
 class Schedule(TrainerCallback):
@@ -37,38 +21,56 @@ class Schedule(TrainerCallback):
 
     def __init__(
         self,
-        config: ExperimentConfig,
+        config: RunConfig,
+        trainer: CoordTrainer,
         *,
         log: RunLog,
         evaluator: Evaluator,
-        averages: RunningAverages,
         listener: StopListener,
     ) -> None:
-        """Wire the schedule of a run.
-
-        Args:
-            config: of the run.
-            log: commits rows and checkpoints.
-            evaluator: of the model.
-            averages: of the trainer; a checkpoint keeps them.
-            listener: knows whether the run is asked to stop.
-        """
+        """Wire the schedule of a run."""
         self._config = config
+        self._trainer = trainer
         self._log = log
         self._evaluator = evaluator
-        self._averages = averages
         self._listener = listener
         self._stop_reason: str | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Check what the libraries set up; from here on transformers need not know of DeepSpeed."""
+        forget_deepspeed()
+        engine = self._trainer.model_wrapped
+        assert isinstance(engine, nn.Module)
+        check_setup(self._config, engine, trainer_world_size=args.world_size)
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Set the epoch of data set and sampler, which loaders that skip the batches of a resumed run do not."""
+        epoch = int(state.epoch or 0)
+        cast("DetectionDataset", self._trainer.train_dataset).set_epoch(epoch)
+        self._trainer.sampler.set_epoch(epoch)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Ask for a checkpoint where one is due, before an evaluation, before a stop, and at the end."""
+        """Ask for a checkpoint where one is due, before an evaluation, before a stop, and at the end.
+
+        Raises:
+            DivergedError: if a step is not finite, before anything of it is written.
+        """
+        norms = self._trainer.term_gradients.norms()
+        if norms:
+            self._log.add_row(state.global_step, {f"grad_norm/{name}": norm for name, norm in norms.items()})
         self._stop_reason = self._listener.at_step()
         step, is_last = state.global_step, state.global_step == args.max_steps
         is_due = step % self._config.training.checkpoint_steps == 0 or is_last
         control.should_save = is_due or self._evaluates_at(step) or self._stop_reason is not None
         control.should_log = control.should_log or is_last
+        if control.should_log or control.should_save:
+            self._trainer.finite.look()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Evaluate if it is time, then commit rows and checkpoint together.
@@ -87,7 +89,7 @@ class Schedule(TrainerCallback):
                 num_images = len(self._evaluator.subset_indices())
                 self._log.add_evaluation(step, metrics, num_images=num_images, is_final=False)
             checkpoint = Path(str(args.output_dir)) / f"checkpoint-{step}"  # where the trainer has just saved
-            self._averages.save(checkpoint)
+            self._trainer.averages.save(checkpoint)
             self._log.commit(step, checkpoint)
         if self._stop_reason is not None:
             raise RunStoppedError(self._stop_reason)

@@ -1,0 +1,318 @@
+"""Answers as columns: what an evaluation keeps of every image and of every object, in memory and in its files.
+
+A new quantity of an object is a column of :class:`Objects`, filled in :func:`read_answers`.
+
+Legend of shapes: ``I`` images, ``D`` objects, by image and within one in generated order, ``T`` tokens of an answer.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from coordexp.config.schema.evaluation import ScoreName
+from coordexp.coord_tokens.bins import NUM_BINS
+from coordexp.detection.boxes import Bools, Floats, Ints, to_boxes_px_xywh
+from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.detections import Detections
+from coordexp.evaluate.distributions import BinCurve
+from coordexp.evaluate.generate.answer import Answer
+from coordexp.evaluate.generate.formats import WrittenObject
+from coordexp.evaluate.generate.model import AnswerFormat
+from coordexp.files import read_json_lines, write_text
+from coordexp.metrics import BoxKind
+
+# As files hold them and arrays take them.
+Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Four = tuple[Finite, Finite, Finite, Finite]
+Texts = NDArray[np.object_]  # strings of numpy's own type would lose a NUL at their end
+_COORD_WEIGHT = 0.7
+_MIN_BOXES = 10  # before anything is said about the scale of a model's coordinates
+
+
+ObjectRow = tuple[int, str, int | None, Sequence[int], Sequence[float], Sequence[float], float]
+"""Image id, description, category or None, bins, expected coordinates, widths, score."""
+
+
+@dataclass(frozen=True, eq=False)
+class Objects:
+    """Well-formed objects; row ``i`` of every column is one object.
+
+    Attributes:
+        image_ids: ``[D]``.
+        descs: ``[D]`` descriptions as written.
+        category_ids: ``[D]`` the category that the description names; 0 where ``is_known`` is false.
+        is_known: ``[D]`` whether it names one.
+        bins: ``[D, 4]`` x1, y1, x2, y2 in thousandths of the image side, as emitted; corners may be swapped. A bin of
+            ours is at most 999; a model that answers in JSON may say 1000, the border itself.
+        expected: ``[D, 4]`` expected coordinates at the same positions, as fractions of the image side; where
+            coordinates are written as text, those of ``bins``.
+        width: ``[D, 4]`` standard deviations of the bin distributions there, in bins; 0 where coordinates are text.
+        scores: ``[D]`` the named score of the evaluation.
+    """
+
+    image_ids: Ints
+    descs: Texts
+    category_ids: Ints
+    is_known: Bools
+    bins: Ints
+    expected: Floats
+    width: Floats
+    scores: Floats
+
+    @classmethod
+    def of(cls, rows: Sequence[ObjectRow]) -> "Objects":
+        """Make columns of rows."""
+        image_ids, descs, category_ids, bins, expected, width, scores = zip(*rows, strict=True) if rows else ((),) * 7
+        return cls(
+            np.array(image_ids, np.int64),
+            np.array(descs, np.object_),
+            np.array([key or 0 for key in category_ids], np.int64),
+            np.array([key is not None for key in category_ids], np.bool_),
+            np.array(bins, np.int64).reshape(-1, 4),
+            np.array(expected, np.float64).reshape(-1, 4),
+            np.array(width, np.float64).reshape(-1, 4),
+            np.array(scores, np.float64),
+        )
+
+    def __len__(self) -> int:
+        """Return ``D``."""
+        return len(self.scores)
+
+    def rows(self, rows: Ints | Bools) -> "Objects":
+        """Return some of them, chosen or ordered as by numpy's indexing."""
+        return Objects(*(column[rows] for column in vars(self).values()))
+
+    def boxes_norm_xyxy(self, kind: BoxKind) -> Floats:
+        """Return ``[D, 4]`` boxes in fractions of the image's sides; corners may be swapped."""
+        return self.bins / NUM_BINS if kind == "argmax" else self.expected
+
+    def detections(self, kind: BoxKind, sizes_px: Mapping[int, tuple[int, int]]) -> Detections:
+        """Return those of known categories as detections, in pixels of the original images.
+
+        Args:
+            kind: which boxes.
+            sizes_px: image id -> original width and height.
+        """
+        known = self.rows(self.is_known)
+        sizes = np.array([sizes_px[image_id] for image_id in known.image_ids.tolist()], np.float64).reshape(-1, 2)
+        boxes = to_boxes_px_xywh(known.boxes_norm_xyxy(kind), sizes)
+        return Detections(known.image_ids, known.category_ids, boxes, known.scores)
+
+    def ordered_width(self, kind: BoxKind) -> Floats:
+        """Return the widths in the order of the box's ordered corners: swapped corners swap theirs."""
+        corners = self.boxes_norm_xyxy(kind)
+        swapped = corners[:, :2] > corners[:, 2:]
+        low, high = self.width[:, :2], self.width[:, 2:]
+        return np.concatenate([np.where(swapped, high, low), np.where(swapped, low, high)], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The answers of some images; picklable, so that ranks can send them.
+
+    Attributes:
+        image_ids: ``[I]`` ids in the annotation file.
+        truncated: ``[I]`` whether the length limit came before the end token.
+        unforced: ``[I]`` whether the grammar never forbade what the model preferred, so that free decoding writes the
+            same.
+        token_ids: of each image, ``[T]``, the end token excluded.
+        failures: of each image, the kind of each malformed piece.
+        coord_mass: of each image, the probability of the coord vocabulary at each position that emitted a coord token;
+            in the text arm that of the digits at each digit of a box.
+        objects: of all images.
+        curves: image id -> the four bin distributions of each of its objects, where they are kept.
+    """
+
+    image_ids: Ints
+    truncated: Bools
+    unforced: Bools
+    token_ids: Sequence[Ints]
+    failures: Sequence[Sequence[str]]
+    coord_mass: Sequence[Floats]
+    objects: Objects
+    curves: Mapping[int, Sequence[tuple[BinCurve, ...]]]
+
+    def __len__(self) -> int:
+        """Return ``I``."""
+        return len(self.image_ids)
+
+    def rows(self, rows: Ints | Bools) -> "Answers":
+        """Return those of some images, chosen or ordered as by numpy's indexing."""
+        chosen: list[int] = np.arange(len(self))[rows].tolist()
+        image_ids = self.image_ids[rows]
+        place = {image_id: at for at, image_id in enumerate(image_ids.tolist())}
+        at = np.array([place.get(image_id, -1) for image_id in self.objects.image_ids.tolist()], np.int64)
+        order = np.argsort(at, kind="stable")
+        return Answers(
+            image_ids,
+            self.truncated[rows],
+            self.unforced[rows],
+            [self.token_ids[row] for row in chosen],
+            [self.failures[row] for row in chosen],
+            [self.coord_mass[row] for row in chosen],
+            self.objects.rows(order[at[order] >= 0]),
+            {image_id: curves for image_id, curves in self.curves.items() if image_id in place},
+        )
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Answers]") -> "Answers":
+        """Return the answers of all parts, at least one."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*(vars(part.objects).values() for part in parts), strict=True)
+        return cls(
+            np.concatenate([part.image_ids for part in parts]),
+            np.concatenate([part.truncated for part in parts]),
+            np.concatenate([part.unforced for part in parts]),
+            [ids for part in parts for ids in part.token_ids],
+            [kinds for part in parts for kinds in part.failures],
+            [masses for part in parts for masses in part.coord_mass],
+            Objects(*map(np.concatenate, columns)),
+            {image_id: curves for part in parts for image_id, curves in part.curves.items()},
+        )
+
+    @property
+    def num_objects(self) -> Ints:
+        """``[I]`` objects of each image."""
+        counts = Counter(self.objects.image_ids.tolist())
+        return np.array([counts[image_id] for image_id in self.image_ids.tolist()], np.int64)
+
+    def write_objects(self, path: Path) -> None:
+        """Write ``objects.jsonl``: all objects of an image in a line, also those that name no category."""
+        objects, per_image = self.objects, dict[int, list[dict[str, object]]]()
+        columns = [column.tolist() for column in vars(objects).values()]
+        for image_id, desc, category_id, is_known, *numbers in zip(*columns, strict=True):
+            item: dict[str, object] = {"desc": desc, "category_id": category_id if is_known else None}
+            item |= zip(("bins", "expected", "width", "score"), numbers, strict=True)
+            per_image.setdefault(image_id, []).append(item)
+        images = zip(self.image_ids.tolist(), self.failures, self.truncated.tolist(), strict=True)
+        lines = (
+            {"image_id": image_id, "objects": per_image.get(image_id, []), "failures": kinds, "truncated": truncated}
+            for image_id, kinds, truncated in images
+        )
+        write_text(path, "".join(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n" for line in lines))
+
+    def write_tokens(self, path: Path) -> None:
+        """Write ``answers.jsonl``: the tokens of each answer, as ``coordexp evaluate --generations`` reads them."""
+        images = zip(self.image_ids.tolist(), self.token_ids, self.truncated.tolist(), strict=True)
+        lines = (
+            {"image_id": image_id, "token_ids": ids.tolist(), "finish_reason": "length" if truncated else "stop"}
+            for image_id, ids, truncated in images
+        )
+        write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_answers(
+    answers: Sequence[Answer], form: AnswerFormat, *, categories: CategoryIndex, score: ScoreName
+) -> Answers:
+    """Find the objects of answers: their category, boxes and score. Nothing that was generated is an error.
+
+    Coord tokens give two readings of a box, that of the emitted bins and that of their distributions; digits give the
+    written number alone, which then stands for both.
+    """
+    rows: list[ObjectRow] = []
+    failures: list[Sequence[str]] = []
+    masses: list[Floats] = []
+    curves: dict[int, list[tuple[BinCurve, ...]]] = {}
+    has_bins, first, behind = len(form.number_ids) == NUM_BINS, form.number_ids.start, form.number_ids.stop
+    for answer in answers:
+        objects, kinds = form.read(answer.ids.tolist())
+        failures.append(kinds)
+        for item in objects:
+            places = [number.start for number in item.numbers]
+            expected = answer.expected[places].tolist() if has_bins else [k / NUM_BINS for k in item.bins]
+            width = answer.width[places].tolist() if has_bins else [0.0] * 4
+            found = score_of(score, answer.log_probs, item)
+            category_id = categories.find(item.desc)
+            rows.append((answer.image_id, item.desc, category_id, item.bins, expected, width, found))
+        if has_bins:  # at every token that carries a number; digits do so within a box alone
+            masses.append(answer.coord_mass[(answer.ids >= first) & (answer.ids < behind)])
+        else:
+            in_boxes = [answer.coord_mass[at] for item in objects for at in item.numbers if form.number_ids]
+            masses.append(np.concatenate([np.zeros(0), *in_boxes]))
+        if answer.probs_TK is not None:
+            curves[answer.image_id] = [
+                tuple(BinCurve.of(answer.probs_TK[at.start]) for at in item.numbers) for item in objects
+            ]
+    return Answers(
+        np.array([answer.image_id for answer in answers], np.int64),
+        np.array([answer.truncated for answer in answers], np.bool_),
+        np.array([answer.unforced for answer in answers], np.bool_),
+        [answer.ids for answer in answers],
+        failures,
+        masses,
+        Objects.of(rows),
+        curves,
+    )
+
+
+def score_of(name: ScoreName, log_probs: Floats, item: WrittenObject) -> float:
+    """Return the score of an object in [0, 1], from log probabilities over the full vocabulary.
+
+    ``coord``: the geometric mean probability of its four coordinates, where one in digits has the probability of all of
+    them; ``desc``: that of its description's tokens; ``coord_desc``: 0.7 and 0.3 of both; ``constant``: 1, so that AP
+    depends on the order of the detections.
+    """
+    if name == "constant":
+        return 1.0
+    coord = math.exp(math.fsum(math.fsum(log_probs[at]) for at in item.numbers) / len(item.numbers))
+    desc = math.exp(math.fsum(log_probs[item.words]) / len(log_probs[item.words]))
+    return {"coord": coord, "desc": desc, "coord_desc": _COORD_WEIGHT * coord + (1 - _COORD_WEIGHT) * desc}[name]
+
+
+@dataclass(frozen=True)
+class _ObjectInFile:
+    """One object of ``objects.jsonl``; see :class:`Objects`."""
+
+    desc: str
+    category_id: Integer | None
+    bins: tuple[Integer, Integer, Integer, Integer]
+    expected: Four
+    width: Four
+    score: Finite
+
+
+@dataclass(frozen=True)
+class _ImageInFile:
+    """One line of ``objects.jsonl``; see :class:`Answers`."""
+
+    image_id: Integer
+    objects: tuple[_ObjectInFile, ...]
+    failures: tuple[str, ...]
+    truncated: bool
+
+
+def read_objects(path: Path) -> Objects:
+    """Read ``objects.jsonl``.
+
+    Raises:
+        DataError: naming the file, the line and what is wrong with it.
+    """
+    return Objects.of(
+        [
+            (line.image_id, item.desc, item.category_id, item.bins, item.expected, item.width, item.score)
+            for line in read_json_lines(_ImageInFile, path)
+            for item in line.objects
+        ]
+    )
+
+
+def seem_in_pixels(objects: Objects, sizes_px: Mapping[int, tuple[int, int]]) -> bool:
+    """Return whether the numbers of an evaluation look like pixels, although each is in 0 to 1000.
+
+    In images of less than 1000 pixels, thousandths soon exceed the number of pixels; pixels never do. Of fewer than ten
+    boxes nothing is said.
+    """
+    sizes = np.array([sizes_px[image_id] for image_id in objects.image_ids.tolist()], np.int64).reshape(-1, 1, 2)
+    is_small = sizes.max(axis=(1, 2)) < NUM_BINS
+    fits = (objects.bins.reshape(-1, 2, 2) <= sizes)[is_small]
+    return len(fits) >= _MIN_BOXES and bool(fits.all())

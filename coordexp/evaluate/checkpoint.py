@@ -1,0 +1,179 @@
+"""An evaluation outside of training: the functions that open what its settings name."""
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from coordexp.coord_tokens.vocab import AnswerVocab, text_vocab
+from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
+from coordexp.data.patches import ImageSpec
+from coordexp.data.sample import Sample
+from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.lvis import read_lvis
+from coordexp.data.splits import stratified_subset
+from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.errors import CheckpointError, ResourceError
+from coordexp.evaluate.evaluation import Evaluation, EvaluationData
+from coordexp.evaluate.generate.formats import SequenceFormat
+from coordexp.evaluate.generate.given import read_given_answers
+from coordexp.evaluate.generate.model import AnsweringModel
+from coordexp.evaluate.generate.qwen_json import PROMPT, JsonFormat, detection_prompt
+from coordexp.evaluate.settings import EvaluationSettings
+from coordexp.files import nearest_existing
+from coordexp.model.checkpoint.adapter import read_adapter
+from coordexp.model.checkpoint.directory import find_checkpoint, local_checkpoint
+from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
+from coordexp.model.loading import LoadedModel, load
+from coordexp.runs.folder import RunFolder
+
+_MAX_LENGTH = 32_768  # of prompt and image; the answer has its own limit
+
+
+def open_data(settings: EvaluationSettings) -> EvaluationData:
+    """Read images, ground truth and given answers; needs no model.
+
+    Raises:
+        DataError: if they cannot be used, or an alias stands for no category.
+    """
+    truth = read_ground_truth(settings.annotations)
+    samples = (read_coco if truth.federated is None else read_lvis)(settings.annotations, settings.images).samples
+    is_subset = settings.num_images is not None and settings.num_images < len(samples)
+    if settings.num_images is not None:
+        samples = [samples[index] for index in stratified_subset(samples, settings.num_images)]
+    given = None
+    if settings.generations is not None:
+        wanted = [sample.image_id for sample in samples]
+        given = read_given_answers(settings.generations, known=truth.sizes_px.keys(), wanted=wanted)
+    return EvaluationData(truth, samples, CategoryIndex(truth.categories, aliases=settings.aliases), is_subset, given)
+
+
+def open_evaluation(settings: EvaluationSettings, data: EvaluationData) -> Evaluation:
+    """Load the model, on the GPU where there is one, and plan the evaluation.
+
+    Raises:
+        CoordExpError: if the checkpoint cannot be used, or an image does not fit.
+    """
+    return Evaluation(open_model(settings, data.truth.categories.values()), data, settings)
+
+
+def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> AnsweringModel:
+    """Load a checkpoint, on the GPU where there is one.
+
+    Args:
+        settings: which checkpoint, and how it is asked.
+        categories: what an untouched model is asked for.
+
+    Raises:
+        CoordExpError: if the checkpoint cannot be used.
+    """
+    if settings.num_threads is not None:
+        torch.set_num_threads(settings.num_threads)
+    device = "cuda" if torch.cuda.is_available() else None
+    loaded = load(settings.model, adapter=settings.adapter, device=device)
+    tokenizer, vocab = loaded.processor.tokenizer, None
+    trained = _trained_with(settings.adapter, lambda: find_checkpoint(settings.model, weights=False))
+    if settings.answer == "qwen-json":
+        prompt = Prompt.build(tokenizer, detection_prompt(categories, template=settings.prompt or PROMPT))
+        # Whether the prompt has opened the model's reasoning already.
+        thinks = str(tokenizer.decode(list(prompt.after))).rstrip().endswith("<think>")
+        answers = JsonFormat(tokenizer, thinks=thinks)
+    else:
+        prompt = Prompt.build(tokenizer, settings.prompt or (DEFAULT_PROMPT if trained is None else trained.prompt))
+        vocab = _vocab(settings, loaded)
+        answers = SequenceFormat(vocab, tokenizer)
+    image_spec = ImageSpec.from_processor(
+        loaded.processor.image_processor,
+        min_pixels=None if trained is None else trained.min_pixels,
+        max_pixels=settings.max_pixels or (None if trained is None else trained.max_pixels),
+    )
+
+    def encode(samples: Sequence[Sample]) -> DetectionDataset:
+        return DetectionDataset(
+            samples=samples,
+            tokenizer=tokenizer,
+            vocab=vocab,
+            prompt=prompt,
+            image_spec=image_spec,
+            max_objects=1,
+            max_length=_MAX_LENGTH,
+            seed=0,
+            with_targets=False,
+        )
+
+    return AnsweringModel(loaded.model, tokenizer, image_spec, answers, encode)
+
+
+def _vocab(settings: EvaluationSettings, loaded: LoadedModel) -> AnswerVocab:
+    if settings.answer == "text" or (settings.answer is None and loaded.vocab is None):
+        return text_vocab(loaded.processor.tokenizer)
+    if loaded.vocab is None:
+        raise CheckpointError(
+            f"{settings.model}: the tokenizer has no coord tokens; evaluate a checkpoint trained to write them, digits "
+            "with --answer text, or an untouched Qwen3-VL with --answer qwen-json"
+        )
+    return loaded.vocab
+
+
+def unlike_training(settings: EvaluationSettings) -> list[str]:
+    """Return a sentence for each thing in which a checkpoint is asked otherwise than it was trained.
+
+    Of a checkpoint that is still to be downloaded nothing is known.
+    """
+    directory = local_checkpoint(settings.model) if settings.adapter is None else settings.adapter
+    trained = None if directory is None else _trained_with(settings.adapter, lambda: directory)
+    if trained is None:
+        return []
+    found: list[str] = []
+    if settings.max_pixels not in (None, trained.max_pixels):
+        found.append(
+            f"{directory} was trained on images of at most {trained.max_pixels:,} pixels and is asked with "
+            f"{settings.max_pixels:,}; other sizes than those of training can cost nearly all of AP (.47 fell to .003 "
+            "on drawn shapes); leave --max-pixels out"
+        )
+    # No training of ours had the vendor's words.
+    if settings.prompt not in (None, trained.prompt) and settings.answer != "qwen-json":
+        found.append(
+            f"{directory} was trained with the prompt {trained.prompt!r} and is asked with {settings.prompt!r}; leave "
+            "--prompt out to take that of training"
+        )
+    return found
+
+
+def _trained_with(adapter: Path | None, checkpoint: Callable[[], Path]) -> TrainedWith | None:
+    """Return what the adapter says, or where there is none the checkpoint, which is looked for then alone."""
+    return read_trained_with(checkpoint()) if adapter is None else read_adapter(adapter).trained_with
+
+
+def default_output(settings: EvaluationSettings) -> Path:
+    """Return where results go by default: beside the checkpoint, in ``eval/NAME-ANNOTATIONS``.
+
+    ``runs/tiny/C-s0/merged`` on ``instances_val.json`` gives ``runs/tiny/C-s0/eval/merged-instances_val``.
+    With an adapter, the adapter's place and name are taken; a checkpoint that is not a folder gives ``./eval/...``.
+    """
+    checkpoint = Path(settings.model) if settings.adapter is None else settings.adapter
+    name = checkpoint.resolve().name if checkpoint.is_dir() else settings.model.replace("/", "-")
+    name += f"-{settings.annotations.stem}"
+    if settings.answer in ("text", "qwen-json"):
+        name += f"-{settings.answer}"
+    if settings.generations is not None:
+        name += f"-{settings.generations.stem}"
+    if settings.num_images is not None:
+        name += f"-{settings.num_images}"
+    parent = checkpoint.resolve().parent if checkpoint.is_dir() else Path()
+    return RunFolder(parent).evaluation(name).path
+
+
+def check_output(output: Path) -> None:
+    """Check that the folder of the results can be written, before hours are spent on them; leaves nothing behind.
+
+    Raises:
+        ResourceError: if it cannot be written.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=nearest_existing(output.absolute())):
+            pass
+    except OSError as error:
+        raise ResourceError(f"{output}: expected a folder that can be written ({error.strerror})") from error

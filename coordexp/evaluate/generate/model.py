@@ -1,0 +1,103 @@
+"""A model that is evaluated, with all that belongs to it: tokenizer, images, prompt and the form of its answers."""
+
+import contextlib
+import platform
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
+from coordexp.data.dataset import IMAGE_TOKEN, DetectionDataset
+from coordexp.data.patches import ImageSpec
+from coordexp.data.sample import Sample
+from coordexp.errors import ConfigError, TokenizerError
+from coordexp.evaluate.generate.formats import SequenceFormat
+from coordexp.evaluate.generate.qwen_json import JsonFormat
+
+AnswerFormat = SequenceFormat | JsonFormat
+
+
+@dataclass(frozen=True)
+class AnsweringModel:
+    """A model that answers images.
+
+    Attributes:
+        model: a Qwen3-VL; its own generation defaults are ignored.
+        tokenizer: the model's.
+        image_spec: how patches become pixel values.
+        answers: the form of its answers.
+        encode: puts its prompt to samples, without targets.
+    """
+
+    model: PreTrainedModel | PeftModel
+    tokenizer: PreTrainedTokenizerBase
+    image_spec: ImageSpec
+    answers: AnswerFormat
+    encode: Callable[[Sequence[Sample]], DetectionDataset]
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.model.device
+
+    @property
+    def hardware(self) -> str:
+        """The device by its name, with the threads of a CPU."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        threads = torch.get_num_threads()
+        return f"{_processor()}, {threads} {'thread' if threads == 1 else 'threads'}"
+
+    @property
+    def vocab_size(self) -> int:
+        """Logits of a token."""
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def pad_id(self) -> int:
+        """Stands behind the end of an answer, and ends one as the end token does."""
+        if not isinstance(self.tokenizer.pad_token_id, int):
+            raise TokenizerError("the tokenizer has no padding token; expected pad_token in its configuration")
+        return self.tokenizer.pad_token_id
+
+    @property
+    def image_token_id(self) -> int:
+        """The placeholder of an image patch in the prompt."""
+        found = self.tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+        if not isinstance(found, int):
+            raise TokenizerError(f"the tokenizer has no token {IMAGE_TOKEN!r}")
+        return found
+
+    @cached_property
+    def grammar(self) -> ObjectGrammar:
+        """What constrained decoding allows."""
+        found = self.answers.grammar(self.vocab_size)
+        if found is None:
+            raise ConfigError("this kind of answer has no grammar to constrain it; use free decoding")
+        return found.to(self.device)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Generator[None]:
+        """Put every module in evaluation mode, and each back into its own mode afterwards."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+
+
+def _processor() -> str:
+    """Return the name of the CPU, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

@@ -1,0 +1,236 @@
+"""Qwen3-VL's own words for detection: the vendor's prompt, and the JSON that answers it.
+
+The answer is a list, mostly in a fence of three backticks, with coordinates in thousandths of the image's sides:
+``[{"bbox_2d": [x1, y1, x2, y2], "label": "person"}, ...]``. Nothing here raises on an answer: what is no such object is
+counted by kind, and is no box.
+"""
+
+import codecs
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from coordexp.coord_tokens.vocab import end_id
+from coordexp.evaluate.generate.formats import WrittenObject
+
+JsonFailureKind = Literal[
+    "no_json",
+    "stray_text",
+    "cut_off",
+    "malformed_json",
+    "nested",
+    "repeated_key",
+    "missing_box",
+    "too_few_coords",
+    "too_many_coords",
+    "coord_not_a_number",
+    "coord_not_an_integer",
+    "coord_out_of_range",
+    "missing_label",
+]
+JSON_FAILURE_KINDS: tuple[JsonFailureKind, ...] = get_args(JsonFailureKind)
+"""``no_json``: an answer in prose, or none at all. ``stray_text``: text before, between or behind the objects.
+``cut_off``: the answer ends before its JSON does. ``malformed_json``: an object whose syntax is broken. ``nested``: an
+object within another object, or in a list within a list. ``repeated_key``: two values for one key of an object.
+``missing_box``: no ``bbox_2d``, or one that is no list. ``too_few_coords``, ``too_many_coords``: not four.
+``coord_not_a_number``: text, null or a list for a coordinate. ``coord_not_an_integer``: a decimal fraction, which
+belongs to another scale. ``coord_out_of_range``: below 0 or above 1000, such as pixels. ``missing_label``: no
+``label``, a blank one, or one that is no text."""
+
+LARGEST = 1000  # of a coordinate: the image's right or lower border
+CATEGORIES = "{categories}"
+PROMPT = f'Locate every instance that belongs to the following categories: "{CATEGORIES}". ' + (
+    "Report bbox coordinates in JSON format."
+)
+"""The prompt of the vendor's cookbook for 2D grounding with Qwen3-VL."""
+
+_THINKING, _THOUGHT = "<think>", "</think>"
+_AROUND = re.compile(r"```\w*|[\[\],\s]++")  # a fence with its language, lists, commas
+_BRACE = re.compile(r"[{}]")
+_BOX = re.compile(r'"bbox_2d"\s*:\s*\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]')
+_LABEL = re.compile(r'"label"\s*:\s*"((?:[^"\\]|\\.)*+)"')
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def detection_prompt(categories: Iterable[str], *, template: str = PROMPT) -> str:
+    """Return the instruction to find objects of these categories, which stand where ``template`` says {categories}."""
+    return template.replace(CATEGORIES, ", ".join(categories))
+
+
+def parse_json_answer(text: str, *, thinks: bool = False) -> tuple[list[WrittenObject], list[JsonFailureKind]]:
+    """Find the objects of an answer and their characters, and what is wrong with each other piece of it.
+
+    A list and commas around objects may be there or not.
+
+    Args:
+        text: what was generated; what a reasoning model thinks, up to ``</think>``, is not its answer.
+        thinks: the prompt has opened the model's reasoning already.
+    """
+    thought = text.rfind(_THOUGHT)
+    if thought < 0 and (thinks or text.lstrip().startswith(_THINKING)):
+        return [], ["cut_off"]
+    if '"' not in text:
+        text = text.replace("'", '"')  # a list as Python prints it
+    at = 0 if thought < 0 else thought + len(_THOUGHT)
+    objects: list[WrittenObject] = []
+    failures: list[JsonFailureKind] = []
+    depth, has_marks = 0, False
+    while True:
+        start = text.find("{", at)
+        gap = text[at : None if start < 0 else start]
+        depth = max(0, depth + gap.count("[") - gap.count("]"))
+        has_marks |= start >= 0 or "[" in gap or "]" in gap
+        if _AROUND.sub("", gap):
+            failures.append("stray_text" if has_marks else "no_json")
+        if start < 0:
+            break
+        found, at = _read_object(text, start, is_nested=depth > 1)
+        if isinstance(found, WrittenObject):
+            objects.append(found)
+        else:
+            failures += found
+    if not has_marks and not failures:
+        failures.append("no_json")
+    if depth > 0 and failures[-1:] != ["cut_off"]:
+        failures.append("cut_off")
+    return objects, failures
+
+
+def _read_object(text: str, start: int, *, is_nested: bool) -> tuple[WrittenObject | Sequence[JsonFailureKind], int]:
+    """Read the object that begins at ``start``, or what is wrong with it; also return where to read on."""
+    repeats: list[bool] = []  # of each object that was read to its end, the outermost last
+
+    def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        keys = [key for key, _ in pairs if key in ("bbox_2d", "label")]
+        repeats.append(len(set(keys)) < len(keys))
+        return dict(pairs)
+
+    # A number of very many digits is refused by int(), and NaN is no JSON.
+    decoder = json.JSONDecoder(
+        object_pairs_hook=members,
+        parse_int=lambda digits: int(digits) if len(digits) < 9 else LARGEST + 1,
+        parse_constant=lambda name: None,
+    )
+    try:
+        value, stop = decoder.raw_decode(text, start)
+    except RecursionError:
+        return ["malformed_json"], len(text)
+    except json.JSONDecodeError as error:
+        brace = _BRACE.search(text, error.pos)
+        nested: list[JsonFailureKind] = ["nested"] * len(repeats)
+        if brace is None:
+            return [*nested, "cut_off"], len(text)
+        return [*nested, "malformed_json"], brace.start() if brace[0] == "{" else brace.end()
+    found = "nested" if is_nested else "repeated_key" if repeats[-1] else _to_object(value, text, slice(start, stop))
+    if isinstance(found, WrittenObject):
+        return found, stop
+    # A wrapper such as {"objects": [...]} counts as what it holds.
+    kinds: list[JsonFailureKind] = ["nested"] * (len(repeats) - 1) if len(repeats) > 1 else [found]
+    return kinds, stop
+
+
+def _to_object(value: dict[str, object], text: str, within: slice) -> WrittenObject | JsonFailureKind:
+    """Return the object that a decoded value makes, or what is wrong with it."""
+    numbers, label = value.get("bbox_2d"), value.get("label")
+    if not isinstance(numbers, list):
+        return "missing_box"
+    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
+        return "coord_not_a_number"
+    if any(isinstance(number, float) for number in numbers):
+        return "coord_not_an_integer"
+    if len(numbers) != 4:
+        return "too_few_coords" if len(numbers) < 4 else "too_many_coords"
+    if any(not 0 <= number <= LARGEST for number in numbers):
+        return "coord_out_of_range"
+    if not isinstance(label, str) or not label.strip():
+        return "missing_label"
+    box_at, label_at = (pattern.search(text, within.start, within.stop) for pattern in (_BOX, _LABEL))
+    if box_at is None or label_at is None:  # a key written with escapes
+        return "malformed_json"
+    places = [slice(*box_at.span(number)) for number in (1, 2, 3, 4)]
+    return WrittenObject(_LONE_SURROGATE.sub("\ufffd", label), numbers, slice(*label_at.span(1)), places)
+
+
+_BYTE_OF = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
+
+
+@dataclass(frozen=True)
+class WrittenText:
+    """The text that tokens write, and which characters each of them writes.
+
+    Attributes:
+        text: as the tokenizer decodes it; bytes that are no UTF-8 become U+FFFD.
+        starts: the first character of each token. One that only goes on with a character has the same as its neighbour.
+        stops: behind its last character.
+    """
+
+    text: str
+    starts: Sequence[int]
+    stops: Sequence[int]
+
+    def tokens(self, chars: slice) -> slice:
+        """Return the tokens that write some of these characters, at least one, also those that write more."""
+        return slice(bisect_right(self.stops, chars.start), bisect_left(self.starts, chars.stop))
+
+
+class JsonFormat:
+    """The answers of an untouched Qwen3-VL; as :class:`~coordexp.evaluate.generate.formats.SequenceFormat`."""
+
+    open_id = None  # braces open more than objects
+    number_ids = range(0)  # JSON has digits elsewhere, too
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, thinks: bool = False) -> None:
+        """Prepare for many answers.
+
+        Args:
+            tokenizer: of the model; byte-level, as Qwen's is.
+            thinks: the prompt has opened the model's reasoning already.
+        """
+        self._tokenizer, self._thinks = tokenizer, thinks
+        self.end_id = end_id(tokenizer)
+
+    def grammar(self, vocab_size: int) -> None:
+        """Return None: there is no grammar for such an answer."""
+
+    def read(self, ids: Sequence[int]) -> tuple[list[WrittenObject], Sequence[str]]:
+        """Return the objects of an answer as written, and the kind of each malformed piece; never an error."""
+        written = self.written(ids)
+        objects, failures = parse_json_answer(written.text, thinks=self._thinks)
+        return [
+            item._replace(words=written.tokens(item.words), numbers=[written.tokens(at) for at in item.numbers])
+            for item in objects
+        ], failures
+
+    def written(self, ids: Sequence[int]) -> WrittenText:
+        """Return the text of ids, and where in it each of them stands; in linear time."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        pieces: list[str] = []
+        starts: list[int] = []
+        stops: list[int] = []
+        length = 0
+        for token in ids:
+            starts.append(length)
+            pieces.append(decoder.decode(self._bytes_of(token)))
+            length += len(pieces[-1])
+            begun, _ = decoder.getstate()
+            stops.append(length + bool(begun))
+        pieces.append(decoder.decode(b"", final=True))
+        return WrittenText("".join(pieces), starts, stops)
+
+    def _bytes_of(self, token: int) -> bytes:
+        symbols = self._symbols.get(token, "")  # a model can have more logits than its tokenizer has entries
+        try:
+            return bytes(_BYTE_OF[symbol] for symbol in symbols)
+        except KeyError:
+            return symbols.encode()
+
+    @cached_property
+    def _symbols(self) -> dict[int, str]:
+        return {token: symbols for symbols, token in self._tokenizer.get_vocab().items()}

@@ -1,0 +1,82 @@
+"""The settings of an evaluation: one object for training, ``evaluate``, ``predict`` and given answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from coordexp.config.schema.evaluation import ScoreName
+from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
+from coordexp.errors import ConfigError
+from coordexp.evaluate.generate.qwen_json import JSON_FAILURE_KINDS
+from coordexp.metrics import Decoding
+
+AnswerName = Literal["coord", "text", "qwen-json"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """How to evaluate, equal for every group; picklable, so that workers elsewhere can take part.
+
+    Attributes:
+        batch_size: images generated together.
+        max_new_tokens: length limit of an answer, the end token included.
+        decoding: ``constrained`` (under the object grammar), ``free``, or both.
+        score: the named score of a detection.
+        aliases: further descriptions -> category names.
+        details: also write ``analysis.json`` and ``distributions.json``.
+        model: directory or hub id, or ``embedded``. From here on training has its own.
+        adapter: directory of a trained adapter for ``model``.
+        annotations: COCO instances file.
+        images: folder of its images.
+        num_images: only so many images, spread over the number of objects, fixed by the data; None for all.
+        answer: the form of an answer: the target sequence in coord tokens or in digits, or the JSON of an untouched
+            Qwen3-VL; None: coord tokens where the tokenizer has them, else digits.
+        generations: answers to read instead of generating them; None to generate.
+        prompt: the instruction; None for that of training where the checkpoint says it, else for the default of the
+            answer's form. An untouched model is asked for ``{categories}``, which stands for those of the annotation
+            file.
+        max_pixels: image size limit; None for that of training where the checkpoint says it, else for its own.
+        num_threads: CPU threads of a process; None leaves it to torch. It can change last digits.
+    """
+
+    batch_size: int = 16
+    max_new_tokens: int = 512
+    decoding: tuple[Decoding, ...] = ("constrained", "free")
+    score: ScoreName = "coord_desc"
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    details: bool = True
+    model: str = ""
+    adapter: Path | None = None
+    annotations: Path = Path()
+    images: Path = Path()
+    num_images: int | None = None
+    answer: AnswerName | None = None
+    generations: Path | None = None
+    prompt: str | None = None
+    max_pixels: int | None = None
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together.
+
+        Raises:
+            ConfigError: naming it.
+        """
+        if self.generations is not None and len(self.decoding) != 1:
+            raise ConfigError(
+                "--generations: a file of answers is one decoding; expected --decoding constrained or free"
+            )
+        if self.answer == "qwen-json" and self.decoding != ("free",):
+            raise ConfigError("--answer qwen-json is decoded freely only: the object grammar is not that of its JSON")
+
+    @property
+    def failure_kinds(self) -> Sequence[str]:
+        """What can be wrong with a piece of an answer in this form."""
+        return JSON_FAILURE_KINDS if self.answer == "qwen-json" else FAILURE_KINDS
+
+    @property
+    def headline(self) -> Decoding:
+        """The decoding whose AP is published."""
+        only = self.generations is not None or self.answer == "qwen-json"
+        return self.decoding[0] if only else "constrained"

@@ -1,0 +1,36 @@
+"""What differs from one model family to another; whatever is not in this record is the same for all of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Family:
+    """One ``model_type``.
+
+    Attributes:
+        model_type: as ``config.json`` has it.
+        title: for sentences.
+        tiny_text: the text configuration of a random model of this family with some hundred thousand parameters.
+        tiny_vision: its vision configuration; both have what :func:`coordexp.model.tiny.families.tiny_config` adds.
+        recurrent: some layers carry a state from token to token, so that prompts are padded on the left before
+            decoding, and rows cannot be dropped from and added to their cache.
+        unadapted: last names of linear layers that get no adapter.
+        frozen: names of modules that stay frozen even where everything else trains.
+        on_disk: ``modules`` where files name weights as the model does; ``converted`` where transformers renames or
+            reshapes them, so that it must load and save them.
+        json_boxes: what the vendor's own JSON answers count in.
+        is_sized: whether our formulas of memory and operations hold for its layers.
+    """
+
+    model_type: str
+    title: str
+    tiny_text: Mapping[str, object]
+    tiny_vision: Mapping[str, object]
+    recurrent: bool = False
+    unadapted: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
+    on_disk: Literal["modules", "converted"] = "modules"
+    json_boxes: Literal["thousandths", "pixels"] = "thousandths"
+    is_sized: bool = False

@@ -1,0 +1,25 @@
+"""Qwen3.5, mixture of experts: 35B-A3B and larger.
+
+As the dense Qwen3.5, with routed experts that stay frozen and a shared expert that is adapted. The hub has the experts
+fused; a model made from a configuration is saved an expert at a time. transformers reads both.
+"""
+
+from coordexp.model.families.family import Family
+from coordexp.model.families.qwen3_5 import TINY_TEXT
+
+QWEN3_5_MOE = Family(
+    model_type="qwen3_5_moe",
+    title="Qwen3.5 (mixture of experts)",
+    tiny_text={
+        **TINY_TEXT,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 24,
+    },
+    tiny_vision={"num_position_embeddings": 256},
+    recurrent=True,
+    unadapted=frozenset({"shared_expert_gate"}),  # one number a token: how much of the shared expert
+    frozen=frozenset({"experts", "gate", "shared_expert_gate"}),
+    on_disk="converted",
+)

@@ -1,0 +1,209 @@
+"""How figures look, and how they are shown: as SVG within the page, and as PNG and SVG files.
+
+Lengths are in pixels of a chart that is 360 wide, so that its text stays legible on a phone of that width. The same
+numbers give the same bytes.
+"""
+
+import io
+import json
+import re
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+from xml.etree import ElementTree
+
+from coordexp.errors import plain, plain_lines
+from coordexp.tracking.charts import GROUP_COLORS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.typing import RcKeyType
+
+WIDTH = 360
+# On white paper. The page replaces each by the CSS variable of its name, which follows dark mode: no two may be equal.
+PALETTE = {
+    "paper": "#ffffff", "ink": "#16191d", "soft": "#565d66", "rule": "#d9dde2",
+    **{f"c{group}": color for group, color in enumerate(GROUP_COLORS)},
+}  # fmt: skip
+PAPER, INK, SOFT, RULE = (PALETTE[name] for name in ("paper", "ink", "soft", "rule"))
+_VARIABLES = {color: f"var(--{name})" for name, color in PALETTE.items()}
+_COLOR = re.compile("|".join(_VARIABLES))
+_TIPS = "tips:"
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+ElementTree.register_namespace("", _SVG)
+ElementTree.register_namespace("xlink", _XLINK)
+
+
+class Look(NamedTuple):
+    """How a group is drawn everywhere. Groups differ in colour and in dashes or marker, never in colour alone."""
+
+    color: str
+    line: tuple[float, tuple[float, ...]] | Literal["-", "none"] = "-"
+    marker: str = "o"
+
+
+_DASHES = (
+    (), (7, 3), (2.5, 2.5), (9, 3, 2, 3), (12, 3), (4, 2, 1, 2), (1.5, 3),
+    (6, 2, 1, 2, 1, 2), (1, 1), (14, 3, 3, 3), (5, 5), (3, 1.5),
+)  # fmt: skip
+LOOKS = tuple(
+    Look(color, (0, dashes) if dashes else "-", "os^D"[at % 4])
+    for at, (color, dashes) in enumerate(zip(GROUP_COLORS, _DASHES, strict=True))
+)
+NEUTRAL = Look(INK)
+
+
+class Chart(NamedTuple):
+    """One panel with its caption.
+
+    Attributes:
+        title: stands above it.
+        draw: draws on empty axes; None where there is nothing to draw yet.
+        note: how to read it.
+        height: in pixels, with its axes.
+    """
+
+    title: str
+    draw: "Callable[[Axes], None] | None"
+    note: str = ""
+    height: float = 232
+
+
+def tips(*texts: str) -> str:
+    """Return an artist's gid that says what shows where one points at it: a text for each of its markers, or one."""
+    return _TIPS + json.dumps(texts)
+
+
+@contextmanager
+def figure_style() -> Generator[None]:
+    """Draw and save figures of this block in the colours of the page, with text as text and repeatable ids."""
+    import matplotlib
+
+    style: dict[RcKeyType, str | float] = {
+        "svg.fonttype": "none", "svg.hashsalt": "coordexp", "text.parse_math": False, "lines.scale_dashes": False,
+        "font.size": 11, "axes.labelsize": 11, "axes.titlesize": 12, "axes.titleweight": "bold",
+        "axes.titlelocation": "left", "axes.titlecolor": INK, "text.color": SOFT, "axes.labelcolor": SOFT,
+        "xtick.color": SOFT, "ytick.color": SOFT, "axes.edgecolor": SOFT, "grid.color": RULE, "grid.linewidth": 0.7,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "legend.frameon": False,
+        "axes.facecolor": "none", "figure.facecolor": "none",
+    }  # fmt: skip
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        # A name that no font here can write is boxes in the PNG, and text in the SVG and on the page.
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+        yield
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """Return a figure of so many pixels."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+
+
+def chart_svg(chart: Chart, *, label: str) -> str:
+    """Return a chart for the page, which has its title; ``label`` is another one for each chart of a page."""
+    with figure_style():
+        figure = new_figure(WIDTH, _height(chart))
+        _draw(chart, figure.add_subplot())
+        return inline_svg(figure, label=label)
+
+
+def write_charts(charts: Sequence[Chart], stem: Path, *, title: str, looks: Mapping[str, Look]) -> list[Path]:
+    """Write charts beside each other as ``stem.png`` and ``stem.svg``, with titles and a legend of groups."""
+    from matplotlib.lines import Line2D
+
+    columns = min(2, len(charts))
+    heights = [max(map(_height, charts[at : at + columns])) + 26 for at in range(0, len(charts), columns)]
+    with figure_style():
+        figure = new_figure(columns * WIDTH, sum(heights) + 60)
+        figure.suptitle(plain(title), fontsize=12, color=INK, x=0.02, ha="left")
+        panels = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights).flat
+        for axes, chart in zip(panels, charts, strict=False):
+            axes.set_title(chart.title)
+            _draw(chart, axes)
+        for axes in panels[len(charts) :]:
+            axes.set_axis_off()
+        handles = [
+            Line2D([], [], color=look.color, linestyle=look.line, marker=look.marker, linewidth=1.9, label=group)
+            for group, look in looks.items()
+        ]
+        if handles:
+            figure.legend(handles=handles, loc="outside lower left", ncols=4 * columns, handlelength=3)
+        return save_figure(figure, stem)
+
+
+def save_figure(figure: "Figure", stem: Path) -> list[Path]:
+    """Write ``stem.png`` and ``stem.svg``, each under another name first: a reader sees a whole picture.
+
+    To be called within :func:`figure_style`.
+    """
+    figure.patch.set_facecolor(PAPER)
+    paths = [stem.with_name(f"{stem.name}.{form}") for form in ("png", "svg")]
+    png, svg = (path.with_name(f".{path.name}.tmp") for path in paths)
+    figure.savefig(png, dpi=200, format="png")
+    root = _svg_of(figure)
+    root.set("style", "font-family: 'DejaVu Sans', Arial, Helvetica, sans-serif")
+    svg.write_text(ElementTree.tostring(root, encoding="unicode"), encoding="utf-8")
+    for building, path in zip((png, svg), paths, strict=True):
+        building.replace(path)
+    return paths
+
+
+def inline_svg(figure: "Figure", *, label: str) -> str:
+    """Return a figure as an ``<svg>`` for a page: named for a screen reader, its colours as variables of the page.
+
+    To be called within :func:`figure_style`. Its ids are hashes with the label, so they are its own on any page.
+    """
+    import matplotlib
+
+    figure.patch.set_facecolor("none")
+    with matplotlib.rc_context({"svg.hashsalt": label}):
+        root = _svg_of(figure)
+    for element in root.iter():
+        if "style" in element.attrib:
+            element.set("style", _COLOR.sub(lambda found: _VARIABLES[found[0]], element.attrib["style"]))
+    root.attrib = {"class": "chart", "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": plain(label)}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _height(chart: Chart) -> float:
+    return chart.height if chart.draw else 50
+
+
+def _draw(chart: Chart, axes: "Axes") -> None:
+    if chart.draw:
+        chart.draw(axes)
+    else:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "nothing to draw yet", ha="center", transform=axes.transAxes)
+
+
+def _svg_of(figure: "Figure") -> ElementTree.Element:
+    """Return a figure as SVG with tips, and without metadata and its style sheet, which would be the whole page's."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    # XML cannot hold control characters, which a name on a server or an answer of a model may.
+    root = ElementTree.fromstring(plain_lines(buffer.getvalue()))
+    root.set("stroke-linejoin", "round")
+    for element in list(root.iter()):
+        if "d" in element.attrib:  # a hundredth of a pixel is enough
+            element.set("d", re.sub(r"(\.\d\d)\d+", r"\1", element.attrib["d"]))
+        if "style" in element.attrib:  # text inherits the page's font
+            element.set("style", re.sub(r"font-family: [^;]*;? ?", "", element.attrib["style"]))
+        if element.tag == f"{{{_SVG}}}g":  # nothing refers to a group
+            _add_titles(element, element.attrib.pop("id", ""))
+        element[:] = [child for child in element if child.tag not in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")]
+    return root
+
+
+def _add_titles(group: ElementTree.Element, gid: str) -> None:
+    """Put the texts of :func:`tips` where pointing shows them: one at each marker of the group, else at the whole."""
+    texts: list[str] = json.loads(gid.removeprefix(_TIPS)) if gid.startswith(_TIPS) else []
+    marks = list(group.iter(f"{{{_SVG}}}use"))
+    for target, text in zip(marks or [group], texts, strict=False):
+        title = ElementTree.Element(f"{{{_SVG}}}title")
+        title.text = plain_lines(text)
+        target.insert(0, title)

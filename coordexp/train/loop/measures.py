@@ -1,0 +1,240 @@
+"""What a step measures beside its loss, alike for every group, added up between two logging steps.
+
+Shapes: T supervised tokens, N coord tokens, K bins, M boxes, D hidden, U units.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, distributed, nn
+
+from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.losses.criterion import Criterion
+from coordexp.losses.term import UNITS, TermInputs, Unit
+from coordexp.runs import ranks
+from coordexp.runs.folder import CheckpointFolder
+
+NAMES = ("coord_vocab_mass", "expected_bin_mae", "true_bin_prob", "entropy", "width", "inverted_fraction")
+P90_NAME = "expected_bin_p90"
+HIDDEN_GRADIENT = "gradient_at_hidden/"
+ALL_GRAD_NORMS = "all_grad_norms"
+_CELLS_PER_BIN = 4
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Diagnostics of one batch.
+
+    Attributes:
+        sums: name -> (sum, count).
+        errors_N: ``[N]`` |expected bin - true bin|, whose distribution gives ``expected_bin_p90``.
+    """
+
+    sums: dict[str, tuple[Tensor, int]]
+    errors_N: Tensor
+
+
+@torch.no_grad()
+def coord_diagnostics(inputs: TermInputs) -> Diagnostics:
+    """Measure the coord distributions of one batch.
+
+    - ``coord_vocab_mass``: probability of the coord vocabulary (of the digits in the text arm) at coord positions. The
+      others look at the distribution *within* the coord vocabulary, and are absent in the text arm:
+    - ``expected_bin_mae``: |expected bin - true bin|, in bins.
+    - ``true_bin_prob``: probability of the true bin.
+    - ``entropy``: in nats; ln 1000 = 6.9 for a flat one.
+    - ``width``: standard deviation, in bins.
+    - ``inverted_fraction``: share of expected boxes with x2 < x1 or y2 < y1.
+    """
+    num_coord, num_boxes = inputs.coord_bins_N.numel(), inputs.box_rows_M4.shape[0]
+    mass_T = (inputs.head.log_z_coord_T - inputs.head.log_z_text_T).sigmoid()
+    mass = (mass_T.masked_fill(~inputs.is_coord_T, 0).sum(), num_coord)
+    if inputs.head.coord_logits_NK.shape[1] != NUM_BINS:
+        return Diagnostics(sums={"coord_vocab_mass": mass}, errors_N=mass_T[:0])
+    log_p_NK = inputs.head.coord_logits_NK.log_softmax(dim=1)
+    p_NK = log_p_NK.exp()
+    bins_K = torch.arange(NUM_BINS, dtype=p_NK.dtype, device=p_NK.device)
+    expected_N = (p_NK * bins_K).sum(dim=1)  # a matrix product would lose bits under autocast and TF32
+    variance_N = (p_NK * (bins_K - expected_N.unsqueeze(1)).square()).sum(dim=1)
+    errors_N = (expected_N - inputs.coord_bins_N).abs()
+    boxes_M4 = inputs.expected_boxes()
+    inverted_M = (boxes_M4[:, 2:] < boxes_M4[:, :2]).any(dim=1)
+    sums = {
+        "coord_vocab_mass": mass,
+        "expected_bin_mae": (errors_N.sum(), num_coord),
+        "true_bin_prob": (p_NK.gather(1, inputs.coord_bins_N.unsqueeze(1)).sum(), num_coord),
+        "entropy": (torch.special.entr(p_NK).sum(), num_coord),
+        "width": (variance_N.sqrt().sum(), num_coord),
+        "inverted_fraction": (inverted_M.sum(), num_boxes),
+    }
+    return Diagnostics(sums, errors_N)
+
+
+def gradients_at_hidden(criterion: Criterion, inputs: TermInputs, hidden_TD: Tensor) -> dict[str, Tensor]:
+    """Return, for each term that is on, the norm of its unweighted gradient at the head's input, ``hidden_TD``.
+
+    Costs one backward pass through the head a term; the model takes no part, and the graph is kept.
+    Zero means that the term teaches nothing from this batch.
+    """
+    on = [weighted.term for weighted in criterion.terms if weighted.weight > 0]
+    return {term.name: _norm(_gradients(term(inputs), [hidden_TD])) for term in on}
+
+
+class TermGradients:
+    """Adds up each term's gradient at the parameters over the microbatches and ranks of one step."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list[Tensor]] = {}
+
+    def add(self, shares: Mapping[str, Tensor], parameters: Sequence[nn.Parameter]) -> None:
+        """Add a microbatch's weighted shares of the loss: one backward pass each, and the graph is kept.
+
+        Memory: one copy of every trained parameter's gradient a term, so a few copies under full tuning.
+        """
+        for name, share in shares.items():
+            found = _gradients(share, parameters)
+            before = self._sums.get(name)
+            self._sums[name] = found if before is None else [a + b for a, b in zip(before, found, strict=True)]
+
+    def norms(self) -> dict[str, float]:
+        """Return the norm of each term's gradient, added up over the ranks, and start again."""
+        if ranks.in_process_group():
+            for gradient in (gradient for gradients in self._sums.values() for gradient in gradients):
+                distributed.all_reduce(gradient)
+        norms = {name: float(_norm(gradients)) for name, gradients in self._sums.items()}
+        self._sums = {}
+        return norms
+
+
+def _gradients(value: Tensor, at: Sequence[Tensor]) -> list[Tensor]:
+    if not value.requires_grad:
+        return [torch.zeros_like(tensor) for tensor in at]
+    return list(torch.autograd.grad(value, at, retain_graph=True, allow_unused=True, materialize_grads=True))
+
+
+def _norm(gradients: Iterable[Tensor]) -> Tensor:
+    return torch.stack([gradient.float().norm() for gradient in gradients]).norm()
+
+
+class RunningAverages:
+    """Adds up values and what they are to be divided by; nothing is synchronised before ``read``."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, tuple[Tensor, float]] = {}
+        self._errors: Tensor | None = None
+
+    def add(self, name: str, value: Tensor | float, count: float = 1) -> None:
+        """Add a summed value and the number of units it covers."""
+        value = torch.as_tensor(value).detach().to(torch.float64)
+        summed, counted = self._totals.get(name, (torch.zeros_like(value), 0.0))
+        # Resumed sums come from the CPU.
+        self._totals[name] = (summed.to(value.device) + value, counted + count)
+
+    def add_terms(self, criterion: Criterion, sums: Mapping[str, Tensor], counts_U: Tensor) -> None:
+        """Add a microbatch: its term sums, and its unit counts ``[U]`` on the CPU."""
+        counts: dict[Unit, float] = dict(zip(UNITS, counts_U.tolist(), strict=True))
+        for name, value in sums.items():
+            self.add(name, value, counts[criterion.unit_of(name)])
+        for unit, count in counts.items():
+            self.add(f"num_{unit}", count)
+
+    def add_diagnostics(self, diagnostics: Diagnostics) -> None:
+        """Add a microbatch's diagnostics, and the distribution of its errors."""
+        for name, (value, count) in diagnostics.sums.items():
+            self.add(name, value, count)
+        self.add_errors(diagnostics.errors_N)
+
+    def add_errors(self, errors_N: Tensor) -> None:
+        """Add errors in bins, of which the 90th percentile will be read."""
+        if self._errors is None:
+            self._errors = torch.zeros(NUM_BINS * _CELLS_PER_BIN, dtype=torch.float64, device=errors_N.device)
+        self._errors = self._errors.to(errors_N.device)
+        cells_N = (errors_N.detach() * _CELLS_PER_BIN).long().clamp(0, self._errors.numel() - 1)
+        self._errors.scatter_add_(0, cells_N, torch.ones_like(cells_N, dtype=torch.float64))
+
+    def read(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Return means and sums over all ranks, by name, and start again.
+
+        A name whose count is 0 on every rank has no mean. Every rank must have added the same names.
+        """
+        names = sorted(self._totals)
+        if not names:
+            return {}, {}
+        devices = [total.device for total, _ in self._totals.values()]
+        device = next((found for found in devices if found.type != "cpu"), devices[0])
+        totals = torch.stack([self._totals[name][0].to(device) for name in names])
+        counts = torch.tensor([self._totals[name][1] for name in names], dtype=torch.float64, device=device)
+        errors = torch.zeros(0, dtype=torch.float64) if self._errors is None else self._errors
+        table = torch.cat([totals, counts, errors.to(device)])  # one exchange between ranks, one copy to the CPU
+        if ranks.in_process_group():
+            distributed.all_reduce(table)
+        values, num = table.tolist(), len(names)
+        self._totals, self._errors = {}, None
+        sums = dict(zip(names, values[:num], strict=True))
+        means = {name: sums[name] / count for name, count in zip(names, values[num : 2 * num], strict=True) if count}
+        cells = values[2 * num :]
+        if sum(cells) and math.isfinite(means.get("expected_bin_mae", 0.0)):
+            means[P90_NAME] = _percentile(cells, 0.9) / _CELLS_PER_BIN
+        return means, sums
+
+    def save(self, checkpoint: Path) -> None:
+        """Write what this rank has added into a checkpoint; nothing where the checkpoint is at a logging step."""
+        state: dict[str, Tensor] = {}
+        for name, (total, count) in self._totals.items():
+            state |= {f"sum/{name}": total.cpu(), f"count/{name}": torch.tensor(count, dtype=torch.float64)}
+        if self._errors is not None:
+            state["errors"] = self._errors.cpu()
+        if state:
+            save_file(state, CheckpointFolder(checkpoint).averages(ranks.rank()))
+
+    def resume(self, checkpoint: Path) -> None:
+        """Add what a checkpoint kept, so that the next row covers every step since the last one.
+
+        With as many ranks as before, each takes its own; with fewer or more, all parts are still taken once.
+        """
+        for rank, path in CheckpointFolder(checkpoint).all_averages().items():
+            if rank % ranks.world_size() != ranks.rank():
+                continue
+            state = load_file(path)
+            errors = state.pop("errors", None)
+            if errors is not None:
+                self._errors = errors if self._errors is None else self._errors + errors
+            for name in (key.removeprefix("sum/") for key in state if key.startswith("sum/")):
+                self.add(name, state[f"sum/{name}"], float(state[f"count/{name}"]))
+
+
+def _percentile(cells: list[float], share: float) -> float:
+    """Return where ``share`` of the values lie below, in cells, evenly spread within a cell."""
+    wanted, below = share * sum(cells), 0.0
+    for at, inside in enumerate(cells):
+        if inside and below + inside >= wanted:
+            return at + (wanted - below) / inside
+        below += inside
+    return float(len(cells))
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """What is known at a logging step."""
+
+    step: int
+    means: dict[str, float]  # of each term and diagnostic since the last logging step
+    sums: dict[str, float]  # units, images, tokens, steps, clipped ones, their gradient norms and waiting since then
+    seconds: float  # wall time since then
+    grad_norm: float  # before clipping, of the last step
+    learning_rate: float  # of the first group
+    epoch: float
+
+    def per_second(self, name: str) -> float:
+        """Return one of the sums, per second."""
+        return self.sums[name] / max(self.seconds, 1e-9)
+
+    @property
+    def hidden_gradients(self) -> dict[str, float]:
+        """Norm of each term's gradient at the head's input, summed over the microbatches of this step."""
+        prefix = HIDDEN_GRADIENT
+        return {name.removeprefix(prefix): total for name, total in self.sums.items() if name.startswith(prefix)}
