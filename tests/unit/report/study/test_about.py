@@ -1,7 +1,6 @@
 """The box at the top: what the groups are in formula, and everything of the runs that is on record."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,13 +73,6 @@ def test_a_group_that_writes_digits_does_not_look_like_group_a(tmp_path: Path) -
     assert found["T"] == (
         "loss = text_ce + coord_ce; coordinates written as digits of plain text, no coord tokens; boxes read as written"
     )
-
-
-def test_many_hours_are_a_whole_number(study: Study, tmp_path: Path) -> None:
-    runs = tuple(replace(run, metrics={"final/train_seconds": 2.7e6}) for run in study.data.runs)
-    data = replace(study.data, runs=runs)
-    found = about_lines(Study(data, about=about(data, Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path))))
-    assert dict(found)["hours"] == f"{750 * len(runs):,} of training, all runs added up"
 
 
 def test_every_term_that_is_on_is_explained_once(study: Study) -> None:

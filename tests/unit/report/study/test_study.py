@@ -79,23 +79,6 @@ def test_a_second_study_reads_what_the_first_computed(paired: Study, paired_dir:
         study(paired.data, paired_dir, paired_dir / "cache", Settings(resamples=61))
 
 
-def test_without_run_directories_the_files_come_from_mlflow(store: Path) -> None:
-    whole = load_experiment(write_experiment(store, "away", groups=("A",)), "away")
-    away = tuple(dataclasses.replace(run, run_dir="/nowhere/x", experiment="") for run in whole.runs)
-    data = dataclasses.replace(whole, runs=away)
-    artifacts = Artifacts(data, cache=store / "cache", runs_dir=store / "none")
-    path = artifacts.file(away[0], A_DETECTIONS)
-    assert path is not None
-    assert not path.is_relative_to(store / "away")
-    assert path.read_bytes() == (store / "away" / "A-s0" / A_DETECTIONS).read_bytes()
-    assert artifacts.file(away[0], A_DETECTIONS.with_name("other.json")) is None
-    found = study(data, store / "none", store / "cache")
-    assert found.comparison is None
-    assert "annotations of the validation split are not on this machine" in "\n".join(found.missing)
-    assert found.fairness is not None
-    assert found.fairness.comparable
-
-
 def test_an_unfinished_experiment_gives_what_it_has_and_names_the_rest(store: Path) -> None:
     uri = write_experiment(store, "half", groups=("A", "C"), seeds=(0,), unfinished=("C-s0",))
     found = study(load_experiment(uri, "half"), store, store / "cache")
@@ -236,17 +219,6 @@ def test_a_run_that_diverged_still_makes_a_report(store: Path) -> None:
     assert write_plots(found, store)
 
 
-def test_a_damaged_entry_of_the_cache_is_made_again(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
-    kept = json.loads((paired_dir / "cache" / "statistics.json").read_text())
-    for part in kept.values():
-        part["value"] = "nothing of the kind"
-    (tmp_path / "statistics.json").write_text(json.dumps(kept))
-    again = study(paired.data, paired_dir, tmp_path, Settings(resamples=60, num_pictures=6))
-    assert again.comparison == paired.comparison
-    assert again.convergence == paired.convergence
-    assert again.breakdowns == paired.breakdowns
-
-
 def study_with_failed(store: Path, name: str, failed: str, seeds: tuple[int, ...]) -> Study:
     """Return the study of A and C, one run of which failed at step 20."""
     uri = write_experiment(store, name, groups=("A", "C"), seeds=seeds, unfinished=(failed,))
@@ -261,20 +233,6 @@ def printed(found: Study) -> str:
     render_report(found, Console(file=text, width=240))
     assert WHY in to_markdown(found)
     return text.getvalue()
-
-
-def test_a_group_whose_only_run_failed_has_no_value_and_no_difference(store: Path) -> None:
-    found = study_with_failed(store, "only", "C-s0", seeds=(0,))
-    assert found.missing[0] == f"C-s0 FAILED at step 20: {WHY}"
-    assert found.comparison is not None
-    assert found.comparison.groups == ("A",)
-    assert found.comparison.pairs == ()
-    assert found.verdict.startswith("Without C-s0: ")
-    text = printed(found)
-    assert f"C-s0 FAILED at step 20: {WHY}" in text
-    assert "1 failed" in text
-    assert "better" not in text
-    assert "FAILED, step 20 of 60" in text
 
 
 def test_a_failed_seed_of_two_is_left_out_and_the_difference_is_of_the_seeds_both_have(store: Path) -> None:
@@ -339,15 +297,6 @@ def test_a_run_without_free_decoding_costs_that_reading_and_no_other(store: Path
     expected = "No comparison under free decoding: A-s0, C-s0 left no detections of free decoding and argmax boxes."
     assert expected in found.missing
     assert found.verdict.endswith("; nothing is known of it under free decoding.")
-
-
-def test_a_broken_file_of_another_reading_leaves_the_headline(store: Path) -> None:
-    uri = write_experiment(store, "bent", groups=("A", "C"))
-    (store / "bent" / "A-s0" / C_DETECTIONS).write_text("[{}]")
-    found = study(load_experiment(uri, "bent"), store, store / "cache")
-    assert list(found.readings) == ["own"]
-    assert found.comparison is not None
-    assert any(line.startswith("No other reading than each group's own: ") for line in found.missing)
 
 
 def test_equal_scores_of_a_run_are_said_in_front_of_the_verdict(store: Path) -> None:

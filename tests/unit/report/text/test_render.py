@@ -39,15 +39,6 @@ def test_every_table_is_printed_whole_and_its_columns_stand_below_their_heads(ba
     assert (lines[folded].split(), lines[folded + 1].split()[-1]) == (["coord", "ce"], "loss")
 
 
-def test_markdown_has_as_many_cells_in_every_line(bare: Study) -> None:
-    lines = to_markdown(bare).splitlines()
-    widths = [line.count("|") - 1 for line in lines if line.startswith("|")]
-    head_and_rule = 2
-    assert widths[: head_and_rule + 18] == [9] * 20  # 3 groups x 2 boxes x (mean + 2 seeds)
-    assert widths[20 : 20 + head_and_rule + 9] == [6] * 11
-    assert "| **A** | **expected** | **mean of 2** | **0.310**" in "\n".join(lines)
-
-
 def test_the_next_commands_name_the_run_and_the_annotations(tiny: ExperimentData) -> None:
     (_, ui), (_, again) = next_commands(tiny)
     assert f"--backend-store-uri {tiny.uri}" in ui
@@ -162,13 +153,6 @@ def test_latex_is_escaped_and_every_row_has_all_cells(paired: Study) -> None:
         assert rows
         assert {len(re.findall(r"(?<!\\)&", line)) + 1 for line in rows} == {columns}
     assert not re.search(r"(?<!\\)%", "\n".join(text.splitlines()[3:]))
-
-
-def test_a_run_that_mlflow_does_not_have_is_judged_by_its_own_file(tiny: ExperimentData) -> None:
-    runs = tuple(dataclasses.replace(run, run_id="", run_dir="/runs/tiny/A-s0") for run in tiny.runs)
-    _, (_, again) = next_commands(dataclasses.replace(tiny, runs=runs))
-    assert "/runs/tiny/A-s0/eval/final/constrained/detections." in again
-    assert "mlflow" not in again
 
 
 def test_a_command_to_paste_runs_nothing_that_a_server_gave(tiny: ExperimentData, tmp_path: Path) -> None:

@@ -33,14 +33,6 @@ def test_the_headline_has_a_mean_and_each_seed_below_it(tiny: ExperimentData) ->
     assert [row.cells[2] for row in headline.rows[:3]] == ["mean of 2", "0", "1"]
 
 
-def test_undefined_and_missing_values_are_dashes_and_leave_the_mean(tiny: ExperimentData) -> None:
-    headline = run_tables(tiny)[0]
-    assert cells(headline, "A", "expected", "mean of 2")["AP_large"] == "-"
-    assert cells(headline, "B", "expected", "mean of 1")["AP"] == "0.050"  # B-s1 failed
-    assert cells(headline, "B", "expected", "1")["AP"] == "-"
-    assert cells(headline, "C", "expected", "mean of 0")["AP"] == "-"
-
-
 def test_ap_by_size_says_on_how_many_objects_it_rests(paired: Study) -> None:
     sizes = paired.breakdowns["A"].num_by_size
     assert sum(sizes.values()) == 29, "all objects of the fixture"
@@ -66,13 +58,6 @@ def test_free_decoding_shows_malformed_objects(tiny: ExperimentData) -> None:
     found = cells(free, "A", "1")
     assert (found["objects"], found["malformed"], found["malformed, share"]) == ("400", "8", "0.020")
     assert cells(free, "A", "mean of 2")["malformed"] == "4"
-
-
-def test_malformed_objects_are_shown_by_kind_where_there_are_any(tiny: ExperimentData) -> None:
-    found = {"free/malformed/unclosed": 7.0, "free/malformed/stray_tokens": 0.0}
-    *_, kinds = answer_tables(with_metrics(tiny, A=found))
-    assert kinds.columns == ("group", "seed", "unclosed")
-    assert cells(kinds, "A", "0")["unclosed"] == "7"
 
 
 def test_repeats_and_cut_answers_are_shown_where_there_are_any(tiny: ExperimentData) -> None:
