@@ -73,8 +73,9 @@ def run(options: argparse.Namespace) -> None:
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
     from coordexp.detection.detections import read_results
     from coordexp.detection.ground_truth import read_ground_truth
+    from coordexp.report.study.artifacts import Artifacts
     from coordexp.report.study.data import read_by
-    from coordexp.report.study.foreign import annotations_for, with_files
+    from coordexp.report.study.foreign import with_files
     from coordexp.report.study.study import Settings
     from coordexp.report.text.notes import remarks
     from coordexp.report.text.render import print_report
@@ -87,7 +88,10 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     files = {name: [read_results(path) for path in paths] for name, paths in named_files(options.files).items()}
     frames = named_frames(options.frame, list(files))
     if files:
-        annotations = annotations_for(data, output=output, runs_dir=options.runs_dir)
+        found = Artifacts(data, cache=output / ".artifacts", runs_dir=options.runs_dir)
+        annotations = next((path for run in data.runs if (path := found.annotations(run)) is not None), None)
+        if annotations is None:
+            raise ConfigError(f"--with: the annotations that {data.name} was evaluated on are not on this machine")
         command = ["coordexp", "report", *options.experiment, *(w for text in options.files for w in ("--with", text))]
         for warning in check_frames(files, read_ground_truth(annotations), frames, command):
             show(errors, warning)

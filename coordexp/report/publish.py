@@ -13,7 +13,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, cast
@@ -25,8 +25,8 @@ from typing_extensions import TypedDict  # pydantic reads that of typing from Py
 from coordexp.config.schema.fields import Name, Seed
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.detections import read_results
-from coordexp.errors import ComparisonError, show
-from coordexp.files import JsonValue, first_problem, read_model, replace_directory, write_json, write_text
+from coordexp.errors import ComparisonError, plain, shortened, show
+from coordexp.files import JsonValue, first_problem, read_json, read_model, replace_directory, write_json, write_text
 from coordexp.limits import MAX_SEED
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, NAMES, Artifacts, final_detections
 from coordexp.report.study.data import ExperimentData, RunData, missing_runs
@@ -40,7 +40,6 @@ _KEPT = (".html", ".md", ".svg")  # of the files of a report
 _SAME = 1e-9  # a sum in another order differs by less
 _HEADLINE = ("AP", "interval")  # of a group
 _Place = tuple[object, ...]  # of a number: the keys that lead to it
-_Numbers = Mapping[str, float | list[float | None] | None]
 _Ap = Annotated[Mapping[Annotated[int, Field(ge=0, le=MAX_SEED)], float], Field(min_length=1)]  # by seed
 
 
@@ -51,33 +50,27 @@ class _Computed(TypedDict):
 
 
 @dataclass(frozen=True)
-class _Published:
-    """What ``numbers.json`` holds."""
+class _Sources:
+    """What ``numbers.json`` says of how to compute it again; groups and seeds become names of files."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    groups: Mapping[Name, _Numbers]  # metrics of a group with the interval of its AP
-    pairs: Mapping[str, _Numbers]  # differences with interval and p-values
-    seeds: Annotated[Mapping[Name, _Ap], Field(min_length=1)]  # AP; groups and seeds become names of files
-    decomposition: Mapping[str, Mapping[str, tuple[float, float | None, float | None]]]  # by group and by pair
+    seeds: Annotated[Mapping[Name, _Ap], Field(min_length=1)]  # AP
     computed: _Computed  # the bootstrap
 
-    @staticmethod
-    def of(study: Study) -> "_Published":
-        """Return the numbers of a study that has a comparison."""
-        comparison, parts = study.comparison, study.decomposition
-        assert comparison is not None
-        lost = {} if parts is None else {**parts.value, **{f"{p.a} - {p.b}": p.difference for p in parts.pairs}}
-        names = [measure.name for measure in MEASURES]
-        return _Published(
-            **json.loads(to_numbers(comparison, study.data)),
-            seeds={group: {k: it.value for k, it in ap.items()} for group, ap in comparison.value_by_seed.items()},
-            decomposition={
-                name: {k: (found[k].value, found[k].low, found[k].high) for k in names if k in found}
-                for name, found in lost.items()
-            },
-            computed={"resamples": comparison.resamples, "seed": comparison.seed},
-        )
+
+def _numbers(study: Study) -> dict[str, object]:
+    """Return what ``numbers.json`` holds of a study that has a comparison."""
+    comparison, parts = study.comparison, study.decomposition
+    assert comparison is not None
+    lost = {} if parts is None else {**parts.value, **{f"{p.a} - {p.b}": p.difference for p in parts.pairs}}
+    return {
+        **json.loads(to_numbers(comparison, study.data)),
+        "seeds": {group: {k: it.value for k, it in ap.items()} for group, ap in comparison.value_by_seed.items()},
+        "decomposition": {
+            name: {m.name: list(astuple(found[m.name])) for m in MEASURES if m.name in found}
+            for name, found in lost.items()
+        },
+        "computed": {"resamples": comparison.resamples, "seed": comparison.seed},
+    }
 
 
 def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
@@ -92,9 +85,9 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
         raise ComparisonError(f"{data.title} is not whole, and so not published: {' '.join(study.missing)}")
     if len(data.trained) < len(data.runs):
         raise ComparisonError(f"{data.title} is published without files of other detectors; leave out --with")
-    numbers = asdict(_Published.of(study))
+    numbers = _numbers(study)
     try:
-        TypeAdapter(_Published).validate_python(numbers)
+        TypeAdapter(_Sources).validate_python(numbers)
     except ValidationError as error:
         raise ComparisonError(f"{data.title} cannot be published: {first_problem(error)}") from None
     annotations = artifacts.annotations(data.runs[0])
@@ -130,7 +123,7 @@ def check(directory: Path, console: Console) -> int:
         ComparisonError: naming the first number that does not follow, or follows and is not stated.
     """
     path = directory / NUMBERS
-    published = read_model(_Published, path, what="the numbers of published results")
+    published = read_model(_Sources, path, what="the numbers of published results")
     files = {
         group: [read_results(_detections(directory, group, seed)) for seed in seeds]
         for group, seeds in published.seeds.items()
@@ -144,7 +137,7 @@ def check(directory: Path, console: Console) -> int:
         study, _ = study_of(data, output=Path(scratch), runs_dir=Path(scratch), console=console, settings=settings)
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))
-    again, stated = dict(_leaves(asdict(_Published.of(study)))), dict(_leaves(asdict(published)))
+    again, stated = dict(_leaves(json.loads(json.dumps(_numbers(study))))), dict(_leaves(read_json(path)))
     # What follows and is not stated, but for metrics that came later: those that are stated of no group.
     sections, metrics = {place[0] for place in stated}, {(place[0], *place[2:3]) for place in stated}
     unstated: list[_Place] = []
@@ -158,7 +151,7 @@ def check(directory: Path, console: Console) -> int:
         if value is None or found is None or abs(value - found) > _SAME:
             name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]
             raise ComparisonError(
-                f"{path}: {name} is {show(value)}, but from the detections beside it follows "
+                f"{path}: {plain(shortened(name))} is {show(value)}, but from the detections beside it follows "
                 f"{'no such number' if found is None else found}; publish the results again"
             )
     return len(stated)

@@ -13,11 +13,10 @@ from coordexp.detection.detections import Detections, Results, detections_of, wr
 from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.metrics import measure
-from coordexp.errors import ComparisonError, DataError
+from coordexp.errors import ComparisonError
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.files import is_packed, read_content, write_text
 from coordexp.metrics import MetricName
-from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
 from coordexp.runs.folder import DecodingFolder
 
@@ -64,17 +63,6 @@ def foreign_rows(
             run = RunData("", group, seed, "finished", metrics=metrics, params=params, foreign=foreign, family=family)
             rows.append(run)
     return rows
-
-
-def annotations_for(data: ExperimentData, *, output: Path, runs_dir: Path) -> Path:
-    """Return the annotations on which files of other detectors can be compared with an experiment."""
-    artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
-    found = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-    if found is None:
-        raise DataError(
-            f"no file can be compared with {data.name}: its annotations of the validation split are not on this machine"
-        )
-    return found
 
 
 def with_files(

@@ -107,14 +107,12 @@ def test_differences_outside_the_factor_are_refused_and_may_be_allowed(store: Pa
     assert found.comparison is not None
 
 
-@pytest.mark.parametrize("name", ["code", "tokens"])
-def test_a_planted_hash_is_caught_also_in_another_seed_than_the_first(store: Path, name: str) -> None:
+def test_a_planted_hash_is_caught_also_in_another_seed_than_the_first(store: Path) -> None:
     # A-s1 and C-s1 must agree with each other; that each differs from A-s0, its seed explains.
-    changed = {"C-s1": {name: "planted"}}
-    key = "coordexp/losses/head.py" if name == "code" else name
-    uri = write_experiment(store, f"planted_{name}", groups=("A", "C"), seeds=(0, 1), changed=changed)
-    with pytest.raises(ComparisonError, match=rf"more than the declared factor[\s\S]*\n  {key}  .*C-s1: planted"):
-        study(load_experiment(uri, f"planted_{name}"), store, store / "cache")
+    changed = {"C-s1": {"tokens": "planted"}}
+    uri = write_experiment(store, "planted", groups=("A", "C"), seeds=(0, 1), changed=changed)
+    with pytest.raises(ComparisonError, match=r"more than the declared factor[\s\S]*\n  tokens  .*C-s1: planted"):
+        study(load_experiment(uri, "planted"), store, store / "cache")
 
 
 def test_two_experiments_and_chosen_runs_are_told_apart_and_need_the_same_data(store: Path) -> None:
