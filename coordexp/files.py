@@ -76,11 +76,7 @@ def write_between(path: Path, begin: str, end: str, text: str) -> None:
 
 
 def is_packed(path: Path) -> bool:
-    """Return whether gzip has packed a file, whatever it is called.
-
-    Raises:
-        OSError: as ``open``.
-    """
+    """Return whether gzip has packed a file, whatever it is called."""
     with path.open("rb") as handle:
         return handle.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
 
@@ -121,6 +117,21 @@ def parse_json(content: bytes | str) -> JsonValue:
         raise ValueError("nested too deeply to be read") from None
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_number(text)
+
+
+def _whole(text: str) -> int:
+    # Of more digits Python would refuse some thousands itself, with an advice for programmers.
+    number = int(text) if len(text) <= 20 else _MAX_INTEGER + 1
+    return number if abs(number) <= _MAX_INTEGER else _refuse_number(text)
+
+
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"{show(text)} is no finite number of 64 bits")
+
+
 def parse_model(kind: type[_T], content: bytes | str) -> _T:
     """Parse JSON as a dataclass or another type that pydantic knows, with every field of just its type.
 
@@ -137,10 +148,11 @@ def read_json(path: Path) -> JsonValue:
     Raises:
         DataError: naming the file and what is wrong with it.
     """
+    content = read_content(path)
     try:
-        return parse_json(read_content(path))
+        return parse_json(content)
     except ValueError as error:
-        raise DataError(str(error) if isinstance(error, DataError) else f"{path}: {error}") from None
+        raise DataError(f"{path}: {error}") from None
 
 
 def kept_json(path: Path) -> JsonValue:
@@ -160,15 +172,10 @@ def kept_model(kind: type[_T], path: Path) -> _T | None:
 
 
 def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
-    """Read a JSON file as a dataclass or another type that pydantic knows, with every field checked.
-
-    Args:
-        kind: the type.
-        path: of the file; one that gzip has packed is unpacked.
-        what: its content in words, for the error.
+    """Read a JSON file, packed or not, as a dataclass or another type that pydantic knows, with every field checked.
 
     Raises:
-        DataError: if the file is missing or holds something else.
+        DataError: if the file is missing or holds something else than ``what`` says in words.
     """
     content = read_content(path)
     try:
@@ -201,11 +208,6 @@ def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
 
 
 def _validated(kind: type[_T], content: bytes | str, *, strict: bool | None = None) -> _T:
-    """Return what pydantic makes of JSON.
-
-    Raises:
-        ValueError: what is wrong and where.
-    """
     from pydantic import ValidationError
 
     try:
@@ -217,8 +219,7 @@ def _validated(kind: type[_T], content: bytes | str, *, strict: bool | None = No
 
 @functools.cache
 def _adapter(kind: "type[_T]") -> "TypeAdapter[_T]":
-    # Imported here: processes that only read annotations need no pydantic.
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter  # here: processes that only read annotations need no pydantic
 
     return TypeAdapter(kind)
 
@@ -230,26 +231,10 @@ def first_problem(error: "ValidationError") -> str:
     return f"{place or 'file'}: {first['msg']}"
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _refuse_number(text)
-
-
-def _whole(text: str) -> int:
-    # Of more digits Python would refuse some thousands itself, with an advice for programmers.
-    number = int(text) if len(text) <= 20 else _MAX_INTEGER + 1
-    return number if abs(number) <= _MAX_INTEGER else _refuse_number(text)
-
-
-def _refuse_number(text: str) -> NoReturn:
-    raise ValueError(f"{show(text)} is no finite number of 64 bits")
-
-
 def read_once(max_bytes: int) -> Callable[[Callable[[Path], _T]], Callable[[Path], _T]]:
     """Return a decorator for a function that reads a file: it reads again only what has changed.
 
-    Args:
-        max_bytes: size of the files whose contents are kept, those read last; a larger file is kept alone.
+    The contents of files of ``max_bytes`` together are kept, those read last; a larger file is kept alone.
     """
 
     def decorated(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
@@ -277,11 +262,7 @@ def read_once(max_bytes: int) -> Callable[[Callable[[Path], _T]], Callable[[Path
 
 
 def folder_for_sockets(folder: str, *, below: int) -> str:
-    """Return a temporary folder, or /tmp where the path of a socket in it would be longer than Linux takes.
-
-    Args:
-        folder: that is wanted.
-        below: bytes of the socket's path below it.
+    """Return ``folder``, or /tmp where a socket's path, of so many bytes below it, would be longer than Linux takes.
 
     Raises:
         ResourceError: if it is too long and /tmp cannot be written.
@@ -339,6 +320,16 @@ def _clear_up_after_killed(path: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Return whether an error, or one behind it, comes from a full disk or quota."""
     seen: BaseException | None = error
@@ -349,14 +340,9 @@ def is_disk_full(error: BaseException) -> bool:
     return False
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def sha256_of_text(text: str) -> str:
+    """Return the SHA-256 of ``text`` in UTF-8, in hex."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def sha256_of_file(path: Path) -> str:
@@ -372,16 +358,11 @@ def sha256_of_files(paths: Iterable[Path]) -> list[str]:
 
 
 def known_hashes(files: Sequence[Path], kept_in: Path) -> list[str]:
-    """Return the SHA-256 of large files, several read at once, each read once.
+    """Return the SHA-256 of large files, several read at once, each read once and again when it has changed.
 
     A file keeps its hash while its size, its times and its inode are the same. Among the times is that of the last
-    change of whatever kind (ctime), which nobody can set: a file that was written to, or replaced, is read again even
-    where its date was put back.
-
-    Args:
-        files: to be hashed.
-        kept_in: file of the hashes from one command to the next; one that is damaged counts as empty, and one that
-            cannot be written costs a reading, not the command.
+    change of whatever kind (ctime), which nobody can set. The hashes are kept in the file ``kept_in``; one that is
+    damaged counts as empty, and one that cannot be written costs a reading, not the command.
     """
     kept = kept_json(kept_in)
     known: dict[str, JsonValue] = kept if isinstance(kept, dict) else {}
@@ -403,11 +384,6 @@ def known_hashes(files: Sequence[Path], kept_in: Path) -> list[str]:
         with contextlib.suppress(OSError):
             write_json(kept_in, known | now)
     return [found[str(file)] for file in files]
-
-
-def sha256_of_text(text: str) -> str:
-    """Return the SHA-256 of ``text`` in UTF-8, in hex."""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 @contextlib.contextmanager

@@ -16,23 +16,29 @@ Split = Literal["train", "eval"]
 DECODINGS: tuple[Decoding, ...] = ("constrained", "free")
 BOX_KINDS: tuple[BoxKind, ...] = ("argmax", "expected")
 LOSS_NAMES = ("total_loss", "text_loss", "coord_loss", "coord_ce_loss")
-SUBSET = "subset/"
-BEST = "best/"
+BEST, SUBSET = "best/", "subset/"
 
 
 @dataclass(frozen=True)
 class Gauge:
-    """A live value as Prometheus stores it.
+    """A live value as it is published.
 
     Attributes:
-        name: without what Ray adds: ``ray_`` before it.
-        description: one line.
-        labels: what tells its series apart, besides the run.
+        name: without what Ray adds.
+        description: one line, with the unit.
+        labels: what tells its series apart; of one that shows a metric, besides the run.
+        is_counter: whether it only grows.
     """
 
     name: str
     description: str
     labels: tuple[str, ...] = ()
+    is_counter: bool = False
+
+    @property
+    def prometheus_name(self) -> str:
+        """Return the name under which Prometheus stores it."""
+        return f"ray_{self.name}" + ("_total" if self.is_counter else "")
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Metric:
         head: head of its column in tables; "" for the name.
         in_report: whether the report's tables have a column for it.
         gauge: name of the :class:`Gauge` that shows it live; "" for none.
-        labels: the gauge's labels for this metric; a family's come from the parts in braces too.
+        labels: the gauge's labels for this metric; a family's come from the part in braces too.
     """
 
     name: str
@@ -100,17 +106,11 @@ class MetricName:
         found = _EVALUATION_NAME.fullmatch(name)
         if found is None:
             return None
-        return cls(
-            _DECODINGS[found["decoding"]],
-            found["metric"],
-            _BOX_KINDS[found["boxes"]],
-            subset=bool(found["subset"]),
-            best=bool(found["best"]),
-        )
+        (decoding,) = (known for known in DECODINGS if known == found["decoding"])
+        boxes = next((known for known in BOX_KINDS if known == found["boxes"]), None)
+        return cls(decoding, found["metric"], boxes, subset=bool(found["subset"]), best=bool(found["best"]))
 
 
-_DECODINGS: dict[str, Decoding] = {name: name for name in DECODINGS}
-_BOX_KINDS: dict[str | None, BoxKind | None] = {None: None, **{name: name for name in BOX_KINDS}}
 _EVALUATION_NAME = re.compile(
     f"(?P<best>{BEST})?(?P<subset>{SUBSET})?(?P<decoding>{'|'.join(DECODINGS)})/"
     rf"(?:(?P<boxes>{'|'.join(BOX_KINDS)})/)?(?P<metric>[A-Za-z]\w*(?:/[a-z]\w*)?)"
@@ -127,97 +127,55 @@ def subset_headline(reading: BoxKind) -> str:
     return str(MetricName("constrained", "AP", reading, subset=True))
 
 
-AP_METRICS = tuple(
-    Metric(name, description, direction="higher", gauge="coordexp_ap")
-    for name, description in (
-        ("AP", "COCO AP, mean over IoU .50:.95"),
-        ("AP50", "COCO AP at IoU .50"),
-        ("AP75", "COCO AP at IoU .75"),
-        ("AP_small", "COCO AP of boxes under 32x32 px"),
-        ("AP_medium", "COCO AP of boxes between 32x32 and 96x96 px"),
-        ("AP_large", "COCO AP of boxes above 96x96 px"),
-    )
-)
-AP_NAMES = tuple(metric.name for metric in AP_METRICS)
-ANSWER_METRICS = tuple(
-    Metric(name, description, unit, "higher", gauge="coordexp_detection")
-    for name, description, unit in (
-        ("AP_cut", "AP with each answer cut at the first object that repeats an earlier one exactly", ""),
-        ("AP50_cut", "the same at IoU .50", ""),
-    )
-)
+_AP = {
+    "AP": "COCO AP, mean over IoU .50:.95",
+    "AP50": "COCO AP at IoU .50",
+    "AP75": "COCO AP at IoU .75",
+    "AP_small": "COCO AP of boxes under 32x32 px",
+    "AP_medium": "COCO AP of boxes between 32x32 and 96x96 px",
+    "AP_large": "COCO AP of boxes above 96x96 px",
+}
+AP_METRICS = tuple(Metric(name, said, direction="higher", gauge="coordexp_ap") for name, said in _AP.items())
+AP_NAMES = tuple(_AP)
+_CUT = {
+    "AP_cut": "AP with each answer cut at the first object that repeats an earlier one exactly",
+    "AP50_cut": "the same at IoU .50",
+}
+ANSWER_METRICS = tuple(Metric(name, said, "", "higher", gauge="coordexp_detection") for name, said in _CUT.items())
 """A reading of the same answers, by kind of boxes."""
 _OTHER_BOX_METRIC = Metric("{metric}", "declared in coordexp/detection/metrics", gauge="coordexp_detection")
+
+_REPEATED = "share of objects that repeat an earlier one of their answer: same description, same bins"
+_MASS = "probability of the coord vocabulary where a coord token was emitted, mean; of digits in the text arm"
+_WALL = "wall time of generation, all workers at once, over well-formed objects of the same images"
+_IMAGES = "generation: images over wall time, all workers at once; free decoding: images that the grammar had changed"
+_BOXES = "generation: well-formed objects over wall time, all workers at once, of the same images"
 GENERATION_METRICS = (
     Metric("num_objects", "well-formed objects in the generated text", "objects", head="objects"),
     Metric("malformed", "malformed pieces in the generated text", "pieces", "lower"),
-    Metric("malformed_fraction", "malformed / (malformed + well-formed)", "fraction", "lower", head="malformed, share"),
+    Metric("malformed_fraction", "malformed / (malformed + well-formed)", "fraction", "lower", "malformed, share"),
     Metric(
         "unknown_category", "objects whose description names no category", "objects", "lower", head="unknown category"
     ),
+    Metric("duplicate_rate", _REPEATED, "fraction", "lower", "repeated objects, share"),
+    Metric("longest_repeat", "most such objects in a row in one answer", "objects", "lower", in_report=False),
+    Metric("empty_images", "images without one well-formed object", "images", "lower", "empty answers"),
+    Metric("truncated_images", "images whose generation hit max_new_tokens", "images", "lower", "answers cut off"),
     Metric(
-        "duplicate_rate",
-        "share of objects that repeat an earlier one of their answer: same description, same bins",
-        "fraction",
-        "lower",
-        head="repeated objects, share",
+        "truncated_fraction", "the same, of all evaluated images", "fraction", "lower", "answers cut off, share", False
     ),
-    Metric(
-        "longest_repeat",
-        "most such objects in a row in one answer",
-        "objects",
-        "lower",
-        in_report=False,
-    ),
-    Metric("empty_images", "images without one well-formed object", "images", "lower", head="empty answers"),
-    Metric("truncated_images", "images whose generation hit max_new_tokens", "images", "lower", head="answers cut off"),
-    Metric(
-        "truncated_fraction",
-        "the same, of all evaluated images",
-        "fraction",
-        "lower",
-        "answers cut off, share",
-        in_report=False,
-    ),
-    Metric(
-        "coord_mass",
-        "probability of the coord vocabulary where a coord token was emitted, mean; of digits in the text arm",
-        "fraction",
-        "higher",
-        head="probability of coord tokens",
-    ),
-    Metric(
+    Metric("coord_mass", _MASS, "fraction", "higher", "probability of coord tokens"),
+    Metric(  # in a table of its own
         "tokens_per_object",
         "generated tokens, malformed ones too, over well-formed objects",
         "tokens",
         "lower",
-        head="tokens/object",
-        in_report=False,  # in a table of its own
-    ),
-    Metric(
-        "seconds_per_object",
-        "wall time of generation, all workers at once, over well-formed objects of the same images",
-        "seconds",
-        "lower",
-        head="s/object",
+        "tokens/object",
         in_report=False,
     ),
-    Metric(
-        "images_per_second",
-        "generation: images over wall time, all workers at once; free decoding: images that the grammar had changed",
-        "images/s",
-        "higher",
-        head="images/s",
-        in_report=False,
-    ),
-    Metric(
-        "boxes_per_second",
-        "generation: well-formed objects over wall time, all workers at once, of the same images",
-        "objects/s",
-        "higher",
-        head="boxes/s",
-        in_report=False,
-    ),
+    Metric("seconds_per_object", _WALL, "seconds", "lower", "s/object", in_report=False),
+    Metric("images_per_second", _IMAGES, "images/s", "higher", "images/s", in_report=False),
+    Metric("boxes_per_second", _BOXES, "objects/s", "higher", "boxes/s", in_report=False),
     Metric("seconds", "wall time of the evaluation", "seconds", "lower", in_report=False),
 )
 _MALFORMED_KIND = Metric("malformed/{kind}", "malformed pieces of one kind", "pieces", "lower")
@@ -227,6 +185,7 @@ _LOSSES: dict[str, str] = {
     "coord_loss": "alpha L1 + beta (1 - GIoU) of the expected boxes",
     "coord_ce_loss": "cross-entropy of coord tokens",
 }
+_COORD_MASS = "probability of the coord vocabulary at coord positions; of digits in the text arm"
 _COORD_DIAG: dict[str, tuple[str, str, Direction]] = {
     "enabled": ("1 if the distribution terms (softCE, W1, gate) train", "", "none"),
     "loss": ("weighted sum of softCE, W1 and gate", "nats", "lower"),
@@ -235,11 +194,7 @@ _COORD_DIAG: dict[str, tuple[str, str, Direction]] = {
     "soft_ce": ("cross-entropy against a Gaussian around the true bin", "nats", "lower"),
     "w1": ("Wasserstein-1 distance of the bin distribution", "fraction", "lower"),
     "gate": ("-log of the coord vocabulary's probability", "nats", "lower"),
-    "coord_vocab_mass": (
-        "probability of the coord vocabulary at coord positions; of digits in the text arm",
-        "fraction",
-        "higher",
-    ),
+    "coord_vocab_mass": (_COORD_MASS, "fraction", "higher"),
     "coord_tokens": ("coord tokens measured", "tokens", "none"),
     "expected_bin_mae": ("|expected bin - true bin|, mean", "bins", "lower"),
     "expected_bin_p90": ("|expected bin - true bin|, 90th percentile", "bins", "lower"),
@@ -262,55 +217,36 @@ _OTHERS = (
     Metric("epoch", "passes over the training images", "epochs"),
     Metric("num_supervised_tokens", "supervised tokens since the last row of this name", "tokens"),
     Metric("num_images", "images since the last row of this name", "images"),
-    Metric(
-        "throughput/images_per_second",
-        "training images a second, all workers of the run",
-        "images/s",
-        "higher",
-        gauge="coordexp_images_per_second",
+    *(
+        Metric(f"throughput/{name}", description, unit, direction, gauge=f"coordexp_{name}")
+        for name, description, unit, direction in (
+            ("images_per_second", "training images a second, all workers of the run", "images/s", "higher"),
+            ("tokens_per_second", "training tokens a second, all workers of the run", "tokens/s", "higher"),
+            ("data_wait_fraction", "share of training in which workers waited for data", "fraction", "lower"),
+            ("mfu", "model FLOP utilisation, a fraction", "fraction", "higher"),
+        )
     ),
-    Metric(
-        "throughput/tokens_per_second",
-        "training tokens a second, all workers of the run",
-        "tokens/s",
-        "higher",
-        gauge="coordexp_tokens_per_second",
-    ),
-    Metric(
-        "throughput/data_wait_fraction",
-        "share of training in which workers waited for data",
-        "fraction",
-        "lower",
-        gauge="coordexp_data_wait_fraction",
-    ),
-    Metric("throughput/mfu", "model FLOP utilisation, a fraction", "fraction", "higher", gauge="coordexp_mfu"),
     Metric("final/train_seconds", "wall time of training", "seconds", "lower"),
     Metric("final/seconds", "wall time of a whole run: training, evaluation and merge", "seconds", "lower"),
     Metric("final/steps", "optimizer steps done", "steps"),
     Metric("final/merge_lost_logits", "rms(merged - adapter) / rms(adapter - base) of the logits", "fraction", "lower"),
-    Metric(
-        "final/merge_lost_weights",
-        "norm of rounding over that of the change, worst kind",
-        "fraction",
-        "lower",
-    ),
+    Metric("final/merge_lost_weights", "norm of rounding over that of the change, worst kind", "fraction", "lower"),
     Metric("codec_ceiling/AP", "AP of the ground truth itself after encode and decode", direction="higher"),
 )
 
 
-def _training(phase: Split) -> list[Metric]:
-    note = "" if phase == "train" else ", on validation images"
+def _of_split(split: Split) -> list[Metric]:
+    note, prefix = ("", "coord_diag") if split == "train" else (", on validation images", "eval_coord_diag")
     losses = [
         Metric(
-            f"{phase}_{name}",
+            f"{split}_{name}",
             f"{description}{note}",
             direction="lower",
             gauge="coordexp_loss",
-            labels={"phase": phase, "term": name.removesuffix("_loss")},
+            labels={"phase": split, "term": name.removesuffix("_loss")},
         )
         for name, description in _LOSSES.items()
     ]
-    prefix = "coord_diag" if phase == "train" else "eval_coord_diag"
     return losses + [
         Metric(
             f"{prefix}/{name}",
@@ -318,47 +254,46 @@ def _training(phase: Split) -> list[Metric]:
             unit,
             direction,
             gauge="coordexp_coord_diag",
-            labels={"phase": phase, "name": name},
+            labels={"phase": split, "name": name},
         )
         for name, (description, unit, direction) in _COORD_DIAG.items()
     ]
 
 
-REGISTRY: dict[str, Metric] = {metric.name: metric for metric in (*_training("train"), *_training("eval"), *_OTHERS)}
+REGISTRY: dict[str, Metric] = {metric.name: metric for metric in (*_of_split("train"), *_of_split("eval"), *_OTHERS)}
 """Every metric that has one name; those of evaluations and the families come on top."""
 
-FAMILIES = (
-    Metric("grad_norm/{term}", "norm of one weighted term's gradient, all trainable parameters, before clipping"),
-    Metric(
+_TERM = "(?P<term>[A-Za-z][A-Za-z0-9_]*)"
+FAMILIES: dict[str, Metric] = {
+    f"grad_norm/{_TERM}": Metric(
+        "grad_norm/{term}", "norm of one weighted term's gradient, all trainable parameters, before clipping"
+    ),
+    f"train_extra/{_TERM}": Metric(
         "train_extra/{term}",
         "a further loss term in training",
         direction="lower",
         gauge="coordexp_loss",
         labels={"phase": "train"},
     ),
-    Metric(
+    f"eval_extra/{_TERM}": Metric(
         "eval_extra/{term}",
         "a further loss term on validation images",
         direction="lower",
         gauge="coordexp_loss",
         labels={"phase": "eval"},
     ),
-    Metric("comparison/{groups}/{value}", "of a group or of A_minus_B, from the report, on the ablation's run"),
-)
-_PARTS = {
-    "term": "[A-Za-z][A-Za-z0-9_]*",
-    "groups": r"[\w.\- ]+",
-    "value": "[A-Za-z][A-Za-z0-9_]*",
+    r"comparison/[\w.\- ]+/[A-Za-z][A-Za-z0-9_]*": Metric(
+        "comparison/{groups}/{value}", "of a group or of A_minus_B, from the report, on the ablation's run"
+    ),
 }
+"""By the pattern of their names."""
+
 _BOX_LABELS = ("images", "decoding", "boxes", "metric")
+_AP_GAUGE = "COCO AP of the last evaluation: on the subset during training, on all images at the end"
 GAUGES: tuple[Gauge, ...] = (
     Gauge("coordexp_loss", "mean of a loss term since the last row", ("phase", "term")),
     Gauge("coordexp_coord_diag", "coordinate diagnostics, as MLflow's coord_diag/*", ("phase", "name")),
-    Gauge(
-        "coordexp_ap",
-        "COCO AP of the last evaluation: on the subset during training, on all images at the end",
-        _BOX_LABELS,
-    ),
+    Gauge("coordexp_ap", _AP_GAUGE, _BOX_LABELS),
     Gauge("coordexp_detection", "other metrics of the boxes in the last evaluation: AR100, F1_50 ...", _BOX_LABELS),
     *(Gauge(metric.gauge, metric.description) for metric in _OTHERS if metric.gauge),
 )
@@ -421,30 +356,18 @@ def _find(name: str) -> tuple[Metric, dict[str, str]] | None:
     if name in REGISTRY:
         return REGISTRY[name], dict(REGISTRY[name].labels)
     parsed = MetricName.parse(name)
-    if parsed is not None:
-        return _find_in_evaluation(parsed)
-    for family, pattern in _PATTERNS:
-        if matched := pattern.fullmatch(name):
-            return family, {**family.labels, **matched.groupdict()}
-    return None
-
-
-def _find_in_evaluation(name: MetricName) -> tuple[Metric, dict[str, str]] | None:
-    if name.boxes is not None and "/" not in name.metric:
-        metric = next(
-            (known for known in (*AP_METRICS, *ANSWER_METRICS) if known.name == name.metric), _OTHER_BOX_METRIC
-        )
-        images = "subset" if name.subset else "all"
-        values = (images, name.decoding, name.boxes, name.metric)
-        return metric, dict(zip(_BOX_LABELS, values, strict=True))
-    if name.boxes is None and name.metric.startswith("malformed/"):
+    if parsed is None:
+        for pattern, family in FAMILIES.items():
+            if matched := re.fullmatch(pattern, name):
+                return family, {**family.labels, **matched.groupdict()}
+        return None
+    if parsed.boxes is not None and "/" not in parsed.metric:
+        of_boxes = {metric.name: metric for metric in (*AP_METRICS, *ANSWER_METRICS)}
+        values = ("subset" if parsed.subset else "all", parsed.decoding, parsed.boxes, parsed.metric)
+        return of_boxes.get(parsed.metric, _OTHER_BOX_METRIC), dict(zip(_BOX_LABELS, values, strict=True))
+    if parsed.boxes is not None:
+        return None
+    if parsed.metric.startswith("malformed/"):
         return _MALFORMED_KIND, {}
-    found = next((known for known in GENERATION_METRICS if known.name == name.metric), None)
-    return (found, {}) if found is not None and name.boxes is None else None
-
-
-def _pattern(family: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\{(\w+)\}", lambda part: f"(?P<{part[1]}>{_PARTS[part[1]]})", family))
-
-
-_PATTERNS = tuple((family, _pattern(family.name)) for family in FAMILIES)
+    found = next((known for known in GENERATION_METRICS if known.name == parsed.metric), None)
+    return None if found is None else (found, {})

@@ -24,7 +24,8 @@ def metric_table() -> str:
         is_of_run = set(RUN_LABELS) <= set(metric.labels)
         further = [f"`{label}`" for label in metric.labels if label not in RUN_LABELS]
         labels = ", ".join(further) if is_of_run else ", ".join(["`experiment` alone", *further])
-        lines.append(f"| `{metric.prometheus_name}` | {metric.kind} | {labels} | {metric.description} |")
+        kind = "counter" if metric.is_counter else "gauge"
+        lines.append(f"| `{metric.prometheus_name}` | {kind} | {labels} | {metric.description} |")
     return "\n".join(lines)
 
 

@@ -64,9 +64,8 @@ def run_and_report(
 ) -> int:
     """Do what is not finished of an ablation, report on it, and return the exit code.
 
-    The report is of all seeds, or of the whole ones where a budget ended it. ``fresh`` moves an experiment of this name
-    aside, ``debug`` lets Ray's own log lines through, ``everything`` prints every table, ``function`` does one run
-    (None: training).
+    The report is of all seeds, or of the whole ones where a budget ended it. ``everything`` prints every table,
+    ``function`` does one run (None: training).
     """
     from coordexp.ablation.campaign import EXIT_BUDGET, EXIT_FAILED
     from coordexp.ablation.run import run_ablation

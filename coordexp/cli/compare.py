@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Compare, print, and write the page."""
-    from coordexp.detection.detections import read_results
     from coordexp.detection.ground_truth import read_ground_truth
+    from coordexp.detection.result_files import read_results
     from coordexp.report.study.data import ExperimentData
     from coordexp.report.study.foreign import foreign_rows
     from coordexp.report.study.study import Settings
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     frames = named_frames(options.frame, list(files))
     console, errors = output_console(), error_console()
     truth = read_ground_truth(options.annotations)
-    results = {name: [read_results(path) for path in paths] for name, paths in files.items()}
+    results = {name: [read_results(path, truth) for path in paths] for name, paths in files.items()}
     command = ["coordexp", "compare", "--annotations", str(options.annotations), *options.files]
     command += [] if options.images is None else ["--images", str(options.images)]
     for warning in check_frames(results, truth, frames, command):

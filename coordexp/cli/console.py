@@ -1,6 +1,5 @@
 """One way to print, and one way to say that something went wrong: a sentence on stderr and an exit code."""
 
-import codecs
 import contextlib
 import errno
 import io
@@ -23,7 +22,6 @@ _PIPE_WIDTH = 120  # rich takes 80 where there is no terminal, too narrow for th
 _EXIT_BUG = 1
 _EXIT_INPUT = 2
 _EXIT_INTERRUPTED = 130
-_PLAIN_SIGNS = {"\u2212": "-", "\u2022": "*", "\u2009": " ", "\u2264": "<", "\u2265": ">"}  # of our tables, one for one
 # What the machine refuses, or what lies where a path leads, is no bug of ours: one sentence, like wrong input.
 _MACHINE_ERRNOS = (
     errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
@@ -46,17 +44,10 @@ def error_console() -> "Console":
 
 
 def accept_any_text() -> None:
-    """Replace what the encoding of stdout or stderr lacks, as in a terminal of Latin-1 or ASCII, instead of failing."""
-    codecs.register_error("coordexp", _replacement)
+    """Print a question mark for what the encoding of stdout or stderr lacks, as of a terminal in Latin-1."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="coordexp")
-
-
-def _replacement(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(_PLAIN_SIGNS.get(char, "?") for char in error.object[error.start : error.end]), error.end
+            stream.reconfigure(errors="replace")
 
 
 def show(console: "Console", line: str) -> None:

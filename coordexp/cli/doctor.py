@@ -49,14 +49,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examine_boxes(options: argparse.Namespace) -> int:
-    from coordexp.detection.detections import read_results
     from coordexp.detection.ground_truth import read_ground_truth
+    from coordexp.detection.result_files import read_results
     from coordexp.doctor.boxes import MIN_IMAGES, diagnose
 
     if options.annotations is None or len(options.overrides) != 2:
         raise ConfigError("expected doctor boxes --annotations GT.json FILE, with one file")
     path = Path(options.overrides[1])
-    truth, results = read_ground_truth(options.annotations), read_results(path)
+    truth = read_ground_truth(options.annotations)
+    results = read_results(path, truth)
     said = diagnose(results, truth)
     if said is None:
         raise DataError(
@@ -71,6 +72,6 @@ def _examine_boxes(options: argparse.Namespace) -> int:
         found = {"outcome": said.outcome, "as_coco": plain, "best": best, "command": command}
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     else:
-        for line in (f"{path}: {said.outcome}", said.sentence, command):
+        for line in (*truth.remarks, *results.remarks, f"{path}: {said.outcome}", said.sentence, command):
             show(output_console(), line)
     return 0 if said.outcome == "good" else 2

@@ -11,6 +11,9 @@ pass, for scores, expected boxes and everything else. The file answers.jsonl of 
 With --num-workers the images are shared out over workers on Ray, each with its own copy of the model. The files are the
 same, whatever the number of workers.
 
+--answer gemini_2_5, paligemma, florence_2 and others read what another model wrote, from --generations alone, and write
+detections.json, which compare and report --with take as a row (pip install "coordexp[vlm]").
+
 --answer qwen-json asks an untouched Qwen3-VL in its own words, without training: the vendor's detection prompt with the
 categories of the annotation file, answered by JSON with coordinates in thousandths. The files and tables are the same;
 decoding is free, and a box has one reading, so that argmax and expected are equal.
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
     from coordexp.metrics import Decoding
 
 HELP = "COCO AP of a checkpoint"
+VLM_ANSWERS = (
+    "gemini_2_0", "gemini_2_5", "gemini_3_5", "paligemma", "florence_2", "deepseek_vl_2", "qwen_3_vl", "moondream",
+)  # fmt: skip
+"""What supervision calls the forms of answers that need the size of the picture alone."""
 _PIPE_WIDTH = 160  # of the table of box metrics
 _COORD_TOKENS = 512
 _JSON_TOKENS = 2048  # an object takes about 30 tokens, where it takes 8 in coord tokens
@@ -50,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-images", type=positive, help="only so many, spread over the number of objects, always the same")
     form = "the form of an answer: coord tokens, digits of plain text, or the JSON of an untouched Qwen3-VL "
     form += "(default: coord tokens where the tokenizer has them, else text)"
-    add("--answer", choices=("coord", "text", "qwen-json"), help=form)
+    form += "; or that of another model, read from --generations"
+    add("--answer", choices=("coord", "text", "qwen-json", *VLM_ANSWERS), metavar="FORM", help=form)
     made = 'answers made elsewhere, read in one pass each instead of generated: JSONL of {"image_id": 7, "text": ...}, '
     made += 'or of "token_ids"; "finish_reason": "length" marks one that was cut'
     add("--generations", type=Path, help=made)
@@ -79,6 +87,9 @@ def run(options: argparse.Namespace) -> None:
 
     if options.num_workers is None and (options.cpus_per_worker, options.gpus_per_worker) != (None, None):
         raise ConfigError("--cpus-per-worker and --gpus-per-worker have no effect without --num-workers")
+    if options.answer in VLM_ANSWERS:
+        _read_texts(options)
+        return
     console, settings = output_console(pipe_width=_PIPE_WIDTH), _settings(options)
     folder = EvaluationFolder((options.output or default_output(settings)).resolve())
     check_output(folder.path)
@@ -112,16 +123,43 @@ def run(options: argparse.Namespace) -> None:
     show(console, f"written to {folder.path}")
 
 
+def _read_texts(options: argparse.Namespace) -> None:
+    """Measure what another model wrote, and write its detections."""
+    from coordexp.cli.views import print_metrics
+    from coordexp.detection.box_evaluation import BoxEvaluation
+    from coordexp.detection.ground_truth import read_ground_truth
+    from coordexp.detection.metrics import measure
+    from coordexp.evaluate.vlm_answers import read_vlm_answers, write_vlm_detections
+
+    if options.generations is None:
+        raise ConfigError(f"--answer {options.answer} reads texts of that model; expected --generations FILE.jsonl")
+    console, truth = output_console(pipe_width=_PIPE_WIDTH), read_ground_truth(options.annotations)
+    found = read_vlm_answers(options.answer, options.generations, truth, options.images, aliases=_aliases(options))
+    metrics = {
+        f"free/expected/{name}": value for name, value in measure(BoxEvaluation(truth, found.detections)).items()
+    }
+    print_metrics(metrics, ("free",), num_images=found.num_answers, console=console)
+    show(console, found.sentence)
+    output: Path = options.output or options.generations.parent / f"{options.answer}-{options.generations.stem}"
+    path = write_vlm_detections(found, output)
+    show(console, f"written to {path}; as a row: coordexp compare --annotations ... {options.answer}={path}")
+
+
+def _aliases(options: argparse.Namespace) -> dict[str, str]:
+    from coordexp.files import read_model
+
+    if options.aliases is None:
+        return {}
+    return read_model(dict[str, str], options.aliases, what='an object such as {"crimson disc": "red circle"}')
+
+
 def _settings(options: argparse.Namespace) -> "EvaluationSettings":
     from coordexp.evaluate.settings import EvaluationSettings
-    from coordexp.files import read_model
     from coordexp.model.checkpoint.adapter import named_base
 
     if options.model is None and options.adapter is None:
         raise ConfigError("expected --model, a checkpoint, or --adapter, which names its own; got neither")
-    is_json, aliases = options.answer == "qwen-json", dict[str, str]()
-    if options.aliases is not None:
-        aliases = read_model(dict[str, str], options.aliases, what='an object such as {"crimson disc": "red circle"}')
+    is_json = options.answer == "qwen-json"
     free_only = is_json or options.generations is not None
     decoding: list[Decoding] = options.decoding or (["free"] if free_only else ["constrained", "free"])
     return EvaluationSettings(
@@ -129,7 +167,7 @@ def _settings(options: argparse.Namespace) -> "EvaluationSettings":
         max_new_tokens=options.max_new_tokens or (_JSON_TOKENS if is_json else _COORD_TOKENS),
         decoding=tuple(dict.fromkeys(decoding)),
         score=options.score,
-        aliases=aliases,
+        aliases=_aliases(options),
         model=options.model or named_base(options.adapter),
         adapter=options.adapter,
         annotations=options.annotations,

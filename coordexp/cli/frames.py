@@ -9,9 +9,9 @@ from coordexp.cli.arguments import by_name
 from coordexp.errors import ComparisonError
 
 if TYPE_CHECKING:
-    from coordexp.detection.detections import Results
     from coordexp.detection.frames import Frame
     from coordexp.detection.ground_truth import GroundTruth
+    from coordexp.detection.result_files import Results
 
 
 def add_frame(parser: argparse.ArgumentParser) -> None:
@@ -59,9 +59,7 @@ def check_frames(
         text = f"{files[name][0].path}: {said.sentence}"
         if name in other:
             keep = shlex.quote(f"{name}={said.plain.frame}")
-            text += (
-                f"; keep COCO's reading with --frame {keep}, or take the other with\n{shlex.join([*command, *given])}"
-            )
+            text += f"; keep this reading with --frame {keep}, or take the other with\n{shlex.join([*command, *given])}"
         if said.outcome == "far better":
             raise ComparisonError(text)
         warnings.append(f"warning: {text}")

@@ -71,8 +71,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
-    from coordexp.detection.detections import read_results
     from coordexp.detection.ground_truth import read_ground_truth
+    from coordexp.detection.result_files import read_results
     from coordexp.report.study.artifacts import Artifacts
     from coordexp.report.study.data import read_by
     from coordexp.report.study.foreign import with_files
@@ -85,15 +85,17 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     data = _load(options)
     data = read_by(data, _readings(options.reading, list(data.groups)))
     output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
-    files = {name: [read_results(path) for path in paths] for name, paths in named_files(options.files).items()}
-    frames = named_frames(options.frame, list(files))
-    if files:
+    named = named_files(options.files)
+    frames = named_frames(options.frame, list(named))
+    if named:
         found = Artifacts(data, cache=output / ".artifacts", runs_dir=options.runs_dir)
         annotations = next((path for run in data.runs if (path := found.annotations(run)) is not None), None)
         if annotations is None:
             raise ConfigError(f"--with: the annotations that {data.name} was evaluated on are not on this machine")
+        truth = read_ground_truth(annotations)
+        files = {name: [read_results(path, truth) for path in paths] for name, paths in named.items()}
         command = ["coordexp", "report", *options.experiment, *(w for text in options.files for w in ("--with", text))]
-        for warning in check_frames(files, read_ground_truth(annotations), frames, command):
+        for warning in check_frames(files, truth, frames, command):
             show(errors, warning)
         data = with_files(data, files, annotations, frames=frames, scratch=output / ".artifacts")
     settings = Settings(

@@ -9,13 +9,13 @@ stopped.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordexp.cli.ablation import show_ending
 from coordexp.cli.arguments import add_config, add_launch, launch_overrides, moved_from_temporary
 from coordexp.cli.console import output_console
-from coordexp.errors import TrackingError
 from coordexp.shipped import find_experiment
 
 if TYPE_CHECKING:
@@ -59,18 +59,11 @@ def run_and_report(
     function: "TrainFunction | None" = None,
 ) -> int:
     """Do what is not finished of a sweep, report on it, and return the exit code; options as of an ablation."""
-    from coordexp.ablation.campaign import EXIT_FAILED
     from coordexp.report.sweep import report_sweep
     from coordexp.sweep.run import run_sweep
     from coordexp.train import train
 
-    ended = run_sweep(sweep, fresh=fresh, console=console, debug=debug, function=function or train)
-    code, missing = ended.ending.code, list(ended.ending.missing)
-    if code in (0, EXIT_FAILED):
-        paths = report_sweep(ended.trials, ended.split, console)
-        try:
-            ended.store(paths)
-        except TrackingError as error:
-            missing.append(str(error))
-    show_ending(console, missing, ended.ending.sentence)
-    return code or (EXIT_FAILED if missing else 0)
+    report = partial(report_sweep, console=console)
+    ending = run_sweep(sweep, fresh=fresh, console=console, debug=debug, function=function or train, report=report)
+    show_ending(console, ending.missing, ending.sentence)
+    return ending.code

@@ -20,7 +20,7 @@ from coordexp.cluster.gauges import QueueMetrics
 from coordexp.cluster.leaks import Leaks
 from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
-from coordexp.config.schema import Cluster, ExperimentConfig
+from coordexp.config.schema import Cluster, RunConfig
 from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.executor import NO_EVENTS, RunEvents
 from coordexp.runs.plan import RunPlan
@@ -39,7 +39,7 @@ class RayExecutor:
         """Use Ray once ``started`` is done, or at once where it is None."""
         self._started = started
 
-    def check(self, config: ExperimentConfig) -> None:
+    def check(self, config: RunConfig) -> None:
         """Refuse a cluster too small for one run, or one whose nodes do not share the experiment's files."""
         if self._started is not None:
             self._started.result()
@@ -123,6 +123,9 @@ def end_without_driver(plan: RunPlan) -> None:
     tell(plan.run_dir, Ended("stopped", reason) if reason else Ended("failed", "the run's driver process died"))
 
 
+# Tune pickles the three objects below for a restore, which never happens here: the run folders say what is done.
+
+
 class _Queue(Searcher):
     """Gives Tune one run after the other, when it has room for it."""
 
@@ -132,7 +135,6 @@ class _Queue(Searcher):
         self.plans: dict[str, RunPlan] = {}
 
     def suggest(self, trial_id: str) -> dict[str, str] | None:
-        del trial_id
         plan = next(self._remaining, None)
         if plan is None:
             return cast(dict[str, str], Searcher.FINISHED)  # a string, although the base class says otherwise
@@ -142,14 +144,11 @@ class _Queue(Searcher):
     def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
         """Do nothing: :class:`_PassEvents` is called too."""
 
-    def save(self, checkpoint_path: str) -> None:
-        """Save nothing: the run directories say what is done."""
+    def save(self, checkpoint_path: str) -> None: ...
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing, see :meth:`save`."""
+    def restore(self, checkpoint_path: str) -> None: ...
 
     def __getstate__(self) -> dict[str, object]:
-        """Pickle as nothing: Tune stores its settings for a restore, which never happens here."""
         return {}
 
 
@@ -161,15 +160,14 @@ class _NothingRuns(Stopper):
         self._looked_at = time.monotonic()
 
     def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
-        del trial_id, result
         return False
 
     def stop_all(self) -> bool:
-        if time.monotonic() - self._looked_at < _LOOK_SECONDS or not self._queue.plans:
+        plans = list(self._queue.plans.values())
+        if time.monotonic() - self._looked_at < _LOOK_SECONDS or not plans:
             return False
         self._looked_at = time.monotonic()
-        plans = self._queue.plans.values()
-        if stop_reason(next(iter(plans)).folder.experiment.path / "any run") is None:
+        if stop_reason(plans[0].folder.experiment.path / "any run") is None:
             return False
         return not any((status := plan.status()) is not None and status.since is not None for plan in plans)
 
@@ -188,7 +186,6 @@ class _PassEvents(tune.Callback):
         self._leaks = Leaks()
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
-        """Leave out the launcher's own objects: Tune keeps a pickle of its settings, which nobody reads."""
         return tune.Callback, ()
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:

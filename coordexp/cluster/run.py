@@ -13,15 +13,14 @@ from ray.train import FailureConfig, ScalingConfig, TrainingFailedError, WorkerG
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from coordexp.cluster.gauges import RunMetrics
-from coordexp.config.schema import Cluster, RunConfig
+from coordexp.config.schema import Cluster
 from coordexp.runs import ranks
 from coordexp.runs.attempt import TrainFunction, attempt
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row
-from coordexp.runs.status import Begun, Ended, Finish, one_sentence, tell
+from coordexp.runs.status import Begun, Ended, one_sentence, tell
 from coordexp.runs.stop import stop_reason
-from coordexp.train.setup.strategy import check_group
 
 _WORKER_DIED = "a worker died: it was killed, ran out of memory, or its node is gone"
 
@@ -98,9 +97,4 @@ def scaling_config(cluster: Cluster) -> ScalingConfig:
 def _work(plan: RunPlan, function: TrainFunction) -> None:
     """Do a run in this worker, together with the others."""
     ranks.leave_lonely_group()
-
-    def checked(config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]) -> Finish | None:
-        check_group(config.cluster, given=ray.train.get_context().get_world_size())
-        return function(config, reporter=reporter, print_line=print_line)
-
-    attempt(plan, checked, lambda warn: RayReporter(plan, warn=warn), is_tried_again=True)
+    attempt(plan, function, lambda warn: RayReporter(plan, warn=warn), is_tried_again=True)

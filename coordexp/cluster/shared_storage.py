@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import ray
@@ -31,27 +31,45 @@ def check_shared_storage(config: RunConfig, *, seconds: float = ANSWER_SECONDS) 
         seconds: for all nodes together.
 
     Raises:
-        ResourceError: names a node, what it does not see, and the key that says where it is.
+        ResourceError: names a node, what it does not see, and the key that says where it is; or a node that does not
+            answer in time, on which a run would wait for ever.
     """
     here = ray.get_runtime_context().get_node_id()
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     nodes.pop(here, None)
     if not nodes:
         return
-    directory = ExperimentFolder.of(config).path
-    marker = directory / f".seen-{uuid.uuid4().hex}"
+    marker = ExperimentFolder.of(config).path / f".seen-{uuid.uuid4().hex}"
+    keys = {str(marker): "experiment.runs_dir", **{path: key for key, path in input_paths(config).items()}}
     marker.touch()
     try:
-        unseen = _ask(nodes, [str(marker), *input_paths(config).values()], seconds=seconds)
+        task = ray.remote(unseen_of)
+        asked = {
+            task.options(
+                num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+            ).remote(list(keys)): address
+            for node, address in nodes.items()
+        }
+        answered, late = ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
     finally:
         marker.unlink(missing_ok=True)
-    named = {path: key for key, path in input_paths(config).items()} | {str(marker): "experiment.runs_dir"}
-    for node, paths in unseen.items():
-        if paths:
-            shown = str(directory) if paths[0] == str(marker) else paths[0]
+    for reference in late:
+        ray.cancel(reference, force=True)
+    if late:
+        raise ResourceError(
+            f"node {asked[late[0]]} of the Ray cluster does not run a small task within {seconds:g} s; "
+            "mend it or take it out of the cluster, then start again"
+        )
+    for reference in answered:
+        unseen: list[str] = []
+        with contextlib.suppress(RayError):  # it left the cluster meanwhile, so no run lands there
+            unseen = ray.get(reference)
+        if unseen:
+            shown = str(marker.parent) if unseen[0] == str(marker) else unseen[0]
+            key = keys[unseen[0]]
             raise ResourceError(
-                f"node {nodes[node]} of the Ray cluster does not see {shown} ({named[paths[0]]}); on a cluster of "
-                f"{len(nodes) + 1} nodes give a path that all of them share, such as {named[paths[0]]}=/mnt/..."
+                f"node {asked[reference]} of the Ray cluster does not see {shown} ({key}); on a cluster of "
+                f"{len(nodes) + 1} nodes give a path that all of them share, such as {key}=/mnt/..."
             )
 
 
@@ -73,31 +91,3 @@ def unseen_of(paths: Sequence[str], *, seconds: float = _LOOK_SECONDS) -> list[s
         if not unseen or time.monotonic() > until:
             return unseen
         time.sleep(0.5)
-
-
-def _ask(nodes: Mapping[str, str], paths: Sequence[str], *, seconds: float) -> dict[str, list[str]]:
-    """Return what each node does not see.
-
-    Raises:
-        ResourceError: if a node does not answer in time: a run on it would wait for ever.
-    """
-    task = ray.remote(unseen_of)
-    asked = {
-        task.options(
-            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-        ).remote(list(paths)): node
-        for node in nodes
-    }
-    answered, late = ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
-    for reference in late:
-        ray.cancel(reference, force=True)
-    if late:
-        raise ResourceError(
-            f"node {nodes[asked[late[0]]]} of the Ray cluster does not run a small task within {seconds:g} s; "
-            "mend it or take it out of the cluster, then start again"
-        )
-    unseen: dict[str, list[str]] = {}
-    for reference in answered:
-        with contextlib.suppress(RayError):  # it left the cluster meanwhile, so no run lands there
-            unseen[asked[reference]] = ray.get(reference)
-    return unseen

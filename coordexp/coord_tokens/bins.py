@@ -1,7 +1,6 @@
 """Bins and coord tokens without torch: the only place of the number 1000, for readers and their worker processes.
 
-A coordinate ``c`` in [0, 1] is bin ``round(c * 1000)``, clamped to 0..999; bin ``k`` decodes to
-``k / 1000``. :mod:`coordexp.coord_tokens.codec` offers the same for tensors.
+:mod:`coordexp.coord_tokens.codec` says what a bin is, and offers the same for tensors.
 
 Shapes: M boxes.
 """
@@ -27,10 +26,7 @@ _COORD_TOKEN = re.compile(r"<\|coord_(0|[1-9][0-9]{0,2})\|>")
 
 
 def is_coord_token(text: str) -> bool:
-    """Return whether ``text`` is exactly one of ``<|coord_0|>`` .. ``<|coord_999|>``.
-
-    The wildcard ``<|coord_*|>`` and forms with leading zeros are not coord tokens.
-    """
+    """Return whether ``text`` is exactly one of ``<|coord_0|>`` .. ``<|coord_999|>``, without leading zeros."""
     return isinstance(text, str) and _COORD_TOKEN.fullmatch(text) is not None
 
 
@@ -59,23 +55,16 @@ def int_to_token(k: int) -> str:
 
 def tokens_to_ints(tokens: Iterable[str]) -> list[int]:
     """Return the bin of each token; a ValueError names the first bad item and its index."""
-    return [_located(token_to_int, token, index) for index, token in enumerate(tokens)]
+    return _each(token_to_int, tokens)
 
 
 def ints_to_tokens(ks: Iterable[int]) -> list[str]:
     """Return the token of each bin; a ValueError names the first bad item and its index."""
-    return [_located(int_to_token, k, index) for index, k in enumerate(ks)]
+    return _each(int_to_token, ks)
 
 
 def encode_array(values: ArrayLike) -> NDArray[np.int64]:
-    """Quantise coordinates: ``round(c * 1000)`` in float64, halves to even, clamped to 0..999.
-
-    Args:
-        values: coordinates as fractions of the image side, any shape.
-
-    Raises:
-        ValueError: if a value is not finite.
-    """
+    """Quantise fractions of the image side, of any shape, as :func:`coordexp.coord_tokens.codec.encode`."""
     values_f64 = np.asarray(values, dtype=np.float64)
     if not np.isfinite(values_f64).all():
         raise ValueError("coordinates must be finite numbers, got NaN or infinity")
@@ -83,14 +72,7 @@ def encode_array(values: ArrayLike) -> NDArray[np.int64]:
 
 
 def decode_array(bins: ArrayLike) -> NDArray[np.float64]:
-    """Return ``k / 1000`` for each bin.
-
-    Args:
-        bins: integers in 0..999, any shape; or floats (expected bins) in [0, 999].
-
-    Raises:
-        ValueError: if a bin is outside 0..999.
-    """
+    """Return ``k / 1000`` for each bin, as :func:`coordexp.coord_tokens.codec.decode`."""
     bins_f64 = np.asarray(bins, dtype=np.float64)
     inside = (bins_f64 >= 0) & (bins_f64 <= NUM_BINS - 1)
     if not inside.all():
@@ -132,8 +114,11 @@ def are_thin(boxes_norm_xyxy: ArrayLike) -> NDArray[np.bool_]:
     return (bins[:, :2] == bins[:, 2:]).any(axis=1)
 
 
-def _located(convert: Callable[[_Item], _Result], item: _Item, index: int) -> _Result:
-    try:
-        return convert(item)
-    except ValueError as error:
-        raise ValueError(f"item {index}: {error}") from None
+def _each(convert: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+    found: list[_Result] = []
+    for index, item in enumerate(items):
+        try:
+            found.append(convert(item))
+        except ValueError as error:
+            raise ValueError(f"item {index}: {error}") from None
+    return found

@@ -1,12 +1,12 @@
 """Coordinates <-> bins <-> coord tokens, for tensors.
 
-A coordinate ``c`` in [0, 1] (a fraction of the image width or height) is bin ``round(c * 1000)``,
-clamped to 0..999; bin ``k`` decodes to ``k / 1000``. Both directions share the divisor: decoding
-with ``k / 999`` would move every box. The number itself, and all that needs no torch,
-is in :mod:`coordexp.coord_tokens.bins`, and is public here as well.
+A coordinate ``c`` in [0, 1] (a fraction of the image width or height) is bin ``round(c * 1000)``, clamped to 0..999;
+bin ``k`` decodes to ``k / 1000``. Both directions share the divisor: decoding with ``k / 999`` would move every box.
+The number itself, and all that needs no torch, is in :mod:`coordexp.coord_tokens.bins`, and is public here as well.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from coordexp.coord_tokens.bins import (
-    CODEC_VERSION,
     NUM_BINS,
+    encode_array,
     int_to_token,
     ints_to_tokens,
     is_coord_token,
@@ -25,21 +25,9 @@ from coordexp.coord_tokens.bins import (
 )
 
 __all__ = [
-    "CODEC_VERSION",
-    "DEFAULT_COORD_IDS",
-    "NUM_BINS",
-    "CoordIds",
-    "as_id_list",
-    "coord_mask",
-    "decode",
-    "encode",
-    "int_to_token",
-    "ints_to_tokens",
-    "is_coord_token",
-    "quantise_boxes",
-    "token_to_int",
-    "tokens_to_ints",
-]
+    "DEFAULT_COORD_IDS", "NUM_BINS", "CoordIds", "as_id_list", "coord_mask", "decode", "encode", "int_to_token",
+    "ints_to_tokens", "is_coord_token", "quantise_boxes", "token_to_int", "tokens_to_ints",
+]  # fmt: skip
 
 CoordIds = range | Mapping[str, int] | Sequence[int]
 
@@ -62,10 +50,9 @@ def encode(values: Tensor | ArrayLike) -> Tensor:
 
     Source: the specification, "Coordinate Tokens".
     """
-    values_f64 = _as_float64(values)
-    if not bool(values_f64.isfinite().all()):
-        raise ValueError("coordinates must be finite numbers, got NaN or infinity")
-    return (values_f64 * NUM_BINS).round().clamp(0, NUM_BINS - 1).to(torch.int64)
+    if isinstance(values, Tensor):
+        return torch.as_tensor(encode_array(values.detach().to("cpu", torch.float64).numpy()), device=values.device)
+    return torch.as_tensor(encode_array(values))
 
 
 def decode(bins: Tensor | ArrayLike) -> Tensor:
@@ -80,7 +67,7 @@ def decode(bins: Tensor | ArrayLike) -> Tensor:
     Raises:
         ValueError: if a bin is outside 0..999.
     """
-    bins_f64 = _as_float64(bins)
+    bins_f64 = torch.as_tensor(bins if isinstance(bins, Tensor) else np.asarray(bins, np.float64)).to(torch.float64)
     inside = (bins_f64 >= 0) & (bins_f64 <= NUM_BINS - 1)
     if not bool(inside.all()):
         bad = bins_f64[~inside].flatten()[0].item()
@@ -92,14 +79,26 @@ def as_id_list(coord_ids: CoordIds) -> list[int]:
     """Expand coord ids given as a range, ``{"start": a, "end": b}`` (both included) or a list.
 
     Raises:
-        ValueError: if the ids are empty, negative, repeated, or the mapping has other keys.
+        ValueError: if they are in no such form, no integers, empty, negative or repeated.
     """
-    if isinstance(coord_ids, Mapping):
-        if set(coord_ids) != {"start", "end"}:
-            raise ValueError(f"coord ids as a mapping need the keys start and end, got {sorted(coord_ids)}")
-        ids = list(range(coord_ids["start"], coord_ids["end"] + 1))
+    given = cast("object", coord_ids)  # from a configuration or a caller: what is annotated is checked nevertheless
+    if isinstance(given, Mapping):
+        if set(given) != {"start", "end"}:
+            raise ValueError(f"coord ids: got the keys {list(given)}, expected start and end")
+        items = [given["start"], given["end"]]
+    elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        items = list(given)
     else:
-        ids = [int(i) for i in coord_ids]
+        raise ValueError(f"coord ids: got {given!r}, expected a range, a list of ids, or a mapping of start and end")
+    ids: list[int] = []
+    for item in items:
+        if isinstance(item, bool) or not isinstance(item, int | np.integer):
+            raise ValueError(f"coord ids: got {item!r}, expected an integer")
+        ids.append(int(item))
+    if isinstance(given, Mapping):
+        if ids[0] > ids[1]:
+            raise ValueError(f"coord ids: start {ids[0]} is above end {ids[1]}")
+        ids = list(range(ids[0], ids[1] + 1))
     if not ids:
         raise ValueError("coord ids are empty; expected at least one token id")
     if min(ids) < 0 or len(set(ids)) != len(ids):
@@ -122,9 +121,3 @@ def coord_mask(ids: Tensor, coord_ids: CoordIds) -> Tensor:
     if end - start + 1 == len(id_list):
         return (ids >= start) & (ids <= end)
     return torch.isin(ids, torch.tensor(id_list, dtype=ids.dtype, device=ids.device))
-
-
-def _as_float64(values: Tensor | ArrayLike) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.to(torch.float64)
-    return torch.from_numpy(np.asarray(values, dtype=np.float64))

@@ -59,7 +59,6 @@ class CoordExp(nn.Module):
         self.coord_ids: Tensor
         self.register_buffer("coord_ids", torch.tensor(ids), persistent=False)
         self._largest_id = max(ids)
-        self._columns = slice(ids[0], ids[-1] + 1) if ids == list(range(ids[0], ids[-1] + 1)) else None
 
     def forward(self, logits_BTV: Tensor, positions: Sequence[Tensor | Sequence[Sequence[int]]]) -> Tensor:
         """Decode the boxes of a batch.
@@ -96,17 +95,18 @@ class CoordExp(nn.Module):
         row_M4 = torch.cat([torch.full_like(position, row) for row, position in enumerate(checked)])
         inside_M4 = (position_M4 >= 1) & (position_M4 < length)
         predicting_M4 = (position_M4 - 1).clamp(0, length - 1)
-        at = row_M4.to(device, non_blocking=True).flatten(), predicting_M4.flatten()
-        if self._columns is None:
-            logits_NK = logits_BTV[at].index_select(1, self.coord_ids)
-        else:
-            logits_NK = logits_BTV[:, :, self._columns][at]
+        row_N1 = row_M4.to(device, non_blocking=True).view(-1, 1)
+        ids_K = self.coord_ids.to(device, non_blocking=True)
+        logits_NK = logits_BTV[row_N1, predicting_M4.view(-1, 1), ids_K]
         return expected_values(logits_NK).view(-1, 4).masked_fill(~inside_M4, math.nan)
 
 
 def _checked(positions: Tensor | Sequence[Sequence[int]], *, row: int, length: int) -> Tensor:
     """Return the positions of one sequence as int64 ``[M, 4]``; ``[]`` and a tensor of shape ``[0]`` have none."""
-    position_M4 = positions if isinstance(positions, Tensor) else _from_lists(positions, row=row)
+    try:
+        position_M4 = torch.as_tensor(positions)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"positions[{row}]: expected integer positions [M, 4], got a ragged list ({error})") from None
     shape = tuple(position_M4.shape)
     if shape in ((0,), (0, 4)):
         return torch.zeros(0, 4, dtype=torch.int64, device=position_M4.device)
@@ -114,22 +114,8 @@ def _checked(positions: Tensor | Sequence[Sequence[int]], *, row: int, length: i
         raise ValueError(f"positions[{row}]: expected integer positions [M, 4], got {position_M4.dtype} {shape}")
     position_M4 = position_M4.to(torch.int64)
     if position_M4.device.type == "cpu":
-        if bool((position_M4 == 0).any()):
-            raise ValueError(
-                f"positions[{row}]: nothing predicts the token at position 0, the first of the sequence; expected "
-                "positions of coord labels behind a prompt"
-            )
-        outside_M4 = (position_M4 < 0) | (position_M4 >= length)
+        outside_M4 = (position_M4 < 1) | (position_M4 >= length)
         if bool(outside_M4.any()):
             bad = int(position_M4[outside_M4][0])
-            raise ValueError(f"positions[{row}]: position {bad} is outside a sequence of {length} logits")
+            raise ValueError(f"positions[{row}]: {bad} is outside 1..{length - 1} (nothing predicts the first token)")
     return position_M4
-
-
-def _from_lists(positions: Sequence[Sequence[int]], *, row: int) -> Tensor:
-    try:
-        return torch.tensor(positions)
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise ValueError(
-            f"positions[{row}]: expected integer positions [M, 4], got lists that are none ({error})"
-        ) from None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coordexp.coord_tokens.vocab import AnswerVocab
+from coordexp.coord_tokens.vocab import CoordVocab
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class SequenceLayout:
     object_spans: Tensor
 
 
-def parse_targets(ids_T: Tensor, vocab: AnswerVocab) -> SequenceLayout:
+def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
     """Find the objects of a target sequence.
 
     An object is complete when its closing token follows four coordinates (after the box marker
@@ -67,40 +67,29 @@ def parse_targets(ids_T: Tensor, vocab: AnswerVocab) -> SequenceLayout:
         stops_T |= ids_T == marker
 
     last_open_T = _last_position(opens_T, position_T)
-    last_stop_T = _last_position(stops_T, position_T)
-    in_desc_T = (last_open_T > last_stop_T) & ~opens_T
+    in_desc_T = (last_open_T > _last_position(stops_T, position_T)) & ~opens_T
 
-    end_M = _complete_ends(ids_T, coord_T, closes_T, in_desc_T, vocab=vocab)
+    # Closing tokens that end a complete object: a description, markers, a whole box.
+    end_M = closes_T.nonzero().squeeze(1)
+    end_M = end_M[end_M > vocab.box_length]
+    if len(end_M):
+        box_ML = end_M.unsqueeze(1) + torch.arange(-numbers.num_box_tokens, 0, device=ids_T.device)
+        pattern_L = torch.tensor(numbers.pattern, device=ids_T.device)
+        complete_M = (coord_T[box_ML] == pattern_L).all(dim=1)
+        if numbers.separator_id is not None:
+            complete_M &= (ids_T[box_ML][:, ~pattern_L] == numbers.separator_id).all(dim=1)
+        complete_M &= in_desc_T[end_M - vocab.box_length - 1]
+        for place, marker in enumerate(vocab.before_box):
+            complete_M &= ids_T[end_M - vocab.box_length + place] == marker
+        end_M = end_M[complete_M]
     start_M = last_open_T[end_M - vocab.box_length - 1] if len(end_M) else end_M
     offsets_C = torch.from_numpy(numbers.offsets).to(ids_T.device) - numbers.num_box_tokens
-    coord_positions = end_M.unsqueeze(1) + offsets_C
-    desc_positions = position_T[in_desc_T]
     return SequenceLayout(
-        coord_positions=coord_positions,
-        desc_positions=desc_positions,
+        coord_positions=end_M.unsqueeze(1) + offsets_C,
+        desc_positions=position_T[in_desc_T],
         desc_object=_object_of(last_open_T[in_desc_T], start_M),
         object_spans=torch.stack([start_M, end_M + 1], dim=1),
     )
-
-
-def _complete_ends(
-    ids_T: Tensor, coord_T: Tensor, closes_T: Tensor, in_desc_T: Tensor, *, vocab: AnswerVocab
-) -> Tensor:
-    """Positions of closing tokens that end a complete object (description, markers, a whole box)."""
-    numbers, device = vocab.numbers, ids_T.device
-    end = closes_T.nonzero().squeeze(1)
-    end = end[end > vocab.box_length]
-    if len(end) == 0:
-        return end
-    box_ML = end.unsqueeze(1) + torch.arange(-numbers.num_box_tokens, 0, device=device)
-    pattern_L = torch.tensor(numbers.pattern, device=device)
-    complete = (coord_T[box_ML] == pattern_L).all(dim=1)
-    if numbers.separator_id is not None:
-        complete &= (ids_T[box_ML][:, ~pattern_L] == numbers.separator_id).all(dim=1)
-    complete &= in_desc_T[end - vocab.box_length - 1]
-    for place, marker in enumerate(vocab.before_box):
-        complete &= ids_T[end - vocab.box_length + place] == marker
-    return end[complete]
 
 
 def _last_position(mark_T: Tensor, position_T: Tensor) -> Tensor:

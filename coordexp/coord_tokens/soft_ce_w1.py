@@ -1,6 +1,6 @@
 """Distribution losses on coord tokens: Gaussian soft CE, Wasserstein-1, and the coord gate.
 
-Shapes: N coord tokens, K bins, V vocabulary, R = V - K others. Everything is computed in float32 (or
+Shapes: N coord tokens, K bins, V vocabulary. Everything is computed in float32 (or
 float64 when given float64), whatever the dtype of the logits.
 """
 
@@ -122,8 +122,12 @@ def coord_gate(logits_NV: Tensor, coord_ids: CoordIds) -> Tensor:
         raise ValueError(
             f"expected logits [N, V] with V above the largest coord id {max(ids)}, got {tuple(logits_NV.shape)}"
         )
-    coord_NK, text_NR = _split_columns(at_least_float32(logits_NV), ids)
-    return -F.logsigmoid(coord_NK.logsumexp(dim=1) - text_NR.logsumexp(dim=1))
+    is_coord_V = torch.zeros(logits_NV.shape[1], dtype=torch.bool)
+    is_coord_V[ids] = True
+    is_coord_V, wide_NV = is_coord_V.to(logits_NV.device, non_blocking=True), at_least_float32(logits_NV)
+    log_z_coord_N = wide_NV.masked_fill(~is_coord_V, -math.inf).logsumexp(dim=1)
+    log_z_text_N = wide_NV.masked_fill(is_coord_V, -math.inf).logsumexp(dim=1)
+    return -F.logsigmoid(log_z_coord_N - log_z_text_N)
 
 
 def at_least_float32(values: Tensor) -> Tensor:
@@ -139,15 +143,3 @@ def is_integer(values: Tensor) -> bool:
 def _check_pair(a_NK: Tensor, b_NK: Tensor, *, what: str) -> None:
     if a_NK.ndim != 2 or a_NK.shape != b_NK.shape:
         raise ValueError(f"expected {what} of one shape [N, K], got {tuple(a_NK.shape)} and {tuple(b_NK.shape)}")
-
-
-def _split_columns(logits_NV: Tensor, ids: list[int]) -> tuple[Tensor, Tensor]:
-    """Return the columns ``ids`` and all others, without waiting for the device."""
-    start, end = min(ids), max(ids) + 1
-    if end - start == len(ids):
-        return logits_NV[:, start:end], torch.cat([logits_NV[:, :start], logits_NV[:, end:]], dim=1)
-    is_text_V = torch.ones(logits_NV.shape[1], dtype=torch.bool)
-    is_text_V[ids] = False
-    columns = (~is_text_V).nonzero().squeeze(1), is_text_V.nonzero().squeeze(1)
-    coord_K, text_R = (column.to(logits_NV.device, non_blocking=True) for column in columns)
-    return logits_NV.index_select(1, coord_K), logits_NV.index_select(1, text_R)

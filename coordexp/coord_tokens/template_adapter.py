@@ -1,6 +1,7 @@
 """Keep a training template from scaling boxes that are bins already."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from coordexp.errors import ConfigError
@@ -12,41 +13,28 @@ class BoxTemplate(Protocol):
     normalize_bbox: Callable[..., None]
 
 
+@dataclass
 class _KeepBoxes:
-    """Stands in for ``normalize_bbox`` and does nothing; a class, so that a patched template pickles.
+    """A ``normalize_bbox`` that leaves the boxes alone; a class, so that a patched template pickles."""
 
-    Attributes:
-        own: the method that the instance itself had; None where its class has it.
-    """
+    own: Callable[..., None] | None  # the method that the instance itself had; None where its class has it
 
-    def __init__(self, own: Callable[..., None] | None) -> None:
-        self.own = own
-
-    def __call__(self, *args: object, **kwargs: object) -> None:
-        """Leave the boxes alone."""
+    def __call__(self, *args: object, **kwargs: object) -> None: ...
 
 
 def keeps_boxes(*, enabled: bool, skip_bbox_norm: bool) -> bool:
-    """Return whether boxes that are bins already stay as they are: only then may data hold them.
+    """Return whether boxes that are bins already stay as they are, by the flags of ``custom.coord_tokens``.
 
-    Args:
-        enabled: ``custom.coord_tokens.enabled``.
-        skip_bbox_norm: ``custom.coord_tokens.skip_bbox_norm``.
+    Only then may data hold them.
     """
     return enabled and skip_bbox_norm
 
 
 def apply_coord_template_adapter(template: BoxTemplate, *, enabled: bool, skip_bbox_norm: bool) -> None:
-    """Make ``template.normalize_bbox`` a no-op, or what it was before.
+    """Make ``template.normalize_bbox`` a no-op where :func:`keeps_boxes`, and else what it was before, in place.
 
     Coord tokens and norm1000 bins are final; scaling them by 1000 / width once more would move
     every box. A second call with the same flags changes nothing.
-
-    Args:
-        template: the template, changed in place.
-        enabled: see :func:`keeps_boxes`: if it is true the method is replaced, otherwise a replaced one is
-            restored and an untouched one left alone.
-        skip_bbox_norm: see there.
 
     Raises:
         ConfigError: if the template has no method ``normalize_bbox``.

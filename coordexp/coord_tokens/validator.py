@@ -15,7 +15,7 @@ Coord tokens and thousandths are *pre-quantised*: nothing may scale them again.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, TypeGuard, get_args
+from typing import Literal, cast, get_args
 
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array, ints_to_tokens, quantise_boxes, tokens_to_ints
 from coordexp.errors import DataError, kind_of, show
@@ -25,7 +25,6 @@ BBOX_FORMAT: BBoxFormat = "norm1000"
 
 Box = tuple[float, float, float, float]
 _Form = Literal["numbers in [0, 1]", "coord tokens", "integer bins", "pixels"]
-_SCALED: tuple[_Form, ...] = ("numbers in [0, 1]", "pixels")
 
 
 class AmbiguousBoxesError(DataError):
@@ -82,40 +81,37 @@ def record_boxes(record: Mapping[str, object], *, bbox_format: BBoxFormat | None
     Raises:
         DataError: as :func:`annotate_coord_tokens`.
     """
+    written = record.get("bbox_format")
+    if "bbox_format" in record and written not in get_args(BBoxFormat):
+        shown = ", ".join(map(repr, get_args(BBoxFormat)))
+        raise DataError(f"bbox_format is {show(written)}, expected one of {shown}, or no such key")
     entries = record.get("objects")
-    written = _written_format(record)
     if not isinstance(entries, list):
         raise DataError(f"objects is {kind_of(entries)}, expected a list")
-    numbers_are = written or bbox_format or _format_by_range(record, entries)
+    numbers_are = cast("BBoxFormat | None", written) or bbox_format or _format_by_range(record, entries)
     objects: list[dict[str, object]] = []
     boxes: list[Box] = []
-    forms: list[_Form] = []
+    form: _Form | None = None
     for index, item in enumerate(entries):
         try:
             if not isinstance(item, dict):
                 raise DataError(f"the object is {kind_of(item)}, expected desc and bbox")
-            form, box = _read_box(item, numbers_are, record)
-            if forms and form != forms[0]:
-                raise DataError(f"its bbox holds {form}, those before it {forms[0]}; a record has one form")
+            own, box = _read_box(item, numbers_are, record)
+            form = form or own
+            if own != form:
+                raise DataError(f"its bbox holds {own}, those before it {form}; a record has one form")
         except DataError as error:
             raise DataError(f"objects[{index}]: {error}") from None
         objects.append(item)
         boxes.append(box)
-        forms.append(form)
-    prequantised = written == BBOX_FORMAT if not forms else forms[0] not in _SCALED
+    prequantised = written == BBOX_FORMAT if form is None else form in ("coord tokens", "integer bins")
     return RecordBoxes(objects, boxes, prequantised=prequantised)
 
 
 def check_scaling(boxes: RecordBoxes, *, accept_prequantised: bool) -> None:
-    """Refuse pre-quantised boxes where something would scale them once more.
+    """Raise a DataError for pre-quantised boxes where something would scale them once more.
 
-    Args:
-        boxes: the boxes of a record.
-        accept_prequantised: ``custom.coord_tokens.enabled and custom.coord_tokens.skip_bbox_norm``:
-            only then does nothing scale boxes that are bins already.
-
-    Raises:
-        DataError: naming the switch.
+    ``accept_prequantised`` is :func:`coordexp.coord_tokens.template_adapter.keeps_boxes`.
     """
     if boxes.prequantised and not accept_prequantised:
         raise DataError(
@@ -124,25 +120,10 @@ def check_scaling(boxes: RecordBoxes, *, accept_prequantised: bool) -> None:
         )
 
 
-def _written_format(record: Mapping[str, object]) -> BBoxFormat | None:
-    if "bbox_format" not in record:
-        return None
-    known: tuple[BBoxFormat, ...] = get_args(BBoxFormat)
-    for name in known:
-        if record["bbox_format"] == name:
-            return name
-    shown = ", ".join(map(repr, known))
-    raise DataError(f"bbox_format is {show(record['bbox_format'])}, expected one of {shown}, or no such key")
-
-
 def _format_by_range(record: Mapping[str, object], entries: list[object]) -> BBoxFormat:
-    """Return what numbers are in a record that does not say so.
-
-    Raises:
-        DataError: if boxes stand under ``bbox_2d``, and may be pixels as well as thousandths, or are neither.
-    """
+    """Return what numbers are in a record that does not say so, which only ``bbox_2d`` leaves open."""
     boxes = [item["bbox_2d"] for item in entries if isinstance(item, dict) and "bbox_2d" in item]
-    found = [box for box in boxes if _is_box_of_numbers(box)]
+    found = [box for box in boxes if isinstance(box, list | tuple) and len(box) == 4 and all(map(_is_number, box))]
     if all(0 <= value <= 1 for value in chain(*found)):  # also none; a thousandth or a pixel of extent is no object
         return "normalised"
     width, height = _size(record)
@@ -160,8 +141,8 @@ def _format_by_range(record: Mapping[str, object], entries: list[object]) -> BBo
     return "pixels" if are_pixels else "norm1000"
 
 
-def _is_box_of_numbers(box: object) -> TypeGuard[list[float]]:
-    return isinstance(box, list | tuple) and len(box) == 4 and all(type(v) is int or type(v) is float for v in box)
+def _is_number(value: object) -> bool:
+    return type(value) is int or type(value) is float  # by exact type: true and false are no coordinates
 
 
 def _size(record: Mapping[str, object]) -> tuple[int, int]:
@@ -172,54 +153,44 @@ def _size(record: Mapping[str, object]) -> tuple[int, int]:
 
 
 def _read_box(item: Mapping[str, object], numbers_are: BBoxFormat, record: Mapping[str, object]) -> tuple[_Form, Box]:
+    """Return the form of an object's box, and the box; a box of bins may be thinner than a bin."""
     if "bbox" in item and "bbox_2d" in item:
         raise DataError("the object has both bbox and bbox_2d, expected one of them")
     name = "bbox_2d" if "bbox_2d" in item else "bbox"
     bbox = item.get(name)
     if not isinstance(bbox, list | tuple) or len(bbox) != 4:
         raise DataError(f"{name} is {kind_of(bbox)}, expected four values [x1, y1, x2, y2]")
-    # By exact type: true and false are no coordinates.
-    tokens = [value for value in bbox if type(value) is str]
-    bins = [value for value in bbox if type(value) is int]
-    numbers = [value for value in bbox if type(value) is int or type(value) is float]
-    if len(tokens) == 4:
-        return "coord tokens", _from_bins(_token_bins(tokens))
-    if numbers_are == BBOX_FORMAT and len(bins) == 4:
-        return "integer bins", _from_bins(bins, largest=NUM_BINS if name == "bbox_2d" else NUM_BINS - 1)
+    if all(type(value) is str for value in bbox):
+        try:
+            bins = tokens_to_ints(bbox)
+        except ValueError as error:
+            raise DataError(f"bbox {error}") from None
+        return "coord tokens", _from_bins(bins, largest=NUM_BINS - 1)
     if numbers_are == BBOX_FORMAT:
-        raise DataError(f"{name} {show(bbox)} is no list of integers, but bbox_format says {BBOX_FORMAT}")
-    if len(numbers) == 4 and numbers_are == "pixels":
-        return "pixels", _from_pixels(numbers, *_size(record))
-    if len(numbers) == 4:
-        return "numbers in [0, 1]", _from_fractions(numbers)
-    raise DataError(f"{name} {show(bbox)} mixes kinds; expected four numbers or four coord tokens")
+        if not all(type(value) is int for value in bbox):
+            raise DataError(f"{name} {show(bbox)} is no list of integers, but bbox_format says {BBOX_FORMAT}")
+        return "integer bins", _from_bins(list(bbox), largest=NUM_BINS if name == "bbox_2d" else NUM_BINS - 1)
+    if not all(map(_is_number, bbox)):
+        raise DataError(f"{name} {show(bbox)} mixes kinds; expected four numbers or four coord tokens")
+    if numbers_are == "normalised":
+        return "numbers in [0, 1]", _from_fractions(bbox)
+    width, height = _size(record)
+    x1, y1, x2, y2 = bbox
+    if not all(0 <= x <= width and 0 <= y <= height for x, y in ((x1, y1), (x2, y2))):
+        raise DataError(f"bbox {show(bbox)} is not inside its image of {width} x {height} pixels")
+    return "pixels", _from_fractions([x1 / width, y1 / height, x2 / width, y2 / height])
 
 
-def _token_bins(tokens: list[str]) -> list[int]:
-    try:
-        return tokens_to_ints(tokens)
-    except ValueError as error:
-        raise DataError(f"bbox {error}") from None
-
-
-def _from_bins(bins: list[int], *, largest: int = NUM_BINS - 1) -> Box:
-    """Decode bins; a box thinner than a bin has equal corners, and is kept."""
+def _from_bins(bins: list[int], *, largest: int) -> Box:
     if not all(0 <= k <= largest for k in bins):
         raise DataError(f"bbox {show(bins)} has a bin outside 0..{largest}")
-    if bins[2] < bins[0] or bins[3] < bins[1]:
+    x1, y1, x2, y2 = bins
+    if x2 < x1 or y2 < y1:
         raise DataError(f"bbox {show(bins)} is inverted, expected x1 <= x2 and y1 <= y2")
-    x1, y1, x2, y2 = (k / NUM_BINS for k in bins)
-    return x1, y1, x2, y2
+    return x1 / NUM_BINS, y1 / NUM_BINS, x2 / NUM_BINS, y2 / NUM_BINS
 
 
-def _from_pixels(values: list[float], width: int, height: int) -> Box:
-    x1, y1, x2, y2 = values
-    if not all(0 <= x <= width and 0 <= y <= height for x, y in ((x1, y1), (x2, y2))):
-        raise DataError(f"bbox {show(values)} is not inside its image of {width} x {height} pixels")
-    return _from_fractions([x1 / width, y1 / height, x2 / width, y2 / height])
-
-
-def _from_fractions(values: list[float]) -> Box:
+def _from_fractions(values: list[float] | tuple[float, ...]) -> Box:
     if not all(0 <= value <= 1 for value in values):  # also refuses NaN
         hint = f'; bins need "bbox_format": "{BBOX_FORMAT}"' if all(type(value) is int for value in values) else ""
         raise DataError(f"bbox {show(values)} is not inside [0, 1]{hint}")

@@ -1,11 +1,10 @@
 """The vocabulary of an answer, in coord tokens or in digits: look it up, or expand a model to hold it.
 
-A coordinate is one of 1000 bins. A :class:`CoordVocab` writes it as the one token ``<|coord_34|>``, a
-:class:`TextVocab`, of the text arm, as three digits, ``034``. What either writes between the markers of a box is
-described by its :class:`NumberTokens`, and nothing else that writes, measures, reads or constrains a box asks which
-of the two it has.
+A coordinate is one of 1000 bins: the one token ``<|coord_34|>`` or, in the text arm, three digits, ``034``. What is
+written between the markers of a box is described by the :class:`NumberTokens` of a vocabulary, and nothing else that
+writes, measures, reads or constrains a box asks which of the two it has.
 
-Shapes: M boxes, L tokens of a box, C tokens of a box that carry its numbers.
+Shapes: M boxes, L tokens of a box, C tokens of a box that carry its numbers, D hidden, N new rows, K bins.
 """
 
 from collections.abc import Sequence
@@ -99,20 +98,20 @@ class NumberTokens:
 
 @dataclass(frozen=True)
 class CoordVocab:
-    """Token ids of coordinates and object structure.
+    """Token ids of an answer: of its coordinates and of its object structure.
 
     Attributes:
-        coord_ids: ids of ``<|coord_0|>`` .. ``<|coord_999|>``, contiguous and in order.
-        wildcard_id: id of ``<|coord_*|>``.
+        numbers: the tokens of coordinates, ``<|coord_0|>`` .. ``<|coord_999|>`` or digits.
+        wildcard_id: id of ``<|coord_*|>``; None in the text arm, which adds no token.
         obj_start_id: opens an object.
         box_start_id: ends the description; None under ``structure: spec``.
         obj_end_id: closes an object.
         end_id: ends the assistant's answer.
-        structure: ``native`` or ``spec``.
+        structure: ``native`` (Qwen3-VL's own markers) or ``spec``.
     """
 
-    coord_ids: range
-    wildcard_id: int
+    numbers: NumberTokens
+    wildcard_id: int | None
     obj_start_id: int
     box_start_id: int | None
     obj_end_id: int
@@ -120,9 +119,9 @@ class CoordVocab:
     structure: Structure = "native"
 
     @property
-    def numbers(self) -> NumberTokens:
-        """A coordinate is one coord token, and nothing stands between two of them."""
-        return NumberTokens(self.coord_ids)
+    def coord_ids(self) -> range:
+        """Ids of the tokens that carry coordinates, contiguous and in order."""
+        return self.numbers.ids
 
     @property
     def before_box(self) -> tuple[int, ...]:
@@ -137,7 +136,8 @@ class CoordVocab:
     @property
     def no_text_ids(self) -> frozenset[int]:
         """Ids that are never part of a description: markers and wildcard."""
-        return frozenset((self.obj_start_id, *self.before_box, self.obj_end_id, self.end_id, self.wildcard_id))
+        wildcard = () if self.wildcard_id is None else (self.wildcard_id,)
+        return frozenset((self.obj_start_id, *self.before_box, self.obj_end_id, self.end_id, *wildcard))
 
     @property
     def added_structure_ids(self) -> tuple[int, ...]:
@@ -145,61 +145,7 @@ class CoordVocab:
         return () if self.structure == "native" else (self.obj_start_id, self.obj_end_id)
 
 
-@dataclass(frozen=True)
-class TextVocab:
-    """Token ids of an answer in plain text, between Qwen3-VL's own markers: nothing is added to the tokenizer.
-
-    Attributes:
-        digit_ids: ids of "0" to "9", contiguous and in order.
-        space_id: stands between two numbers.
-        obj_start_id: opens an object.
-        box_start_id: ends the description.
-        obj_end_id: closes an object.
-        end_id: ends the assistant's answer.
-    """
-
-    digit_ids: range
-    space_id: int
-    obj_start_id: int
-    box_start_id: int
-    obj_end_id: int
-    end_id: int
-
-    @property
-    def structure(self) -> Structure:
-        """The markers are Qwen3-VL's own."""
-        return "native"
-
-    @property
-    def numbers(self) -> NumberTokens:
-        """A coordinate is three digits, and a space stands between two of them."""
-        return NumberTokens(self.digit_ids, NUM_DIGITS, self.space_id)
-
-    @property
-    def before_box(self) -> tuple[int, ...]:
-        """Ids between a description and its coordinates."""
-        return (self.box_start_id,)
-
-    @property
-    def box_length(self) -> int:
-        """Tokens between a description and the token that closes its object."""
-        return len(self.before_box) + self.numbers.num_box_tokens
-
-    @property
-    def no_text_ids(self) -> frozenset[int]:
-        """Ids that are never part of a description: the markers."""
-        return frozenset((self.obj_start_id, self.box_start_id, self.obj_end_id, self.end_id))
-
-    @property
-    def added_structure_ids(self) -> tuple[int, ...]:
-        """Nothing is added."""
-        return ()
-
-
-AnswerVocab = CoordVocab | TextVocab
-
-
-def text_vocab(tokenizer: PreTrainedTokenizerBase) -> TextVocab:
+def text_vocab(tokenizer: PreTrainedTokenizerBase) -> CoordVocab:
     """Look up the vocabulary of the text arm in any Qwen tokenizer, expanded or not.
 
     Raises:
@@ -212,25 +158,11 @@ def text_vocab(tokenizer: PreTrainedTokenizerBase) -> TextVocab:
     space = tokenizer.encode(" ", add_special_tokens=False)
     if len(space) != 1:
         raise TokenizerError(f"a space is {len(space)} tokens here; the text arm needs one between two numbers")
-    ids = tokenizer.get_vocab()
-    start, box, end = STRUCTURE_TOKENS["native"]
-    assert box is not None
-    return TextVocab(
-        digit_ids=range(digits[0], digits[0] + 10),
-        space_id=space[0],
-        obj_start_id=_id_of(ids, start),
-        box_start_id=_id_of(ids, box),
-        obj_end_id=_id_of(ids, end),
-        end_id=_id_of(ids, END_TOKEN),
-    )
+    return _with_markers(tokenizer.get_vocab(), NumberTokens(range(digits[0], digits[0] + 10), NUM_DIGITS, space[0]))
 
 
 def end_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id of the token that ends an answer.
-
-    Raises:
-        TokenizerError: if there is none.
-    """
+    """Return the id of the token that ends an answer, or raise a TokenizerError."""
     return _id_of(tokenizer.get_vocab(), END_TOKEN)
 
 
@@ -248,16 +180,8 @@ def coord_vocab(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "n
             raise TokenizerError(
                 f"{int_to_token(k)} has id {found}, expected {first + k}: coord ids must be contiguous"
             )
-    start, box, end = STRUCTURE_TOKENS[structure]
-    return CoordVocab(
-        coord_ids=range(first, first + NUM_BINS),
-        wildcard_id=_id_of(ids, WILDCARD_TOKEN),
-        obj_start_id=_id_of(ids, start),
-        box_start_id=None if box is None else _id_of(ids, box),
-        obj_end_id=_id_of(ids, end),
-        end_id=_id_of(ids, END_TOKEN),
-        structure=structure,
-    )
+    numbers = NumberTokens(range(first, first + NUM_BINS))
+    return _with_markers(ids, numbers, structure=structure, wildcard_id=_id_of(ids, WILDCARD_TOKEN))
 
 
 def expand_vocab(
@@ -269,33 +193,34 @@ def expand_vocab(
 ) -> CoordVocab:
     """Add the coordinate tokens to tokenizer and model, in place; a second call changes nothing.
 
-    ``<|coord_*|>`` comes first, then ``<|coord_0|>`` .. ``<|coord_999|>``; under ``spec`` also
-    ``<obj_start>`` and ``<obj_end>``. On a Qwen3-VL tokenizer (151,669 entries) the coord ids
-    are 151670..152669.
+    ``<|coord_*|>`` comes first, then ``<|coord_0|>`` .. ``<|coord_999|>``; under ``spec`` also ``<obj_start>`` and
+    ``<obj_end>``. On a Qwen3-VL tokenizer (151,669 entries) the coord ids are 151670..152669.
 
     Args:
         model: any causal language model with input embeddings; an untied head is expanded too.
         tokenizer: its tokenizer.
-        init: how new rows start. ``mean``: the mean of the rows that existed. ``numeric``: row
-            ``k`` lies between the rows of the leading digits ``d`` (placed at bin ``100 d + 50``),
-            so that neighbouring bins start alike; other new rows get the mean.
+        init: how new rows start. ``mean``: the mean of the rows that existed. ``numeric``: row ``k`` lies between the
+            rows of the leading digits ``d`` (placed at bin ``100 d + 50``), so that neighbouring bins start alike;
+            other new rows get the mean.
         structure: which object markers are used, see :class:`CoordVocab`.
-
-    Returns:
-        The ids.
 
     Raises:
         TokenizerError: if tokens exist with ids that do not fit, or a needed token is missing.
     """
     num_before = len(tokenizer)
     vocab = expand_tokenizer(tokenizer, structure=structure)
-    num_after, num_rows = len(tokenizer), len(_weight(model.get_input_embeddings()))
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    num_after, num_rows = len(tokenizer), len(_weight(embedding))
     check_rows(num_before, num_rows)
     if num_after > num_before:
         if num_rows < num_after:
             model.resize_token_embeddings(num_after, mean_resizing=False)
+            embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+        tables = [_weight(embedding)]
+        if head is not None and head.weight is not tables[0]:
+            tables.append(_weight(head))
         with torch.no_grad():
-            for table in _tables(model):
+            for table in tables:
                 mean_D = table[:num_before].float().mean(dim=0).to(table.dtype)
                 digits_10D = table[digit_ids(tokenizer)] if init == "numeric" else None
                 rows_ND = added_rows(mean_D, digits_10D, vocab=vocab, num_before=num_before, num_after=num_after)
@@ -310,9 +235,21 @@ def expand_tokenizer(tokenizer: PreTrainedTokenizerBase, *, structure: Structure
         TokenizerError: if some of the tokens exist and some not, if they exist with ids that do not fit, or a
             needed token is missing.
     """
-    _refuse_parts(tokenizer, structure)
-    tokens = [AddedToken(token, special=True, normalized=False) for token in added_tokens(structure)]
-    tokenizer.add_tokens(tokens)
+    known = tokenizer.get_vocab()
+    coords, markers = added_tokens("native"), added_tokens(structure)[NUM_BINS + 1 :]
+    for tokens, what in ((coords, "coordinate tokens"), (markers, "object markers")):
+        missing = [token for token in tokens if token not in known]
+        if missing and len(missing) < len(tokens):
+            raise TokenizerError(
+                f"the tokenizer has {len(tokens) - len(missing)} of the {len(tokens)} {what} but not {missing[0]}; "
+                "expected all of them or none"
+            )
+    if max(known.values()) + 1 != len(tokenizer) and any(token not in known for token in (*coords, *markers)):
+        raise TokenizerError(
+            f"the tokenizer has {len(tokenizer)} entries but ids up to {max(known.values())}; "
+            "expected ids without gaps, so that new tokens follow the old ones"
+        )
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in (*coords, *markers)])
     return coord_vocab(tokenizer, structure=structure)
 
 
@@ -324,9 +261,7 @@ def added_tokens(structure: Structure) -> list[str]:
 
 
 def digit_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of the texts "0" to "9".
-
-    New rows start between theirs under ``init: numeric``, and the text arm writes coordinates with them.
+    """Return the ids of the texts "0" to "9", for ``init: numeric`` and the text arm.
 
     Raises:
         TokenizerError: if a digit is not one token.
@@ -354,21 +289,19 @@ def added_rows(
     """
     rows_ND = mean_D.repeat(num_after - num_before, 1)
     if digit_rows_10D is not None:
-        coords = vocab.coord_ids
+        position_K = (torch.arange(NUM_BINS, dtype=torch.float32) / 100 - 0.5).clamp(0, 9)
+        low_K = position_K.floor().long().clamp(max=8)
+        digits_10D = digit_rows_10D.float().cpu()
+        numeric_KD = torch.lerp(digits_10D[low_K], digits_10D[low_K + 1], (position_K - low_K).unsqueeze(1))
         # Coord rows that were there before (a native checkpoint expanded for spec) may be trained: they stay.
-        old = max(0, num_before - coords.start)
-        numeric_KD = numeric_rows(digit_rows_10D)[old:].to(mean_D)
-        start = coords.start + old - num_before
-        rows_ND[start : start + len(numeric_KD)] = numeric_KD
+        old = max(0, num_before - vocab.coord_ids.start)
+        start = vocab.coord_ids.start + old - num_before
+        rows_ND[start : start + NUM_BINS - old] = numeric_KD[old:].to(mean_D)
     return rows_ND
 
 
 def check_rows(num_entries: int, num_rows: int, *, where: str = "") -> None:
-    """Check that a table has a row for every entry of the tokenizer.
-
-    Raises:
-        TokenizerError: if it has not.
-    """
+    """Raise a TokenizerError if a table has no row for some entry of the tokenizer."""
     if num_rows < num_entries:
         raise TokenizerError(
             f"{where}the tokenizer has {num_entries} entries but the model only {num_rows} rows: "
@@ -376,31 +309,19 @@ def check_rows(num_entries: int, num_rows: int, *, where: str = "") -> None:
         )
 
 
-def numeric_rows(digit_rows_10D: Tensor) -> Tensor:
-    """Interpolate ``[K, D]`` coord rows between ten ``[10, D]`` leading-digit rows, in float32."""
-    position_K = (torch.arange(NUM_BINS, dtype=torch.float32) / 100 - 0.5).clamp(0, 9)
-    low_K = position_K.floor().long().clamp(max=8)
-    fraction_K1 = (position_K - low_K).unsqueeze(1)
-    rows = digit_rows_10D.float().cpu()
-    return torch.lerp(rows[low_K], rows[low_K + 1], fraction_K1)
-
-
-def _refuse_parts(tokenizer: PreTrainedTokenizerBase, structure: Structure) -> None:
-    """Refuse a tokenizer that has only some of the tokens, or gaps among its ids."""
-    known = tokenizer.get_vocab()
-    coords, markers = added_tokens("native"), added_tokens(structure)[NUM_BINS + 1 :]
-    for tokens, what in ((coords, "coordinate tokens"), (markers, "object markers")):
-        missing = [token for token in tokens if token not in known]
-        if missing and len(missing) < len(tokens):
-            raise TokenizerError(
-                f"the tokenizer has {len(tokens) - len(missing)} of the {len(tokens)} {what} but not {missing[0]}; "
-                "expected all of them or none"
-            )
-    if max(known.values()) + 1 != len(tokenizer) and any(token not in known for token in (*coords, *markers)):
-        raise TokenizerError(
-            f"the tokenizer has {len(tokenizer)} entries but ids up to {max(known.values())}; "
-            "expected ids without gaps, so that new tokens follow the old ones"
-        )
+def _with_markers(
+    ids: dict[str, int], numbers: NumberTokens, *, structure: Structure = "native", wildcard_id: int | None = None
+) -> CoordVocab:
+    start, box, end = STRUCTURE_TOKENS[structure]
+    return CoordVocab(
+        numbers,
+        wildcard_id,
+        obj_start_id=_id_of(ids, start),
+        box_start_id=None if box is None else _id_of(ids, box),
+        obj_end_id=_id_of(ids, end),
+        end_id=_id_of(ids, END_TOKEN),
+        structure=structure,
+    )
 
 
 def _id_of(ids: dict[str, int], token: str) -> int:
@@ -408,14 +329,6 @@ def _id_of(ids: dict[str, int], token: str) -> int:
     if found is None:
         raise TokenizerError(f"the tokenizer has no token {token!r}; expand the vocabulary first")
     return found
-
-
-def _tables(model: "PreTrainedModel") -> list[Tensor]:
-    embedding = _weight(model.get_input_embeddings())
-    head = model.get_output_embeddings()
-    if head is None or head.weight is embedding:
-        return [embedding]
-    return [embedding, _weight(head)]
 
 
 def _weight(module: nn.Module) -> Tensor:

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import Target, encode_target, target_length, text_encoder
-from coordexp.coord_tokens.vocab import AnswerVocab
+from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batch import EncodedSample
 from coordexp.data.image_file import read_image
 from coordexp.data.patches import ImageSpec, to_patches
@@ -106,7 +106,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         *,
         samples: Sequence[Sample],
         tokenizer: PreTrainedTokenizerBase,
-        vocab: AnswerVocab | None,
+        vocab: CoordVocab | None,
         prompt: Prompt,
         image_spec: ImageSpec,
         max_objects: int,

@@ -56,7 +56,7 @@ class Frame:
         return replace(cls(), **found)
 
     def __str__(self) -> str:
-        """Return what :meth:`parse` reads: unit, layout, and categories that are not COCO's."""
+        """Return what :meth:`parse` reads."""
         return ":".join([self.unit, self.layout, *([self.categories] if self.categories != "ids" else [])])
 
     @property
@@ -76,7 +76,7 @@ class Frame:
             return found
         if self.unit.startswith("norm"):
             return found * np.tile(sizes_px, 2) / float(self.unit.removeprefix("norm"))
-        return found * np.tile(sizes_px / _smart_sizes(self.unit, sizes_px), 2)
+        return found * np.tile(sizes_px / smart_sizes(self.unit, sizes_px), 2)
 
     def category_ids(self, categories: Ints, known: Collection[int]) -> Ints:
         """Return ``[D]`` ids of the annotation file, which knows these; -1 for a place that it does not have."""
@@ -87,7 +87,7 @@ class Frame:
         return np.append(np.array(sorted(known), np.int64), -1)[np.where(is_inside, places, -1)]
 
 
-def _smart_sizes(unit: str, sizes_px: Floats) -> Floats:
+def smart_sizes(unit: str, sizes_px: Floats) -> Floats:
     """Return the sizes to which Qwen's processors resize images: multiples of a factor, the area within limits."""
     factor, *given = (int(number) for number in re.findall(r"\d+", unit))
     smallest, largest = _SMART_AREAS_PX2[factor]

@@ -4,7 +4,7 @@ Legend of shapes: ``G`` ground-truth boxes.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,6 @@ import numpy as np
 from coordexp.data.sources.coco_file import (
     Annotation,
     AnnotationColumns,
-    BadEntry,
     Category,
     CocoFile,
     Image,
@@ -25,6 +24,8 @@ from coordexp.errors import DataError, show
 from coordexp.files import read_once
 
 LARGEST_NUMBER = 1e300
+_MOST_BAD = 0.05
+"""Share of a file's annotations that may be left out; of a small file one may."""
 
 BoxPxXywh = tuple[float, float, float, float]
 
@@ -47,7 +48,7 @@ class Federated:
     frequency: Mapping[int, str]
 
     def on_images(self, image_ids: Collection[int]) -> "Federated":
-        """Return what is said of some images."""
+        """Return the part in some images."""
         wanted = list(image_ids)
         negative, open_ = (pairs[np.isin(pairs[:, 0], wanted)] for pairs in (self.negative, self.not_exhaustive))
         return Federated(negative, open_, self.frequency)
@@ -67,6 +68,8 @@ class GroundTruth:
         areas_px2: ``[G]``, of the segmentation where the file says so.
         is_crowd: ``[G]``.
         federated: what an LVIS file says beyond a COCO file; None for COCO's rules.
+        file_names: image id -> name of its file, where the file says it.
+        remarks: what was left out of it, with numbers.
     """
 
     path: Path
@@ -78,6 +81,8 @@ class GroundTruth:
     areas_px2: Floats
     is_crowd: Bools
     federated: Federated | None = None
+    file_names: Mapping[int, str] = field(default_factory=dict[int, str])
+    remarks: tuple[str, ...] = ()
 
     def sizes_of(self, image_ids: Ints) -> Floats:
         """Return ``[M, 2]`` width and height of images.
@@ -114,28 +119,45 @@ class GroundTruth:
 def read_ground_truth(path: Path) -> GroundTruth:
     """Read and check an annotation file; a second call gives the same object as long as the file does not change.
 
-    Annotation ids are not used: 0 and repeated ones are harmless. A file is LVIS's, and AP on it LVIS's federated one,
-    if all its images have ``neg_category_ids`` and ``not_exhaustive_category_ids``, and all categories a ``frequency``.
+    A few bad annotations are left out, counted and said, as in training: of negative extent, no numbers, or of an image
+    or category that is not there. Annotation ids are not used: 0 and repeated ones are harmless. A file is LVIS's, and
+    AP on it LVIS's federated one, if all its images have ``neg_category_ids`` and ``not_exhaustive_category_ids``, and
+    all categories a ``frequency``.
 
     Raises:
         DataError: naming the file, the entry and what is wrong with it.
     """
     file = read_coco_file(path, image_type=_AnyImage, category_type=_AnyCategory)
     for section, entries in (("images", file.images), ("categories", file.categories)):
-        refuse_bad(entries.bad, f"{path}: {section}")
+        for bad in entries.bad[:1]:
+            raise DataError(f"{path}: {section}[{bad.place}]: {bad.reason}")
         seen: set[int] = set()
         for place, entry in enumerate(entries.good):
             if entry.id in seen:
                 raise DataError(f"{path}: {section}[{place}]: id {entry.id} is there twice; expected distinct ids")
             seen.add(entry.id)
-    refuse_bad(file.annotations.bad, f"{path}: annotations")
     sizes = {image.id: _size(image) for image in file.images.good}
     categories = {category.id: category.name.strip() for category in file.categories.good}
     columns = AnnotationColumns.of(file.annotations)
-    where = f"{path}: annotations"
-    check_boxes(columns.box_px_xywh, where)
-    check_known("image_id", columns.image_id, sizes.keys(), where)
-    check_known("category_id", columns.category_id, categories.keys(), where)
+    areas = _areas(file.annotations.good, columns.box_px_xywh, f"{path}: annotations")
+    problems = {entry.place: entry.reason for entry in file.annotations.bad}
+    is_bad = np.zeros(len(areas), np.bool_)
+    for is_wrong, problem in (
+        ((columns.box_px_xywh[:, 2:] < 0).any(axis=1), "bbox has negative width or height"),
+        (~_is_known(columns.image_id, sizes), f"image_id is not among the {len(sizes)} of the file"),
+        (~_is_known(columns.category_id, categories), f"category_id is not among the {len(categories)} of the file"),
+    ):
+        problems |= dict.fromkeys(columns.place[is_wrong & ~is_bad].tolist(), problem)
+        is_bad |= is_wrong
+    remarks: tuple[str, ...] = ()
+    if problems:
+        first, total = min(problems), file.annotations.total
+        said = f"{path}: annotations[{first}]: {problems[first]}"
+        if len(problems) > max(_MOST_BAD * total, 1):
+            raise DataError(f"{said}; {len(problems)} of {total} annotations are bad")
+        what = f"{len(problems)} of {total} annotations are bad and were left out"
+        remarks = (f"{path.name}: {what}, such as [{first}]: {problems[first]}",)
+    columns = columns.only(~is_bad)
     return GroundTruth(
         path=path,
         sizes_px=sizes,
@@ -143,9 +165,11 @@ def read_ground_truth(path: Path) -> GroundTruth:
         image_ids=columns.image_id,
         category_ids=columns.category_id,
         boxes_px_xywh=columns.box_px_xywh,
-        areas_px2=_areas(file.annotations.good, columns.box_px_xywh, where),
+        areas_px2=areas[~is_bad],
         is_crowd=columns.is_crowd,
         federated=_federated(file, categories),
+        file_names={image.id: image.file_name for image in file.images.good if image.file_name is not None},
+        remarks=remarks,
     )
 
 
@@ -183,28 +207,8 @@ def _federated(file: CocoFile, categories: Collection[int]) -> Federated | None:
     )
 
 
-def refuse_bad(bad: Sequence[BadEntry], where: str) -> None:
-    """Raise with the first entry that is no entry."""
-    if bad:
-        raise DataError(f"{where}[{bad[0].place}]: {bad[0].reason}")
-
-
-def refuse(is_bad: Bools, where: str, problem: str) -> None:
-    """Raise with the first bad row."""
-    for place in np.flatnonzero(is_bad)[:1].tolist():
-        raise DataError(f"{where}[{place}]: {problem}")
-
-
-def check_boxes(boxes: Floats, where: str) -> None:
-    """Raise with the first box of negative extent."""
-    refuse((boxes[:, 2] < 0) | (boxes[:, 3] < 0), where, "bbox has negative width or height")
-
-
-def check_known(name: str, ids: Ints, known: Collection[int], where: str) -> None:
-    """Raise with the first id that the annotation file does not have."""
-    is_unknown = ~np.isin(ids, np.array(list(known), np.int64))
-    for found in ids[is_unknown][:1].tolist():
-        refuse(is_unknown, where, f"{name} {found} is not among the {len(known)} of the annotation file")
+def _is_known(ids: Ints, known: Collection[int]) -> Bools:
+    return np.isin(ids, np.array(list(known), np.int64))
 
 
 def _size(image: Image) -> tuple[int, int] | None:

@@ -10,15 +10,15 @@ from typing import Literal
 import numpy as np
 
 from coordexp.detection.boxes import Floats, Ints, iou_table
-from coordexp.detection.categories import CategoryIndex
-from coordexp.detection.detections import Results
-from coordexp.detection.frames import CATEGORIES, LAYOUTS, UNITS, Frame
+from coordexp.detection.frames import CATEGORIES, LAYOUTS, UNITS, Frame, smart_sizes
 from coordexp.detection.ground_truth import GroundTruth
+from coordexp.detection.result_files import Results
 
 MIN_IMAGES = 10
 """Of fewer images nothing is said: some frame fits a few boxes by chance."""
 _MAX_IMAGES, _MAX_BOXES = 150, 60
 _LEAST_FIT = 0.05
+_LEAST_RESIZED = 0.05  # of a side
 _SURE = 4.0  # standard errors
 _LEAST_GAIN = 10  # objects whose category is right
 
@@ -54,7 +54,7 @@ class BoxDiagnosis:
         said += f"have its category ({num_images} images)"
         if self.outcome == "good":
             return said
-        return f"{said}; as COCO reads files, {plain.frame}, by {plain.mean_iou:.2f} and {self.agree[0]:.0%}"
+        return f"{said}; as files of its form are read, {plain.frame}, by {plain.mean_iou:.2f} and {self.agree[0]:.0%}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,19 +78,25 @@ def diagnose(results: Results, truth: GroundTruth) -> BoxDiagnosis | None:
     images, has_sizes = _images(results, truth)
     if len(images) < MIN_IMAGES:
         return None
-    units = UNITS if has_sizes else ("px",)
-    fits = [_fit(images, Frame(unit, layout)) for unit in units for layout in LAYOUTS]
+    units = [unit for unit in UNITS if has_sizes and _is_apart(unit, images)] if has_sizes else ["px"]
+    frames = [Frame(unit, layout) for unit in units for layout in LAYOUTS]
+    given = replace(results.frame, categories="ids")
+    fits = [_fit(images, frame) for frame in [given, *(found for found in frames if found != given)]]
     plain, closest = fits[0], max(fits, key=lambda fit: fit.excess.mean())
-    # The simplest reading that fits as well: sizes near the image's own differ by little.
+    # The first reading that fits as well.
     best = next(fit for fit in fits if _z(closest.excess - fit.excess) < _SURE)
     if best.excess.mean() < _LEAST_FIT or _z(best.excess) < _SURE:
         return BoxDiagnosis(plain, plain, (0.0, 0.0), "unclear")
     if best.excess.mean() - plain.excess.mean() < _LEAST_FIT / 2:
         best = plain
-    categories, agree = _categories(images, best.frame, sorted(truth.categories), by_name=bool(results.names))
-    best = replace(best, frame=replace(best.frame, categories=categories))
-    is_far = plain.excess.mean() < best.excess.mean() / 2 or (categories != "ids" and agree[0] < agree[1] / 2)
-    outcome = "good" if best.frame == Frame() else "far better" if is_far else "better"
+    kinds = CATEGORIES[:1] if results.is_named else CATEGORIES
+    own = "ids" if results.is_named else results.frame.categories
+    categories, agree = _categories(images, best.frame, sorted(truth.categories), kinds=kinds, own=own)
+    plain, best = (
+        replace(fit, frame=replace(fit.frame, categories=kind)) for fit, kind in ((plain, own), (best, categories))
+    )
+    is_far = plain.excess.mean() < best.excess.mean() / 2 or (categories != own and agree[0] < agree[1] / 2)
+    outcome = "good" if best.frame == plain.frame else "far better" if is_far else "better"
     return BoxDiagnosis(plain, best, agree, outcome)
 
 
@@ -102,17 +108,14 @@ def _images(results: Results, truth: GroundTruth) -> tuple[list[_Image], bool]:
     has_sizes = all(truth.sizes_px[int(image_id)] is not None for image_id in chosen)
     sizes_px = truth.sizes_of(chosen) if has_sizes else np.ones((len(chosen), 2))
     scores = np.zeros(len(results)) if results.scores is None else results.scores
-    category = results.categories
-    if results.names:
-        index = CategoryIndex(truth.categories)
-        ids = [index.find(name) for name in results.names]
-        category = np.array([-1 if found is None else found for found in ids], np.int64)[category]
     images: list[_Image] = []
     for image_id, size_px in zip(chosen, sizes_px, strict=True):
         gt, dt = ordinary[truth.image_ids[ordinary] == image_id], np.flatnonzero(results.image_ids == image_id)
         # The best boxes, twice as many as there are objects: among hundreds of boxes something always fits.
         dt = dt[np.argsort(-scores[dt], kind="stable")][: min(2 * len(gt) + 3, _MAX_BOXES)]
-        found = _Image(size_px, truth.boxes_px_xywh[gt], truth.category_ids[gt], results.boxes[dt], category[dt])
+        found = _Image(
+            size_px, truth.boxes_px_xywh[gt], truth.category_ids[gt], results.boxes[dt], results.categories[dt]
+        )
         images.append(found)
     return images, has_sizes
 
@@ -126,9 +129,9 @@ def _fit(images: list[_Image], frame: Frame) -> Fit:
 
 
 def _categories(
-    images: list[_Image], frame: Frame, known: list[int], *, by_name: bool
+    images: list[_Image], frame: Frame, known: list[int], *, kinds: tuple[str, ...], own: str
 ) -> tuple[str, tuple[float, float]]:
-    """Return how categories are to be read, and the shares that agree as COCO reads them and so."""
+    """Return how categories are to be read, and the shares that agree as the file's form has them and so."""
     true: list[Ints] = []
     given: list[Ints] = []
     for image in images:
@@ -138,13 +141,20 @@ def _categories(
         given.append(image.category[overlap.argmax(axis=1)[is_found]])
     truths, categories = np.concatenate(true), np.concatenate(given)
     if not len(truths):
-        return "ids", (0.0, 0.0)
-    kinds = CATEGORIES[:1] if by_name else CATEGORIES
+        return own, (0.0, 0.0)
     hits = {kind: int((Frame(categories=kind).category_ids(categories, known) == truths).sum()) for kind in kinds}
     best = max(kinds, key=lambda kind: hits[kind])  # of equal ones the first
-    if hits[best] - hits["ids"] < max(_LEAST_GAIN, len(truths) / 10):
-        best = "ids"
-    return best, (hits["ids"] / len(truths), hits[best] / len(truths))
+    if hits[best] - hits[own] < max(_LEAST_GAIN, len(truths) / 10):
+        best = own
+    return best, (hits[own] / len(truths), hits[best] / len(truths))
+
+
+def _is_apart(unit: str, images: list[_Image]) -> bool:
+    """Return whether a resized image is far enough from the image itself: boxes a little too large fit a near one."""
+    if not unit.startswith("smart"):
+        return True
+    sizes_px = np.array([image.size_px for image in images])
+    return float(np.abs(smart_sizes(unit, sizes_px) / sizes_px - 1).max(axis=1).mean()) >= _LEAST_RESIZED
 
 
 def _z(values: Floats) -> float:

@@ -9,7 +9,6 @@ from transformers import PreTrainedConfig, Qwen3VLConfig
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import DTYPES
-from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.doctor.memory import expanded_base, num_bytes
 from coordexp.errors import CheckpointError
 from coordexp.findings import Check, attempt, failure, size_text, warning
@@ -97,7 +96,7 @@ def examine_checkpoint(run: RunConfig) -> Check[Base | None]:
     ids = _published_ids(run)
     if checked.encoding is not None:
         vocab = checked.encoding.vocab
-        if isinstance(vocab, CoordVocab):
+        if not vocab.numbers.are_text:
             ids = range(vocab.coord_ids.start, vocab.coord_ids.stop + len(vocab.added_structure_ids))
         else:
             ids = _none_after(len(checked.encoding.tokenizer))

@@ -19,13 +19,7 @@ from coordexp.data.splits import untrained_names
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import DataFacts, examine_descriptions, examine_split, of_both_splits
-from coordexp.doctor.machine import (
-    Machine,
-    examine_cluster,
-    examine_disk,
-    examine_experiment,
-    examine_tracking,
-)
+from coordexp.doctor.machine import Machine, examine_cluster, examine_disk, examine_experiment, examine_tracking
 from coordexp.doctor.memory import EVALUATION, MemoryEstimate, SequenceSize, estimate, run_model
 from coordexp.errors import DataError, ResourceError
 from coordexp.findings import Check, Finding, attempt, collect, failure, guarded, ok, size_text, warning

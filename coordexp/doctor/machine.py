@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from coordexp.cluster.capacity import check_answers, cluster_address, count_slot
 from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.errors import ResourceError, TrackingError
 from coordexp.files import nearest_existing
-from coordexp.findings import Check, attempt, guarded, ok, size_text, warning
+from coordexp.findings import Check, attempt, ok, size_text, warning
 from coordexp.runs.executor import InlineExecutor
 from coordexp.runs.experiment import check_disk, check_experiment
 from coordexp.runs.folder import ExperimentFolder
@@ -114,26 +115,22 @@ def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:
     if run.cluster.executor == "inline":
         problems = [*attempt("executor", lambda: InlineExecutor().check(run))]
         yield from problems or [ok("executor", "inline: one run after the other in one process, without Ray")]
-    elif (address := cluster_address()) is None:
-        yield from guarded("ray", _check_private(run, num_gpus))
-    else:
-        yield from guarded("ray", _check_cluster(address))
-
-
-def _check_cluster(address: str) -> Check[None]:
-    check_answers(address)
-    yield warning("ray", f"{address} takes connections; whether a run fits there is known when it is joined")
-
-
-def _check_private(run: RunConfig, num_gpus: int) -> Check[None]:
-    nodes = local_nodes(num_gpus)
-    slots = count_slots(run.cluster, nodes)
-    at_once = f"{slots} runs at a time" if slots > 1 else "one run at a time"
-    yield ok(
-        "ray",
-        f"a private Ray would start on this machine, its sockets in {ray_folder()}: {nodes[0]['CPU']:g} CPUs, "
-        f"{num_gpus} GPUs, {at_once}",
-    )
+        return
+    address, nodes = cluster_address(), local_nodes(num_gpus)
+    if address is not None:
+        problems = [*attempt("ray", lambda: check_answers(address))]
+        said = f"{address} takes connections; whether a run fits there is known when it is joined"
+        yield from problems or [warning("ray", said)]
+        return
+    slots = yield from attempt("ray", lambda: count_slots(run.cluster, nodes))
+    folder = yield from attempt("ray", ray_folder)
+    if slots is not None and folder is not None:
+        at_once = f"{slots} runs at a time" if slots > 1 else "one run at a time"
+        yield ok(
+            "ray",
+            f"a private Ray would start on this machine, its sockets in {folder}: {nodes[0]['CPU']:g} CPUs, "
+            f"{num_gpus} GPUs, {at_once}",
+        )
     if run.data.num_workers > run.cluster.cpus_per_worker:
         yield warning(
             "ray",
@@ -144,20 +141,23 @@ def _check_private(run: RunConfig, num_gpus: int) -> Check[None]:
 
 def examine_tracking(run: RunConfig) -> Check[None]:
     """Check that the tracking server answers, or that its database can be written."""
-    uri, name = tracking_uri(run), run.experiment.name
+    uri = tracking_uri(run)
     path = sqlite_path(uri)
-    yield from guarded("mlflow", _ask_server(uri, name) if path is None else _check_database(uri, path, name))
+    look = partial(_ask_server, uri) if path is None else partial(_look_at_database, uri, path)
+    said = yield from attempt("mlflow", lambda: look(run.experiment.name))
+    if said is not None:
+        yield ok("mlflow", said)
 
 
-def _ask_server(uri: str, name: str) -> Check[None]:
+def _ask_server(uri: str, name: str) -> str:
     client = connect(uri)
     with tracking_errors(uri, "look up where artifacts go"):
         experiment = client.get_experiment_by_name(name) or client.get_experiment("0")  # a new one is beside that
     look_at_artifacts(uri, experiment.artifact_location)
-    yield ok("mlflow", f"{server_of(uri)} answers")
+    return f"{server_of(uri)} answers"
 
 
-def _check_database(uri: str, path: Path, name: str) -> Check[None]:
+def _look_at_database(uri: str, path: Path, name: str) -> str:
     """Look at a database without making or changing it, which MLflow's own first use would do."""
     check_names_file(uri, path)
     existing = nearest_existing(path)
@@ -165,29 +165,25 @@ def _check_database(uri: str, path: Path, name: str) -> Check[None]:
     if not os.access(existing, os.W_OK if is_there else os.W_OK | os.X_OK) or not (is_there or existing.is_dir()):
         raise ResourceError(f"{path}: the tracking database cannot be written; set tracking.uri")
     if not is_there:
-        yield ok("mlflow", f"{path} will be made")
-        return
-    place = None
+        return f"{path} will be made"
+    found, place = None, None
     try:
         with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             tables = {table for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if tables and "alembic_version" not in tables:
                 raise TrackingError(f"{path}: a database of something else than MLflow; set tracking.uri")
             if tables:
-                _check_schema(uri, *connection.execute("SELECT version_num FROM alembic_version").fetchone())
+                (found,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
                 ask = "SELECT artifact_location FROM experiments WHERE name = ?"
                 place = connection.execute(ask, (name,)).fetchone()
     except sqlite3.Error as error:
         raise TrackingError(f"{path}: no usable sqlite file ({error}); set tracking.uri, or move it away") from None
-    if place is not None:
-        look_at_artifacts(uri, place[0])
-    yield ok("mlflow", f"{path} is there and can be written")
-
-
-def _check_schema(uri: str, found: str) -> None:
     ours = ScriptDirectory(str(files("mlflow") / "store" / "db_migrations")).get_current_head()
-    if found != ours:
+    if found not in (None, ours):
         raise TrackingError(
             f"{uri}: another version of MLflow made it (schema {found}, expected {ours}); install that one, or back it "
             f"up and run `mlflow db upgrade {uri}`, or set tracking.uri"
         )
+    if place is not None:
+        look_at_artifacts(uri, place[0])
+    return f"{path} is there and can be written"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from coordexp.coord_tokens.vocab import AnswerVocab, text_vocab
+from coordexp.coord_tokens.vocab import CoordVocab, text_vocab
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample
@@ -106,7 +106,7 @@ def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> Answe
     return AnsweringModel(loaded.model, tokenizer, image_spec, answers, encode)
 
 
-def _vocab(settings: EvaluationSettings, loaded: LoadedModel) -> AnswerVocab:
+def _vocab(settings: EvaluationSettings, loaded: LoadedModel) -> CoordVocab:
     if settings.answer == "text" or (settings.answer is None and loaded.vocab is None):
         return text_vocab(loaded.processor.tokenizer)
     if loaded.vocab is None:

@@ -58,15 +58,9 @@ def giou(boxes_xyxy_M4: Tensor, targets_xyxy_M4: Tensor) -> Tensor:
 
     Source: Rezatofighi et al. 2019.
     """
-    _check_pair(boxes_xyxy_M4, targets_xyxy_M4)
-    a, b = order_corners(at_least_float32(boxes_xyxy_M4)), order_corners(at_least_float32(targets_xyxy_M4))
-    overlap = (torch.minimum(a[:, 2:], b[:, 2:]) - torch.maximum(a[:, :2], b[:, :2])).clamp(min=0)
-    around = torch.maximum(a[:, 2:], b[:, 2:]) - torch.minimum(a[:, :2], b[:, :2])
-    overlap_M, hull_M = _area(overlap), _area(around)
-    union_M = _area(a[:, 2:] - a[:, :2]) + _area(b[:, 2:] - b[:, :2]) - overlap_M
-    outside_M = (hull_M - union_M).clamp(min=0)
-    equal_M = (a == b).all(dim=1).to(a.dtype)
-    return _ratio(overlap_M, union_M, otherwise_M=equal_M) - _ratio(outside_M, hull_M, otherwise_M=1 - equal_M)
+    a, b, iou_M, union_M, around_M2 = _iou(boxes_xyxy_M4, targets_xyxy_M4)
+    hull_M, differ_M = _area(around_M2), (a != b).any(dim=1).to(a.dtype)
+    return iou_M - _ratio((hull_M - union_M).clamp(min=0), hull_M, otherwise_M=differ_M)
 
 
 def diou(boxes_xyxy_M4: Tensor, targets_xyxy_M4: Tensor) -> Tensor:
@@ -116,15 +110,20 @@ def ciou(boxes_xyxy_M4: Tensor, targets_xyxy_M4: Tensor) -> Tensor:
     return iou_M - apart_M - weight_M * shape_M
 
 
-def _distance_iou(boxes_M4: Tensor, targets_M4: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return IoU, the squared distance of the centres in diagonals of the hull, and the difference v of the shapes."""
+def _iou(boxes_M4: Tensor, targets_M4: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return both with corners in order, their IoU, the area of their union, and the sides ``[M, 2]`` of the hull."""
     _check_pair(boxes_M4, targets_M4)
     a, b = order_corners(at_least_float32(boxes_M4)), order_corners(at_least_float32(targets_M4))
-    sides_a, sides_b = a[:, 2:] - a[:, :2], b[:, 2:] - b[:, :2]
     overlap_M = _area((torch.minimum(a[:, 2:], b[:, 2:]) - torch.maximum(a[:, :2], b[:, :2])).clamp(min=0))
-    around = torch.maximum(a[:, 2:], b[:, 2:]) - torch.minimum(a[:, :2], b[:, :2])
-    union_M = _area(sides_a) + _area(sides_b) - overlap_M
+    union_M = _area(a[:, 2:] - a[:, :2]) + _area(b[:, 2:] - b[:, :2]) - overlap_M
     iou_M = _ratio(overlap_M, union_M, otherwise_M=(a == b).all(dim=1).to(a.dtype))
+    return a, b, iou_M, union_M, torch.maximum(a[:, 2:], b[:, 2:]) - torch.minimum(a[:, :2], b[:, :2])
+
+
+def _distance_iou(boxes_M4: Tensor, targets_M4: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return IoU, the squared distance of the centres in diagonals of the hull, and the difference v of the shapes."""
+    a, b, iou_M, _, around = _iou(boxes_M4, targets_M4)
+    sides_a, sides_b = a[:, 2:] - a[:, :2], b[:, 2:] - b[:, :2]
     between = (a[:, :2] + a[:, 2:] - b[:, :2] - b[:, 2:]) / 2
     nowhere_M = torch.zeros_like(iou_M)
     apart_M = _ratio(between.square().sum(dim=1), around.square().sum(dim=1), otherwise_M=nowhere_M, least=_POINT**2)

@@ -28,11 +28,7 @@ class Criterion:
     """Weighted sum of terms."""
 
     def __init__(self, terms: Sequence[WeightedTerm]) -> None:
-        """Keep the terms.
-
-        Raises:
-            ValueError: if a name appears twice or no term has a weight.
-        """
+        """Keep the terms; a ValueError if a name appears twice or no term has a weight."""
         names = [weighted.term.name for weighted in terms]
         if len(set(names)) != len(names):
             raise ValueError(f"loss terms must have distinct names, got {names}")

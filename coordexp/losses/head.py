@@ -132,20 +132,9 @@ def plain_head(
 ) -> HeadOutput:
     """Do the same as :func:`split_head` over ``[T, V]`` logits, for a trainable table.
 
-    ``ce_T`` is ``F.cross_entropy`` of the logits, bit for bit. Two ``[T, V]`` tensors exist at most: the
-    logits, kept for backward, and there their gradient.
-
-    Args:
-        hidden_TD: as for ``split_head``.
-        weight_VD: ``[V, D]`` head, trained or frozen.
-        targets_T: as for ``split_head``.
-        first_id: as for ``split_head``.
-        offset_KD: ``[K, D]`` offset of the adapted rows, any K; None for none.
-        num_coords: as for ``split_head``.
-        coord_rows_N: as for ``split_head``.
-
-    Returns:
-        The parts of the logits, differentiable once in ``hidden_TD``, ``weight_VD`` and ``offset_KD``.
+    ``ce_T`` is ``F.cross_entropy`` of the logits, bit for bit. Two ``[T, V]`` tensors exist at most: the logits, kept
+    for backward, and there their gradient. The table may be trained or frozen, and ``offset_KD`` have any K; the rest
+    is as for ``split_head``. Differentiable once in ``hidden_TD``, ``weight_VD`` and ``offset_KD``.
     """
     wide_TD = at_least_float32(hidden_TD)
     if weight_VD.dtype == wide_TD.dtype:
@@ -213,13 +202,9 @@ class FrozenRows(torch.autograd.Function):
         mean_TD = torch.empty_like(wide_TD) if ctx.needs_input_grad[0] else None
         for start in range(0, num_tokens, _CHUNK_TOKENS):
             part = slice(start, start + _CHUNK_TOKENS)
+            mean_out_TD = None if mean_TD is None else mean_TD[part]
             log_z_T[part], target_logit_T[part] = _scan(
-                wide_TD[part],
-                weight_VD,
-                targets_T[part],
-                block=block,
-                keep_low=keep_low,
-                mean_out_TD=None if mean_TD is None else mean_TD[part],
+                wide_TD[part], weight_VD, targets_T[part], block=block, keep_low=keep_low, mean_out_TD=mean_out_TD
             )
         if mean_TD is not None:
             ctx.save_for_backward(mean_TD, weight_VD, targets_T)
@@ -237,13 +222,7 @@ class FrozenRows(torch.autograd.Function):
 
 
 def _scan(
-    wide_TD: Tensor,
-    weight_VD: Tensor,
-    targets_T: Tensor,
-    *,
-    block: range,
-    keep_low: bool,
-    mean_out_TD: Tensor | None,
+    wide_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, *, block: range, keep_low: bool, mean_out_TD: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return log-sum-exp and true logit over the rows outside ``block``; write sum_v p_v W_v to ``mean_out_TD``.
 
@@ -320,7 +299,7 @@ class Summaries(torch.autograd.Function):
         """Return ``ce_T``, ``target_logit_T``, ``log_z_text_T`` and the ``[T, block]`` coord logits."""
         ctx.set_materialize_grads(False)
         ctx.block, ctx.delta_width = block, 0 if delta_TK is None else delta_TK.shape[1]
-        coord, before, after = _columns(block)
+        before, after = slice(block.start), slice(block.stop, None)
         ce_T, text_T = logits_TV.new_empty(logits_TV.shape[0]), logits_TV.new_empty(logits_TV.shape[0])
         for part in _token_parts(logits_TV):
             ce_T[part] = F.cross_entropy(logits_TV[part], targets_T[part], reduction="none")
@@ -329,7 +308,7 @@ class Summaries(torch.autograd.Function):
             )
         ctx.save_for_backward(logits_TV, targets_T, text_T)
         target_logit_T = logits_TV.gather(1, targets_T.unsqueeze(1)).squeeze(1)
-        return ce_T, target_logit_T, text_T, logits_TV[:, coord].clone()
+        return ce_T, target_logit_T, text_T, logits_TV[:, block.start : block.stop].clone()
 
     @staticmethod
     @once_differentiable
@@ -337,7 +316,7 @@ class Summaries(torch.autograd.Function):
         """Return the gradients of ``logits_TV`` and ``delta_TK``."""
         logits_TV, targets_T, text_T = ctx.saved_tensors
         grad_ce_T, grad_target_T, grad_text_T, grad_coord_TK = grads
-        coord, before, after = _columns(ctx.block)
+        before, after = slice(ctx.block.start), slice(ctx.block.stop, None)
         grad_TV = torch.zeros_like(logits_TV) if grad_ce_T is None else torch.empty_like(logits_TV)
         for part in _token_parts(logits_TV):
             if grad_ce_T is not None:
@@ -351,13 +330,9 @@ class Summaries(torch.autograd.Function):
                 at_T1 = targets_T.unsqueeze(1)
                 grad_TV.scatter_(1, at_T1, grad_TV.gather(1, at_T1).add_(grad_T.unsqueeze(1), alpha=sign))
         if grad_coord_TK is not None:
-            grad_TV[:, coord] += grad_coord_TK
+            grad_TV[:, ctx.block.start : ctx.block.stop] += grad_coord_TK
         adapted = slice(ctx.block.start, ctx.block.start + ctx.delta_width)
         return grad_TV, grad_TV[:, adapted].clone() if ctx.delta_width else None, None, None
-
-
-def _columns(block: range) -> tuple[slice, slice, slice]:
-    return slice(block.start, block.stop), slice(0, block.start), slice(block.stop, None)
 
 
 def _token_parts(logits_TV: Tensor) -> Iterator[slice]:

@@ -34,13 +34,8 @@ def table() -> str:
     return "\n".join([_HEAD, *(row(term) for term in loss_terms().values())])
 
 
-def write(page: Path) -> None:
-    """Put the table into a page, between its two marker lines."""
-    write_between(page, BEGIN, END, table())
-
-
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        write(Path(sys.argv[1]))
+        write_between(Path(sys.argv[1]), BEGIN, END, table())
     else:
         sys.stdout.write(table() + "\n")

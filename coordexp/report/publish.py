@@ -24,7 +24,8 @@ from typing_extensions import TypedDict  # pydantic reads that of typing from Py
 
 from coordexp.config.schema.fields import Name, Seed
 from coordexp.detection.decomposition import MEASURES
-from coordexp.detection.detections import read_results
+from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.detection.result_files import read_results
 from coordexp.errors import ComparisonError, plain, shortened, show
 from coordexp.files import JsonValue, first_problem, read_json, read_model, replace_directory, write_json, write_text
 from coordexp.limits import MAX_SEED
@@ -124,8 +125,9 @@ def check(directory: Path, console: Console) -> int:
     """
     path = directory / NUMBERS
     published = read_model(_Sources, path, what="the numbers of published results")
+    truth = read_ground_truth(directory / ANNOTATIONS)
     files = {
-        group: [read_results(_detections(directory, group, seed)) for seed in seeds]
+        group: [read_results(_detections(directory, group, seed), truth) for seed in seeds]
         for group, seeds in published.seeds.items()
     }
     seeds = [seed for by_seed in published.seeds.values() for seed in by_seed]

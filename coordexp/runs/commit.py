@@ -129,15 +129,8 @@ def explain_disk_full(error: Exception, run_dir: Path) -> Exception:
         if not checkpoint.commit_marker.is_file():
             shutil.rmtree(checkpoint.path, ignore_errors=True)  # several ranks may do so at once
     disk = next(path for path in (run_dir, *run_dir.parents) if path.is_mount())
-    free = f"the disk at {disk} is full: {size_text(shutil.disk_usage(run_dir).free)} are free"
-    found = committed_checkpoints(run_dir)
-    marker = read_commit_marker(found[-1]) if found else None
-    if marker is None:
-        need, then = "the first checkpoint did not fit", "starts again"
-    else:
-        size = size_text(sum(checksum.bytes for checksum in marker.files.values()))
-        need, then = f"a checkpoint needs {size}", f"goes on from step {marker.step}"
-    return ResourceError(f"{free} and {need}; make room, and the same command {then}")
+    free = size_text(shutil.disk_usage(run_dir).free)
+    return ResourceError(f"the disk at {disk} is full ({free} are free); make room, and the same command goes on")
 
 
 def _damage(checkpoint: Path, rows: int) -> str | None:

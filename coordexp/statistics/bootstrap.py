@@ -4,39 +4,24 @@ Legend of shapes: ``N`` images, ``R`` resamples.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, mean_precisions, unit_weights
-from coordexp.detection.boxes import Floats
 from coordexp.detection.detections import Detections, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matches import Matches
-from coordexp.detection.matching import Matcher
+from coordexp.detection.matching import Matcher, in_fair_order
 from coordexp.errors import ComparisonError
-from coordexp.statistics.intervals import estimate, p_of_zero
-from coordexp.statistics.rarity import FEWEST_IMAGES, corrected, images_a_category
+from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, difference_total, group_total
 from coordexp.statistics.resampling import OnProgress, blocks_of, check_plan, image_weights
 from coordexp.statistics.results import BootstrapReport, Difference
 
 FilePath = str | Path
 K = TypeVar("K")
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A number measured on one checkpoint.
-
-    Attributes:
-        value: on the images as they are.
-        draws: ``[R]`` on resampled images.
-    """
-
-    value: float
-    draws: Floats
 
 
 def paired_bootstrap(
@@ -68,12 +53,18 @@ def paired_bootstrap(
     check_groups({name: [path] for name, path in detections.items()})
     check_plan(resamples=resamples, seed=seed)
     matches = read_matches(annotations_json, detections, metric=metric, image_ids=image_ids)
-    drawn = resampled(matches, metric, resamples=resamples, seed=seed)
-    intervals = {name: estimate(own.value, own.draws).of_precision() for name, own in drawn.items()}
+    runs = {name: {0: own} for name, own in resampled(matches, metric, resamples=resamples, seed=seed).items()}
+    intervals = {name: group_total(own).estimate.of_precision() for name, own in runs.items()}
+    differences: dict[tuple[str, str], Difference] = {}
+    for a, b in combinations(runs, 2):
+        total = difference_total(runs[a], runs[b])
+        ends = total.estimate.of_difference()
+        differences[a, b] = Difference(total.value, ends.low, ends.high, total.p)
+        differences[b, a] = differences[a, b].reversed()
     return BootstrapReport(
         ap={name: found.value for name, found in intervals.items()},
         interval={name: (found.low, found.high) for name, found in intervals.items()},
-        difference=_differences(drawn),
+        difference=differences,
     )
 
 
@@ -102,7 +93,7 @@ def read_matches(
     for key, path in files.items():
         detections = read_detections(Path(path), whole)
         _refuse_other_images(detections, truth, path)
-        found[key] = Matcher(truth, detections).matches(area)
+        found[key] = Matcher(truth, in_fair_order(truth, detections)).matches(area)
         if not len(found[key].gt_image):
             raise ComparisonError(f"{truth.path}: {metric} is undefined, because no object there counts for it")
         if on_progress is not None:
@@ -116,8 +107,8 @@ def resampled(
     """Evaluate files of the same images as they are and on the same resamples of them.
 
     Returns:
-        A value and its draws for each file, corrected where categories are in few images; NaN where no image with
-        ground truth was drawn, and all of them where there are fewer than :data:`FEWEST_IMAGES`.
+        A value and its draws for each file; NaN where no image with ground truth was drawn, and all of them where
+        there are fewer than :data:`FEWEST_IMAGES`.
     """
     which, num_images = known_metric(metric), next(iter(matches.values())).num_images
     is_enough = num_images >= FEWEST_IMAGES
@@ -126,11 +117,16 @@ def resampled(
     for block in blocks_of(resamples, on_progress):
         for key, file in matches.items():
             draws[key][block] = mean_precisions(file, which, weights[block]) if is_enough else np.nan
-    found: dict[K, Drawn] = {}
-    for key, file in matches.items():
-        (value,) = mean_precisions(file, which, unit_weights(num_images)[None]).tolist()
-        found[key] = Drawn(value, corrected(value, draws[key], images_a_category(file)))
-    return found
+    return {
+        key: Drawn(float(mean_precisions(file, which, unit_weights(num_images)[None])[0]), draws[key])
+        for key, file in matches.items()
+    }
+
+
+def images_a_category(matches: Matches) -> float:
+    """Return in how many images a category is: the harmonic mean over the categories that are in any, by any file."""
+    images = np.diff(matches.gt_start)
+    return float(1 / np.mean(1 / images[images > 0]))
 
 
 def known_metric(name: str) -> AveragePrecision:
@@ -164,14 +160,3 @@ def _refuse_other_images(detections: Detections, truth: GroundTruth, path: FileP
             f"{path}: there are detections in image {image_id}, which is not among the {len(truth.sizes_px)} images "
             "compared; expected detections of the same images in every file"
         )
-
-
-def _differences(drawn: Mapping[str, Drawn]) -> dict[tuple[str, str], Difference]:
-    found: dict[tuple[str, str], Difference] = {}
-    for i, a in enumerate(drawn):
-        for b in list(drawn)[:i]:
-            value, change = drawn[a].value - drawn[b].value, drawn[a].draws - drawn[b].draws
-            interval = estimate(value, change).of_difference()
-            forth = Difference(value=value, low=interval.low, high=interval.high, p=p_of_zero(value, change))
-            found[(a, b)], found[(b, a)] = forth, forth.reversed()
-    return found

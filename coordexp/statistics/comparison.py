@@ -4,6 +4,7 @@ Several readings of the same runs are compared at once: files of equal bytes are
 distinct pair of them is tested once. Legend of shapes: ``R`` resamples, ``S`` seeds.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,14 +14,19 @@ from typing import TypeVar
 
 from coordexp.detection.matches import Matches
 from coordexp.files import sha256_of_files
-from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, known_metric, read_matches, resampled
-from coordexp.statistics.intervals import estimate
+from coordexp.statistics.bootstrap import (
+    FilePath,
+    check_groups,
+    images_a_category,
+    known_metric,
+    read_matches,
+    resampled,
+)
+from coordexp.statistics.intervals import Drawn, difference_total, group_total
 from coordexp.statistics.permutation import holm, swap_test
 from coordexp.statistics.power import detectable
-from coordexp.statistics.rarity import images_a_category
 from coordexp.statistics.resampling import OnProgress, check_plan, swapped_images
 from coordexp.statistics.results import Comparison, PairResult
-from coordexp.statistics.seeds import difference_parts, group_part, total
 
 N = TypeVar("N", bound=str)
 Files = Mapping[str, Mapping[int, FilePath]]
@@ -163,11 +169,9 @@ def _comparison(
         seeds={group: tuple(seeds) for group, seeds in runs.items()},
         num_images=truth.num_images,
         resamples=plan.resamples,
-        value={
-            group: total([group_part(seeds)], seed=plan.seed).estimate.of_precision() for group, seeds in runs.items()
-        },
+        value={group: group_total(seeds).estimate.of_precision() for group, seeds in runs.items()},
         value_by_seed={
-            group: {number: estimate(run.value, run.draws).of_precision() for number, run in seeds.items()}
+            group: {number: group_total({number: run}).estimate.of_precision() for number, run in seeds.items()}
             for group, seeds in runs.items()
         },
         pairs=tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, adjusted, strict=True)),
@@ -181,17 +185,17 @@ def _pair(
 ) -> PairResult:
     a, b = couple
     paired = plan.paired(a, b)
-    found = total(difference_parts(runs[a], runs[b], paired=paired), seed=plan.seed)
+    found = difference_total(runs[a], runs[b], paired=paired)
+    is_known = math.isfinite(found.std)
     return PairResult(
         a=a,
         b=b,
         difference=found.estimate.of_difference(),
         p_swap=p_swap,
         p_holm=1.0,  # known once there are all pairs
-        image_std=found.image_std,
+        image_std=found.image_std if is_known else 0.0,
         seed_std=found.seed_std,
-        detectable=detectable(found.image_std, found.seed_std, num_seeds, interaction_std=found.interaction_std)
-        or None,
+        detectable=(detectable(found.image_std, found.seed_std, num_seeds) or None) if is_known else None,
         p_bootstrap=found.p,
         num_seeds=num_seeds,
         paired_by_seed=paired and not runs[a].keys().isdisjoint(runs[b]),

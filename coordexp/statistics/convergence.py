@@ -1,8 +1,12 @@
 """How fast groups get better: metric over steps on a fixed subset of images, with paired intervals.
 
-Between two evaluations a curve is a straight line. Legend of shapes: ``R`` resamples, ``S`` seeds, ``P`` points.
+Between two evaluations a curve is a straight line. The number of steps to a goal has no standard error, since "never"
+is one of its values: its interval is the middle 95 % of its draws, in which seeds are drawn as well as images.
+
+Legend of shapes: ``R`` resamples, ``S`` seeds, ``P`` points.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -11,11 +15,10 @@ import numpy as np
 
 from coordexp.detection.boxes import Floats
 from coordexp.errors import ComparisonError
-from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, read_matches, resampled
-from coordexp.statistics.intervals import estimate
-from coordexp.statistics.resampling import OnProgress, check_plan
+from coordexp.statistics.bootstrap import FilePath, check_groups, read_matches, resampled
+from coordexp.statistics.intervals import NORMAL_975, Drawn, difference_total, group_total
+from coordexp.statistics.resampling import OnProgress, Stream, check_plan, generator
 from coordexp.statistics.results import Convergence, CurvePair, CurvePoint, Estimate
-from coordexp.statistics.seeds import difference_parts, group_part, total, two_level
 
 FRACTIONS = (0.5, 0.75, 0.9)
 
@@ -128,19 +131,19 @@ def _describe(
                     step=int(step),
                     num_images=_count(num_images, group, int(step)),
                     num_supervised_tokens=_count(num_supervised_tokens, group, int(step)),
-                    metric=total([group_part(curve.point(i))], seed=seed).estimate.of_precision(),
+                    metric=group_total(curve.point(i)).estimate.of_precision(),
                 )
                 for i, step in enumerate(curve.steps)
             )
             for group, curve in curves.items()
         },
-        area={group: total([group_part(area)], seed=seed).estimate.of_precision() for group, area in areas.items()},
+        area={group: group_total(area).estimate.of_precision() for group, area in areas.items()},
         steps_to=steps_to,
         pairs=tuple(
             CurvePair(
                 a,
                 b,
-                total(difference_parts(areas[a], areas[b]), seed=seed).estimate.of_difference() if areas else None,
+                difference_total(areas[a], areas[b]).estimate.of_difference() if areas else None,
                 differences[a, b],
             )
             for a, b in combinations(curves, 2)
@@ -161,18 +164,38 @@ def _all_steps_to(
         goal, goals = fraction * values[best][:, -1], fraction * draws[best][:, -1]
         at = {group: float(steps_to(curve.steps, values[group], goal)[0]) for group, curve in curves.items()}
         spread = {group: steps_to(curve.steps, draws[group], goals) for group, curve in curves.items()}
-        reached[fraction] = {g: estimate(at[g], spread[g]) if np.isfinite(at[g]) else None for g in curves}
+        reached[fraction] = {g: _middle(at[g], spread[g]) if np.isfinite(at[g]) else None for g in curves}
         for (a, b), found in differences.items():
             if np.isfinite(at[a]) and np.isfinite(at[b]):
-                found[fraction] = estimate(at[a] - at[b], _minus(spread[a], spread[b]))
+                found[fraction] = _middle(at[a] - at[b], _minus(spread[a], spread[b]))
     return reached, differences
 
 
 def _curve_draws(curve: _Curve, *, seed: int) -> Floats:
-    """Return ``[R, P]`` curves with images and seeds resampled, stretched as the area under them is."""
-    mean = curve.values.mean(axis=0)
-    stretch = total([group_part(curve.area(curve.steps))], seed=seed).stretch
-    return mean + stretch * (two_level(curve.draws, seed=seed) - mean)
+    """Return ``[R, P]`` curves with images and seeds resampled.
+
+    Seeds are drawn with replacement, their spread scaled by ``sqrt(S / (S - 1))``, which it lacks, and all of it by the
+    factor that the interval of the area has for few seeds.
+    """
+    mean, of_images, num_seeds = curve.values.mean(axis=0), curve.draws.mean(axis=1), len(curve.seeds)
+    if num_seeds == 1:
+        return of_images
+    picks = generator(Stream.SEEDS, seed=seed, index=0).integers(0, num_seeds, curve.draws.shape[:2])
+    picked = curve.draws[np.arange(len(picks))[:, None], picks].mean(axis=1)
+    stretch = group_total(curve.area(curve.steps)).factor / NORMAL_975
+    return mean + stretch * (of_images + math.sqrt(num_seeds / (num_seeds - 1)) * (picked - of_images) - mean)
+
+
+def _middle(value: float, draws: Floats) -> Estimate:
+    """Return a value with the 2.5 and 97.5 % quantiles of its draws; an end that is "never" is open.
+
+    Without ends where more than one draw in twenty is undefined.
+    """
+    defined = np.sort(draws[~np.isnan(draws)])
+    if len(defined) < 0.95 * len(draws):
+        return Estimate(value)
+    low, high = (float(defined[math.ceil(share * len(defined)) - 1]) for share in (0.025, 0.975))
+    return Estimate(value, low if math.isfinite(low) else None, high if math.isfinite(high) else None)
 
 
 def steps_to(steps: Floats, curves: Floats, goals: Floats) -> Floats:

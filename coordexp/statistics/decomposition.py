@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.detection.average_precision import unit_weights
-from coordexp.detection.decomposition import ERRORS, MEASURES, Decomposed
+from coordexp.detection.decomposition import MEASURES, Decomposed
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.detection.matching import in_fair_order
 from coordexp.errors import ComparisonError
-from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups
-from coordexp.statistics.rarity import FEWEST_IMAGES, corrected, images_a_category
+from coordexp.statistics.bootstrap import FilePath, check_groups
+from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, Total, difference_total, group_total
 from coordexp.statistics.resampling import OnProgress, blocks_of, check_plan, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
-from coordexp.statistics.seeds import Part, difference_parts, group_part, total
 
 _ByMeasure = dict[str, list[dict[int, Drawn]]]
 """Group -> for each measure: training seed -> its value with its draws."""
@@ -53,7 +53,9 @@ def decompose(
     if truth.is_crowd.all():
         raise ComparisonError(f"{truth.path}: AP50 is undefined, because no object there counts for it")
     paths = {(group, number): seeds[number] for group, seeds in detections.items() for number in sorted(seeds)}
-    files = {run: Decomposed(truth, read_detections(Path(path), truth)) for run, path in paths.items()}
+    files = {
+        run: Decomposed(truth, in_fair_order(truth, read_detections(Path(path), truth))) for run, path in paths.items()
+    }
     draws = {run: np.full((resamples, len(MEASURES)), np.nan) for run in files}
     if len(truth.sizes_px) >= FEWEST_IMAGES:
         weights = image_weights(len(truth.sizes_px), resamples=resamples, seed=seed)
@@ -62,29 +64,28 @@ def decompose(
                 draws[run][block] = file.measure(weights[block])
     drawn: _ByMeasure = {group: [{} for _ in MEASURES] for group in detections}
     for (group, number), file in files.items():
-        (values,), images = file.measure(unit_weights(file.num_images)[None]), images_a_category(file.fixes)
+        (values,) = file.measure(unit_weights(file.num_images)[None])
         for at, (value, own) in enumerate(zip(values.tolist(), draws[group, number].T, strict=True)):
-            is_of_ap = at <= len(ERRORS)
-            drawn[group][at][number] = Drawn(value, corrected(value, own, images) if is_of_ap else own)
+            drawn[group][at][number] = Drawn(value, own)
 
     def differ(a: str, b: str) -> PairParts:
         both, paired = zip(drawn[a], drawn[b], strict=True), (families or {}).get(a) == (families or {}).get(b)
-        parts = [difference_parts(*two, paired=paired) for two in both]
-        return PairParts(a, b, _estimates(parts, of_two=True, seed=seed))
+        return PairParts(a, b, _estimates([difference_total(*two, paired=paired) for two in both], of_two=True))
 
     return Decomposition(
-        value={g: _estimates([[group_part(one)] for one in own], of_two=False, seed=seed) for g, own in drawn.items()},
+        value={group: _estimates([group_total(one) for one in own], of_two=False) for group, own in drawn.items()},
         pairs=tuple(differ(a, b) for a, b in combinations(drawn, 2)),
         resamples=resamples,
         seed=seed,
     )
 
 
-def _estimates(parts: Sequence[Sequence[Part]], *, of_two: bool, seed: int) -> dict[str, Estimate]:
+def _estimates(totals: Sequence[Total], *, of_two: bool) -> dict[str, Estimate]:
     """Return each measure with its interval, as far as it is defined in all runs."""
     found: dict[str, Estimate] = {}
-    for measure, part in zip(MEASURES, parts, strict=True):
-        estimate, (low, high) = total(part, seed=seed).estimate, measure.ends
-        if not np.isnan(estimate.value):
-            found[measure.name] = estimate.within(low - high, high - low) if of_two else estimate.within(low, high)
+    for measure, total in zip(MEASURES, totals, strict=True):
+        low, high = measure.ends
+        if not np.isnan(total.value):
+            ends = (low - high, high - low) if of_two else (low, high)
+            found[measure.name] = total.estimate.within(*ends)
     return found

@@ -1,7 +1,23 @@
-"""From draws to intervals and p-values: bias-corrected percentiles, and Student's t where seeds are few."""
+"""One rule for every interval, and the p-value that belongs to it.
+
+    standard error^2 = images^2 + seeds^2
+    interval = value -+ t(f) x standard error,     f = (S - 1) x (images^2 + seeds^2) / seeds^2
+    p = two-sided tail of Student's t with f degrees of freedom at value / standard error
+
+A value is a mean over ``S`` seeds. *Seeds* is the standard deviation of its values over seeds, divided by ``sqrt(S)``:
+it holds the luck of training, and what each seed's own detections do on these images. *Images* is what resampled images
+do to all seeds alike: their variance of the mean over seeds, without the part that seeds have each by themselves, which
+would be counted twice. With one seed, images is the standard deviation over resamples, and t the normal 1.96.
+
+``f`` are the seeds' degrees of freedom over their share of the variance. (Satterthwaite has the square of the share,
+and trusts a small one too much, which three seeds often show by chance.) docs/STATISTICS.md has the coverage.
+
+Legend of shapes: ``R`` resamples, ``S`` seeds.
+"""
 
 import math
-from statistics import NormalDist
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,125 +25,124 @@ from coordexp.detection.boxes import Floats
 from coordexp.statistics.results import Estimate
 
 LEVEL = 0.95
+ALPHA = 0.05
+NORMAL_975 = 1.959963984540054
+FEWEST_IMAGES = 6
+"""Below, no difference can reach p < .05: the swap test has at most 2^5 outcomes, two of which are the furthest out."""
+
+FEW_IMAGES = 8.0
+"""Of a category, on average, below which intervals are too narrow (docs/STATISTICS.md), as the report then says."""
+
 TIE = 1e-12
 """Differences of AP below this are rounding: the same detections summed in another order."""
-ALPHA = 0.05
-
-MOST_BIAS = 1.1
-"""Of the BC correction, in stds of the draws: beyond it 2,000 draws hold no quantile that it asks for."""
-
-EXPONENTS = ((1.0, 0.5), (2.0, 0.75), (3.0, 1.0), (4.0, 2.0))
-"""Degrees of freedom of the seeds, and the power of their share: from five seeds on Satterthwaite's 2, and below it one
-with which luck is called a difference in at most 7 % of experiments (``tests/benchmarks/calibrate_seeds.py``)."""
-
-_NORMAL = NormalDist()
 
 
-def estimate(value: float, draws: Floats) -> Estimate:
-    """Return a value with its bias-corrected (BC) 95 % percentile interval.
+@dataclass(frozen=True)
+class Drawn:
+    """A number measured on one checkpoint: on the images as they are, and ``[R]`` on resampled images."""
 
-    With ``z0 = Phi^-1(share of draws below the value)`` the ends are the draws' quantiles at
-    ``Phi(2 z0 -+ 1.96)``: a statistic whose resamples sit above it (AP's do: copies of an image
-    agree with each other) gets its interval moved back. Where most draws lie on one side (many rare
-    categories), those quantiles are the draws' very ends and no interval: the draws are moved onto the
-    value instead, for an interval of AP on other samples of as many images.
+    value: float
+    draws: Floats
 
-    Args:
+
+@dataclass(frozen=True)
+class Total:
+    """A mean over seeds, or a difference of two, with its standard error.
+
+    Attributes:
         value: on the data as they are.
-        draws: ``[R]`` the same on resamples. NaN, where a resample leaves it undefined, is left
-            out; ``inf`` stands for "never" and may be an end, which is then None.
-
-    Returns:
-        The estimate; without ends if more than one draw in twenty is undefined.
-
-    Source: Efron, "Better bootstrap confidence intervals", JASA 82 (1987), section 2.
+        image_std: standard error by the choice of images; NaN where too few resamples define the value.
+        seed_std: standard error by the choice of seeds; None where there is one.
+        freedom: degrees of freedom, infinite with one seed.
     """
-    defined = draws[~np.isnan(draws)]
-    if len(defined) < 0.95 * len(draws):
-        return Estimate(value)
-    (moved, z0), half = _corrected(value, defined), _NORMAL.inv_cdf(0.5 + LEVEL / 2)
-    low, high = (_quantile(moved, _NORMAL.cdf(2 * z0 + z)) for z in (-half, half))
-    return Estimate(value, low if math.isfinite(low) else None, high if math.isfinite(high) else None)
+
+    value: float
+    image_std: float
+    seed_std: float | None = None
+    freedom: float = math.inf
+
+    @property
+    def std(self) -> float:
+        """The standard error of the value."""
+        return math.hypot(self.image_std, self.seed_std or 0.0)
+
+    @property
+    def factor(self) -> float:
+        """How many standard errors the ends of the interval lie from the value."""
+        return student_quantile(0.5 + LEVEL / 2, self.freedom)
+
+    @property
+    def estimate(self) -> Estimate:
+        """The value with its interval; without ends where nothing is known of it."""
+        if not math.isfinite(self.std):
+            return Estimate(self.value)
+        if self._is_nothing:
+            return Estimate(self.value, 0.0, 0.0)
+        reach = self.factor * self.std
+        return Estimate(self.value, self.value - reach, self.value + reach)
+
+    @property
+    def p(self) -> float:
+        """Two-sided p of "it is 0": below 5 % exactly where the interval leaves 0 out, 1 where nothing is known."""
+        if not math.isfinite(self.std) or self._is_nothing:
+            return 1.0
+        if self.std == 0:
+            return 0.0
+        from scipy.special import stdtr  # here, as below: it takes a third of a second
+
+        return float(2 * stdtr(min(self.freedom, 1e15), -abs(self.value) / self.std))
+
+    @property
+    def _is_nothing(self) -> bool:
+        return abs(self.value) < TIE and self.std < TIE
 
 
-def p_of_zero(value: float, draws: Floats) -> float:
-    """Return the two-sided p of "the true value is 0" that belongs to :func:`estimate`.
+def group_total(runs: Mapping[int, Drawn]) -> Total:
+    """Return the mean of a group: training seed -> what was measured there."""
+    return _total([list(runs.values())], [1])
 
-    It is below 5 % where the interval leaves 0 out, and 1 where nothing ever differs or nothing is known.
 
-    NaN among the draws is left out.
+def difference_total(a: Mapping[int, Drawn], b: Mapping[int, Drawn], *, paired: bool = True) -> Total:
+    """Return ``a - b``, runs by seed: over the seeds both groups have, paired; else of two independent samples.
+
+    Not ``paired``: equal numbers are not the same seed.
     """
-    defined = draws[~np.isnan(draws)]
-    if not len(defined) or (abs(value) < TIE and bool(np.all(np.abs(defined) < TIE))):
-        return 1.0
-    moved, z0 = _corrected(value, defined)
-    z = _NORMAL.inv_cdf(_share_below(0.0, moved)) - 2 * z0
-    p = 2 * _NORMAL.cdf(-abs(z))
-    # Beyond every draw the share is only bounded, and correcting the bound for bias would undo it.
-    beyond = float(moved.min()) > 0 or float(moved.max()) < 0
-    return min(p, 2 / (len(defined) + 1)) if beyond else p
+    common = [seed for seed in a if paired and seed in b]
+    if not common:
+        return _total([list(a.values()), list(b.values())], [1, -1])
+    return _total([[Drawn(a[s].value - b[s].value, a[s].draws - b[s].draws) for s in common]], [1])
 
 
 def student_quantile(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's t, also for a broken number of degrees of freedom.
+    """Return the quantile of Student's t; infinite freedom gives the normal one."""
+    from scipy.special import ndtri, stdtrit
 
-    Infinite freedom gives the normal quantile.
-    """
-    if math.isinf(freedom):
-        return _NORMAL.inv_cdf(probability)
-    from scipy.special import stdtrit  # here: it takes a third of a second, and one seed needs none of it
-
-    return float(stdtrit(freedom, probability))
+    return float(ndtri(probability) if math.isinf(freedom) else stdtrit(freedom, probability))
 
 
-def degrees_of_freedom(
-    image_variance: float, seed_parts: list[tuple[float, int]], *, interaction_variance: float = 0.0
-) -> float:
-    """Return the degrees of freedom of a sum of variances, the first known, the others of few seeds.
-
-    Satterthwaite's are ``own / share^2``, with ``own`` those of the seeds and ``share`` their part of the sum. They
-    trust a small share, which few seeds often show by chance: without effect, two seeds were called a difference in
-    13 % and three in 8 % of experiments. With fewer than five seeds the share therefore counts with a lower power
-    (:data:`EXPONENTS`). It is then the share of what seeds vary beyond the images' own doing, which is known; of two
-    seeds all of their spread is taken.
-
-    Args:
-        image_variance: taken as known.
-        seed_parts: variance of a mean over seeds, and their number, at least 2.
-        interaction_variance: the part of both that comes from images that treat the seeds differently.
-
-    Source: Satterthwaite, Biometrics Bulletin 2 (1946); the exponents are measured, ``docs/STATISTICS.md``.
-    """
-    by_seeds = sum(variance for variance, _ in seed_parts)
-    uncertainty = sum(variance**2 / (num - 1) for variance, num in seed_parts)
-    if not uncertainty > 0:
-        return math.inf
-    freedom = (image_variance + by_seeds) ** 2 / uncertainty
-    own = by_seeds**2 / uncertainty
-    beyond = max(by_seeds - min(max(own - 1.0, 0.0), 1.0) * interaction_variance, 0.0)
-    if own >= EXPONENTS[-1][0] or beyond == 0:
-        return freedom
-    exponent = float(np.interp(own, [known for known, _ in EXPONENTS], [power for _, power in EXPONENTS]))
-    return min(freedom, own / (beyond / (image_variance + beyond)) ** exponent)
+def _total(samples: Iterable[list[Drawn]], signs: Iterable[int]) -> Total:
+    """Add up means over independent samples of seeds, resampled on the same images."""
+    values = [sign * np.array([run.value for run in runs]) for runs, sign in zip(samples, signs, strict=True)]
+    draws = [sign * np.stack([run.draws for run in runs], axis=1) for runs, sign in zip(samples, signs, strict=True)]
+    value = float(sum(own.mean() for own in values))
+    is_defined = np.asarray(~np.isnan(np.concatenate(draws, axis=1)).any(axis=1))
+    if np.count_nonzero(is_defined) < max(0.95 * len(is_defined), 2):
+        return Total(value, math.nan)
+    draws = [own[is_defined] for own in draws]
+    images = float(np.sum([own.mean(axis=1) for own in draws], axis=0).var(ddof=1))
+    sizes = [len(own) for own in values]
+    if min(sizes) == 1:
+        return Total(value, math.sqrt(images))
+    alone = sum(
+        float((own - own.mean(axis=1, keepdims=True)).var(axis=0, ddof=1).sum()) / (num - 1) / num
+        for own, num in zip(draws, sizes, strict=True)
+    )
+    images = max(images - alone, 0.0)
+    by_sample = [float(own.var(ddof=1)) / len(own) for own in values]
+    return Total(value, math.sqrt(images), math.sqrt(sum(by_sample)), degrees_of_freedom(images, by_sample, sizes))
 
 
-def _corrected(value: float, draws: Floats) -> tuple[Floats, float]:
-    """Return draws and the z0 to correct their quantiles by; draws far to one side are moved, and need no more."""
-    z0 = _NORMAL.inv_cdf(_share_below(value, draws))
-    if abs(z0) <= MOST_BIAS or not np.isfinite(draws).all():
-        return draws, z0
-    return draws + (value - float(np.median(draws))), 0.0
-
-
-def _share_below(value: float, draws: Floats) -> float:
-    """Draws equal to the value count half; never 0 or 1, which R draws cannot show."""
-    below = np.count_nonzero(draws < value - TIE)
-    at_most = np.count_nonzero(draws <= value + TIE)
-    share = (below + at_most) / 2 / len(draws)
-    return min(max(share, 1 / (len(draws) + 1)), len(draws) / (len(draws) + 1))
-
-
-def _quantile(draws: Floats, probability: float) -> float:
-    """The smallest draw with at least this share of draws at or below it: ``inf`` among them does no harm."""
-    ordered = np.sort(draws)
-    return float(ordered[min(max(math.ceil(probability * len(ordered)) - 1, 0), len(ordered) - 1)])
+def degrees_of_freedom(images: float, seeds: list[float], sizes: list[int]) -> float:
+    """Return those of a known variance plus variances ``seeds`` of means over samples of ``sizes`` seeds."""
+    uncertainty = sum(variance**2 / (num - 1) for variance, num in zip(seeds, sizes, strict=True))
+    return sum(seeds) * (images + sum(seeds)) / uncertainty if uncertainty > 0 else math.inf

@@ -6,12 +6,11 @@ that the interval has.
 """
 
 import math
-from statistics import NormalDist
 
 import numpy as np
 
 from coordexp.errors import ComparisonError
-from coordexp.statistics.intervals import ALPHA, degrees_of_freedom, student_quantile
+from coordexp.statistics.intervals import ALPHA, NORMAL_975, degrees_of_freedom, student_quantile
 
 POWER = 0.80
 
@@ -27,23 +26,20 @@ PLANNED_OWN_SHARE = 0.8
 PLANNED_SEED_STD = 0.006
 """Planning: std between seeds of the AP difference of two groups trained with the same seed, images apart."""
 
-_NORMAL = NormalDist()
 _NODES = (np.arange(100) + 0.5) / 100
 """Shares of experiments whose seeds lie nearer to each other; a node stands for one hundredth of them."""
 
 
-def detectable(image_std: float, seed_std: float | None, num_seeds: int, *, interaction_std: float = 0.0) -> float:
-    """Return the smallest true difference that a comparison with these parts of variance finds.
+def detectable(image_std: float, seed_std: float | None, num_seeds: int) -> float:
+    """Return the smallest true difference that a comparison with these parts of its standard error finds.
 
     With one seed ``1.05 (z_.975 + z_.80) image_std``, :data:`AGREEMENT` first. With several, 1.05 times the difference
-    that the two-level rule finds with a probability of 80 %, if the parts are as they were estimated.
+    that is found with a probability of 80 %, if the parts are as they were estimated.
 
     Args:
-        image_std: std of the (mean) difference by the choice of images.
-        seed_std: std of the mean difference by the choice of seeds; None with one seed, and
-            the answer is then about these checkpoints.
+        image_std: standard error of the (mean) difference by the choice of images.
+        seed_std: by the choice of seeds; None with one seed, and the answer is then about these checkpoints.
         num_seeds: number of seeds.
-        interaction_std: the part of both that comes from images that treat the seeds differently.
 
     Raises:
         ComparisonError: if a number is out of range, or ``seed_std`` is given for one seed.
@@ -53,16 +49,13 @@ def detectable(image_std: float, seed_std: float | None, num_seeds: int, *, inte
             f"power needs image_std >= 0 and at least one seed, got image_std {image_std} and {num_seeds} seeds"
         )
     if seed_std is None:
-        return AGREEMENT * (_NORMAL.inv_cdf(1 - ALPHA / 2) + _NORMAL.inv_cdf(POWER)) * image_std
+        return AGREEMENT * (NORMAL_975 + student_quantile(POWER, math.inf)) * image_std
     if num_seeds < 2 or not (math.isfinite(seed_std) and seed_std >= 0):
         raise ComparisonError(f"seed_std needs two seeds or more and a value >= 0, got {seed_std} of {num_seeds} seeds")
-    if not (math.isfinite(interaction_std) and interaction_std >= 0):
-        raise ComparisonError(f"interaction_std needs a value >= 0, got {interaction_std}")
     freedom = num_seeds - 1
     # The root of an estimated variance is too small on average.
     bias = math.sqrt(2 / freedom) * math.exp(math.lgamma(num_seeds / 2) - math.lgamma(freedom / 2))
-    seeds = max((seed_std / bias) ** 2, interaction_std**2)
-    return AGREEMENT * _smallest(image_std**2, seeds, interaction_std**2, num_seeds)
+    return AGREEMENT * _smallest(image_std**2, (seed_std / bias) ** 2, num_seeds)
 
 
 def planned_detectable(num_images: int, num_seeds: int) -> float:
@@ -81,26 +74,25 @@ def planned_detectable(num_images: int, num_seeds: int) -> float:
     one_seed = PLANNED_IMAGE_STD**2 / num_images
     if num_seeds <= 1:
         return detectable(math.sqrt(one_seed), None, num_seeds)
-    own = PLANNED_OWN_SHARE * one_seed / num_seeds
-    images = (1 - PLANNED_OWN_SHARE) * one_seed + own
-    return AGREEMENT * _smallest(images, own + PLANNED_SEED_STD**2 / num_seeds, own, num_seeds)
+    seeds = (PLANNED_OWN_SHARE * one_seed + PLANNED_SEED_STD**2) / num_seeds
+    return AGREEMENT * _smallest((1 - PLANNED_OWN_SHARE) * one_seed, seeds, num_seeds)
 
 
-def _smallest(images: float, seeds: float, interaction: float, num_seeds: int) -> float:
+def _smallest(images: float, seeds: float, num_seeds: int) -> float:
     """Return the difference found with a probability of 80 %, from variances of the mean over seeds.
 
-    The mean over seeds varies by ``images + seeds - interaction``, the draws around it by ``images + interaction`` and
-    what these seeds show, a multiple of chi-square; half the width of their interval is what it has to pass.
+    The difference varies by ``images + seeds``; what the seeds show of ``seeds`` is a multiple of chi-square, and half
+    the width of the interval that follows is what the difference has to pass.
     """
     from scipy.special import chdtri, ndtr  # here: it takes a third of a second, and one seed needs none of it
 
-    freedom, spread = num_seeds - 1, math.sqrt(images + seeds - interaction)
-    shown = seeds * chdtri(freedom, 1 - _NODES) / freedom
-    freedoms = [degrees_of_freedom(images, [(s, num_seeds)], interaction_variance=interaction) for s in shown.tolist()]
-    factor = np.array([student_quantile(1 - ALPHA / 2, found) for found in freedoms])
-    to_pass = factor * np.sqrt(images + interaction + shown)
+    spread = math.sqrt(images + seeds)
     if spread == 0:
         return 0.0
+    shown = seeds * chdtri(num_seeds - 1, 1 - _NODES) / (num_seeds - 1)
+    freedoms = [degrees_of_freedom(images, [found], [num_seeds]) for found in shown.tolist()]
+    factor = np.array([student_quantile(1 - ALPHA / 2, found) for found in freedoms])
+    to_pass = factor * np.sqrt(images + shown)
     low, high = 0.0, float(to_pass.max()) + 5 * spread
     while high - low > 1e-9 * high:
         middle = (low + high) / 2

@@ -47,24 +47,20 @@ from coordexp.train import train, train_without_merge
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 
 
-@dataclass(frozen=True)
-class SweepEnding:
-    """How a sweep ended, and what its report is made of."""
-
-    ending: Ending
-    trials: SweepTrials
-    split: TuningSplit
-    store: Callable[[Sequence[Path]], None]  # keeps files with the sweep's own run in MLflow; raises a TrackingError
-
-
 def run_sweep(
-    sweep: Sweep, *, fresh: bool = False, console: Console, debug: bool = False, function: TrainFunction = train
-) -> SweepEnding:
-    """Run every trial and every winner that is not finished yet.
+    sweep: Sweep,
+    *,
+    fresh: bool = False,
+    console: Console,
+    debug: bool = False,
+    function: TrainFunction = train,
+    report: Callable[[SweepTrials, TuningSplit], Sequence[Path]],
+) -> Ending:
+    """Run every trial and every winner that is not finished yet, then report on them.
 
     The same call again is the resume: what was proposed stays proposed, finished and pruned trials are skipped,
     others go on from their last checkpoint. Arguments, exit codes and errors are those of
-    :func:`coordexp.ablation.run.run_ablation`.
+    :func:`coordexp.ablation.run.run_ablation`; ``report`` writes files, which are kept in MLflow.
     """
     with open_campaign(sweep.config, fresh=fresh, console=console) as campaign:
         with spoken("divides the training images", console):
@@ -95,8 +91,14 @@ def run_sweep(
             finally:
                 missing = tuple(stages.recorder.close(cut_short=ending.code != 0))
     is_whole = best_trials(trials) and not is_pending(trials) and not missing
-    ending = replace(ending, code=ending.code or (0 if is_whole else EXIT_FAILED), missing=missing)
-    return SweepEnding(ending, trials, split, stages.store)
+    code = ending.code or (0 if is_whole else EXIT_FAILED)
+    if code in (0, EXIT_FAILED):
+        try:
+            for path in report(trials, split):
+                campaign.tracker.log_file(stages.recorder.parent_id, path, "report")
+        except TrackingError as error:
+            code, missing = EXIT_FAILED, (*missing, str(error))
+    return replace(ending, code=code, missing=missing)
 
 
 @dataclass(frozen=True)
@@ -160,15 +162,6 @@ class _Stages:
         keeper = BudgetKeeper(everyone, max_hours, spent_hours=searched) if max_hours else contextlib.nullcontext()
         with keeper as budget:
             return self.campaign.execute(executor, plans, function, self.recorder, runs=self.runs, budget=budget)
-
-    def store(self, paths: Sequence[Path]) -> None:
-        """Keep files with the sweep's own run.
-
-        Raises:
-            TrackingError: if MLflow cannot be used.
-        """
-        for path in paths:
-            self.campaign.tracker.log_file(self.recorder.parent_id, path, "report")
 
     def _record(self, plan: RunPlan) -> None:
         """Write what a run says of itself, and record it from now on; a server that is away stops no trial."""

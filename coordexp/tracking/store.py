@@ -256,10 +256,16 @@ class Tracker:
                 new = {tag: value for tag, value in {**tags, MESSAGE: ""}.items() if has.get(tag) != value}
                 self._log(run.info.run_id, tags=new)
             else:
+                # Who starts it from which code, by the tags that MLflow's own pages show.
+                origin = {"mlflow.source.name": "coordexp", "mlflow.source.type": "LOCAL"}
+                if commit := git_state().get("commit"):
+                    origin[COMMIT] = commit
+                with contextlib.suppress(OSError, KeyError):  # a container may run as a user without a name
+                    origin["mlflow.user"] = getpass.getuser()
                 run = self._client.create_run(
                     self.experiment_id,
                     start_time=None if began_at is None else round(1000 * began_at),
-                    tags={**_origin(), **tags, RUN_KEY: key},
+                    tags={**origin, **tags, RUN_KEY: key},
                     run_name=name,
                 )
             run_id = run.info.run_id
@@ -291,11 +297,3 @@ def _create(client: "MlflowClient", uri: str, experiment: str, artifact_root: Pa
     found = client.get_experiment_by_name(experiment)
     assert found is not None
     return found
-
-
-def _origin() -> dict[str, str]:
-    """Return who starts a run from which code, by the tags that MLflow's own pages show."""
-    found = {COMMIT: git_state().get("commit"), "mlflow.source.name": "coordexp", "mlflow.source.type": "LOCAL"}
-    with contextlib.suppress(OSError, KeyError):  # a container may run as a user without a name
-        found["mlflow.user"] = getpass.getuser()
-    return {name: value for name, value in found.items() if value}

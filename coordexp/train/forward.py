@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_block
-from coordexp.coord_tokens.vocab import AnswerVocab
+from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batch import Batch
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import ImageSpec, pixel_values
@@ -30,7 +30,7 @@ class TermForward:
     """
 
     base: nn.Module
-    vocab: AnswerVocab
+    vocab: CoordVocab
     image_spec: ImageSpec
 
     def __call__(self, model: nn.Module, batch: Batch) -> TermInputs:

@@ -208,6 +208,9 @@ def _evaluate(run: Run, step: int) -> None:
     run.stop_if_asked()
     metrics = run.evaluator.on_all_images()
     run.log.add_evaluation(step, metrics, num_images=len(run.parts.val.samples), is_final=True)
+    if ranks.rank() == 0:
+        for sentence in run.evaluator.remarks(metrics):
+            run.log.note(sentence)
     if ranks.rank() == 0 and run.config.evaluation.every_steps is not None:
         run.log.add_row(step, run.evaluator.subset_of_final())
     run.log.add_row(step, {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)})

@@ -9,53 +9,32 @@ its peak. Exit code 1 where one takes longer.
 """
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 from large_experiment import NAME, make_experiment
 
 LIMITS = {"three": (3, 1, 60), "twelve": (12, 5, 180), "compare": (2, 1, 20)}  # groups, seeds, seconds
 
 
-def tree_bytes(root: int) -> int:
-    """Return the memory of a process and of all below it; what they share counts once (PSS)."""
-    total, todo = 0, [root]
-    while todo:
-        pid = todo.pop()
-        try:
-            total += int(Path(f"/proc/{pid}/smaps_rollup").read_text().partition("\nPss:")[2].split()[0]) * 1024
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                todo += map(int, (task / "children").read_text().split())
-        except (OSError, IndexError, ValueError):  # it has ended
-            continue
-    return total
-
-
 def run_command(arguments: Sequence[str]) -> tuple[float, float]:
-    """Return the seconds of a command and the GB of its processes at their peak."""
-    started, peak, over = time.perf_counter(), 0, threading.Event()
-    process = subprocess.Popen([sys.executable, "-m", "coordexp", *arguments], stdout=subprocess.DEVNULL)
-
-    def watch() -> None:
-        nonlocal peak
-        while not over.wait(0.5):
-            peak = max(peak, tree_bytes(process.pid))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    code = process.wait()
-    seconds = time.perf_counter() - started
-    over.set()
-    watcher.join()
-    if code:
-        raise SystemExit(f"{arguments[0]}: exit code {code}")
-    return seconds, peak / 1e9
+    """Return the seconds of a command and the GB of its processes at their peak; what they share counts once."""
+    started, peak = time.perf_counter(), 0
+    process = psutil.Popen([sys.executable, "-m", "coordexp", *arguments], stdout=subprocess.DEVNULL)
+    while process.poll() is None:
+        with contextlib.suppress(psutil.Error):  # one has ended
+            peak = max(peak, sum(one.memory_full_info().pss for one in [process, *process.children(recursive=True)]))
+        time.sleep(0.5)
+    if process.returncode:
+        raise SystemExit(f"{arguments[0]}: exit code {process.returncode}")
+    return time.perf_counter() - started, peak / 1e9
 
 
 def main() -> int:

@@ -25,7 +25,7 @@ from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.data.sources.lvis import read_lvis
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
-from coordexp.detection.detections import detections_of, read_results
+from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CoordExpError
 from coordexp.evaluate.analysis import analyse
@@ -180,7 +180,7 @@ def _damage_picture(folder: Path, rng: random.Random) -> None:
 def _read_found(folder: Path) -> None:
     truth = read_ground_truth(folder / "instances_val.json")
     for name in ("found.json", "others.json"):
-        detections_of(read_results(folder / name), truth)
+        read_detections(folder / name, truth)
     files = {"A": {0: folder / "found.json"}, "B": {0: folder / "others.json"}}
     compare(folder / "instances_val.json", files, resamples=20)
 

@@ -2,14 +2,13 @@
 
 python tests/golden/derive_statistics.py    # writes statistics.json beside itself
 
-Follows docs/STATISTICS.md and shares nothing with coordexp: quantiles are scipy's, AP is pycocotools' own. Two groups,
+Follows docs/STATISTICS.md and shares nothing with coordexp: Student's t is scipy's, AP is pycocotools' own. Two groups,
 two seeds, 14 images, 40 draws.
 """
 
 import contextlib
 import io
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -74,29 +73,18 @@ def average_precision(truth: dict, detections: list[dict], copies: list[int]) ->
     return float(evaluation.stats[0])
 
 
-def interval(value: float, draws: np.ndarray) -> list[float]:
-    z0 = stats.norm.ppf(np.mean(draws < value))
-    ordered = np.sort(draws)
-    return [
-        float(ordered[math.ceil(stats.norm.cdf(2 * z0 + z) * len(draws)) - 1]) for z in stats.norm.ppf([0.025, 0.975])
-    ]
-
-
-def two_levels(values: np.ndarray, draws: np.ndarray) -> dict:
-    """``values`` by seed, ``draws`` by draw and seed -> value, interval, components."""
-    num = len(values)
-    value, mean = values.mean(), draws.mean(axis=1)
-    picks = np.random.default_rng([SEED, 3, 0]).integers(0, num, draws.shape)
-    picked = np.array([row[pick].mean() for row, pick in zip(draws, picks, strict=True)])
-    image, seed = mean.var(ddof=1), values.var(ddof=1) / num
-    # Two seeds: one degree of freedom over the root of the seeds' share of the variance.
-    stretch = stats.t.ppf(0.975, 1 / math.sqrt(seed / (image + seed))) / stats.norm.ppf(0.975)
-    spread = value + stretch * (mean + math.sqrt(num / (num - 1)) * (picked - mean) - value)
+def with_interval(values: np.ndarray, draws: np.ndarray, *, ends: tuple[float, float]) -> dict:
+    """``values`` by seed, ``draws`` by draw and seed -> value, interval and the parts of its standard error."""
+    num, value = len(values), float(values.mean())
+    seeds = values.var(ddof=1) / num
+    alone = (draws - draws.mean(axis=1, keepdims=True)).var(axis=0, ddof=1).sum() / (num - 1) / num
+    images = max(draws.mean(axis=1).var(ddof=1) - alone, 0.0)
+    reach = stats.t.ppf(0.975, (num - 1) * (images + seeds) / seeds) * np.sqrt(images + seeds)
     return {
-        "value": float(value),
-        "interval": interval(value, spread),
-        "image_std": float(np.sqrt(image)),
-        "seed_std": float(np.sqrt(seed)),
+        "value": value,
+        "interval": np.clip([value - reach, value + reach], *ends).tolist(),
+        "image_std": float(np.sqrt(images)),
+        "seed_std": float(np.sqrt(seeds)),
     }
 
 
@@ -121,20 +109,18 @@ def derive() -> dict:
             ap = [average_precision(truth, kept[a] + gone[1 - a], once) for a in (0, 1)]
             differences.append(ap[0] - ap[1])
         swaps[i] = np.mean(differences)
-    # Fewer than 20 images a category and more than 8 : by docs/STATISTICS.md, draws are moved onto the value.
-    draws = {run: values[run] + own - own.mean() for run, own in draws.items()}
     by_group = {
-        group: two_levels(
+        group: with_interval(
             np.array([values[group, seed] for seed in (0, 1)]),
             np.stack([draws[group, seed] for seed in (0, 1)], axis=1),
+            ends=(0, 1),
         )
         for group in "AB"
     }
-    for own in by_group.values():  # an AP lies between 0 and 1, and so do the ends of its interval
-        own["interval"] = [min(max(end, 0.0), 1.0) for end in own["interval"]]
-    difference = two_levels(
+    difference = with_interval(
         np.array([values["A", seed] - values["B", seed] for seed in (0, 1)]),
         np.stack([draws["A", seed] - draws["B", seed] for seed in (0, 1)], axis=1),
+        ends=(-1, 1),
     )
     at_least = np.count_nonzero(np.abs(swaps) >= abs(difference["value"]) - 1e-12)
     return {

@@ -121,20 +121,6 @@ def test_a_merged_checkpoint(checkpoint, shapes, answered, capsys):
     assert "malformed, free: " in text
 
 
-def test_a_fixed_part_of_the_images(checkpoint, shapes, tmp_path, capsys):
-    chosen = []
-    for name in ("a", "b"):
-        command = [*arguments(checkpoint, shapes), "--output", str(tmp_path / name), "--num-images", "4"]
-        assert main(["evaluate", *command, "--decoding", "constrained"]) == 0
-        rows = (tmp_path / name / "constrained" / "objects.jsonl").read_text().splitlines()
-        chosen.append([json.loads(row)["image_id"] for row in rows])
-    assert chosen[0] == chosen[1]
-    assert len(chosen[0]) == 4
-    assert "4 images" in capsys.readouterr().out
-    assert not (tmp_path / "a" / "free").exists()
-    assert Analysis.read(tmp_path / "a" / "constrained" / "analysis.json").num_images == 4
-
-
 def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpoint):
     """An adapter that changes nothing: the files are those of the base, which it names itself."""
     from peft import LoraConfig, get_peft_model

@@ -19,6 +19,7 @@ def rehearsed(tmp_path_factory) -> Rehearsal:
     return rehearsal
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_deep_bfloat16_checkpoint_goes_the_whole_way(rehearsed):
     client = MlflowClient(f"sqlite:///{rehearsed.runs}/mlflow.db")
@@ -29,8 +30,8 @@ def test_a_deep_bfloat16_checkpoint_goes_the_whole_way(rehearsed):
         for decoding in ("constrained", "free"):
             answered = rehearsed.runs / NAME / run / "eval" / "final" / decoding / "objects.jsonl"
             assert len(answered.read_text().splitlines()) == 4
-    detected = [(rehearsed.folder / "comparison" / "report.csv").read_text().count(f",group,{name},") for name in "AC"]
-    assert all(detected)
+    compared = (rehearsed.folder / "comparison" / "report.csv").read_text()
+    assert all(f",group,{boxes}," in compared for boxes in ("argmax", "expected"))
     memory, *_ = rehearsed.foretold()
     foretold, came = (float(number) for number in re.findall(r"([\d.]+) GiB", memory))
     assert 0.5 * foretold < came < 2 * foretold

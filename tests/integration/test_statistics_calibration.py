@@ -124,22 +124,6 @@ def test_few_seeds_of_much_luck_are_not_taken_for_a_loss(tmp_path: Path, num_see
     assert normal > 0.12  # negative control: as if the spread of few seeds were known
 
 
-def test_intervals_of_images_like_cocos_cover(tmp_path: Path) -> None:
-    """100 images of 80 categories; without the correction 82 % cover."""
-    found = list(comparisons(tmp_path, 300, num_images=100, num_categories=80))
-    values = [one.value[group] for one in found for group in one.groups]
-    truth = fmean(value.value for value in values)
-    covered = fmean(
-        value.low <= truth <= value.high for value in values if value.low is not None and value.high is not None
-    )
-    ends = [one.pairs[0].difference for one in found]
-    beside = fmean(end.low <= 0 <= end.high for end in ends if end.low is not None and end.high is not None)
-    print(f"\n80 categories, 100 images: coverage of AP {covered:.3f}, of the difference {beside:.3f}")
-    assert 0.90 <= covered <= 0.98
-    assert 0.90 <= beside <= 0.98
-    assert 0.02 <= share_found([one.pairs[0] for one in found]) <= 0.08
-
-
 def test_luck_of_seeds_is_not_taken_for_a_loss(tmp_path: Path) -> None:
     """Three checkpoints a group, each with its own quality, no difference between the groups' losses."""
     pairs = [found.pairs[0] for found in comparisons(tmp_path, 150, num_seeds=3, seed_spread=0.1)]

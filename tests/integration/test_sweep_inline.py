@@ -39,11 +39,41 @@ def runs_of(root: Path) -> dict[str, mlflow.entities.Run]:
 @pytest.fixture
 def unplotted(monkeypatch):
     """For tests that look at no figure of the response."""
-    monkeypatch.setattr("coordexp.report.sweep.write.write_response", lambda *_: ([], "<svg></svg>"))
+    monkeypatch.setattr("coordexp.report.sweep.write_response", lambda *_: ([], "<svg></svg>"))
+
+
+def _no_final_picture_was_seen(root: Path) -> None:
+    def pictures(name: str) -> set[str]:
+        images = json.loads((root / name).read_text())["images"]
+        return {hashlib.sha256((root / "data" / "train" / row["file_name"]).read_bytes()).hexdigest() for row in images}
+
+    final = {hashlib.sha256(item.read_bytes()).hexdigest() for item in (root / "data" / "val").iterdir()}
+    train, val = pictures("tune_train.json"), pictures("tune_val.json")
+    assert (len(train), len(val), len(final)) == (18, 6, 4)
+    assert not train & val
+    assert not final & (train | val)
+    # The same pictures as the experiment will generate for itself.
+    run_config = yaml.safe_load((root / "t000-s0" / "config.yaml").read_text())
+    assert run_config["data"]["val_annotations"] == str(root / "tune_val.json")
+    assert run_config["data"]["train_annotations"] == str(root / "tune_train.json")
+
+
+def _the_printed_commands_take_the_group(text: str) -> None:
+    copy, ablation = text.strip().splitlines()[-2:]
+    words = copy.split()
+    assert words[0] == "cp"
+    Path(words[2]).write_bytes(Path(words[1]).read_bytes())
+    options = parse(shlex.split(ablation.partition("coordexp ")[2]))
+    config = load_config(options.config, options.overrides)
+    assert list(config.ablation.groups) == ["C", "C_tuned"]
+    tuned, plain = config.run("C_tuned", 0), config.run("C", 0)
+    assert tuned.objective == plain.objective.model_copy(update={"lambda_coord": 2.0})
 
 
 def test_a_sweep_finds_the_weight_and_says_how_to_use_it(base, tmp_path):
     path = write_files(tmp_path, base, space=LOG_SPACE, asha="asha: {enabled: true, reduction_factor: 2.0}")
+    (tmp_path / "groups").mkdir()
+    (tmp_path / "groups" / "C.yaml").write_text("objective: {use_coordexp_loss: true, use_geom_loss: true}\n")
 
     code, text, sweep = run(path, StandIn(), INLINE)
 
@@ -82,6 +112,9 @@ def test_a_sweep_finds_the_weight_and_says_how_to_use_it(base, tmp_path):
     assert trials["t002-s1"].data.tags["sweep_stage"] == "winner"
     assert trials["t002-s2"].data.metrics["constrained/expected/AP"] == pytest.approx(true_ap(2.0, 2))
 
+    _no_final_picture_was_seen(root)
+    _the_printed_commands_take_the_group(text)
+
     before = group.read_bytes(), {name: item.data.metrics for name, item in trials.items()}
     unsent = [root / name / "recorded.json" for name in ("t000-s0", "t003-s0", "t002-s2")]
     for file in unsent:
@@ -90,26 +123,6 @@ def test_a_sweep_finds_the_weight_and_says_how_to_use_it(base, tmp_path):
     assert code == 0
     assert all(file.is_file() for file in unsent)
     assert (group.read_bytes(), {n: r.data.metrics for n, r in runs_of(tmp_path).items() if n != "find"}) == before
-
-
-@pytest.mark.usefixtures("unplotted")
-def test_the_new_group_is_taken_by_the_experiment_with_the_printed_commands(base, tmp_path):
-    path = write_files(tmp_path, base, space=LOG_SPACE, asha="asha: {enabled: false}")
-    (tmp_path / "groups").mkdir()
-    (tmp_path / "groups" / "C.yaml").write_text("objective: {use_coordexp_loss: true, use_geom_loss: true}\n")
-    code, text, _ = run(path, StandIn(), INLINE)
-    assert code == 0
-
-    copy, ablation = text.strip().splitlines()[-2:]
-    words = copy.split()
-    assert words[0] == "cp"
-    Path(words[2]).write_bytes(Path(words[1]).read_bytes())
-    options = parse(shlex.split(ablation.partition("coordexp ")[2]))
-    config = load_config(options.config, options.overrides)
-
-    assert list(config.ablation.groups) == ["C", "C_tuned"]
-    tuned, plain = config.run("C_tuned", 0), config.run("C", 0)
-    assert tuned.objective == plain.objective.model_copy(update={"lambda_coord": 2.0})
 
 
 @pytest.mark.slow
@@ -166,28 +179,6 @@ def test_a_failed_trial_is_shown_and_tried_again(base, tmp_path):
     assert "t001 failed" not in text
 
 
-@pytest.mark.usefixtures("unplotted")
-def test_final_validation_images_are_in_neither_file(base, tmp_path):
-    path = write_files(tmp_path, base, space="{objective.lambda_coord: {values: [1.0]}}", asha="asha: {enabled: false}")
-    code, text, _ = run(path, StandIn(), INLINE, "sweep.winners.seeds=[]")
-    assert code == 0, text
-    root = tmp_path / "runs" / "find"
-
-    def pictures(name: str) -> set[str]:
-        images = json.loads((root / name).read_text())["images"]
-        return {hashlib.sha256((root / "data" / "train" / row["file_name"]).read_bytes()).hexdigest() for row in images}
-
-    final = {hashlib.sha256(item.read_bytes()).hexdigest() for item in (root / "data" / "val").iterdir()}
-    train, val = pictures("tune_train.json"), pictures("tune_val.json")
-    assert (len(train), len(val), len(final)) == (18, 6, 4)
-    assert not train & val
-    assert not final & (train | val)
-    # The same pictures as the experiment will generate for itself.
-    run_config = yaml.safe_load((root / "t000-s0" / "config.yaml").read_text())
-    assert run_config["data"]["val_annotations"] == str(root / "tune_val.json")
-    assert run_config["data"]["train_annotations"] == str(root / "tune_train.json")
-
-
 @pytest.mark.slow
 def test_a_name_stands_for_one_search(base, tmp_path):
     path = write_files(tmp_path, base, space="{objective.lambda_coord: {values: [1.0]}}", asha="asha: {enabled: false}")
@@ -200,6 +191,7 @@ def test_a_name_stands_for_one_search(base, tmp_path):
     assert run(path, StandIn(), INLINE, other, fresh=True)[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unplotted")
 def test_the_time_since_a_killed_sweep_costs_none_of_its_budget(base, tmp_path):
     path = write_files(tmp_path, base, space="{objective.lambda_coord: {values: [1.0]}}", asha="asha: {enabled: false}")

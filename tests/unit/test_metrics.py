@@ -1,16 +1,9 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from coordexp.metrics import (
-    AP_NAMES,
     BOX_KINDS,
-    DECODINGS,
-    FAMILIES,
     GAUGES,
-    GENERATION_METRICS,
     LOSS_NAMES,
-    REGISTRY,
     MetricName,
     Split,
     best_name,
@@ -23,7 +16,6 @@ from coordexp.metrics import (
     loss_names,
     subset_headline,
 )
-from tests.unit.metrics_support import unregistered
 
 PROMISED = [
     "train_total_loss",
@@ -68,10 +60,6 @@ def test_other_names_are_not(name: str) -> None:
     assert find_metric(name) is None
 
 
-def test_undeclared_names_are_listed_once_and_sorted() -> None:
-    assert unregistered(["zz", "epoch", "aa", "zz"]) == ["aa", "zz"]
-
-
 def test_names_of_an_evaluation_are_built_and_parsed() -> None:
     assert str(MetricName("constrained", "AP", "expected")) == headline("expected") == "constrained/expected/AP"
     assert headline("argmax") == "constrained/argmax/AP"
@@ -82,25 +70,6 @@ def test_names_of_an_evaluation_are_built_and_parsed() -> None:
     )
     assert MetricName.parse("free/num_objects") == MetricName("free", "num_objects")
     assert [MetricName.parse(name) for name in ("train_total_loss", "codec_ceiling/AP", "final/steps")] == [None] * 3
-
-
-@given(
-    st.builds(
-        MetricName,
-        st.sampled_from(DECODINGS),
-        st.sampled_from([*AP_NAMES, "malformed/unclosed", *(metric.name for metric in GENERATION_METRICS)]),
-        st.sampled_from([None, *BOX_KINDS]),
-        subset=st.booleans(),
-        best=st.booleans(),
-    )
-)
-def test_parsing_turns_building_back(name: MetricName) -> None:
-    assert MetricName.parse(str(name)) == name
-
-
-def test_every_declared_metric_says_what_it_is() -> None:
-    assert all(name == metric.name for name, metric in REGISTRY.items())
-    assert all(metric.description for metric in (*REGISTRY.values(), *FAMILIES, *GENERATION_METRICS))
 
 
 def test_direction_decides_what_is_better() -> None:
@@ -118,12 +87,6 @@ def test_only_curves_that_can_pass_their_best_have_a_best_name() -> None:
         assert best_name(subset_headline(kind)) == f"best/{subset_headline(kind)}"
     assert best_name("constrained/expected/AP") is None
     assert best_name("subset/constrained/expected/AP50") is None
-
-
-def test_a_family_describes_its_members() -> None:
-    metric = find_metric("grad_norm/text_ce")
-    assert metric is not None
-    assert metric.name == "grad_norm/{term}"
 
 
 @pytest.mark.parametrize(

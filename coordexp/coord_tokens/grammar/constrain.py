@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from coordexp.coord_tokens.vocab import AnswerVocab
+from coordexp.coord_tokens.vocab import CoordVocab
 
 
 class TokenClass(IntEnum):
@@ -39,7 +39,7 @@ class State(IntEnum):
     IN_BOX = 4
 
 
-def _edges(vocab: AnswerVocab) -> dict[tuple[int, TokenClass], int]:
+def _edges(vocab: CoordVocab) -> dict[tuple[int, TokenClass], int]:
     """Return the state that each allowed token leads to."""
     edges: dict[tuple[int, TokenClass], int] = {
         (State.START, TokenClass.OBJ_START): State.OPENED,
@@ -67,7 +67,7 @@ class ObjectGrammar:
         allowed_SV: ``[S, V]`` bool, which ids may come next.
     """
 
-    def __init__(self, vocab: AnswerVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> None:
+    def __init__(self, vocab: CoordVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> None:
         """Build the tables.
 
         Args:
@@ -79,9 +79,19 @@ class ObjectGrammar:
         Raises:
             ValueError: if an id lies outside the vocabulary.
         """
-        if max(*text_ids, vocab.numbers.ids.stop - 1, vocab.obj_end_id, vocab.obj_start_id, pad_id) >= vocab_size:
+        numbers = vocab.numbers
+        if max(*text_ids, numbers.ids.stop - 1, vocab.obj_end_id, vocab.obj_start_id, pad_id) >= vocab_size:
             raise ValueError(f"the grammar has ids beyond the model's {vocab_size} logits; resize the model first")
-        self.classes_V = _classes(vocab, vocab_size=vocab_size, text_ids=text_ids, pad_id=pad_id)
+        self.classes_V = torch.full((vocab_size,), int(TokenClass.OTHER))
+        self.classes_V[torch.tensor(text_ids, dtype=torch.int64)] = int(TokenClass.TEXT)
+        self.classes_V[numbers.ids.start : numbers.ids.stop] = int(TokenClass.COORD)
+        if numbers.separator_id is not None:
+            self.classes_V[numbers.separator_id] = int(TokenClass.SEPARATOR)
+        self.classes_V[pad_id] = int(TokenClass.PAD)
+        self.classes_V[vocab.obj_start_id] = int(TokenClass.OBJ_START)
+        self.classes_V[vocab.obj_end_id] = int(TokenClass.OBJ_END)
+        self.classes_V[vocab.end_id] = int(TokenClass.END)
+        self.classes_V[list(vocab.before_box)] = int(TokenClass.BOX_START)
         edges = _edges(vocab)
         shape = max(edges.values()) + 1, len(TokenClass)
         legal_SC = torch.zeros(shape, dtype=torch.bool)
@@ -92,7 +102,7 @@ class ObjectGrammar:
         self.allowed_SV = legal_SC[:, self.classes_V]
 
     @classmethod
-    def for_model(cls, vocab: AnswerVocab, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> "ObjectGrammar":
+    def for_model(cls, vocab: CoordVocab, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> "ObjectGrammar":
         """Build the tables for a tokenizer and a model with ``vocab_size`` logits."""
         pad_id = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else vocab.end_id
         return cls(vocab, vocab_size=vocab_size, text_ids=plain_text_ids(tokenizer), pad_id=pad_id)
@@ -113,18 +123,3 @@ def plain_text_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the ids of ordinary text: every entry that is no added or special token."""
     added = set(tokenizer.added_tokens_decoder) | set(tokenizer.all_special_ids)
     return sorted(set(tokenizer.get_vocab().values()) - added)
-
-
-def _classes(vocab: AnswerVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> Tensor:
-    classes_V = torch.full((vocab_size,), int(TokenClass.OTHER))
-    classes_V[torch.tensor(text_ids, dtype=torch.int64)] = int(TokenClass.TEXT)
-    numbers = vocab.numbers
-    classes_V[numbers.ids.start : numbers.ids.stop] = int(TokenClass.COORD)
-    if numbers.separator_id is not None:
-        classes_V[numbers.separator_id] = int(TokenClass.SEPARATOR)
-    classes_V[pad_id] = int(TokenClass.PAD)
-    classes_V[vocab.obj_start_id] = int(TokenClass.OBJ_START)
-    classes_V[vocab.obj_end_id] = int(TokenClass.OBJ_END)
-    classes_V[vocab.end_id] = int(TokenClass.END)
-    classes_V[list(vocab.before_box)] = int(TokenClass.BOX_START)
-    return classes_V

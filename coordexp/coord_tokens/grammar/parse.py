@@ -3,14 +3,14 @@
 Free decoding writes whatever it likes: nothing here raises, everything is counted.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from coordexp.coord_tokens.bins import NUM_COORDS
 
 if TYPE_CHECKING:
-    from coordexp.coord_tokens.vocab import AnswerVocab, NumberTokens
+    from coordexp.coord_tokens.vocab import CoordVocab, NumberTokens
 
 FailureKind = Literal[
     "stray_tokens",
@@ -54,16 +54,7 @@ class ParsedIds:
     failures: tuple[FailureKind, ...]
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """Half-open ``[start, stop)``; an object's piece starts at its opening token."""
-
-    start: int
-    stop: int
-    kind: Literal["object", "unclosed", "stray_tokens"]
-
-
-def parse_generated(ids: Sequence[int], vocab: "AnswerVocab", *, text_ids: Collection[int] | None = None) -> ParsedIds:
+def parse_generated(ids: Sequence[int], vocab: "CoordVocab", *, text_ids: Collection[int] | None = None) -> ParsedIds:
     """Find the objects of a generated sequence.
 
     Args:
@@ -77,16 +68,22 @@ def parse_generated(ids: Sequence[int], vocab: "AnswerVocab", *, text_ids: Colle
     """
     if vocab.end_id in ids:
         ids = ids[: ids.index(vocab.end_id)]
-    text_length = _text_length(vocab, text_ids)
+    no_text, numbers = vocab.no_text_ids, vocab.numbers
+
+    def is_text(token: int) -> bool:
+        if text_ids is not None:
+            return token in text_ids
+        return token not in no_text and (numbers.are_text or token not in numbers.ids)
+
     objects: list[ObjectSpan] = []
     failures: list[FailureKind] = []
-    for piece in _pieces(ids, vocab):
-        if piece.kind != "object":
-            failures.append(piece.kind)
+    for begin, stop, malformed in _pieces(ids, vocab):
+        if malformed is not None:
+            failures.append(malformed)
             continue
-        start = piece.start + 1
-        body = ids[start : piece.stop - 1]
-        num_text = text_length(body)
+        start = begin + 1
+        body = ids[start : stop - 1]
+        num_text = next((at for at, token in enumerate(body) if not is_text(token)), len(body))
         found = _numbers_of(body, num_text, vocab)
         if isinstance(found, str):
             failures.append(found)
@@ -97,8 +94,8 @@ def parse_generated(ids: Sequence[int], vocab: "AnswerVocab", *, text_ids: Colle
     return ParsedIds(objects=tuple(objects), failures=tuple(failures))
 
 
-def _pieces(ids: Sequence[int], vocab: "AnswerVocab") -> Iterator[_Piece]:
-    """Cut a sequence into closed objects, unclosed ones, and runs of tokens outside."""
+def _pieces(ids: Sequence[int], vocab: "CoordVocab") -> Iterator[tuple[int, int, FailureKind | None]]:
+    """Yield half-open ``[start, stop)`` of closed objects, of unclosed ones, and of runs of tokens outside."""
     at = 0
     while at < len(ids):
         start = at
@@ -108,25 +105,10 @@ def _pieces(ids: Sequence[int], vocab: "AnswerVocab") -> Iterator[_Piece]:
             at += 1
         closed = inside and at < len(ids) and ids[at] == vocab.obj_end_id
         at += closed
-        yield _Piece(start, at, "object" if closed else "unclosed" if inside else "stray_tokens")
+        yield start, at, None if closed else "unclosed" if inside else "stray_tokens"
 
 
-def _text_length(vocab: "AnswerVocab", text_ids: Collection[int] | None) -> Callable[[Sequence[int]], int]:
-    """Return a function that counts the leading description tokens of an object's body."""
-    no_text, numbers = vocab.no_text_ids, vocab.numbers
-
-    def is_text(token: int) -> bool:
-        if text_ids is not None:
-            return token in text_ids
-        return token not in no_text and (numbers.are_text or token not in numbers.ids)
-
-    def text_length(body: Sequence[int]) -> int:
-        return next((at for at, token in enumerate(body) if not is_text(token)), len(body))
-
-    return text_length
-
-
-def _numbers_of(body: Sequence[int], num_text: int, vocab: "AnswerVocab") -> list[slice] | FailureKind:
+def _numbers_of(body: Sequence[int], num_text: int, vocab: "CoordVocab") -> list[slice] | FailureKind:
     """Return the four numbers between the opening and the closing token, or what is wrong there."""
     numbers = vocab.numbers
     if num_text == 0:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.bins import NUM_COORDS, quantise_boxes
-from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS, AnswerVocab, Structure
+from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS, CoordVocab, Structure
 from coordexp.errors import DataError
 
 EncodeText = Callable[[str], tuple[int, ...]]
@@ -41,7 +41,7 @@ class Target:
 def encode_target(
     descs: Sequence[str],
     boxes_norm_xyxy: NDArray[np.float64],
-    vocab: AnswerVocab,
+    vocab: CoordVocab,
     encode_text: EncodeText,
     *,
     room: int | None = None,

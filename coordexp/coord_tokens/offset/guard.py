@@ -61,12 +61,7 @@ class OffsetGuard(TrainableTokensWrapper):
 
 
 def demand_guard(configs: Iterable[PeftConfig], *, saved_module: str) -> None:
-    """Make configurations that save the offsets demand a model that has them.
-
-    Args:
-        configs: of a model's adapters; changed in place.
-        saved_module: name of the offset adapter in ``modules_to_save``.
-    """
+    """Make configurations that name the offset adapter in ``modules_to_save`` demand a model that has it, in place."""
     for config in configs:
         if not isinstance(config, LoraConfig) or saved_module not in (config.modules_to_save or ()):
             continue

@@ -5,11 +5,9 @@ A hook must not hold the adapter: PEFT copies it, and the copy is what trains. I
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Self, cast
 
 from peft import PeftConfig
-from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
 from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
@@ -27,14 +25,11 @@ def active_offset(model: nn.Module) -> CoordOffsetAdapter | None:
 
     None without an adapter. Under ``disable_adapter()``, and while an adapter without offsets is
     active, it is the one of the base model, at zero.
-
-    Raises:
-        ConfigError: if PEFT activated an adapter's layers but not its offsets.
     """
-    owner = inner_model(model)
-    module = adapter_slot(owner)
+    module = adapter_slot(inner_model(model))
     if isinstance(module, ModulesToSaveWrapper):
-        module = _active_copy(owner, module)
+        names = [] if module.disable_adapters else list(module.active_adapters)
+        module = module.modules_to_save[names[0]] if names else module.original_module
     if module is None or isinstance(module, CoordOffsetAdapter):
         return module
     raise TypeError(f"{ADAPTER_NAME} is a {type(module).__name__}, expected a CoordOffsetAdapter")
@@ -104,7 +99,7 @@ class _EmbeddingHook(_Hook):
     def __call__(
         self, module: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: Tensor
     ) -> Tensor:
-        adapter = _acting(self.owner)
+        adapter = active_offset(self.owner)
         return output if adapter is None else adapter.add_to_embeddings(output, _input(args, kwargs))
 
 
@@ -117,7 +112,7 @@ class _HeadHook(_Hook):
         hidden = _input(args, kwargs)
         if output is hidden:  # the head is bypassed (model.head_bypass): these are hidden states, not logits
             return output
-        adapter = _acting(self.owner)
+        adapter = active_offset(self.owner)
         return output if adapter is None else adapter.add_to_logits(output, hidden)
 
 
@@ -131,34 +126,6 @@ def _before_forward(module: nn.Module, args: tuple[object, ...]) -> None:
         )
     if slot is not None:
         attach_hooks(owner)
-
-
-def _acting(owner: PreTrainedModel) -> CoordOffsetAdapter | None:
-    slot = adapter_slot(owner)
-    # PEFT hands ``adapter_names`` to the modules it calls, and it never calls this one.
-    if isinstance(slot, ModulesToSaveWrapper) and _takes_adapter_names(slot):
-        raise ConfigError("adapter_names: coord offsets act on whole batches; run one adapter at a time")
-    return active_offset(owner)
-
-
-def _takes_adapter_names(wrapper: ModulesToSaveWrapper) -> bool:
-    """Return whether PEFT hooked it for one call: its hook is a ``partial``, which others', as DeepSpeed's, are not."""
-    hooks = wrapper._forward_pre_hooks.values()  # pyright: ignore[reportPrivateUsage] - torch has no public list
-    return any(isinstance(hook, partial) for hook in hooks)
-
-
-def _active_copy(owner: PreTrainedModel, wrapper: ModulesToSaveWrapper) -> nn.Module:
-    if wrapper.disable_adapters:
-        return wrapper.original_module
-    names = list(wrapper.active_adapters)
-    if names:
-        return wrapper.modules_to_save[names[0]]
-    # Nothing is active here; PEFT's delete_adapter may have moved on to an adapter that does have offsets.
-    layer = next((module for module in owner.modules() if isinstance(module, BaseTunerLayer)), None)
-    for name in [] if layer is None else layer.active_adapters:
-        if name in wrapper.modules_to_save:
-            raise ConfigError(f"PEFT activated adapter {name!r} without its coord offsets; call set_adapter({name!r})")
-    return wrapper.original_module
 
 
 def _refuse_a_lost_head(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_unused: object) -> None:

@@ -19,6 +19,7 @@ class CoordOffsetAdapter(nn.Module):
         coord_ids: ``[K]`` int64 buffer, saved with the offsets: a checkpoint says what its rows mean.
         embed_offset: ``[K, D]`` added to embeddings, and to the head when ``tie_head``.
         head_offset: ``[K, D]`` added to the head; None when ``tie_head``.
+        listed_ids: the same, without asking the device.
         first_id: the first id if the ids are contiguous and ascending, else None.
         adopts_dtype: whether loaded tables keep the dtype they were saved in.
     """
@@ -37,12 +38,10 @@ class CoordOffsetAdapter(nn.Module):
     ) -> None:
         """Allocate zero tables for ``coord_ids``."""
         super().__init__()
-        first = coord_ids[0]
-        contiguous = list(coord_ids) == list(range(first, first + len(coord_ids)))
-        self.first_id: int | None = first if contiguous else None
-        self.adopts_dtype = adopts_dtype
-        self.register_buffer("coord_ids", torch.tensor(list(coord_ids), dtype=torch.int64, device=device))
-        self._listed, self._seen = tuple(coord_ids), self.coord_ids
+        self.listed_ids, self.adopts_dtype = tuple(coord_ids), adopts_dtype
+        are_contiguous = self.listed_ids == tuple(range(coord_ids[0], coord_ids[0] + len(coord_ids)))
+        self.first_id: int | None = coord_ids[0] if are_contiguous else None
+        self.register_buffer("coord_ids", torch.tensor(self.listed_ids, dtype=torch.int64, device=device))
         shape = (len(coord_ids), hidden_size)
         self.embed_offset = nn.Parameter(torch.zeros(shape, dtype=dtype, device=device))
         self.head_offset = None if tie_head else nn.Parameter(torch.zeros(shape, dtype=dtype, device=device))
@@ -52,11 +51,6 @@ class CoordOffsetAdapter(nn.Module):
     def tie_head(self) -> bool:
         """Whether one table serves embedding and head."""
         return self.head_offset is None
-
-    @property
-    def listed_ids(self) -> tuple[int, ...]:
-        """The ids, without asking the device."""
-        return self._listed
 
     @property
     def num_ids(self) -> int:
@@ -79,7 +73,6 @@ class CoordOffsetAdapter(nn.Module):
         The product has the widest dtype of the three: under float32 logits of a bfloat16 head
         (``model.head_bypass``) a bfloat16 product would round just the coord columns.
         """
-        self._check_replaced_ids()
         table_KD = head_offset_table(self)
         dtype = torch.promote_types(torch.promote_types(hidden_TD.dtype, table_KD.dtype), logits_TV.dtype)
         delta_TK = F.linear(hidden_TD.to(dtype), table_KD.to(dtype))
@@ -92,31 +85,12 @@ class CoordOffsetAdapter(nn.Module):
 
     def _rows_of(self, ids_T: Tensor) -> tuple[Tensor, Tensor]:
         """Return which ids are listed, and the table row of each (some valid row for the others)."""
-        self._check_replaced_ids()
         if self.first_id is not None:
             rows_T = ids_T - self.first_id
             return (rows_T >= 0) & (rows_T < self.num_ids), rows_T.clamp(0, self.num_ids - 1)
         sorted_K, order_K = self.coord_ids.sort()
         place_T = torch.searchsorted(sorted_K, ids_T).clamp(max=self.num_ids - 1)
         return sorted_K[place_T] == ids_T, order_K[place_T]
-
-    def check_ids(self, ids_K: Tensor) -> None:
-        """Refuse offsets that were trained for other ids.
-
-        Raises:
-            TokenizerError: if ``ids_K`` are not this adapter's.
-        """
-        if tuple(ids_K.tolist()) != self._listed:
-            raise TokenizerError(
-                f"the saved coord offsets are for {_span(ids_K.tolist())}, the installed adapter has "
-                f"{_span(self._listed)}; load them on the vocabulary they were trained on"
-            )
-
-    def _check_replaced_ids(self) -> None:
-        """Look once at ids that a loader put here past ``load_state_dict``, as transformers' own does."""
-        if self.coord_ids is not self._seen:
-            self.check_ids(self.coord_ids)
-            self._seen = self.coord_ids
 
 
 def head_offset_table(adapter: CoordOffsetAdapter) -> Tensor:
@@ -180,12 +154,15 @@ class _AddToColumns(torch.autograd.Function):
 
 
 def _prepare_to_load(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_unused: object) -> None:
-    """Refuse offsets of other ids; take over the saved dtype where none was asked for."""
+    """Refuse offsets that were trained for other ids; take over the saved dtype where none was asked for."""
     assert isinstance(module, CoordOffsetAdapter)
     check_tables(module, state_dict, prefix=prefix)
     saved_ids = state_dict.get(f"{prefix}coord_ids")
-    if saved_ids is not None:
-        module.check_ids(saved_ids)
+    if saved_ids is not None and tuple(saved_ids.tolist()) != module.listed_ids:
+        raise TokenizerError(
+            f"the saved coord offsets are for {_span(saved_ids.tolist())}, the installed adapter has "
+            f"{_span(module.listed_ids)}; load them on the vocabulary they were trained on"
+        )
     for name, table in module.named_parameters():
         saved = state_dict.get(f"{prefix}{name}")
         # A float32 table of a bfloat16 model, loaded where dtype was left at auto, would be rounded silently.

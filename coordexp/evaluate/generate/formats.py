@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, plain_text_ids
 from coordexp.coord_tokens.grammar.parse import parse_generated
-from coordexp.coord_tokens.vocab import AnswerVocab
+from coordexp.coord_tokens.vocab import CoordVocab
 
 
 class WrittenObject(NamedTuple):
@@ -35,7 +35,7 @@ class SequenceFormat:
         open_id: the token that opens an object.
     """
 
-    def __init__(self, vocab: AnswerVocab, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, vocab: CoordVocab, tokenizer: PreTrainedTokenizerBase) -> None:
         """Prepare for many answers."""
         self._vocab, self._tokenizer = vocab, tokenizer
         self._text_ids = frozenset(plain_text_ids(tokenizer))

@@ -5,7 +5,6 @@ import inspect
 import pkgutil
 import re
 from pathlib import Path
-from types import ModuleType
 
 from pydantic import ValidationError
 
@@ -35,21 +34,19 @@ def loss_terms() -> dict[str, type[Term]]:
             if module.name in files:
                 raise ConfigError(f"two files are called {module.name}: {files[module.name]} and {file}; rename one")
             files[module.name] = file
-    return {name: _term_of(_imported(f"{__name__}.{name}"), name) for name in sorted(files)}
+    return {name: _term_of(name) for name in sorted(files)}
 
 
-def _imported(module: str) -> ModuleType:
+def _term_of(name: str) -> type[Term]:
+    """Return the one term that a file defines."""
     try:
-        return importlib.import_module(module)
+        module = importlib.import_module(f"{__name__}.{name}")
     except CoordExpError:
         raise
     except Exception as error:  # whatever a user's file may raise
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise ConfigError(f"the loss file {module} cannot be imported: {reason}; mend it or take it away") from error
-
-
-def _term_of(module: ModuleType, name: str) -> type[Term]:
-    """Return the one term that a file defines."""
+        where = f"the loss file {__name__}.{name} cannot be imported"
+        raise ConfigError(f"{where}: {reason}; mend it or take it away") from error
     found = [
         value
         for value in vars(module).values()

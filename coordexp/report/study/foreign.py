@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.boxes import Floats
-from coordexp.detection.detections import Detections, Results, detections_of, write_detections
+from coordexp.detection.detections import Detections, detections_of, write_detections
 from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.detection.matching import in_fair_order
 from coordexp.detection.metrics import measure
+from coordexp.detection.result_files import Results
 from coordexp.errors import ComparisonError
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.files import is_packed, read_content, write_text
@@ -56,8 +57,8 @@ def foreign_rows(
     for group, several in files.items():
         for seed, results in enumerate(several):
             folder = scratch / f"foreign-{len(rows)}"
-            metrics, found = _measured(results, truth, frame=frames.get(group, Frame()), folder=folder)
-            remarks = (*found.remarks, unpaired) if unpaired and not rows else found.remarks
+            metrics, found = _measured(results, truth, frame=frames.get(group, results.frame), folder=folder)
+            remarks = found.remarks if rows else (*truth.remarks, *found.remarks, *([unpaired] if unpaired else []))
             family = f"files of {group}" if unpaired else "files"
             foreign = replace(found, annotations=plain, remarks=remarks)
             run = RunData("", group, seed, "finished", metrics=metrics, params=params, foreign=foreign, family=family)
@@ -75,16 +76,11 @@ def with_files(
     return replace(data, runs=(*data.runs, *rows))
 
 
-def most_are_equal(scores: Floats) -> bool:
-    """Return whether most scores of a file are one and the same, so that its AP depends on the order of its boxes."""
-    return len(scores) > 1 and int(np.unique(scores, return_counts=True)[1].max()) > len(scores) / 2
-
-
 def _refuse_twins(files: Sequence[Results]) -> None:
     """Refuse detections that stand under two names: their difference from themselves is 0, whatever they are."""
     seen: dict[bytes, Path] = {}
     for found in files:
-        digest = sha256(repr(found.names).encode())
+        digest = sha256(repr(found.is_named).encode())
         for column in (found.image_ids, found.categories, found.boxes, found.scores):
             digest.update(b"" if column is None else column.tobytes())
         key = digest.digest()
@@ -101,10 +97,9 @@ def _measured(
     """Measure a file, with what a report says of it; boxes of equal score are ordered by where they are."""
     path, is_plain = results.path, results.is_plain and frame == Frame()
     detections = detections_of(results, truth, frame)
-    if tied := most_are_equal(detections.scores):
-        boxes, ids = detections.boxes_px_xywh.T[::-1], (detections.category_ids, detections.image_ids)
-        detections = detections.rows(np.lexsort((*boxes, -detections.scores, *ids)))  # the last key is the primary one
-        is_plain = False
+    ordered = in_fair_order(truth, detections)
+    tied = 0 if ordered is detections else detections.num_tied
+    detections, is_plain = ordered, is_plain and not tied
     evaluation = BoxEvaluation(truth, detections)
     folder.mkdir(parents=True, exist_ok=True)
     if not is_plain:
@@ -121,11 +116,14 @@ def _measured(
         num_images=len(np.unique(detections.image_ids)),
         scores=f"{scores.min():.3g} to {scores.max():.3g}" if detections.has_scores and len(scores) else "none",
         frame=str(frame),
-        remarks=tuple(_remarks(path, detections, tied=tied, is_nothing=metrics.get("constrained/expected/AP") == 0)),
+        remarks=(
+            *results.remarks,
+            *_remarks(path, detections, tied=tied, is_nothing=metrics.get("constrained/expected/AP") == 0),
+        ),
     )
 
 
-def _remarks(path: Path, detections: Detections, *, tied: bool, is_nothing: bool) -> Iterator[str]:
+def _remarks(path: Path, detections: Detections, *, tied: int, is_nothing: bool) -> Iterator[str]:
     """Yield what a reader must know of a file to read its numbers rightly."""
     scores = detections.scores
     outside = int(np.count_nonzero((scores < 0) | (scores > 1)))
@@ -137,9 +135,13 @@ def _remarks(path: Path, detections: Detections, *, tied: bool, is_nothing: bool
             "coordexp doctor boxes says whether they are read rightly."
         )
     if tied:
-        which = "Most scores of {} are equal" if detections.has_scores else "{} has no scores, so every box has score 1"
+        which = (
+            f"{path.name}: {tied} of {len(detections)} boxes have the score of another"
+            if detections.has_scores
+            else f"{path.name} has no scores, so every box has score 1"
+        )
         yield (
-            f"{which.format(path)}: AP depends on the order of such boxes. They are ordered by their coordinates here, "
+            f"{which}: AP depends on the order of such boxes. They are ordered by their coordinates here, "
             "not as in the file, so that no detector wins by its order; AP under a constant score depends on no order."
         )
     if outside:

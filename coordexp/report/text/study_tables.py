@@ -18,7 +18,7 @@ from coordexp.report.text.tables import (
     pair_name,
     written,
 )
-from coordexp.statistics.rarity import FEW_IMAGES, FEWEST_IMAGES, widening
+from coordexp.statistics.intervals import FEW_IMAGES, FEWEST_IMAGES
 from coordexp.statistics.readings import ReadingName
 from coordexp.statistics.results import Comparison, Estimate, PairResult
 from coordexp.statistics.verdict import has_learned, open_reason, p_value
@@ -126,11 +126,9 @@ def sample_notes(comparison: Comparison) -> tuple[str, ...]:
     elif comparison.num_images < MIN_OBJECTS:
         notes.append(f"{comparison.num_images} images are too few to rely on an interval.")
     if images is not None and images < FEW_IMAGES:
-        wider = round(100 * (widening(images) - 1))
         notes.append(
-            f"A category is in {images:.1f} of the {comparison.num_images:,} images on average (harmonic mean), which "
-            f"is few: intervals {f'are made {wider} % wider, and ' if wider else ''}hold for as many images, not for "
-            "AP on more."
+            f"Too few images: a category is in {images:.1f} of the {comparison.num_images:,} on average (harmonic "
+            "mean). Intervals are then too narrow, and hold for AP on as many images, not on more."
         )
     return tuple(notes)
 

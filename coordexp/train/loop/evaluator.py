@@ -1,7 +1,7 @@
 """Validation losses and AP of a run, during training and at its end; ranks share the work."""
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from coordexp.evaluate.answers import Answers
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.model import AnsweringModel
+from coordexp.evaluate.results import unknown_sentence
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
@@ -75,6 +76,12 @@ class Evaluator:
     def on_all_images(self) -> dict[str, float]:
         """Evaluate every validation image, for the run's result; return metrics on rank 0."""
         return self._evaluate(None, output=self._final, decoding=self._config.evaluation.decoding)
+
+    def remarks(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return what the final evaluation's metrics do not say, a sentence each; to be asked on rank 0."""
+        ways = self._config.evaluation.decoding
+        found = [unknown_sentence(self._final.decoding(way), way, metrics) for way in ways]
+        return [sentence for sentence in found if sentence is not None]
 
     def subset_of_final(self) -> dict[str, float]:
         """Return the metrics of the final detections on the subset's images: the last point of the curve."""

@@ -10,7 +10,7 @@ from transformers import TrainingArguments
 from coordexp.config.schema import RunConfig
 from coordexp.errors import TrainingError
 from coordexp.runs import ranks
-from coordexp.train.setup.strategy import ZERO_STAGES, check_group, deepspeed_settings
+from coordexp.train.setup.strategy import ZERO_STAGES, deepspeed_settings
 from coordexp.train.setup.zero import prepare_deepspeed, set_deepspeed_device
 
 _BATCHES_AHEAD = 4  # of each loader worker: some uint8 MB each, and slack for a few slow images
@@ -23,9 +23,7 @@ def training_arguments(config: RunConfig, *, output_dir: Path) -> TrainingArgume
 
     Raises:
         ConfigError: if the DeepSpeed settings cannot be used.
-        TrainingError: if the process group is not the one that was asked for.
     """
-    check_group(config.cluster)
     training = config.training
     deepspeed = deepspeed_settings(config)
     set_deepspeed_device()
@@ -96,13 +94,14 @@ def check_setup(config: RunConfig, engine: nn.Module, *, trainer_world_size: int
     Raises:
         TrainingError: with what was asked for and what was set up.
     """
-    check_group(config.cluster)
-    workers, strategy = ranks.world_size(), config.cluster.strategy
+    workers, strategy = config.cluster.num_workers, config.cluster.strategy
     shares, stage = shares_and_stage(engine)
-    if (trainer_world_size, shares, stage) != (workers, workers, ZERO_STAGES[strategy]):
+    found = (ranks.world_size(), trainer_world_size, shares, stage)
+    if found != (workers, workers, workers, ZERO_STAGES[strategy]):
         raise TrainingError(
-            f"asked for cluster.strategy: {strategy} on {workers} workers that share a batch, but the trainer knows "
-            f"{trainer_world_size}, and {type(engine).__name__} with ZeRO stage {stage} averages over {shares}"
+            f"asked for cluster.strategy: {strategy} on {workers} workers that share a batch, but {found[0]} train "
+            f"together, the trainer knows {trainer_world_size}, and {type(engine).__name__} with ZeRO stage {stage} "
+            f"averages over {shares}"
         )
 
 

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.template_adapter import keeps_boxes
-from coordexp.coord_tokens.vocab import AnswerVocab, expand_tokenizer, text_vocab
+from coordexp.coord_tokens.vocab import CoordVocab, expand_tokenizer, text_vocab
 from coordexp.data.batch import Batch, EncodedSample, collate, padded_positions
 from coordexp.data.dataset import DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
@@ -27,7 +27,7 @@ class Encoding:
 
     config: RunConfig
     tokenizer: PreTrainedTokenizerBase
-    vocab: AnswerVocab
+    vocab: CoordVocab
     image_spec: ImageSpec
     prompt: Prompt
 

@@ -5,8 +5,8 @@ Neither transformers nor peft is imported: every run's driver imports this, whic
 
 from pathlib import Path
 
-from coordexp.config.schema import Cluster, RunConfig
-from coordexp.errors import ConfigError, TrainingError
+from coordexp.config.schema import RunConfig
+from coordexp.errors import ConfigError
 from coordexp.files import JsonValue, parse_json
 from coordexp.runs import ranks
 from coordexp.shipped import find_experiment
@@ -70,23 +70,6 @@ def deepspeed_settings(config: RunConfig) -> dict[str, JsonValue] | None:
             return settings
         case _:
             raise ConfigError(f"{path}: expected zero_optimization.stage {ZERO_STAGES[strategy]} for {strategy}")
-
-
-def check_group(cluster: Cluster, *, given: int | None = None) -> None:
-    """Check that this worker trains with all the others that were asked for.
-
-    Args:
-        cluster: what was asked for.
-        given: workers that were started; None: those of the process group.
-
-    Raises:
-        TrainingError: if the process group has another size, or another number than asked was started.
-    """
-    together = ranks.world_size()
-    if given not in (None, together):
-        raise TrainingError(f"{given} workers were started, but the process group has {together}")
-    if together != cluster.num_workers:
-        raise TrainingError(f"cluster.num_workers asks for {cluster.num_workers}, but {together} train together")
 
 
 def switch_notes(config: RunConfig) -> list[str]:

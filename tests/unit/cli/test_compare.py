@@ -196,7 +196,7 @@ def test_a_bad_entry_is_one_sentence(
         (["a=nowhere.json"], "nowhere.json: file not found"),
         (["a=nothing.json"], "nothing.json: line 1 column 1: not valid JSON"),
         (["a=half.json.gz"], "half.json.gz: gzip cannot unpack it"),
-        (["a={data}/instances_val.json"], "the top level is an object, expected a list"),
+        (["a={data}/instances_val.json"], "its annotations have no score, as those of a ground truth"),
         (["a={data}/fair.json", "--output", "nothing.json"], "cannot be written"),
     ],
 )
@@ -337,14 +337,20 @@ def test_the_order_of_equal_scores_makes_no_winner(data: Path, tmp_path: Path, c
 
     (tmp_path / "best.json").write_text(json.dumps(sorted(entries, key=off)))
     (tmp_path / "worst.json").write_text(json.dumps(sorted(entries, key=off, reverse=True)))
+    some = [{**entry, "score": (0.9, 0.8, 0.95)[place % 3]} for place, entry in enumerate(sorted(entries, key=off))]
+    (tmp_path / "some.json").write_text(json.dumps(some))
+    (tmp_path / "turned.json").write_text(json.dumps(some[::-1]))
     by_order = [evaluate_detections(data / "instances_val.json", tmp_path / f"{n}.json").AP for n in ("best", "worst")]
     assert by_order[0] - by_order[1] > 0.01
     assert compare(data, "a=best.json", "b=worst.json") == 0
     said = said_of(capsys)
     assert "No difference of AP can be shown" in said
-    assert "Most scores of best.json are equal: AP depends on the order of such boxes." in said
-    assert compare(data, "a=best.json", "b=worst.json", "--format", "json") == 0
-    assert numbers(capsys)["pairs"]["a - b"]["difference"] == 0
+    assert (
+        f"best.json: {len(entries)} of {len(entries)} boxes have the score of another: AP depends on the order" in said
+    )
+    for pair in (("a=best.json", "b=worst.json"), ("a=some.json", "b=turned.json")):
+        assert compare(data, *pair, "--format", "json") == 0
+        assert numbers(capsys)["pairs"]["a - b"]["difference"] == 0
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -65,16 +65,6 @@ def test_a_round_trip_moves_a_coordinate_by_half_a_bin_at_most(values):
     assert error <= 0.5 / NUM_BINS + 1e-12
 
 
-@pytest.mark.parametrize("shape", [(0,), (1,), (2, 3, 4)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_encode_keeps_the_shape_of_any_float(shape, dtype):
-    bins = encode(torch.full(shape, 0.5, dtype=dtype))
-    assert bins.shape == shape
-    assert bins.dtype == torch.int64
-    assert bool((bins == 500).all())
-    assert decode(bins).dtype == torch.float64
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_encode_refuses_what_is_not_finite(bad):
     with pytest.raises(ValueError, match="finite"):
@@ -117,16 +107,10 @@ def test_errors_name_the_item_and_its_place():
         ints_to_tokens([5, 1000])
 
 
-@pytest.mark.parametrize(
-    "coord_ids", [range(10, 15), {"start": 10, "end": 14}, [10, 11, 12, 13, 14], [14, 12, 10, 13, 11]]
-)
+@pytest.mark.parametrize("coord_ids", [range(10, 15), {"start": 10, "end": 14}, [14, 12, 10, 13, 11]])
 def test_coord_mask_takes_ids_in_any_form(coord_ids):
     ids = torch.tensor([[9, 10, 12], [14, 15, -100]])
     assert coord_mask(ids, coord_ids).tolist() == [[False, True, True], [True, False, False]]
-
-
-def test_coord_mask_of_scattered_ids():
-    assert coord_mask(torch.tensor([3, 4, 5, 9]), [3, 5]).tolist() == [True, False, True, False]
 
 
 @pytest.mark.parametrize("bad", [[], range(3, 3), [1, 1], [-1, 2], {"start": 1}, {"start": 1, "end": 0}])

@@ -1,7 +1,5 @@
 """The gate, -log P(coord vocabulary), against independents. Tolerances: distribution_support.py."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -11,9 +9,9 @@ from torch.nn import functional as F  # noqa: N812
 from coordexp.coord_tokens.soft_ce_w1 import coord_gate
 from tests.unit.coord_tokens.distribution_support import (
     DTYPES,
+    MANY,
     ROWS,
     SEEDS,
-    TEN_THOUSAND,
     TOLERANCE,
     UNIT,
     numpy_lse,
@@ -30,7 +28,7 @@ def test_gate_is_full_ce_minus_slice_ce():
 
 
 @DTYPES
-@TEN_THOUSAND
+@MANY
 @given(seed=SEEDS)
 def test_gate_equals_float64_numpy(dtype, seed):
     """250 rows of 1,300 logits, with more or less of the mass on the 1,000 coord tokens in the middle."""
@@ -67,15 +65,6 @@ def test_gate_of_the_whole_vocabulary_is_zero():
     assert value.tolist() == [0, 0, 0]
     assert logits.grad is not None
     assert logits.grad.tolist() == [[0] * 10] * 3
-
-
-def test_gate_keeps_a_mass_below_the_last_bit_of_the_logits():
-    """P(text) = e^-20: the difference of two log-sum-exps near 20 would have an error of 1e-6, as large again."""
-    logits = torch.zeros(1, 2)
-    logits[0, 1] = 20.0
-    assert coord_gate(logits, [1]).item() == pytest.approx(math.exp(-20), rel=1e-5)
-    naive = logits.logsumexp(dim=1) - logits[:, 1]
-    assert naive.item() != pytest.approx(math.exp(-20), rel=1e-5)
 
 
 @pytest.mark.parametrize(("shape", "ids"), [((3, 10), range(5, 11)), ((10,), range(3)), ((1, 3, 10), [1, 2])])

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from coordexp.coord_tokens.expectation import CoordExp, expected_values
 from coordexp.coord_tokens.layout import parse_targets
-from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.coord_tokens.vocab import CoordVocab, NumberTokens
 from tests.unit.coord_tokens.operation_support import CountOperations
 
 TOLERANCE = 2.0**-24 * (math.log(1000) + 2 * math.sqrt(1000))
 
-# 10,000 random cases: 40 examples, each of 250 rows of logits from a numpy generator whose seed
-# hypothesis draws; phases and derandomize keep the number of examples and the cases themselves fixed.
+# 2,500 random cases: 10 examples, each of 250 rows of logits from a numpy generator whose seed hypothesis draws;
+# phases and derandomize keep the number of examples and the cases themselves fixed.
 ROWS = 250
-TEN_THOUSAND = settings(max_examples=40, phases=[Phase.generate], derandomize=True, database=None, deadline=None)
+MANY = settings(max_examples=10, phases=[Phase.generate], derandomize=True, database=None, deadline=None)
 # A busy machine is no failure.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -38,7 +38,7 @@ def _numpy_expectation(logits):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@TEN_THOUSAND
+@MANY
 @given(
     seed=st.integers(0, 2**63 - 1),
     size=st.sampled_from([0.0, 1.0, 8.0, 40.0]),
@@ -93,11 +93,6 @@ def test_one_hot_and_uniform_by_hand():
     assert expected_values(logits).tolist() == pytest.approx([0.137, 0.4995], abs=1e-6)
 
 
-def test_a_one_hot_decodes_to_its_bin_exactly():
-    logits = torch.full((1000, 1000), -1e4).fill_diagonal_(1e4)
-    assert torch.equal(expected_values(logits), torch.arange(1000) / 1000)
-
-
 def test_half_precision_around_it_changes_nothing():
     """Autocast does matrix products in bfloat16; there the 1,000 bin values are 507."""
     torch.manual_seed(0)
@@ -115,19 +110,11 @@ def test_wrong_number_of_bins_is_refused(shape):
         expected_values(torch.zeros(shape))
 
 
-def test_no_logits_give_no_values():
-    logits = torch.zeros(0, 1000, requires_grad=True)
-    found = expected_values(logits)
-    found.sum().backward()
-    assert found.shape == (0,)
-    assert logits.grad is not None
-
-
 # The module
 
 
 START, BOX, CLOSE, END, C0 = 2, 3, 4, 5, 10
-VOCAB = CoordVocab(range(C0, C0 + 1000), 9, START, BOX, CLOSE, END, "native")
+VOCAB = CoordVocab(NumberTokens(range(C0, C0 + 1000)), 9, START, BOX, CLOSE, END, "native")
 
 
 @pytest.mark.parametrize("as_lists", [False, True])
@@ -151,12 +138,6 @@ def test_parsed_targets_and_a_perfect_model_give_the_boxes_back(as_lists):
     # The comparison fails for whoever reads the logits at the labels themselves.
     shifted = CoordExp(VOCAB.coord_ids)(logits_BTV, [one + 1 for one in positions])
     assert (shifted - expected).abs().max() > 0.1
-
-
-@pytest.mark.parametrize("position", [torch.tensor([[0, 1, 2, 3]]), [[0, 1, 2, 3]]])
-def test_the_first_token_of_a_sequence_is_predicted_by_nothing(position):
-    with pytest.raises(ValueError, match=r"positions\[0\]: nothing predicts the token at position 0"):
-        CoordExp(range(1000))(torch.zeros(1, 8, 1100), [position])
 
 
 def test_module_reads_one_step_before_the_given_positions():
@@ -190,14 +171,6 @@ def test_module_equals_a_loop_over_batches_of_mixed_sizes(counts, length, dtype,
         torch.testing.assert_close(boxes, expected_values(torch.stack(rows)).view(-1, 4), rtol=0, atol=1e-6)
 
 
-def test_module_on_a_view_of_larger_logits():
-    torch.manual_seed(0)
-    logits = torch.randn(6, 3, 1100).transpose(0, 1)[:, ::2]
-    positions = [torch.tensor([[1, 2, 1, 2]])] * 3
-    module = CoordExp(range(1000))
-    assert torch.equal(module(logits, positions), module(logits.contiguous(), positions))
-
-
 def test_module_has_the_ids_of_qwen3_vl_and_no_weights():
     module = CoordExp()
     assert module.coord_ids.tolist() == list(range(151_670, 152_670))
@@ -213,13 +186,6 @@ def test_module_of_no_boxes_is_differentiable():
     assert boxes.shape == (0, 4)
     assert logits.grad is not None
     assert not logits.grad.any()
-
-
-def test_module_without_a_batch_and_with_an_empty_list():
-    module = CoordExp(range(1000))
-    assert module(torch.zeros(0, 3, 1100), []).shape == (0, 4)
-    assert module(torch.zeros(1, 3, 1100).bfloat16(), [torch.tensor([])]).shape == (0, 4)
-    assert module(torch.zeros(1, 0, 1100), [torch.zeros(0, 4)]).shape == (0, 4)
 
 
 def test_module_gradient_goes_to_the_read_rows_and_coord_columns_only():
@@ -244,18 +210,14 @@ def test_module_refuses_a_wrong_batch():
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (torch.tensor([[1, 2, 3, 8]]), r"positions\[1\]: position 8 is outside a sequence of 8 logits"),
-        (torch.tensor([[1, 1, 2, 3], [-1, 1, 2, 3]]), r"positions\[1\]: position -1 is outside"),
+        (torch.tensor([[1, 2, 3, 8]]), r"positions\[1\]: 8 is outside 1\.\.7"),
+        (torch.tensor([[1, 1, 2, 3], [-1, 1, 2, 3]]), r"positions\[1\]: -1 is outside"),
         (torch.tensor([0, 1, 2, 3]), r"positions\[1\]: expected integer positions \[M, 4\], got torch.int64 \(4,\)"),
         (torch.tensor([[0, 1], [2, 3]]), r"got torch.int64 \(2, 2\)"),
-        (torch.zeros(4, 0, dtype=torch.int64), r"got torch.int64 \(4, 0\)"),
-        (torch.zeros(1, 1, 4, dtype=torch.int64), r"got torch.int64 \(1, 1, 4\)"),
+        (torch.tensor([[0, 1, 2, 3]]), r"positions\[1\]: 0 is outside 1\.\.7 \(nothing predicts the first token\)"),
         (torch.tensor([[0.1, 0.2, 0.3, 0.4]]), r"got torch.float32 \(1, 4\)"),
         (torch.tensor([[True, False, True, True]]), "got torch.bool"),
-        ([[1, 2, 3, 4], [5, 6, 7]], r"positions\[1\]: expected integer positions \[M, 4\], got lists that are none"),
-        ([[1, 2, 3, None]], r"positions\[1\]: expected integer positions \[M, 4\], got lists that are none"),
-        ([[1.0, 2.0, 3.0, 4.0]], r"got torch.float32 \(1, 4\)"),
-        ([1, 2, 3, 4], r"got torch.int64 \(4,\)"),
+        ([[1, 2, 3, 4], [5, 6, 7]], r"positions\[1\]: expected integer positions \[M, 4\], got a ragged list"),
     ],
 )
 def test_module_refuses_wrong_positions(bad, message):

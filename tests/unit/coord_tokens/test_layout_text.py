@@ -13,7 +13,6 @@ from coordexp.coord_tokens.codec import ints_to_tokens
 from coordexp.coord_tokens.grammar.sequence import encode_target, target_length, text_encoder
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import coord_vocab
-from coordexp.errors import DataError
 from coordexp.model.tiny.parts import build_tokenizer
 
 # A busy machine is no failure.
@@ -96,17 +95,3 @@ def test_any_text_and_any_cut(text_vocab, descs, data):
     assert found.desc_object.tolist().count(-1) == len(found.desc_positions) - sum(
         len(encode_text(desc)) for desc in descs[:num_whole]
     )
-
-
-@pytest.mark.parametrize("text", ["<|box_start|>", "a <|box_end|> b", "<|object_ref_start|>", "<|coord_7|>"])
-def test_markers_spelled_in_a_description(text_vocab, text):
-    """The data path refuses them; as ordinary text, split into pieces, they are description like any other."""
-    tokenizer, vocab = text_vocab.both
-    with pytest.raises(DataError, match="contains the special token"):
-        text_encoder(tokenizer)(text)
-    pieces = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-    assert len(pieces) > 3
-    target = encode_target(["x", "x"], _boxes(2), vocab, lambda _: tuple(pieces))
-    found = parse_targets(torch.tensor(target.ids), vocab)
-    assert found.coord_positions.shape == (2, 4)
-    assert _parsed_descriptions(torch.tensor(target.ids), found, tokenizer) == [text, text]

@@ -30,12 +30,6 @@ def test_a_spec_target(spec):
     assert target.ids == tokenizer.encode(text, add_special_tokens=False)
 
 
-def test_no_objects_is_just_the_end(native, encode_text):
-    target = encode_target([], np.zeros((0, 4)), native[1], encode_text)
-    assert target.ids == [native[1].end_id]
-    assert target.coord_positions.shape == (0, 4)
-
-
 @pytest.mark.parametrize("desc", ["猫", "e\u0301té", "🐈‍⬛ cat", "a\nb", " padded ", "x" * 500, "<box>", "\u202eright"])
 @pytest.mark.parametrize("structure", ["native", "spec"])
 def test_odd_descriptions_stay_inside_their_object(desc, structure, request):
@@ -54,11 +48,6 @@ def test_odd_descriptions_stay_inside_their_object(desc, structure, request):
 def test_a_special_token_in_a_description_is_refused(encode_text, token):
     with pytest.raises(DataError, match=r"a .* b' contains the special token <"):
         encode_text(f"a {token} b")
-
-
-def test_a_structure_token_of_spec_is_refused(spec):
-    with pytest.raises(DataError, match="<obj_end>"):
-        text_encoder(spec[0])("cat<obj_end>")
 
 
 def test_an_empty_description_is_refused(encode_text):

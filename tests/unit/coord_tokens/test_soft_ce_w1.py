@@ -17,8 +17,8 @@ from torch.nn import functional as F  # noqa: N812
 from coordexp.coord_tokens.soft_ce_w1 import coord_gate, gaussian_soft_targets, soft_cross_entropy, wasserstein_1
 from tests.unit.coord_tokens.distribution_support import (
     DTYPES,
+    MANY,
     SEEDS,
-    TEN_THOUSAND,
     TOLERANCE,
     UNHURRIED,
     UNIT,
@@ -34,7 +34,7 @@ from tests.unit.coord_tokens.distribution_support import (
 
 
 @DTYPES
-@TEN_THOUSAND
+@MANY
 @given(seed=SEEDS, sigma=st.sampled_from([0.5, 2.0, 20.0]), temperature=st.sampled_from([0.25, 1.0, 3.0]))
 def test_soft_ce_equals_float64_numpy(dtype, seed, sigma, temperature):
     exact = random_logits(seed)
@@ -52,27 +52,6 @@ def test_soft_ce_equals_float64_numpy(dtype, seed, sigma, temperature):
         before = numpy_lse(exact / temperature) - (q * exact).sum(axis=1) / temperature
         np.testing.assert_allclose(found, before, rtol=0, atol=2 * 2**-8 * size + 1e-4)
     assert (found.numpy() >= -(q * np.log(np.maximum(q, 1e-300))).sum(axis=1) - 1e-4).all()  # the entropy of q
-
-
-def test_soft_ce_tends_to_hard_ce():
-    torch.manual_seed(0)
-    logits, bins = torch.randn(50, 1000).mul(4), torch.randint(0, 1000, (50,))
-    hard = F.cross_entropy(logits, bins, reduction="none")
-    gaps = [
-        (soft_cross_entropy(logits, gaussian_soft_targets(bins, sigma=sigma, truncate=16)) - hard).abs().max().item()
-        for sigma in (4.0, 1.0, 0.4, 0.2, 0.05, 1e-50)
-    ]
-    assert gaps == sorted(gaps, reverse=True)
-    assert gaps[0] > 1
-    assert gaps[-1] == gaps[-2] < 1e-5  # equal but for the rounding of another kernel
-
-
-def test_soft_ce_at_a_temperature_is_that_of_divided_logits():
-    torch.manual_seed(0)
-    logits, q = torch.randn(5, 1000), gaussian_soft_targets(torch.tensor([0, 3, 500, 990, 999]), sigma=2.0)
-    divided = soft_cross_entropy(logits / 0.5, q)
-    torch.testing.assert_close(soft_cross_entropy(logits, q, temperature=0.5), divided)
-    assert not torch.allclose(soft_cross_entropy(logits, q), divided, rtol=1e-2)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -108,7 +87,7 @@ def test_w1_of_one_hots_is_their_distance():
 
 
 @DTYPES
-@TEN_THOUSAND
+@MANY
 @given(seed=SEEDS)
 def test_w1_equals_scipy(dtype, seed):
     exact = random_logits(seed)
@@ -125,17 +104,6 @@ def test_w1_equals_scipy(dtype, seed):
         cdf = np.cumsum(numpy_softmax(exact) - q, axis=1)
         before = np.abs(cdf).sum(axis=1) / 999
         np.testing.assert_allclose(found, before, rtol=0, atol=math.tanh(40 * 2**-8) + W1_TOLERANCE)
-
-
-def test_w1_from_bfloat16_probabilities_is_computed_in_float32():
-    """Summed up in bfloat16, a CDF would be wrong by some 1e-2; what counts is the rounding of the probabilities."""
-    p = numpy_softmax(random_logits(0, rows=20))
-    rounded = torch.from_numpy(p).bfloat16()
-    q = torch.from_numpy(numpy_softmax(random_logits(1, rows=20))).float()
-    expected = np.abs(np.cumsum(rounded.double().numpy() - q.double().numpy(), axis=1)[:, :999]).sum(axis=1) / 999
-    found = wasserstein_1(rounded, q)
-    assert found.dtype == torch.float32
-    np.testing.assert_allclose(found, expected, rtol=0, atol=W1_TOLERANCE)
 
 
 @UNHURRIED
@@ -182,22 +150,6 @@ def test_nasty_logits_give_finite_values_and_gradients(values, dtype):
     total.backward()
     assert all(value.shape == (rows,) and value.dtype == probs.dtype for value in found)
     assert all(value.isfinite().all() and (value >= 0).all() for value in found)
-    assert logits.grad is not None
-    assert logits.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("num_rows", [0, 3])
-def test_extreme_and_empty_logits_stay_finite(num_rows):
-    logits = torch.full((num_rows, 1000), -1e4)
-    logits[:, 3] = 1e4
-    logits.requires_grad_()
-    targets = gaussian_soft_targets(torch.full((num_rows,), 900), sigma=2.0, truncate=16)
-    total = soft_cross_entropy(logits, targets).sum() + wasserstein_1(logits.softmax(1), targets).sum()
-    total = total + coord_gate(logits, range(10, 20)).sum()
-    total.backward()
-    # Soft CE is the distance of the logits, W1 897 of 999 bins, the gate again the distance less ln 10.
-    by_hand = num_rows * (2e4 + 897 / 999 + 2e4 - math.log(10))
-    assert total.item() == pytest.approx(by_hand, rel=1e-6)
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
 

@@ -53,12 +53,6 @@ def test_a_method_set_on_the_instance_comes_back():
     assert template.normalize_bbox is own
 
 
-def test_other_templates_of_the_class_are_not_touched():
-    patched, other = Template(), Template()
-    apply_coord_template_adapter(patched, enabled=True, skip_bbox_norm=True)
-    assert normalised(other) == SCALED
-
-
 def test_a_patched_template_travels_to_loader_workers():
     template = Template()
     apply_coord_template_adapter(template, enabled=True, skip_bbox_norm=True)

@@ -79,15 +79,3 @@ def test_digits_that_are_no_row_of_ids_are_refused():
     swapped = {**ids, "4": ids["5"], "5": ids["4"]}
     with pytest.raises(TokenizerError, match="expects them contiguous, in order"):
         text_vocab(Qwen2Tokenizer(vocab=swapped, merges=[]))
-
-
-def test_a_tokenizer_that_joins_digits_is_refused(monkeypatch):
-    tokenizer = build_tokenizer()
-    encode_one = type(tokenizer).encode
-    monkeypatch.setattr(
-        type(tokenizer),
-        "encode",
-        lambda self, text, **keys: encode_one(self, text * 2 if text == "7" else text, **keys),
-    )
-    with pytest.raises(TokenizerError, match="digit 7 is 2 tokens"):
-        text_vocab(tokenizer)

@@ -7,8 +7,6 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.doctor.data import DataFacts, examine_split, of_both_splits
 from coordexp.findings import collect
-from coordexp.train.setup.encoding import read_split
-from tests.unit.data.sample_support import write_jsonl
 from tests.unit.doctor.doctor_support import write_coco
 
 
@@ -28,12 +26,6 @@ def _examine(config: ExperimentConfig, split: str = "train") -> tuple[DataFacts 
     # The first that is not well, or the last of a check.
     worst_last = sorted(findings, key=lambda finding: finding.verdict != "ok")
     return facts, {finding.check: (finding.verdict, finding.sentence) for finding in worst_last}
-
-
-def _edited(annotations: Path, change) -> None:
-    data = json.loads(annotations.read_text())
-    change(data)
-    annotations.write_text(json.dumps(data))
 
 
 def test_a_good_split(tmp_path):
@@ -67,33 +59,6 @@ def test_each_fault_has_its_sentence(tmp_path):
     annotations.unlink()
     verdict, sentence = _examine(config)[1]["train annotations"]
     assert (verdict, sentence.endswith("set data.train_annotations")) == ("failure", True)
-
-
-def test_rejected_records_within_the_accepted_fraction_warn(tmp_path):
-    annotations, images = write_coco(tmp_path)
-    _edited(annotations, lambda data: data["annotations"][1].update(bbox=[4, 4, 0, 20]))
-    _, found = _examine(_config(annotations, images, tmp_path, max_bad_fraction=0.5))
-    verdict, sentence = found["train annotations"]
-    assert verdict == "warning"
-    assert "1 records will be left out" in sentence
-    assert "annotations[1]" in sentence
-    assert _examine(_config(annotations, images, tmp_path))[1]["train annotations"][0] == "failure"
-
-
-def test_jsonl(tmp_path):
-    annotations, images = write_coco(tmp_path)
-    config = _config(annotations, images, tmp_path)
-    samples = read_split(config, "train").samples
-    lines = tmp_path / "train.jsonl"
-    write_jsonl(samples, lines, coord_tokens=False, image_root=images)
-    config = _config(lines, images, tmp_path)
-    facts, found = _examine(config)
-    assert found["train annotations"][1] == "3 images, 3 boxes, each checked"
-    assert facts is not None
-    assert facts.categories == ("red circle",)
-    lines.write_text(lines.read_text().replace('"width": 64', '"width": 0', 1))
-    assert "line 1" in _examine(config)[1]["train annotations"][1]
-    assert "line 1" in _examine(config, "val")[1]["val annotations"][1]
 
 
 def test_generated_shapes_are_as_large_as_the_estimate_thinks(tmp_path):

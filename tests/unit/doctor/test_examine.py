@@ -99,10 +99,6 @@ def test_a_description_that_would_close_its_object(tmp_path, split):
     assert "1 of 2 descriptions cannot be used: description '<|box_end|>' contains the special token" in found.sentence
 
 
-def test_a_sequence_that_cannot_hold_its_prompt(tmp_path):
-    assert "data.max_length is 40" in failures(_examine(tmp_path, "data.max_length=40"))["memory"]
-
-
 def test_memory_is_compared_with_the_gpu(tmp_path, monkeypatch):
     base = sparse_checkpoint(tmp_path / "base", model="2B")
     overrides = (
@@ -153,17 +149,6 @@ def test_the_advice_is_for_the_phase_that_does_not_fit(memory, checkpointing, ad
 
 def _memory(*, training: int, evaluation: int = 0) -> MemoryEstimate:
     return MemoryEstimate({TRAINING: {"all": training}, EVALUATION: {"all": evaluation}})
-
-
-def test_ambiguous_categories(tmp_path):
-    overrides = coco_overrides(tmp_path)
-    annotations = tmp_path / "val.json"
-    data = json.loads(annotations.read_text())
-    data["categories"].append({"id": 2, "name": "Red  Circle"})
-    annotations.write_text(json.dumps(data))
-    assert "reads like category" in failures(_examine(tmp_path, *overrides))["categories"]
-    aliased = _examine(tmp_path, "evaluation.aliases={disc: purple circle}")
-    assert "stands for 'purple circle'" in failures(aliased)["categories"]
 
 
 def test_groups_with_different_data_are_all_examined(tmp_path):

@@ -205,13 +205,6 @@ def test_giou_of_any_boxes_is_bounded_symmetric_and_differentiable(pairs):
     assert boxes.grad.isfinite().all()
 
 
-def test_giou_is_invariant_to_shift_and_scale():
-    torch.manual_seed(0)
-    a, b = torch.rand(500, 4, dtype=torch.float64), torch.rand(500, 4, dtype=torch.float64)
-    for function in (giou, diou, ciou):
-        torch.testing.assert_close(function(640 * a + 7, 640 * b + 7), function(a, b), rtol=1e-9, atol=1e-11)
-
-
 def test_half_precision_is_computed_in_float32():
     """An area of 1e-6 is exact enough in float32, and 0 or a subnormal in float16."""
     boxes, targets = (
@@ -223,27 +216,6 @@ def test_half_precision_is_computed_in_float32():
     assert giou(torch.zeros(1, 4).half(), torch.zeros(1, 4).half()).item() == 1
     assert torch.equal(ciou(boxes, targets), ciou(boxes.float(), targets.float()))
     assert giou(torch.tensor([[0, 0, 4000, 3000]]), torch.tensor([[0, 0, 2000, 3000]])).item() == 0.5  # integer pixels
-
-
-def test_giou_orders_inverted_corners():
-    box = torch.tensor([[0.1, 0.2, 0.6, 0.9]])
-    inverted = box[:, [2, 3, 0, 1]]
-    other = torch.tensor([[0.2, 0.2, 0.7, 0.8]])
-    assert torch.equal(giou(inverted, other), giou(box, other))
-    assert torch.equal(order_corners(inverted), box)
-
-
-def test_l1_does_not_order_corners():
-    """An inverted box is wrong in L1, which is what pulls it back."""
-    box, inverted = torch.tensor([[0.1, 0.2, 0.6, 0.9]]), torch.tensor([[0.6, 0.9, 0.1, 0.2]])
-    assert l1(inverted, box).item() == pytest.approx(2 * 0.5 + 2 * 0.7)
-
-
-def test_disjoint_boxes_are_pulled_together_by_giou_and_not_by_iou():
-    boxes = torch.tensor([[0.1, 0.1, 0.2, 0.2]], requires_grad=True)
-    (1 - giou(boxes, torch.tensor([[0.7, 0.1, 0.8, 0.2]]))).sum().backward()
-    assert boxes.grad is not None
-    assert boxes.grad[0, 2] < 0  # a step against it moves x2 to the right
 
 
 def test_empty_boxes_stay_differentiable():
@@ -276,13 +248,3 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lambda b: diou(b, targets), (boxes,))
     assert torch.autograd.gradcheck(lambda b: l1(b, targets), (boxes,))
     assert torch.autograd.gradcheck(order_corners, (boxes,))
-
-
-def test_the_reference_tells_iou_from_giou():
-    """Negative control: plain IoU, and GIoU without ordered corners, are found out by the same comparison."""
-    a, b, expected = CONFIGURATIONS["disjoint in x"]
-    assert max(0.0, expected) != pytest.approx(giou(*_pair(a, b)).item())
-    boxes, targets = _pair(*CONFIGURATIONS["inverted in x"][:2])
-    sides = (torch.minimum(boxes[:, 2:], targets[:, 2:]) - torch.maximum(boxes[:, :2], targets[:, :2])).clamp(min=0)
-    assert sides.prod().item() == 0
-    assert giou(boxes, targets).item() > 0

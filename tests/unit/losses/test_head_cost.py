@@ -9,7 +9,6 @@ from coordexp.losses import head as head_module
 from coordexp.losses.head import plain_head, split_head
 from tests.benchmarks.head_variants import VARIANTS, Sizes, make_batch, make_model, make_offset
 from tests.unit.losses.head_support import (
-    EXTRA,
     LOSSES,
     Layout,
     assert_equal,
@@ -104,25 +103,6 @@ def test_no_value_is_read_back_when_the_coord_rows_are_known(trained):
         with pytest.raises(DynamicOutputShapeException):
             head(hidden, weight, targets, first_id=40, offset_KD=offset)
     assert hidden.grad.shape == problem.hidden.shape
-
-
-def test_known_coord_rows_change_nothing():
-    problem = make_problem(EXTRA)
-    weight, known = problem.weight, run_split_head(problem, coord_rows=problem.coord_rows)
-    plain = plain_head(
-        problem.hidden, weight, problem.targets, first_id=40, offset_KD=None, coord_rows_N=problem.coord_rows
-    )
-    assert torch.equal(known.coord_logits_NK, run_split_head(problem).coord_logits_NK)
-    expected = plain_head(problem.hidden, weight, problem.targets, first_id=40, offset_KD=None).coord_logits_NK
-    assert torch.equal(plain.coord_logits_NK, expected)
-
-
-def test_an_evaluation_forward_keeps_nothing():
-    problem = make_problem()
-    with torch.no_grad():
-        out = run_split_head(problem)
-    assert not out.log_z_T.requires_grad
-    assert not out.coord_logits_NK.requires_grad
 
 
 # PEFT warns on tying in general; these tables it does tie.

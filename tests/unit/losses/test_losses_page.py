@@ -9,11 +9,11 @@ from torch.nn import functional as F  # noqa: N812
 
 from coordexp.config import load_config
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_entropy, wasserstein_1
-from coordexp.losses import coord_box, table, term
+from coordexp.losses import table, term
 from coordexp.losses.coord_box import diou, giou
 from coordexp.losses.terms import loss_terms
 from coordexp.train.setup.weighted_terms import build_criterion
-from tests.unit.losses.term_support import BOXES, PAGE, RESTRICTED, ROOT, SHAPE, WARM, terms
+from tests.unit.losses.term_support import BOXES, PAGE, ROOT, SHAPE, WARM, terms
 
 
 def page_table(section):
@@ -71,11 +71,11 @@ def test_numbers_of_the_page():
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("scale", [0.0, 1.0, 8.0, 200.0])
+@pytest.mark.parametrize("scale", [0.0, 8.0, 200.0])
 def test_values_stay_in_the_range_of_the_page(name, scale, make_case):
     row = page_table("Values and gradients")[name]
     low, high = re.fullmatch(r"\[(\d), (\d|inf)[\])]", row["range of a unit"]).groups()
-    for seed in range(5):
+    for seed in range(2):
         case = make_case(num_boxes=1, num_loose=0, num_text=1, seed=seed, scale=scale, dtype=torch.float32)
         value = terms()[name](case.inputs)
         units = 4 if terms()[name].unit == "coord_tokens" else 1
@@ -211,48 +211,6 @@ def test_gradcheck_of_every_term(name, shape, make_case):
         return terms(shape)[name](case.inputs)
 
     assert torch.autograd.gradcheck(value, (case.logits,), fast_mode=True)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_restricted_terms_do_not_ask_for_coord_tokens(name, make_case):
-    case = make_case()
-    gradient = case.gradient(terms()[name])
-    balanced = torch.allclose(gradient[:, case.coord].sum(dim=1), torch.zeros(len(gradient), dtype=torch.float64))
-    assert balanced == (name in RESTRICTED)
-    before = terms()[name](case.inputs)
-    with torch.no_grad():
-        case.logits[:, case.coord] += 3.0
-    after = terms()[name](case.inputs)
-    assert torch.allclose(before, after, rtol=1e-12) == (name in RESTRICTED)
-
-
-def test_forces_on_the_box():
-    """L1: the same force near and far. GIoU: twice the force on boxes of half the size."""
-    target = torch.tensor([[0.4, 0.4, 0.6, 0.6]], dtype=torch.float64)
-
-    def force(loss, shift, size=1.0):
-        boxes = ((target + shift) * size).requires_grad_()
-        return torch.autograd.grad(loss(boxes, target * size).sum(), boxes)[0]
-
-    assert torch.equal(force(coord_box.l1, 0.001), torch.ones_like(target))
-    assert torch.equal(force(coord_box.l1, 0.3), torch.ones_like(target))
-    torch.testing.assert_close(force(giou, 0.05, size=0.5), 2 * force(giou, 0.05))
-    assert force(giou, 0.05).abs().max() > 1
-
-
-def test_a_sure_and_wrong_distribution_moves_only_under_cross_entropy(make_one_hot):
-    """All mass 100 bins below the true ones, by a gap of 30 nats: with the whole 2e4 all would round to 0."""
-    bins = [200, 300, 600, 700]
-    case = make_one_hot([30 + k - 100 for k in bins], [30 + k for k in bins], [k / 1000 for k in bins])
-    with torch.no_grad():
-        case.logits.clamp_(-10, 20)
-    size = {name: case.gradient(each).abs().max().item() for name, each in terms().items()}
-    assert size["coord_ce"] == pytest.approx(1, abs=1e-6)
-    assert size["coord_slice_ce"] == pytest.approx(1, abs=1e-6)
-    assert size["soft_ce"] > 0.5
-    assert size["ordinal_ce"] > 0.05  # 100 of 999 thresholds
-    assert size["soft_target"] > 0.5
-    assert max(size[name] for name in (*BOXES, "w1", "emd2")) < 1e-8
 
 
 def test_a_cut_object_has_no_gradient_from_boxes(make_case):

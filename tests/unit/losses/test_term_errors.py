@@ -1,13 +1,10 @@
 """What cannot be a loss term: one clear sentence each."""
 
-import os
-
 import pytest
-import torch
 
 from coordexp.errors import ConfigError
 from coordexp.losses.terms import loss_terms
-from tests.unit.losses.term_support import EXAMPLE, drop
+from tests.unit.losses.term_support import drop
 
 TERM = """
 import torch
@@ -39,23 +36,6 @@ def test_two_files_with_one_name(terms_dir):
             loss_terms()
 
 
-def test_a_file_written_within_the_clock_of_the_file_system(terms_dir):
-    """The directory's time did not change since it was last read, so that Python would trust its cached list."""
-    drop(terms_dir, "early", source("early"))
-    assert "early" in loss_terms()
-    times = terms_dir.stat()
-    drop(terms_dir, "bin_error", EXAMPLE)
-    os.utime(terms_dir, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert loss_terms()["bin_error"].unit == "coord_tokens"
-
-
-def test_a_file_that_is_taken_away_is_gone(terms_dir):
-    drop(terms_dir, "mine", source())
-    assert "mine" in loss_terms()
-    (terms_dir / "mine.py").unlink()
-    assert "mine" not in loss_terms()
-
-
 def test_a_file_with_an_underscore_is_no_term(terms_dir):
     drop(terms_dir, "_shared", "SIZE = 3\n")
     text = source(more="size: int = _shared.SIZE")
@@ -69,7 +49,6 @@ def test_a_file_with_an_underscore_is_no_term(terms_dir):
     [
         ("import no_such_package\n", "ModuleNotFoundError: No module named 'no_such_package'"),
         ("def f(:\n", r"SyntaxError: .*broken.py, line 1"),
-        ("1 / 0\n", "ZeroDivisionError: division by zero"),
         (source("broken", more="beta = 0.1"), "PydanticUserError: .*beta"),
     ],
 )
@@ -92,10 +71,8 @@ def test_a_file_that_cannot_be_imported(terms_dir, text, reason):
         (source().replace("def total", "def sum"), "does not define total"),
         (source(more="beta: float"), "the knob beta without a default"),
         (source(more="beta: float = float('nan')"), "a wrong default for the knob beta, nan"),
-        (source(more="beta: float = 'wide'"), "a wrong default for the knob beta, 'wide'"),
         (source(more="weight: float = 1.0"), "a knob called weight"),
         (source(more="metric = 'mine'"), "logged as 'mine', which is no metric"),
-        (source() + source().replace("Mine", "Yours"), "expected one subclass of Term, found 2"),
         ("x = 1\n", "expected one subclass of Term, found 0"),
     ],
 )
@@ -105,19 +82,11 @@ def test_a_wrong_file(terms_dir, text, message):
         loss_terms()
 
 
-def test_a_name_that_no_metric_can_have(terms_dir):
-    drop(terms_dir, "mein_\u00e4", source("mein_\u00e4"))
-    with pytest.raises(ConfigError, match="letters, digits and underscores"):
-        loss_terms()
-
-
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ("None", "NoneType None"),
         ("(x.sum(), 9)", "tuple "),
         ("x", r"a torch.float64 tensor of shape \(18,\)"),
-        ("1.5", "float 1.5"),
         ("(x > 0).sum()", r"a torch.int64 tensor of shape \(\)"),
     ],
 )
@@ -130,23 +99,11 @@ def test_a_wrong_result_is_one_sentence_at_the_first_batch(terms_dir, make_case,
         term(make_case().inputs)
 
 
-def test_a_term_given_token_by_token(terms_dir, make_case):
-    focal = "(1 - (-inputs.head.ce_T).exp()) * inputs.head.ce_T"
-    drop(terms_dir, "focal", source("focal", base="TokenTerm", unit="tokens", result=focal))
-    case = make_case()
-    term = loss_terms()["focal"]()
-    ce_T = torch.nn.functional.cross_entropy(case.logits, case.targets, reduction="none")
-    torch.testing.assert_close(term(case.inputs), ((1 - (-ce_T).exp()) * ce_T).sum())
-    assert term.values(case.inputs).shape == (18,)
-
-
 @pytest.mark.parametrize(
     ("result", "message"),
     [
         ("x.sum()", r"a torch.float64 tensor of shape \(\)"),  # would be added to every token
         ("x[inputs.is_coord_T]", r"a torch.float64 tensor of shape \(13,\)"),
-        ("inputs.is_coord_T", r"a torch.bool tensor of shape \(18,\)"),
-        ("(x, 18)", "tuple "),
     ],
 )
 def test_a_wrong_result_token_by_token(terms_dir, make_case, result, message):

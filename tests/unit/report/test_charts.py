@@ -102,18 +102,6 @@ def test_boxes_are_shown_by_group_with_their_numbers(paired: Study) -> None:
     assert f"C: {number(value)}" in tips_of(by_category)
 
 
-def test_many_categories_stand_in_charts_of_one_scale_beside_each_other(paired: Study) -> None:
-    names = [f"category {at}" for at in range(11)]
-    by_category = {name: 0.05 * at for at, name in enumerate(names)}
-    parts = {
-        group: dataclasses.replace(part, by_category=by_category, num_by_category=dict.fromkeys(names, 40))
-        for group, part in paired.breakdowns.items()
-    }
-    charts = breakdown_charts(dataclasses.replace(paired, breakdowns=parts))[-3:]
-    assert [chart.title for chart in charts] == [f"AP by category, {at} of 3" for at in (1, 2, 3)]
-    assert [word for chart in charts for word in words(parsed(chart)) if word in names] == names
-
-
 def test_charts_for_papers_are_written_where_there_is_data(paired: Study, bare: Study, tmp_path: Path) -> None:
     kinds = ("losses", "ap", "groups", "differences", "iou", "calibration")
     names = [path.name for path in write_plots(paired, tmp_path)]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +11,10 @@ import pytest
 from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError, DataError
 from coordexp.statistics import compare, from_json, paired_bootstrap, to_json, verdict
-from coordexp.statistics.intervals import estimate
-from coordexp.statistics.resampling import enough_resamples, image_weights, swapped_images
+from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Estimate, PairResult
 from coordexp.statistics.verdict import brief_verdict, open_reason, p_value
-from tests.unit.detection.detection_support import DtRow, GtRow, Scene, pycocotools_precision, repeated, write_rows
+from tests.unit.detection.detection_support import DtRow, GtRow, Scene, write_rows
 
 NUM_IMAGES = 40
 
@@ -78,41 +77,13 @@ def test_bootstrap_report_keeps_its_promises(annotations: Path, file_of) -> None
 
 
 def test_numbers_depend_on_the_seed_and_not_on_cores(annotations: Path, file_of, monkeypatch) -> None:
-    groups = {"A": {0: file_of(0.05, 1), 1: file_of(0.06, 2)}, "B": {0: file_of(0.08, 3), 1: file_of(0.07, 4)}}
+    groups = {"A": {0: file_of(0.05, 1)}, "B": {0: file_of(0.08, 3)}}
     first, other = (compare(annotations, groups, resamples=130, seed=seed) for seed in (3, 4))
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     second = compare(annotations, groups, resamples=130, seed=3)
     assert first == second
     assert first.pairs[0].difference.value == other.pairs[0].difference.value
     assert first.pairs[0].difference != other.pairs[0].difference
-
-
-def test_intervals_and_p_are_those_of_files_written_for_every_draw(annotations: Path, file_of) -> None:
-    """The slow reference: pycocotools on images really repeated, and on detections really swapped."""
-    truth = truth_of()
-    rows = {name: found_in(truth, spread=spread, number=0) for name, spread in (("A", 0.06), ("B", 0.08))}
-    found = compare(annotations, {name: {0: write_rows(annotations.parent / name, own)} for name, own in rows.items()},
-                    resamples=40)  # fmt: skip
-    images = sorted(truth.sizes_px)
-
-    def ap(given: Scene, own: list[DtRow]) -> float:
-        return float(np.nanmean(pycocotools_precision(given, own)[:, :, 0, 2].mean(axis=0)))
-
-    copies = [dict(zip(images, row.tolist(), strict=True)) for row in image_weights(NUM_IMAGES, resamples=40, seed=0)]
-    value = {name: ap(truth, own) for name, own in rows.items()}
-    draws = {name: np.array([ap(*repeated(truth, own, each)) for each in copies]) for name, own in rows.items()}
-    expected = estimate(value["A"] - value["B"], draws["A"] - draws["B"])
-    assert asdict(found.pairs[0].difference) == pytest.approx(asdict(expected), abs=1e-12)
-    assert asdict(found.value["A"]) == pytest.approx(asdict(estimate(value["A"], draws["A"])), abs=1e-12)
-
-    def swapped(one: str, other: str, flags: dict[int, int]) -> list[DtRow]:
-        return [row for name, flag in ((one, 0), (other, 1)) for row in rows[name] if flags[row.image_id] == flag]
-
-    draws_of_swaps = swapped_images(NUM_IMAGES, resamples=40, seed=0)
-    flags = [dict(zip(images, row.tolist(), strict=True)) for row in draws_of_swaps]
-    differences = np.array([ap(truth, swapped("A", "B", each)) - ap(truth, swapped("B", "A", each)) for each in flags])
-    as_far = np.count_nonzero(np.abs(differences) >= abs(value["A"] - value["B"]) - 1e-12)
-    assert found.pairs[0].p_swap == (1 + as_far) / 41
 
 
 def test_one_seed_speaks_of_a_checkpoint_and_several_of_groups(annotations: Path, file_of) -> None:
@@ -329,7 +300,6 @@ def test_two_seeds_are_called_too_few() -> None:
 
 
 def test_many_pairs_need_more_resamples_than_the_default() -> None:
-    """Two thousand draws bound p by 2 / 2001, which Holm's correction over 66 pairs makes 6.6 %."""
     assert [enough_resamples(pairs) for pairs in (0, 1, 40, 66)] == [2000, 2000, 2000, 3300]
     for pairs in (45, 66, 300):
         assert 2 * pairs / (enough_resamples(pairs) + 1) < 0.05

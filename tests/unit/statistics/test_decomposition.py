@@ -11,7 +11,7 @@ from coordexp.detection.decomposition import MEASURES, Decomposed
 from coordexp.errors import ComparisonError
 from coordexp.statistics import compare
 from coordexp.statistics.decomposition import decompose
-from coordexp.statistics.intervals import estimate
+from coordexp.statistics.intervals import Drawn, difference_total, group_total
 from coordexp.statistics.resampling import image_weights
 from tests.unit.detection.detection_support import as_detections, crowded_scene, write_rows
 
@@ -34,8 +34,10 @@ def test_intervals_are_those_of_the_same_resamples(files: tuple) -> None:
         if None in values:
             continue
         of_one, of_both = found.value["A"][name], found.pairs[0].difference[name]
-        assert asdict(of_one) == pytest.approx(asdict(estimate(values[0], draws[0, :, at])), abs=1e-12)
-        expected = estimate(values[0] - values[1], draws[0, :, at] - draws[1, :, at])
+        low, high = MEASURES[at].ends
+        a, b = ({0: Drawn(value, own[:, at])} for value, own in zip(values, draws, strict=True))
+        assert asdict(of_one) == pytest.approx(asdict(group_total(a).estimate.within(low, high)), abs=1e-12)
+        expected = difference_total(a, b).estimate.within(low - high, high - low)
         assert asdict(of_both) == pytest.approx(asdict(expected), abs=1e-12)
     ap50 = compare(truth, paths, metric="AP50", resamples=60, seed=4)
     assert asdict(found.value["A"]["AP50"]) == pytest.approx(asdict(ap50.value["A"]), abs=1e-12)

@@ -63,30 +63,21 @@ def test_a_point_and_overrides_reach_the_trial_and_nothing_else_changes():
     ("override", "sentence"),
     [
         ("sweep.serch.seed=1", r"override 'sweep.serch.seed=1': unknown key serch of a sweep; did you mean search\?"),
-        ("sweep.search.num_trial=1", r"unknown key search.num_trial of a sweep; did you mean search.num_trials\?"),
         ("sweep.search.num_trials=3", r"search.num_trials has no effect on a grid"),
         ("sweep.search.method=random", r"search.method: random needs search.num_trials"),
         ("sweep.space.objective.lambda_coord.num=3.5", r"lambda_coord.num: got 3.5, expected an integer"),
-        ("sweep.space.objective.lambda_coord.low='1'", r"lambda_coord.low: got '1', expected a number"),
-        ("sweep.space.objective.lambda_coord.high=.inf", r"lambda_coord.high: got inf, expected a finite number"),
         ("sweep.space.objective.lambda_coord.low=20.0", r"lambda_coord.yaml:8.*low below high, got low 20.0"),
         ("sweep.space.objective.lambda_coord.low=-1.0", r"a log scale needs low above 0, got -1.0"),
         ("sweep.space={objective.lambda_coor: {values: [1]}}", r"unknown key objective.lambda_coor; did you mean obj"),
         ("sweep.space={training.learning_rate: {values: [1]}}", r"training.learning_rate is outside ablation.factor"),
         ("sweep.space={objective: {values: [1]}}", r"objective is a section"),
-        ("sweep.space={objective.alpha_l1: {values: [1, 1]}}", r"values must be distinct"),
         ("sweep.space={objective.alpha_l1: {values: [1], low: 1.0}}", r"give either values, or low and high"),
         ("sweep.space={objective.alpha_l1: {low: 1.0, high: 2.0}}", r"a grid needs space.objective.alpha_l1.num"),
         ("sweep.group=A", r"objective.lambda_coord has no effect in group A, which trains on text_ce, coord_ce;"),
         ("sweep.group=Q", r"for group 'Q'; there is A"),
         ("sweep.winners.seeds=[1,1]", r"winners: seeds must be distinct"),
-        ("sweep.tuning_split.num_images=4", r"give num_images or fraction, one of them"),
         ("sweep.asha.reduction_factor=2.5", r"asha.reduction_factor: got 2.5.*integer"),
-        ("sweep.asha.reduction_factor=1", r"asha.reduction_factor: got 1, expected a number of at least 2"),
-        ("sweep.asha=3", r"asha: got 3, expected a mapping of keys"),
-        ("sweep.search", r"expected sweep.KEY=VALUE"),
         ("evaluation.every_steps=null", r"asha decides by AP during training, but evaluation.every_steps is null"),
-        ("training.max_stpes=3", r"unknown key training.max_stpes; did you mean training.max_steps\?"),
     ],
 )
 def test_errors_name_place_key_and_the_nearest_name(override, sentence):
@@ -111,12 +102,6 @@ def test_an_error_in_the_file_names_its_line(tmp_path):
     )
     with pytest.raises(ConfigError, match=r"tinny.yaml: cannot read the configuration file"):
         load_sweep(path)
-
-
-def test_a_point_outside_the_schema_is_refused():
-    sweep = load_sweep(LAMBDA)
-    with pytest.raises(ConfigError, match=r"trial t002 of sweep sweep_lambda_coord: objective.lambda_coord: got -1"):
-        trial_config(sweep, {"objective.lambda_coord": -1.0}, name="t002", seed=0, data={})
 
 
 # What a search along a key changes

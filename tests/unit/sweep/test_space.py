@@ -57,13 +57,6 @@ def test_random_points_repeat_lie_in_range_and_spread_over_decades():
     assert all(float(f"{point['x']:.4g}") == point["x"] for point in draws)
 
 
-def test_another_seed_draws_other_points():
-    sweep = settings("random", 3, x=LOG)
-    again = sweep.model_copy(update={"search": sweep.search.model_copy(update={"seed": 6})})
-    first, second = (ask(optuna.create_study(), chosen)[1] for chosen in (sweep, again))
-    assert first != second
-
-
 def test_optuna_closes_in_on_the_best():
     sweep = settings("optuna", 40, x=LOG)
     study = optuna.create_study(direction="maximize")

@@ -27,10 +27,3 @@ def test_a_dry_run_knows_random_points_and_cannot_know_optunas(tmp_path, capsys)
     assert capsys.readouterr().out.splitlines()[-1].startswith("t001            objective.alpha_l1 = ")
     assert main(common) == 0
     assert "proposed from the results of those before" in capsys.readouterr().out
-
-
-def test_wrong_input_is_one_sentence_and_exit_code_2(capsys):
-    assert main(["--dry-run", "sweep.serch.seed=1"]) == 2
-    assert capsys.readouterr().err == (
-        "error: override 'sweep.serch.seed=1': unknown key serch of a sweep; did you mean search?\n"
-    )

@@ -1,6 +1,5 @@
 import pytest
 
-from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError, TrackingError
 from coordexp.runs.reporter import Row
 from coordexp.tracking.payload import (
@@ -37,13 +36,6 @@ def test_long_values_stay_within_the_limit_and_stay_different() -> None:
     one, two = (flatten_config({"a": "x" * 10_000 + end})["a"] for end in ("1", "2"))
     assert len(one) == len(two) == MAX_VALUE_LENGTH
     assert one != two
-
-
-def test_a_whole_configuration_is_flat_and_within_limits() -> None:
-    flat = flatten_config(ExperimentConfig().model_dump(mode="json"))
-    assert flat["objective.lambda_coord"] == "1.0"
-    assert flat["training.lora.rank"] == "16"
-    assert all(len(key) <= MAX_KEY_LENGTH and len(value) <= MAX_VALUE_LENGTH for key, value in flat.items())
 
 
 def test_last_values_have_the_best_one_beside_where_it_matters() -> None:

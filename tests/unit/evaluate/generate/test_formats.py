@@ -163,6 +163,7 @@ def test_every_character_has_the_tokens_that_write_it(label: str) -> None:
         assert not before.endswith("\ufffd"), "no token before them has begun it"
 
 
+@pytest.mark.slow  # 150,000 entries; the small tokenizer above is byte-level, too
 def test_the_true_vocabulary() -> None:
     tokenizer = build_qwen_tokenizer()
     form, rng = JsonFormat(tokenizer), np.random.default_rng(0)

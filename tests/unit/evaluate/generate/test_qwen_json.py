@@ -86,38 +86,26 @@ def test_an_empty_list_is_an_answer(text: str) -> None:
     ("text", "kind"),
     [
         (box(1, 2, 3), "too_few_coords"),
-        (box(), "too_few_coords"),
         (box(1, 2, 3, 4, 5), "too_many_coords"),
         (box(1, 2, 3, 1001), "coord_out_of_range"),
-        (box(12, 40, 1280, 720), "coord_out_of_range"),
         (box(-1, 2, 3, 4), "coord_out_of_range"),
         (box(1, 2, 3, "9" * 6000), "coord_out_of_range"),
         (box(1, "abc", 3, 4), "malformed_json"),
         (box(1, "NaN", 3, 4), "coord_not_a_number"),
         (box("001", 2, 3, 4), "malformed_json"),
-        (box(1, '"2"', 3, 4), "coord_not_a_number"),
         (box(1, "null", 3, 4), "coord_not_a_number"),
         (box("[1, 2, 3, 4]"), "coord_not_a_number"),
-        (box("[1, 2, 3, 4]", "[5, 6, 7, 8]"), "coord_not_a_number"),
         (box(0.1, 0.2, 0.5, 0.9), "coord_not_an_integer"),
-        (box("1.0", 2, 3, 4), "coord_not_an_integer"),
-        (box("1e2", 2, 3, 4), "coord_not_an_integer"),
-        (box("1 2 3 4"), "malformed_json"),
         (box("1, , 2", 3, 4), "malformed_json"),
         ('[{"bbox_2d": "1, 2, 3, 4", "label": "cat"}]', "missing_box"),
-        ('[{"bbox": [1, 2, 3, 4], "label": "cat"}]', "missing_box"),
         ('[{"point_2d": [1, 2], "label": "cat"}]', "missing_box"),
-        ('[{"bbox_2d": null, "label": "cat"}]', "missing_box"),
         ("[{}]", "missing_box"),
         ('[{"bbox_2d": [1, 2, 3, 4]}]', "missing_label"),
         ('[{"bbox_2d": [1, 2, 3, 4], "label": 7}]', "missing_label"),
-        ('[{"bbox_2d": [1, 2, 3, 4], "label": ["cat"]}]', "missing_label"),
         ('[{"bbox_2d": [1, 2, 3, 4], "label": "  "}]', "missing_label"),
         ('[{"bbox_2d": [1, 2, 3, 4], "bbox_2d": [5, 6, 7, 8], "label": "cat"}]', "repeated_key"),
         ('[{"bbox_2d": [1, 2, 3, 4], "label": "cat", "label": "dog"}]', "repeated_key"),
         ('[{"bbox_2d": [1, 2, 3, 4], "label": "c\\at"}]', "malformed_json"),
-        ('[{"bbox_2d" [1, 2, 3, 4], "label": "cat"}]', "malformed_json"),
-        ('[{"bbox_2d": [1, 2, 3, 4] "label": "cat"}]', "malformed_json"),
         ('[{bbox_2d: [1, 2, 3, 4], "label": "cat"}]', "malformed_json"),
         (f"[[{CAT}]]", "nested"),
         (f'{{"objects": [{CAT}]}}', "nested"),
@@ -275,7 +263,7 @@ def test_nothing_raises_and_everything_is_counted(text: str) -> None:
 )
 def test_a_huge_answer_takes_linear_time(unit: str) -> None:
     for before in ("", "{", '{"bbox_2d": [', '{"bbox_2d": [1, 2, 3, 4], "label": "'):
-        text = before + unit * (40_000 // len(unit))
+        text = before + unit * (10_000 // len(unit))
         started = time.process_time()
         parse_json_answer(text)
-        assert time.process_time() - started < 3, "quadratic time would be a minute"
+        assert time.process_time() - started < 2, "quadratic time would be many seconds"

@@ -6,7 +6,6 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from coordexp.losses.terms.coord_slice_ce import CoordSliceCe
 from coordexp.losses.terms.gate import Gate
 from coordexp.losses.terms.soft_ce import SoftCe
 from coordexp.losses.terms.soft_target import SoftTarget
@@ -35,16 +34,6 @@ def test_weights_by_hand_relative_to_the_true_bin(shape, width, expected, make_c
         assert (target[0, bin_] / target[0, 500]).item() == pytest.approx(weight, abs=2e-6)
 
 
-def test_the_mean_of_two_bins_is_the_coordinate_itself(make_case):
-    case = make_case(num_boxes=5, num_loose=2)
-    target = SoftTarget(shape="two_bin").targets(case.inputs)
-    mean = (target * torch.arange(1000)).sum(dim=1) / 1000
-    torch.testing.assert_close(mean[:20], case.boxes.flatten())
-    assert (target > 0).sum(dim=1).max() == 2
-    assert (mean[:20] * 1000 - case.inputs.coord_bins_N[:20]).abs().max() > 0.1  # the bins themselves are off
-    assert target[20:].max(dim=1).values.tolist() == [1, 1]  # a cut object has its bins alone
-
-
 def test_two_bin_loss_is_that_of_the_publication(make_case):
     """-((y_right - y) ln s_left + (y - y_left) ln s_right), arXiv 2006.04388, equation 6."""
     case = make_case(num_boxes=3, num_loose=0, num_text=0)
@@ -60,12 +49,6 @@ def test_gaussian_is_soft_ce_without_truncation(make_case):
     torch.testing.assert_close(
         SoftTarget(shape="gaussian", width=3.0)(inputs), SoftCe(sigma=3.0, truncate=None)(inputs)
     )
-
-
-@pytest.mark.parametrize("shape", ["gaussian", "exponential"])
-def test_a_narrow_target_is_the_true_bin(shape, make_case):
-    inputs = make_case().inputs
-    torch.testing.assert_close(SoftTarget(shape=shape, width=1e-3)(inputs), CoordSliceCe()(inputs))
 
 
 def test_beside_a_gate_it_is_cross_entropy_to_the_target(make_case):

@@ -15,7 +15,6 @@ from coordexp.train.setup import arguments, strategy
 from coordexp.train.setup.arguments import check_setup
 from coordexp.train.setup.prepare import settings_hashes
 from coordexp.train.setup.strategy import (
-    check_group,
     check_strategy,
     deepspeed_settings,
     samples_at_once,
@@ -82,14 +81,6 @@ def test_settings_are_found_in_the_working_directory_first(tmp_path, monkeypatch
         deepspeed_settings(config)
 
 
-def test_a_group_of_another_size_is_noticed(group):
-    check_group(_config().cluster, given=1)
-    with pytest.raises(TrainingError, match="2 workers were started, but the process group has 1"):
-        check_group(_config(num_workers=2).cluster, given=2)
-    with pytest.raises(TrainingError, match="asks for 3, but 1 train together"):
-        check_group(_config(num_workers=3).cluster)
-
-
 def _workers(monkeypatch, count):
     monkeypatch.setattr(strategy.ranks, "world_size", lambda: count)
 
@@ -100,11 +91,9 @@ def test_what_the_libraries_silently_make_of_a_request_is_noticed_before_the_fir
         check_setup(_config(), engine, trainer_world_size=1)
     _workers(monkeypatch, 2)
     two = _config(num_workers=2)
-    with pytest.raises(
-        TrainingError, match="ddp on 2 workers .* the trainer knows 2, and Linear with ZeRO stage 0 aver"
-    ):
+    with pytest.raises(TrainingError, match="on 2 workers .* the trainer knows 2, and Linear with ZeRO stage 0 aver"):
         check_setup(two, plain, trainer_world_size=2)
-    with pytest.raises(TrainingError, match="asks for 4, but 2 train together"):
+    with pytest.raises(TrainingError, match="on 4 workers that share a batch, but 2 train together"):
         check_setup(_config(num_workers=4), ddp, trainer_world_size=2)
     zero = _config(num_workers=2, strategy="zero2")
     for found, known, is_right in (((2, 2), 2, True), ((2, 1), 2, False), ((1, 2), 2, False), ((2, 2), 1, False)):

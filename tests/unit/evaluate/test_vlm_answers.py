@@ -1,0 +1,68 @@
+"""Answers of other models, as supervision reads them; where it is not installed, what to do is said."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordexp.cli.main import main
+
+TRUTH = {
+    "images": [{"id": n, "file_name": f"p{n}.jpg", "width": 200, "height": 100} for n in (1, 2, 3)],
+    "categories": [{"id": 4, "name": "red box"}],
+    "annotations": [{"id": n, "image_id": n, "category_id": 4, "bbox": [40, 10, 40, 20]} for n in (1, 2, 3)],
+}
+GEMINI = (
+    '```json\n[{"box_2d": [100, 200, 300, 400], "label": "Red box"}, {"box_2d": [1, 2, 30, 40], "label": "cow"}]\n```'
+)
+RED = {"label": "red box"}
+CUT = '```json\n[{"box_2d": [100, 200, 300, 400], "label": "red box"}, {"box_2d": [100,'
+
+
+def evaluate(folder: Path, answer: str, lines: list[dict], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    (folder / "gt.json").write_text(json.dumps(TRUTH))
+    (folder / "texts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    files = ["--annotations", str(folder / "gt.json"), "--images", str(folder), "--output", str(folder / "out")]
+    code = main(["evaluate", "--answer", answer, "--generations", str(folder / "texts.jsonl"), *files])
+    said = capsys.readouterr()
+    return code, " ".join((said.out + said.err).split())
+
+
+def test_texts_become_detections_and_what_is_lost_is_counted(tmp_path: Path, capsys) -> None:
+    pytest.importorskip("supervision", reason='needs pip install "coordexp[vlm]"')
+    lines = [
+        {"image_id": 1, "text": GEMINI},
+        {"file_name": "p2.jpg", "text": CUT},
+        {"image_id": 3, "text": "I see none."},
+    ]
+    code, said = evaluate(tmp_path, "gemini_2_5", lines, capsys)
+    assert code == 0
+    assert "2 boxes from 3 answers; 1 answers hold no box, 1 boxes could not be read, 1 have a name that is no" in said
+    assert "'cow' 1" in said
+    found = json.loads((tmp_path / "out" / "detections.json").read_text())
+    assert found == [{"image_id": n, "category_id": 4, "bbox": [40, 10, 40, 20], "score": 1} for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ("paligemma", {"text": "<loc0102><loc0205><loc0307><loc0410> red box"}),
+        ("florence_2", {"text": {"<OD>": {"bboxes": [[40, 10, 80, 30]], "labels": ["red box"]}}}),
+        ("moondream", {"text": {"objects": [{"x_min": 0.2, "y_min": 0.1, "x_max": 0.4, "y_max": 0.3}]}, **RED}),
+    ],
+)  # fmt: skip
+def test_each_form_finds_the_boxes(answer: str, line: dict, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("supervision", reason='needs pip install "coordexp[vlm]"')
+    code, said = evaluate(tmp_path, answer, [{"image_id": n, **line} for n in (1, 2, 3)], capsys)
+    assert (code, "3 boxes from 3 answers; 0 answers hold no box, 0 boxes" in said) == (0, True)
+    for row in json.loads((tmp_path / "out" / "detections.json").read_text()):
+        assert row["bbox"] == pytest.approx([40, 10, 40, 20], abs=0.2)
+
+
+def test_what_is_missing_is_one_sentence(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "supervision", None)
+    code, said = evaluate(tmp_path, "gemini_2_5", [], capsys)
+    assert (code, 'pip install "coordexp[vlm]"' in said) == (2, True)
+    assert main(["evaluate", "--answer", "paligemma", "--annotations", "x", "--images", "y"]) == 2
+    assert "expected --generations FILE.jsonl" in capsys.readouterr().err
