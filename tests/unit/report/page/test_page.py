@@ -8,9 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from coordexp.report.page.page import render_page
-from coordexp.report.study.about import About
-from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
-from coordexp.report.study.fairness import Fairness, FairnessRow
+from coordexp.report.study.about import About, Fairness, FairnessRow
+from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
 from coordexp.report.text.tables import Table, TableRow
 from coordexp.statistics.results import Convergence, Estimate
