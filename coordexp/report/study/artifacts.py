@@ -104,8 +104,8 @@ class Artifacts:
         annotations, source = self.annotations(run), self._source(run)
         if annotations is None or source is None or not source.images.is_dir():
             return {}
-        entries = read_coco_file(annotations).images.good
-        paths = {entry.id: _image(source.images, entry.name_in(source.images)) for entry in entries}
+        entries, folder = read_coco_file(annotations).images.good, ImageFolder(source.images)
+        paths = {entry.id: _image(folder, entry.name_in(source.images)) for entry in entries}
         return {image_id: path for image_id, path in paths.items() if path is not None}
 
     def only_images(self, detections: Path, truth: GroundTruth, image_ids: Collection[int], run: RunData) -> Path:
@@ -168,11 +168,11 @@ def _stays_below(name: str) -> bool:
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
 
 
-def _image(folder: Path, name: object) -> Path | None:
+def _image(folder: ImageFolder, name: object) -> Path | None:
     """Return an image of an annotation file if it is in the folder: the file may come from a server."""
     try:
-        return ImageFolder(folder, check=False).path_of(name) if (folder / str(name)).is_file() else None
-    except (DataError, ValueError):
+        return folder.path_of(name)
+    except DataError:
         return None
 
 
