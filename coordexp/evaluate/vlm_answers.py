@@ -70,7 +70,7 @@ def read_vlm_answers(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of OpenCV, which boxes do not need
-            from supervision import Detections as Parsed
+            from supervision import Detections as Parsed  # pyright: ignore[reportMissingImports] - an extra
     except ImportError:
         raise ResourceError('answers of other models are read by supervision; pip install "coordexp[vlm]"') from None
     names, index = ImageNames(truth.file_names), CategoryIndex(truth.categories, aliases=aliases)
