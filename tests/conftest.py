@@ -83,7 +83,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         _SLOW.found, _SLOW.num_modules = False, len(sys.modules)
 
 
-_COCO_TINY = Path(__file__).parents[1].parent / "shared" / "data" / "coco_tiny"
+_SHARED_DATA = Path(__file__).parents[1].parent / "shared" / "data"
+_COCO_TINY = _SHARED_DATA / "coco_tiny"
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +93,14 @@ def coco_tiny() -> Path:
     if not _COCO_TINY.is_dir():
         pytest.skip(f"the real COCO sample is not at {_COCO_TINY}")
     return _COCO_TINY
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Data as people have it, beside the checkout: small cases, and two whole sets; never committed."""
+    if not (_SHARED_DATA / "cases").is_dir():
+        pytest.skip(f"the cases are not at {_SHARED_DATA}")
+    return _SHARED_DATA
 
 
 @pytest.fixture(scope="session")

@@ -154,9 +154,8 @@ def _noted(plans: Iterable[RunPlan], offered: list[RunPlan]) -> Iterator[RunPlan
 def _why_not_done(plan: RunPlan, display: ProgressDisplay) -> str | None:
     """Return why a run was stopped or not continued; one that an earlier command left is stopped by that, too."""
     status, reason = plan.status(), stop_reason(plan.run_dir)
-    if reason is None or (status is not None and status.state in ("finished", "pruned")):
-        return None
-    if status is not None and status.state == "failed" and display.has_begun(plan):
+    has_failed = status is not None and status.state == "failed" and display.has_begun(plan)
+    if reason is None or has_failed or plan.is_over():
         return None
     if status is not None:
         _stop(plan, reason, display)

@@ -104,10 +104,10 @@ def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
 
 def num_train_images(config: RunConfig) -> int | None:
     """Return the images that a run trains on; None where their file cannot be read now. Generates none."""
-    generated = source_of(config.data, "train", data_dir=ExperimentFolder.of(config).data).generated
-    if generated is not None:
-        return min(generated.num_images, config.data.max_train_images or generated.num_images)
     try:
+        generated = source_of(config.data, "train", data_dir=ExperimentFolder.of(config).data).generated
+        if generated is not None:
+            return min(generated.num_images, config.data.max_train_images or generated.num_images)
         return len(read_split(config, "train").samples)
     except DataError:
         return None
@@ -116,7 +116,7 @@ def num_train_images(config: RunConfig) -> int | None:
 def steps_line(config: RunConfig, num_images: int | None) -> str:
     """Return what ``training.epochs`` of a run amounts to, as far as its data is there."""
     note = None if num_images is None else steps_note(config, num_images)
-    return note or f"steps are counted when {config.data.train_annotations} is there"
+    return note or f"steps are counted when {config.data.path or config.data.train_annotations} is there"
 
 
 def _length(config: RunConfig) -> str:
@@ -194,7 +194,7 @@ def _detectable(config: ExperimentConfig) -> str:
     try:  # all images of the validation split count in AP
         images = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).count_images()
     except DataError:
-        return f"unknown, since {config.data.val_annotations} cannot be read"
+        return f"unknown, since {config.data.path or config.data.val_annotations} cannot be read"
     about = f"{seeds} seeds" if seeds > 1 else "1 seed, so between these checkpoints, not their losses"
     return (
         f"AP differences from roughly {planned_detectable(images, seeds):.3f} on (80 % power, 5 % level; "

@@ -64,6 +64,10 @@ def data_not_here(plans: Sequence[RunPlan]) -> list[str]:
     """Return what of the runs' annotations and image folders is not on this machine, with its key; none is read."""
     found: dict[str, None] = {}
     for config in {deciding(plan.config, "data"): plan.config for plan in plans}.values():
+        path = config.data.path
+        if path is not None and not path.is_dir():
+            found[f"{path}: there is no such folder; put the data there, or set data.path"] = None
+            continue
         for split in SPLITS:
             source = source_of(config.data, split, data_dir=ExperimentFolder.of(config).data)
             if source.generated is None:

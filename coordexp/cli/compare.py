@@ -41,7 +41,8 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.report.study.foreign import foreign_rows
     from coordexp.report.study.study import Settings
     from coordexp.report.text.notes import remarks
-    from coordexp.report.text.render import print_report, to_numbers
+    from coordexp.report.text.records import to_numbers
+    from coordexp.report.text.render import print_report
     from coordexp.report.write import SAME_WITH_ALL, print_paths, print_study, study_of, write_report, writing
 
     files, output = named_files(options.files), options.output

@@ -36,11 +36,16 @@ def run(options: argparse.Namespace) -> int:
     if options.annotations is not None:
         raise ConfigError("--annotations belongs to doctor boxes --annotations GT.json FILE; expected boxes and a file")
     path = find_experiment(options.config)
-    with error_console().status("looking at files, checkpoint, machine and services"):
+    looking = "looking at files, checkpoint, machine and services"
+    with error_console().status(looking) as status:
         from coordexp.cli.views import examination_json, show_examination
         from coordexp.doctor.examine import examine
 
-        found = examine(path, options.overrides)
+        def on_pictures(done: int, total: int) -> None:
+            if done % 50 == 0 or done == total:
+                status.update(f"{looking}: {done:,} of {total:,} pictures decoded")
+
+        found = examine(path, options.overrides, on_pictures=on_pictures)
     if options.format == "json":
         sys.stdout.write(examination_json(found) + "\n")
     else:

@@ -113,6 +113,8 @@ def run(options: argparse.Namespace) -> None:
             workers = Workers(options.num_workers, cpus=cpus, gpus=options.gpus_per_worker or 0.0)
             with progress_bar("evaluating", len(data.samples) * len(settings.decoding)) as advance:
                 metrics = evaluate_on_ray(settings, data, workers, output=folder, on_images=advance)
+    for sentence in data.remarks:
+        show(console, sentence)
     write_json(folder.metrics, metrics, indent=1)
     print_metrics(metrics, settings.decoding, num_images=len(data.samples), console=console)
     for way in settings.decoding:

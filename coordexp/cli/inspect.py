@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from coordexp.cli.arguments import add_config, positive
-from coordexp.cli.console import output_console
+from coordexp.cli.console import output_console, show
 from coordexp.shipped import find_experiment
 
 HELP = "training samples: tokens by role, boxes drawn on the image"
@@ -24,7 +24,9 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.config import load_config
     from coordexp.runs.experiment import check_experiment
     from coordexp.runs.folder import ExperimentFolder
+    from coordexp.train.loop.messages import data_lines
     from coordexp.train.preview import previews
+    from coordexp.train.setup.encoding import read_split
 
     whole = load_config(find_experiment(options.config), options.overrides)
     check_experiment(whole)  # its generated data must not be replaced by another configuration's
@@ -32,8 +34,11 @@ def run(options: argparse.Namespace) -> None:
     folder: Path = options.output or ExperimentFolder.of(config).inspected
     folder.mkdir(parents=True, exist_ok=True)
     console = output_console()
+    data = read_split(config, options.split)
+    for line in data_lines(options.split, data):
+        show(console, line)
     console.print(legend())
-    for preview in previews(config, num=options.num, split=options.split):
+    for preview in previews(config, num=options.num, split=options.split, data=data):
         drawn = folder / f"{options.split}_{preview.sample.image_id}.png"
         draw(preview).save(drawn)
         show_sample(preview, console, drawn=drawn)

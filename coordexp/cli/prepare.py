@@ -50,6 +50,10 @@ def _add_annotations(parser: argparse.ArgumentParser) -> None:
     opened = "images opened at once by --check-images headers (%(default)s)"
     parser.add_argument("--workers", type=positive, default=_HEADERS_AT_ONCE, help=opened)
     parser.add_argument("--max-bad-fraction", type=fraction, default=0.0, help="bad records to accept (%(default)s)")
+    merge = "categories whose names read the same are one (data.categories.merge)"
+    parser.add_argument("--merge-categories", action="store_true", help=merge)
+    frame = "what boxes are of where EXIF turns a picture (data.boxes_in, %(default)s)"
+    parser.add_argument("--boxes-in", choices=("auto", "shown", "stored"), default="auto", help=frame)
     checks = "names: files are there; headers: each is opened and its size compared, not decoded (%(default)s)"
     parser.add_argument("--check-images", choices=("none", "names", "headers"), default="names", help=checks)
 
@@ -59,6 +63,7 @@ def _run_annotations(options: argparse.Namespace) -> None:
     from coordexp.cli.views import manifest_lines, manifest_table
     from coordexp.config import load_config
     from coordexp.data.prepare import SAMPLES, PrepareSpec, prepare
+    from coordexp.data.sources.coco import Reading
     from coordexp.detection.ceiling import ceiling_of_table
 
     coord_tokens, bins = options.coord_tokens, options.bins
@@ -77,6 +82,7 @@ def _run_annotations(options: argparse.Namespace) -> None:
         max_objects=options.max_objects,
         max_bad_fraction=options.max_bad_fraction,
         check_images=options.check_images,
+        reading=Reading(options.boxes_in, options.merge_categories),
     )
     with stage_bars() as progress:
         prepared = prepare(spec, ceiling=ceiling_of_table, num_threads=options.workers, progress=progress)

@@ -13,8 +13,6 @@ from coordexp.errors import ConfigError, is_name
 from coordexp.errors import show as show_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
     from coordexp.metrics import BoxKind
@@ -54,12 +52,8 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError("--runs takes one title before it: report TITLE --runs ID ID")
     if options.runs and not is_name(options.experiment[0]):
         raise ConfigError(f"the title {show_value(options.experiment[0])} is no title: expected printable text")
-    if options.watch and options.files:
-        raise ConfigError("--with has no effect on --watch, which shows runs alone")
-    if options.watch and (options.runs or len(options.experiment) > 1):
-        raise ConfigError("--watch takes at most one experiment")
-    if options.watch and options.tracking_uri is not None:
-        raise ConfigError("--tracking-uri has no effect on --watch, which reads the runs' folders in --runs-dir")
+    if options.watch and (options.runs or options.files or options.tracking_uri or len(options.experiment) > 1):
+        raise ConfigError("--watch takes at most one experiment, without --runs, --with or --tracking-uri")
     if options.check is not None:
         from coordexp.report.publish import check
 
@@ -68,8 +62,7 @@ def run(options: argparse.Namespace) -> None:
     elif options.watch:
         from functools import partial
 
-        from coordexp.report.watch.sources import read_experiment, watched
-        from coordexp.report.watch.watch import watch
+        from coordexp.report.watch import read_experiment, watch, watched
 
         directory = watched(options.experiment[0] if options.experiment else None, options.runs_dir)
         watch(partial(read_experiment, directory), output_console(), interval=options.interval)
@@ -80,8 +73,9 @@ def run(options: argparse.Namespace) -> None:
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
     from coordexp.detection.ground_truth import read_ground_truth
     from coordexp.detection.result_files import read_results
+    from coordexp.report.study.artifacts import Artifacts
     from coordexp.report.study.data import read_by
-    from coordexp.report.study.foreign import annotations_for, with_files
+    from coordexp.report.study.foreign import with_files
     from coordexp.report.study.study import Settings
     from coordexp.report.text.notes import remarks
     from coordexp.report.text.render import print_report
@@ -89,12 +83,15 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     from coordexp.runs.folder import ExperimentFolder
 
     data = _load(options)
-    data = read_by(data, readings_of(options.reading, list(data.groups)))
+    data = read_by(data, _readings(options.reading, list(data.groups)))
     output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
     named = named_files(options.files)
     frames = named_frames(options.frame, list(named))
     if named:
-        annotations = annotations_for(data, output=output, runs_dir=options.runs_dir)
+        found = Artifacts(data, cache=output / ".artifacts", runs_dir=options.runs_dir)
+        annotations = next((path for run in data.runs if (path := found.annotations(run)) is not None), None)
+        if annotations is None:
+            raise ConfigError(f"--with: the annotations that {data.name} was evaluated on are not on this machine")
         truth = read_ground_truth(annotations)
         files = {name: [read_results(path, truth) for path in paths] for name, paths in named.items()}
         command = ["coordexp", "report", *options.experiment, *(w for text in options.files for w in ("--with", text))]
@@ -127,18 +124,19 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
 
 
 def _load(options: argparse.Namespace) -> "ExperimentData":
+    from coordexp.config.load import database_uri
     from coordexp.report.study.load import load_experiment, load_experiments, load_runs
 
-    uri, names = _uri(options), options.experiment
+    named, names, runs_dir = options.tracking_uri, options.experiment, options.runs_dir
+    uri: str = named or os.environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir.absolute())
     if options.runs:
         return load_runs(uri, names[0], options.runs)
-    is_named, runs_dir = options.tracking_uri is not None, options.runs_dir
     if len(names) > 1:
-        return load_experiments(uri, names, runs_dir=runs_dir, is_named=is_named)
-    return load_experiment(uri, *names, runs_dir=runs_dir, is_named=is_named)
+        return load_experiments(uri, names, runs_dir=runs_dir, is_named=named is not None)
+    return load_experiment(uri, *names, runs_dir=runs_dir, is_named=named is not None)
 
 
-def readings_of(texts: "Sequence[str]", groups: "Sequence[str]") -> "dict[str, BoxKind]":
+def _readings(texts: list[str], groups: list[str]) -> "dict[str, BoxKind]":
     """Return the reading that options ask for, by group; of two for one group the later one holds."""
     from coordexp.metrics import BOX_KINDS
 
@@ -156,13 +154,6 @@ def folder_name(name: str) -> str:
     """Return a title as the name of a folder."""
     folder = quote(name, safe=" +,=@()[]").replace(" ", "_")
     return folder.replace(".", "%2E") if not folder.strip(".") else folder  # not the folder above
-
-
-def _uri(options: argparse.Namespace) -> str:
-    from coordexp.config.load import database_uri
-
-    runs_dir: Path = options.runs_dir
-    return options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir.absolute())
 
 
 def _seconds(text: str) -> float:

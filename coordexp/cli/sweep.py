@@ -59,7 +59,7 @@ def run_and_report(
     function: "TrainFunction | None" = None,
 ) -> int:
     """Do what is not finished of a sweep, report on it, and return the exit code; options as of an ablation."""
-    from coordexp.report.sweep.write import report_sweep
+    from coordexp.report.sweep import report_sweep
     from coordexp.sweep.run import run_sweep
     from coordexp.train import train
 

@@ -86,13 +86,14 @@ def show_sample(preview: "Preview", console: Console, *, drawn: Path) -> None:
 
 
 def draw(preview: "Preview") -> Image.Image:
-    """Return the picture with the boxes that the tokens say, each with its description."""
+    """Return the picture as it is fed, with the boxes that the tokens say, each with its description."""
     scale = max(1, -(-_SHORT_SIDE_PX // min(preview.picture.size)))
     width, height = preview.picture.size
     picture = preview.picture.resize((width * scale, height * scale), Image.Resampling.LANCZOS)
     pen = ImageDraw.Draw(picture)
-    for number, (desc, box) in enumerate(preview.objects):
-        x1, y1, x2, y2 = (value * scale for value in box)
+    across, down = picture.width / preview.sample.width, picture.height / preview.sample.height
+    for number, (desc, (left, top, right, bottom)) in enumerate(preview.objects):
+        x1, y1, x2, y2 = left * across, top * down, right * across, bottom * down
         pen.rectangle((x1, y1, x2, y2), outline=_colour(number), width=2)
         place = (x1 + 3, y1 + 2)
         # The built-in font knows no more than Latin 1; a sign it lacks must not end the preview.

@@ -61,8 +61,9 @@ class RayExecutor:
             return
         queue = _Queue(itertools.chain([first], remaining))
 
-        def trial(run: dict[str, str]) -> None:
+        def trial(run: dict[str, str]) -> dict[str, int]:
             drive(run["plan"], function)
+            return {"runs": 1}  # Tune prints a line on each trial without a result
 
         records, cluster = first.folder.experiment.ray_records, first.config.cluster
         shutil.rmtree(records, ignore_errors=True)

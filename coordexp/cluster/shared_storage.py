@@ -75,6 +75,8 @@ def check_shared_storage(config: RunConfig, *, seconds: float = ANSWER_SECONDS) 
 
 def input_paths(config: RunConfig) -> dict[str, str]:
     """Return the files and folders a run reads besides its experiment's directory, by configuration key."""
+    if config.data.path is not None:
+        return {"data.path": str(config.data.path)} if config.data.path.exists() else {}
     paths: dict[str, Path] = {}
     for split in SPLITS:
         source = source_of(config.data, split, data_dir=ExperimentFolder.of(config).data)

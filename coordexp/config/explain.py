@@ -47,13 +47,7 @@ def validated(tree: Tree, *, where: Where) -> ExperimentConfig:
 
 
 def check(kind: type[_S], tree: Tree, *, where: Where, unknown: Callable[[str], str] = unknown_key) -> _S:
-    """Validate a tree.
-
-    Args:
-        kind: what it shall be.
-        tree: its raw values.
-        where: says where a dotted key was given (``""``: the whole).
-        unknown: says why there is no such key.
+    """Validate the raw values of a section; ``where`` says where a dotted key was given (``""``: the whole).
 
     Raises:
         ConfigError: with one line for each thing that is wrong; the later ones are indented below the first.
@@ -69,12 +63,7 @@ def check(kind: type[_S], tree: Tree, *, where: Where, unknown: Callable[[str], 
 
 
 def described(detail: ErrorDetails, *, above: str = "") -> str:
-    """Return e.g. ``training.max_steps: got 'many', expected an integer``.
-
-    Args:
-        detail: a wrong value.
-        above: the dotted key that its location starts from.
-    """
+    """Return e.g. ``training.max_steps: got 'many', expected an integer``; the location starts from ``above``."""
     key = f"{above}.{_key(detail)}" if above else _key(detail)
     shown = masked(repr(detail["input"]))
     shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."

@@ -21,11 +21,8 @@ def identity(config: RunConfig, *, leave_out: Callable[[Key], bool] = lambda key
 
     It is recorded in the tracking server, and a name of an experiment is bound to it. How the images of a step are
     divided over workers and microbatches is not part of it, except under DeepSpeed, whose optimizer shards only the
-    same number of workers can read.
-
-    Args:
-        config: of a run, or of what the runs of an experiment share.
-        leave_out: keys in which runs of one experiment may differ, where the identity of all of them is asked for.
+    same number of workers can read. ``leave_out`` names keys in which runs of one experiment may differ, where the
+    identity of all of them is asked for.
     """
     kept = select(config, lambda key: key.role in ("results", "input", "name", "record") and not leave_out(key))
     if not any(leave_out(KEYS[name]) for name in STEP_KEYS):

@@ -13,10 +13,7 @@ def leaves(
 ) -> dict[str, JsonValue]:
     """Flatten a nested mapping to dotted keys; an empty mapping has no leaves.
 
-    Args:
-        tree: nested mappings.
-        prefix: put before every key.
-        is_whole: says of a dotted key and its mapping that it stays whole, as a value; None: none of them does.
+    ``is_whole`` says of a dotted key and its mapping that it stays whole, as a value; None: none of them does.
     """
     flat: dict[str, JsonValue] = {}
     for name, value in tree.items():

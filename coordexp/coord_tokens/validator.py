@@ -4,14 +4,17 @@ An object holds its box as ``bbox`` or ``bbox_2d``, ``[x1, y1, x2, y2]``. All bo
 
 - coord tokens: four ``<|coord_k|>`` strings;
 - numbers, and ``"bbox_format"`` in the record says which: ``normalised`` in [0, 1], ``norm1000`` integer thousandths
-  of the image (bins in ``bbox``; ``bbox_2d`` may also hold 1000, the border itself), or ``pixels``.
+  of the image (bins in ``bbox``; ``bbox_2d`` may also hold 1000, the border itself), ``pixels``, or ``smart28``, pixels
+  of the copy to which Qwen2.5-VL's processor resizes the image.
 
 Without ``bbox_format``, ``bbox`` is normalised. ``bbox_2d`` is in use for thousandths (Qwen2-VL, Qwen3-VL) and for
 pixels (Qwen2.5-VL), so that a record must say which, or prove it: numbers that fit only one of the readings.
 
-Coord tokens and thousandths are *pre-quantised*: nothing may scale them again.
+Coord tokens and thousandths are *pre-quantised*: nothing may scale them again. Numbers that reach a hair beyond the
+image, as YOLO's six digits do, are clipped to it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -20,8 +23,11 @@ from typing import Literal, cast, get_args
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array, ints_to_tokens, quantise_boxes, tokens_to_ints
 from coordexp.errors import DataError, kind_of, show
 
-BBoxFormat = Literal["normalised", "norm1000", "pixels"]
+BBoxFormat = Literal["normalised", "norm1000", "pixels", "smart28"]
 BBOX_FORMAT: BBoxFormat = "norm1000"
+_SLACK = 0.02
+"""Of an image's side: so far beyond it a box may reach, and is clipped."""
+_SMART_AREAS_PX2 = 56 * 56, 12_845_056
 
 Box = tuple[float, float, float, float]
 _Form = Literal["numbers in [0, 1]", "coord tokens", "integer bins", "pixels"]
@@ -29,6 +35,10 @@ _Form = Literal["numbers in [0, 1]", "coord tokens", "integer bins", "pixels"]
 
 class AmbiguousBoxesError(DataError):
     """Numbers that may be pixels as well as thousandths: somebody has to say which."""
+
+
+class PrequantisedError(DataError):
+    """Boxes that are bins already, where something would scale them once more: a switch is set wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +49,15 @@ class RecordBoxes:
         objects: the objects, as they stand in the record.
         boxes_norm_xyxy: box of each object; a bin ``k`` is ``k / 1000``.
         prequantised: whether the record holds coord tokens or bins.
+        num_clipped: how many of them reached beyond the image.
+        form: what numbers are in boxes; None where a record has none.
     """
 
     objects: list[dict[str, object]]
     boxes_norm_xyxy: list[Box]
     prequantised: bool
+    num_clipped: int = 0
+    form: str | None = None
 
 
 def annotate_coord_tokens(record: dict[str, object]) -> bool:
@@ -105,7 +119,22 @@ def record_boxes(record: Mapping[str, object], *, bbox_format: BBoxFormat | None
         objects.append(item)
         boxes.append(box)
     prequantised = written == BBOX_FORMAT if form is None else form in ("coord tokens", "integer bins")
-    return RecordBoxes(objects, boxes, prequantised=prequantised)
+    clipped: list[Box] = [(max(0.0, x1), max(0.0, y1), min(1.0, x2), min(1.0, y2)) for x1, y1, x2, y2 in boxes]
+    num_clipped = sum(before != after for before, after in zip(boxes, clipped, strict=True))
+    return RecordBoxes(objects, clipped, prequantised, num_clipped, form)
+
+
+def smart28(width: int, height: int) -> tuple[int, int]:
+    """Return the size to which Qwen2.5-VL's processor resizes an image: multiples of 28 pixels."""
+    low, high = _SMART_AREAS_PX2
+    sides = max(28, round(width / 28) * 28), max(28, round(height / 28) * 28)
+    if sides[0] * sides[1] > high:
+        shrink = math.sqrt(width * height / high)
+        return max(28, int(width / shrink / 28) * 28), max(28, int(height / shrink / 28) * 28)
+    if sides[0] * sides[1] < low:
+        grow = math.sqrt(low / (width * height))
+        return math.ceil(width * grow / 28) * 28, math.ceil(height * grow / 28) * 28
+    return sides
 
 
 def check_scaling(boxes: RecordBoxes, *, accept_prequantised: bool) -> None:
@@ -114,7 +143,7 @@ def check_scaling(boxes: RecordBoxes, *, accept_prequantised: bool) -> None:
     ``accept_prequantised`` is :func:`coordexp.coord_tokens.template_adapter.keeps_boxes`.
     """
     if boxes.prequantised and not accept_prequantised:
-        raise DataError(
+        raise PrequantisedError(
             "its boxes are bins already, and would be scaled a second time; set custom.coord_tokens.enabled and "
             "custom.coord_tokens.skip_bbox_norm to true, or write the boxes as numbers in [0, 1]"
         )
@@ -127,7 +156,13 @@ def _format_by_range(record: Mapping[str, object], entries: list[object]) -> BBo
     if all(0 <= value <= 1 for value in chain(*found)):  # also none; a thousandth or a pixel of extent is no object
         return "normalised"
     width, height = _size(record)
-    are_pixels = all(0 <= x <= width and 0 <= y <= height for x1, y1, x2, y2 in found for x, y in ((x1, y1), (x2, y2)))
+    # Whole numbers prove the border; others may reach a hair beyond it.
+    slack = 0.0 if all(type(value) is int for value in chain(*found)) else _SLACK
+    are_pixels = all(
+        -slack * side <= value <= side * (1 + slack)
+        for box in found
+        for value, side in zip(box, (width, height) * 2, strict=True)
+    )
     are_thousandths = all(type(value) is int and 0 <= value <= NUM_BINS for value in chain(*found))
     if are_pixels and are_thousandths:
         raise AmbiguousBoxesError(
@@ -174,11 +209,12 @@ def _read_box(item: Mapping[str, object], numbers_are: BBoxFormat, record: Mappi
         raise DataError(f"{name} {show(bbox)} mixes kinds; expected four numbers or four coord tokens")
     if numbers_are == "normalised":
         return "numbers in [0, 1]", _from_fractions(bbox)
-    width, height = _size(record)
+    width, height = _size(record) if numbers_are == "pixels" else smart28(*_size(record))
     x1, y1, x2, y2 = bbox
-    if not all(0 <= x <= width and 0 <= y <= height for x, y in ((x1, y1), (x2, y2))):
+    fractions = [x1 / width, y1 / height, x2 / width, y2 / height]
+    if not all(-_SLACK <= value <= 1 + _SLACK for value in fractions):
         raise DataError(f"bbox {show(bbox)} is not inside its image of {width} x {height} pixels")
-    return "pixels", _from_fractions([x1 / width, y1 / height, x2 / width, y2 / height])
+    return "pixels", _from_fractions(fractions)
 
 
 def _from_bins(bins: list[int], *, largest: int) -> Box:
@@ -191,10 +227,10 @@ def _from_bins(bins: list[int], *, largest: int) -> Box:
 
 
 def _from_fractions(values: list[float] | tuple[float, ...]) -> Box:
-    if not all(0 <= value <= 1 for value in values):  # also refuses NaN
+    if not all(-_SLACK <= value <= 1 + _SLACK for value in values):  # also refuses NaN
         hint = f'; bins need "bbox_format": "{BBOX_FORMAT}"' if all(type(value) is int for value in values) else ""
         raise DataError(f"bbox {show(values)} is not inside [0, 1]{hint}")
     x1, y1, x2, y2 = map(float, values)
-    if x2 <= x1 or y2 <= y1:
+    if min(1.0, x2) <= max(0.0, x1) or min(1.0, y2) <= max(0.0, y1):
         raise DataError(f"bbox {show(values)} is empty or inverted, expected x1 < x2 and y1 < y2")
     return x1, y1, x2, y2

@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from coordexp.coord_tokens.bins import CODEC_VERSION, NUM_BINS
 from coordexp.data.image_file import ImageFolder, check_image
 from coordexp.data.sample import Objects, Ordering, Sample
-from coordexp.data.sources.coco import CROWD, TARGET, CocoImage, CocoTable, build_table
+from coordexp.data.sources.coco import CROWD, TARGET, CocoImage, CocoTable, Reading, build_table
 from coordexp.data.sources.coco_file import Category, Image, read_coco_file
-from coordexp.data.sources.foreign import refuse_foreign
 from coordexp.data.sources.jsonl import format_record
 from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.errors import DataError
@@ -65,6 +64,7 @@ class PrepareSpec:
         check_images: ``names``: every file is there (one listing a folder; width and height are in
             the annotations, so no image is opened). ``headers``: each is opened, not decoded, and
             its size compared. ``none``: the images may be elsewhere.
+        reading: how records are read.
     """
 
     annotations: Path
@@ -78,6 +78,7 @@ class PrepareSpec:
     max_objects: int | None = None
     max_bad_fraction: float = 0.0
     check_images: CheckImages = "names"
+    reading: Reading = field(default_factory=Reading)
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,6 @@ def prepare(
             something else.
     """
     folder = ImageFolder(spec.images, check=spec.check_images != "none")
-    refuse_foreign(spec.annotations)
     made_from = _identity(spec, annotations_sha256=_sha256(spec.annotations, progress))
     known = _existing(spec.output, made_from)
     if known is not None:
@@ -121,7 +121,7 @@ def prepare(
     size = spec.annotations.stat().st_size
     image_type, category_type = _ENTRY_TYPES[spec.dialect]
     file = read_coco_file(spec.annotations, image_type=image_type, category_type=category_type)
-    table = build_table(file, folder, max_bad_fraction=spec.max_bad_fraction)
+    table = build_table(file, folder, max_bad_fraction=spec.max_bad_fraction, reading=spec.reading)
     del file  # its entries take more room than all that follows
     progress("reading", size, size)
     if spec.check_images == "headers":
@@ -146,6 +146,7 @@ def _identity(spec: PrepareSpec, *, annotations_sha256: str) -> Manifest:
             "seed": spec.seed if spec.ordering == "random" else None,
             "max_objects": spec.max_objects,
             "check_images": spec.check_images,
+            **({} if spec.reading == Reading() else asdict(spec.reading)),
         },
         "codec": {
             "version": CODEC_VERSION,
@@ -210,18 +211,8 @@ def _with_good_headers(table: CocoTable, spec: PrepareSpec, num_threads: int) ->
             table.rejections.add("images", f"images[{image.place}] (id {image.image_id})", problem)
     table.rejections.accept(table.counts, max_bad_fraction=spec.max_bad_fraction)
     is_good = np.array([problem is None for problem in problems], np.bool_)
-    num_objects = np.diff(table.first)
-    of_good = np.repeat(is_good, num_objects)
-    return replace(
-        table,
-        images=[image for image, problem in zip(table.images, problems, strict=True) if problem is None],
-        first=np.concatenate([[0], np.cumsum(num_objects[is_good])]),
-        category_ids=table.category_ids[of_good],
-        kinds=table.kinds[of_good],
-        boxes_px_xywh=table.boxes_px_xywh[of_good],
-        boxes_norm_xyxy=table.boxes_norm_xyxy[of_good],
-        counts=table.counts | {"rejected_images": table.rejections.count("images")},
-    )
+    counts = table.counts | {"rejected_images": table.rejections.count("images")}
+    return replace(table.only(is_good), counts=counts)
 
 
 def _lines(table: CocoTable, spec: PrepareSpec, progress: Progress) -> Iterator[str]:
@@ -299,7 +290,7 @@ def _manifest(
         "categories": _categories(table, is_target, image_of),
         "max_bad_fraction": spec.max_bad_fraction,
         "rejected": [asdict(record) for record in table.rejections.all()],
-        "warnings": list(table.warnings),
+        "warnings": [*table.warnings, *table.notes],
     }
 
 

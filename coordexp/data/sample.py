@@ -219,6 +219,7 @@ class SplitData:
             ``repeated_file_names``, images whose file an earlier image names too. A format counts only what it knows.
         categories: name of each category id; empty where the format has no categories.
         warnings: what looks wrong with the file as a whole, and stops nothing.
+        notes: what was read as it was meant though it was written otherwise, a sentence with a number each.
     """
 
     samples: Sequence[Sample]
@@ -226,6 +227,7 @@ class SplitData:
     counts: dict[str, int]
     categories: dict[int, str]
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Rejections:

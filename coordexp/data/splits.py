@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.config.schema.data import Data
+from coordexp.data.leaks import leak_sentence
 from coordexp.data.sample import SIZE_EDGES_PX2, Sample, Samples, SplitData, fold
-from coordexp.data.sources.foreign import foreign_problem
-from coordexp.data.sources.source import Split, source_of
+from coordexp.data.sources.lvis import LvisSource
+from coordexp.data.sources.source import Split, found_sentence, source_of
 from coordexp.errors import DataError
 from coordexp.files import known_hashes, sha256_of_file, sha256_of_text
 from coordexp.findings import Check, failure, ok, require, warning
@@ -47,6 +48,8 @@ def check_split(
 ) -> Check[SplitData | None]:
     """Look whether the files of a split are there, and read them; arguments and errors are those of ``load_split``."""
     source = source_of(data, split, data_dir=data_dir)
+    if split == "train" and (found := found_sentence(data)):
+        yield ok("data", f"{data.path}: {found}")
     if source.generated is None:
         missing = [*missing_files(source.annotations, source.images, split)]
         if missing:
@@ -55,20 +58,20 @@ def check_split(
     loaded = source.read(max_bad_fraction=data.max_bad_fraction, accept_prequantised=accept_prequantised)
     if split == "train" and data.max_train_images is not None:
         loaded = chosen_part(loaded, data.max_train_images, seed=data.train_subset_seed)
-    if split == "train" and not loaded.counts["boxes"]:
-        no_targets = loaded.counts.get("crowd", 0) + loaded.counts.get("ignored", 0)
-        error = DataError(
-            f"{source.annotations}: there is no box to learn from in {len(loaded.samples):,} training images"
-            f"{f' ({no_targets:,} crowd or ignored boxes are no targets)' if no_targets else ''}; set "
-            "data.train_annotations to a file with boxes"
-        )
-        yield failure("train annotations", error)
+    if (error := _no_box(loaded, source.annotations, split)) is not None:
+        yield failure(f"{split} annotations", error)
         return None
+    if split == "val":
+        said = crowded_sentence(loaded.samples, limit=300 if isinstance(source, LvisSource) else 100)
+        said = said or ("" if loaded.counts["boxes"] else "there is no box in any image, so that AP is not defined")
+        loaded = replace(loaded, warnings=(*loaded.warnings, said)) if said else loaded
     categories = f", {len(loaded.categories)} categories" if loaded.categories else ""
     yield ok(
         f"{split} annotations",
         f"{len(loaded.samples):,} images, {loaded.counts['boxes']:,} boxes{categories}, each checked",
     )
+    for sentence in loaded.notes:
+        yield ok(f"{split} annotations", sentence)
     for sentence in loaded.warnings:
         yield warning(f"{split} annotations", sentence)
     for rejected in loaded.rejected[:1]:
@@ -77,6 +80,31 @@ def check_split(
             f"{len(loaded.rejected)} records will be left out, e.g. {rejected.where}: {rejected.reason}",
         )
     return loaded
+
+
+def _no_box(loaded: SplitData, annotations: Path, split: Split) -> DataError | None:
+    """Return why a split cannot be trained or measured on: it has no box, or only crowds."""
+    no_targets = loaded.counts.get("crowd", 0) + loaded.counts.get("ignored", 0)
+    if loaded.counts["boxes"] or (split == "val" and not no_targets):
+        return None
+    why = f" ({no_targets:,} crowd or ignored boxes are no targets)" if no_targets else ""
+    what, kind = ("to learn from", "training") if split == "train" else ("to measure AP on", "validation")
+    return DataError(
+        f"{annotations}: there is no box {what} in {len(loaded.samples):,} {kind} images{why}; set "
+        f"data.{split}_annotations to a file with boxes"
+    )
+
+
+def crowded_sentence(samples: Sequence[Sample], *, limit: int) -> str:
+    """Return a warning of images with more objects than AP counts boxes of an image; "" without any."""
+    over = [len(sample.objects) for sample in samples if len(sample.objects) > limit]
+    if not over:
+        return ""
+    return (
+        f"{len(over):,} of {len(samples):,} validation images have more than {limit} objects, up to {max(over):,}: AP "
+        f"counts the best {limit} boxes of an image, as COCO does, so that even perfect boxes stay below 1 (the codec "
+        "ceiling says where)"
+    )
 
 
 def names_of(samples: Sequence[Sample]) -> set[str]:
@@ -100,6 +128,12 @@ def untrained_names(train: Iterable[str], val: Iterable[str]) -> str:
     )
 
 
+def between_splits(train: SplitData, val: SplitData) -> list[str]:
+    """Return warnings of what is in both splits and should not be, or in one and should be in both."""
+    said = untrained_names(names_of(train.samples), names_of(val.samples)), leak_sentence(train.samples, val.samples)
+    return [sentence for sentence in said if sentence]
+
+
 def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
     """Return ``num_images`` of a split's samples, in its order; all of them if there are no more.
 
@@ -121,10 +155,12 @@ def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
 
 def missing_files(annotations: Path, images: Path, split: Split) -> Check[None]:
     """Look whether the annotation file and the image folder of a split are there; neither is read."""
-    if not annotations.is_file():
-        key = f"data.{split}_annotations"
-        missing = f"{annotations}: file not found; put the annotations there, or set {key}"
-        yield failure(f"{split} annotations", DataError(foreign_problem(annotations) or missing))
+    if not annotations.exists():
+        missing = f"{annotations}: file not found; put the annotations there, or set data.{split}_annotations"
+        yield failure(f"{split} annotations", DataError(missing))
+    elif annotations.is_dir() and not images.is_relative_to(annotations) and not list(annotations.glob("*.xml")):
+        error = DataError(f"{annotations}: that is a folder; data.path takes the folder of a data set in any format")
+        yield failure(f"{split} annotations", error)
     if not images.is_dir():
         error = DataError(f"{images}: no such image folder; put the images there, or set data.{split}_images")
         yield failure(f"{split} images", error)

@@ -1,19 +1,21 @@
 """A part of the training images held out for choosing weights: the final validation images stay unseen."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from coordexp.config.schema.data import Data
+from coordexp.data.leaks import shared_pictures
 from coordexp.data.sample import Sample
 from coordexp.data.sources.coco_file import read_without_outlines
+from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import load_split, stratified_subset
 from coordexp.errors import DataError
-from coordexp.files import JsonValue, kept_model, sha256_of_file, sha256_of_text, write_json
+from coordexp.files import JsonValue, sha256_of_text, write_json
 
-TRAIN_NAME, VAL_NAME, RECORD_NAME = "tune_train.json", "tune_val.json", "tuning_split.json"
+TRAIN_NAME, VAL_NAME = "tune_train.json", "tune_val.json"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class TuningSplit:
         """
         return {
             "format": "lvis" if self.is_lvis else "coco",
+            "path": None,
             "bbox_format": None,
             "train_annotations": str(self.train_annotations),
             "train_images": str(self.images),
@@ -65,7 +68,7 @@ class TuningSplit:
 def write_tuning_split(
     data_config: Data, directory: Path, *, data_dir: Path, num_images: int | None, fraction: float | None, seed: int
 ) -> TuningSplit:
-    """Divide the training annotations of an experiment; a second call only checks.
+    """Divide the training annotations of an experiment; a second call writes the same files.
 
     The held-out images look like all of them (:func:`coordexp.data.splits.stratified_subset`), and depend on
     the image ids and the seed alone. Pictures that the final validation split holds too, by path or byte for
@@ -87,40 +90,22 @@ def write_tuning_split(
     # Boxes that are bins are no reason to stop: the parts are written in pixels.
     train = load_split(data_config, "train", data_dir=data_dir, accept_prequantised=True)
     final = load_split(data_config, "val", data_dir=data_dir, accept_prequantised=True)
-    final_annotations = source_of(data_config, "val", data_dir=data_dir).ground_truth()
-    stamp: dict[str, JsonValue] = {
-        "train": sha256_of_file(annotations),
-        "val": sha256_of_file(final_annotations),
-        "num_images": num_images,
-        "fraction": fraction,
-        "seed": seed,
-        "max_train_images": data_config.max_train_images,
-        "train_subset_seed": data_config.train_subset_seed,
-    }
-    known = _known(directory, stamp)
-    if known is not None:
-        is_lvis = data_config.format == "lvis"
-        return TuningSplit(directory / TRAIN_NAME, directory / VAL_NAME, source.images, is_lvis=is_lvis, **known)
     shared = shared_pictures(train.samples, final.samples)
     free = [sample for sample in train.samples if sample.image.resolve() not in shared]
     count = num_images if num_images is not None else round((fraction or 0.0) * len(free))
     train_ids, val_ids = _divide(free, count, seed=seed, annotations=annotations)
-    (directory / RECORD_NAME).unlink(missing_ok=True)  # an older record must not stand beside files half replaced
     content = cast(dict[str, JsonValue], read_without_outlines(annotations))
     _write_part(directory / TRAIN_NAME, content, train_ids)
     _write_part(directory / VAL_NAME, content, val_ids)
-    made = TuningSplit(
+    return TuningSplit(
         directory / TRAIN_NAME,
         directory / VAL_NAME,
         source.images,
         num_train=len(train_ids),
         num_val=len(val_ids),
         num_excluded=len(train.samples) - len(free),
-        is_lvis=data_config.format == "lvis",
+        is_lvis=isinstance(source, LvisSource),
     )
-    counts = {name: value for name, value in asdict(made).items() if name.startswith("num_")}
-    write_json(directory / RECORD_NAME, {"source": stamp, "counts": counts})
-    return made
 
 
 def _divide(free: Sequence[Sample], count: int, *, seed: int, annotations: Path) -> tuple[set[int], set[int]]:
@@ -139,49 +124,6 @@ def held_out_indices(samples: Sequence[Sample], count: int, *, seed: int) -> lis
     """Choose ``count`` samples that look like all; by image id and seed, in any order of the file."""
     mixed = [replace(sample, image_id=int(sha256_of_text(f"{seed}/{sample.image_id}")[:15], 16)) for sample in samples]
     return stratified_subset(mixed, count)
-
-
-def shared_pictures(train: Sequence[Sample], final: Sequence[Sample]) -> set[Path]:
-    """Return the resolved files of ``train`` that ``final`` holds too, under whatever name.
-
-    Only files of equal size are compared byte for byte, so that a large data set is not read whole.
-    """
-    by_size: dict[int, set[Path]] = {}
-    for sample in final:
-        path = sample.image.resolve()
-        by_size.setdefault(path.stat().st_size, set()).add(path)
-    hashes: dict[Path, str] = {}
-    shared: set[Path] = set()
-    for path in {sample.image.resolve() for sample in train}:
-        others = by_size.get(path.stat().st_size, set())
-        if path in others or _hash(path, others, hashes):
-            shared.add(path)
-    return shared
-
-
-def _hash(path: Path, others: Collection[Path], hashes: dict[Path, str]) -> bool:
-    """Return whether a file has the bytes of one of the others."""
-    for item in (path, *others):
-        if others and item not in hashes:
-            hashes[item] = sha256_of_file(item)
-    return any(hashes[path] == hashes[other] for other in others)
-
-
-@dataclass(frozen=True)
-class _Record:
-    """What a split was made from, and how many images and boxes its parts have."""
-
-    source: dict[str, JsonValue]
-    counts: dict[str, int]
-
-
-def _known(directory: Path, stamp: dict[str, JsonValue]) -> dict[str, int] | None:
-    """Return the counts of the split that is there, if it is this one."""
-    record = directory / RECORD_NAME
-    if not all((directory / name).is_file() for name in (RECORD_NAME, TRAIN_NAME, VAL_NAME)):
-        return None
-    found = kept_model(_Record, record)
-    return found.counts if found is not None and found.source == stamp else None
 
 
 def _write_part(path: Path, content: Mapping[str, JsonValue], image_ids: Collection[int]) -> None:

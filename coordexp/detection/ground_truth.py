@@ -119,7 +119,7 @@ class GroundTruth:
 def read_ground_truth(path: Path) -> GroundTruth:
     """Read and check an annotation file; a second call gives the same object as long as the file does not change.
 
-    A few bad annotations are left out, counted and said, as in training: of negative extent, no numbers, or of an image
+    A few bad annotations are left out, counted and said, as in training: no numbers, or of an image
     or category that is not there. Annotation ids are not used: 0 and repeated ones are harmless. A file is LVIS's, and
     AP on it LVIS's federated one, if all its images have ``neg_category_ids`` and ``not_exhaustive_category_ids``, and
     all categories a ``frequency``.
@@ -137,26 +137,29 @@ def read_ground_truth(path: Path) -> GroundTruth:
                 raise DataError(f"{path}: {section}[{place}]: id {entry.id} is there twice; expected distinct ids")
             seen.add(entry.id)
     sizes = {image.id: _size(image) for image in file.images.good}
-    categories = {category.id: category.name.strip() for category in file.categories.good}
+    roots = file.roots
+    categories = {one.id: one.name.strip() for one in file.categories.good if one.id not in roots}
     columns = AnnotationColumns.of(file.annotations)
     areas = _areas(file.annotations.good, columns.box_px_xywh, f"{path}: annotations")
     problems = {entry.place: entry.reason for entry in file.annotations.bad}
     is_bad = np.zeros(len(areas), np.bool_)
     for is_wrong, problem in (
-        ((columns.box_px_xywh[:, 2:] < 0).any(axis=1), "bbox has negative width or height"),
         (~_is_known(columns.image_id, sizes), f"image_id is not among the {len(sizes)} of the file"),
         (~_is_known(columns.category_id, categories), f"category_id is not among the {len(categories)} of the file"),
     ):
         problems |= dict.fromkeys(columns.place[is_wrong & ~is_bad].tolist(), problem)
         is_bad |= is_wrong
-    remarks: tuple[str, ...] = ()
+    remarks = tuple(f"{path.name}: {sentence}" for sentence in file.repairs)
     if problems:
         first, total = min(problems), file.annotations.total
         said = f"{path}: annotations[{first}]: {problems[first]}"
         if len(problems) > max(_MOST_BAD * total, 1):
             raise DataError(f"{said}; {len(problems)} of {total} annotations are bad")
         what = f"{len(problems)} of {total} annotations are bad and were left out"
-        remarks = (f"{path.name}: {what}, such as [{first}]: {problems[first]}",)
+        remarks = (
+            *remarks,
+            f"{path.name}: {what}, such as [{first}]: {problems[first]}",
+        )
     columns = columns.only(~is_bad)
     return GroundTruth(
         path=path,

@@ -1,8 +1,10 @@
-"""The data of a run: the run's own reading of its annotations, and a look at the images, within seconds."""
+"""The data of a run: the run's own reading of its annotations, and all of its pictures decoded once."""
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.grammar.sequence import EncodeText
@@ -14,8 +16,6 @@ from coordexp.findings import Check, failure, guarded, ok
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.encoding import check_split_of
 
-_OPENED_IMAGES, _OPENING_SECONDS = 200, 2.0
-
 
 @dataclass(frozen=True)
 class DataFacts:
@@ -25,9 +25,10 @@ class DataFacts:
     max_objects: int  # of an image
     categories: tuple[str, ...]  # their names; empty where unknown
     descriptions: tuple[str, ...]
+    data: SplitData | None = field(default=None, compare=False, repr=False)  # where it was read
 
 
-def examine_split(run: RunConfig, split: Split) -> Check[DataFacts | None]:
+def examine_split(run: RunConfig, split: Split, pictures: "Pictures | None" = None) -> Check[DataFacts | None]:
     """Check the annotations and images of a split; None where nothing could be read."""
     folder = ExperimentFolder.of(run).data
     made = source_of(run.data, split, data_dir=folder).generated
@@ -37,7 +38,7 @@ def examine_split(run: RunConfig, split: Split) -> Check[DataFacts | None]:
     data = yield from guarded(f"{split} annotations", check_split_of(run, split))
     if data is None:
         return None
-    yield from open_images(split, data.samples)
+    yield from (pictures or Pictures()).check(split, data.samples)
     return facts_of(data)
 
 
@@ -49,6 +50,7 @@ def facts_of(data: SplitData) -> DataFacts:
         max_objects=max((len(sample.objects) for sample in data.samples), default=0),
         categories=tuple(data.categories.values()) or descriptions,
         descriptions=descriptions,
+        data=data,
     )
 
 
@@ -77,23 +79,32 @@ def examine_descriptions(split: Split, facts: DataFacts, encode: EncodeText) -> 
         yield failure(f"{split} descriptions", DataError(sentence))
 
 
-def open_images(split: Split, samples: Sequence[Sample]) -> Check[None]:
-    """Open a few images, evenly spread, as long as there is time; headers only."""
-    check = f"{split} images"
-    until = time.monotonic() + _OPENING_SECONDS
-    opened = 0
-    problems: list[str] = []
-    for sample in samples[:: max(1, -(-len(samples) // _OPENED_IMAGES))]:
-        if time.monotonic() > until:
-            break
-        opened += 1
-        try:
-            check_image(sample.image, width=sample.width, height=sample.height)
-        except DataError as error:
-            problems.append(str(error))
-    if problems:
-        sentence = f"{len(problems)} of {opened:,} images that were opened cannot be used: {problems[0]}"
-        yield failure(check, DataError(sentence))
-    elif opened:
-        some = f"all {opened:,} images" if opened == len(samples) else f"{opened:,} of {len(samples):,} images"
-        yield ok(check, f"{some} opened and of the annotated size (headers; not decoded)")
+class Pictures:
+    """Decodes pictures, each once, in parallel: a file that is cut short shows nowhere else before a run needs it."""
+
+    def __init__(self, on_pictures: Callable[[int, int], None] = lambda done, total: None) -> None:
+        """Call ``on_pictures`` with how many of a split are decoded, and of how many."""
+        self._on_pictures = on_pictures
+        self._problems: dict[Path, str] = {}
+
+    def check(self, split: Split, samples: Sequence[Sample]) -> Check[None]:
+        """Decode the pictures of a split, and compare their sizes with the annotated ones."""
+        check, problems = f"{split} images", list[str]()
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for done, problem in enumerate(pool.map(self._problem, samples), start=1):
+                self._on_pictures(done, len(samples))
+                problems += [problem] if problem else []
+        if problems:
+            sentence = f"{len(problems):,} of {len(samples):,} images cannot be used: {problems[0]}"
+            yield failure(check, DataError(sentence))
+        else:
+            yield ok(check, f"all {len(samples):,} images decode and have the annotated size")
+
+    def _problem(self, sample: Sample) -> str:
+        if sample.image not in self._problems:
+            try:
+                check_image(sample.image, width=sample.width, height=sample.height, decode=True)
+                self._problems[sample.image] = ""
+            except DataError as error:
+                self._problems[sample.image] = str(error)
+        return self._problems[sample.image]

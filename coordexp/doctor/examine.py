@@ -1,6 +1,7 @@
 """All checks of ``doctor``, one after the other; a failure of one never hides another."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,12 @@ from coordexp.config.schema.fields import Key
 from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
+from coordexp.data.fed import fed_sentence
 from coordexp.data.sources.source import SPLITS, Split
-from coordexp.data.splits import untrained_names
+from coordexp.data.splits import between_splits
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
-from coordexp.doctor.data import DataFacts, examine_descriptions, examine_split, of_both_splits
+from coordexp.doctor.data import DataFacts, Pictures, examine_descriptions, examine_split, of_both_splits
 from coordexp.doctor.machine import Machine, examine_cluster, examine_disk, examine_experiment, examine_tracking
 from coordexp.doctor.memory import EVALUATION, MemoryEstimate, SequenceSize, estimate, run_model
 from coordexp.errors import DataError, ResourceError
@@ -52,13 +54,18 @@ class Examination:
         return all(finding.verdict != "failure" for finding in self.findings)
 
 
-def examine(path: Path, overrides: list[str]) -> Examination:
-    """Examine the experiment of a configuration file; writes nothing and loads no weights."""
-    findings, longest = collect(_examine(path, overrides))
+def examine(
+    path: Path, overrides: list[str], *, on_pictures: Callable[[int, int], None] = lambda done, total: None
+) -> Examination:
+    """Examine the experiment of a configuration file; writes nothing and loads no weights.
+
+    ``on_pictures`` hears how many pictures of a split are decoded, and of how many.
+    """
+    findings, longest = collect(_examine(path, overrides, Pictures(on_pictures)))
     return Examination(tuple(dict.fromkeys(findings)), longest)  # groups that differ in one thing share all others
 
 
-def _examine(path: Path, overrides: list[str]) -> Check[LongestBatch | None]:
+def _examine(path: Path, overrides: list[str], pictures: Pictures) -> Check[LongestBatch | None]:
     loaded = yield from attempt("configuration", lambda: _checked_plans(path, overrides))
     if loaded is None:
         return None
@@ -74,7 +81,7 @@ def _examine(path: Path, overrides: list[str]) -> Check[LongestBatch | None]:
         cluster = others.submit(collect, examine_cluster(run, len(machine.gpu_names)))
         tracking = others.submit(collect, examine_tracking(run))
         yield from examine_experiment(run)
-        longest = yield from _examine_variants(plans, machine)
+        longest = yield from _examine_variants(plans, machine, pictures)
         yield from (*cluster.result()[0], *tracking.result()[0])
     return longest
 
@@ -86,12 +93,12 @@ def _checked_plans(path: Path, overrides: list[str]) -> tuple[ExperimentConfig, 
     return run, plans
 
 
-def _examine_variants(plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
+def _examine_variants(plans: list[RunPlan], machine: Machine, pictures: Pictures) -> Check[LongestBatch | None]:
     """Check data and base of every distinct pair; return the largest need of memory."""
     variants = {_without_loss(plan.config): plan.config for plan in reversed(plans)}
     batches: list[LongestBatch] = []
     for run in reversed(variants.values()):
-        found = yield from _examine_variant(run, plans, machine)
+        found = yield from _examine_variant(run, plans, machine, pictures)
         batches += [] if found is None else [found]
     return max(batches, key=lambda batch: batch.memory.peak, default=None)
 
@@ -106,22 +113,27 @@ def _without_loss(run: RunConfig) -> str:
     return json.dumps(select(run, keep), sort_keys=True)
 
 
-def _examine_variant(run: RunConfig, plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
+def _examine_variant(
+    run: RunConfig, plans: list[RunPlan], machine: Machine, pictures: Pictures
+) -> Check[LongestBatch | None]:
     facts: dict[Split, DataFacts] = {}
     for split in SPLITS:
-        found = yield from examine_split(run, split)
+        found = yield from examine_split(run, split, pictures)
         facts |= {} if found is None else {split: found}
     if "val" in facts and facts["val"].categories:
         categories = dict(enumerate(facts["val"].categories))
         yield from attempt("categories", lambda: CategoryIndex(categories, aliases=run.evaluation.aliases))
-    if len(facts) == 2 and (untrained := untrained_names(*(facts[split].descriptions for split in SPLITS))):
-        yield warning("val annotations", untrained)
+    read = {split: known.data for split, known in facts.items() if known.data is not None}
+    if len(read) == 2:
+        yield from (warning("val annotations", said) for said in between_splits(read["train"], read["val"]))
     base = yield from guarded("checkpoint", examine_checkpoint(run))
     if base is None:
         yield from examine_disk(plans, None)
         yield warning("memory", "not estimated: the model's shape is unknown")
         return None
     if base.encoding is not None:
+        if "train" in read and (fed := fed_sentence(read["train"].samples, base.encoding.image_spec)):
+            yield ok("pictures", fed)
         encode = text_encoder(base.encoding.tokenizer)
         for split, known in facts.items():
             yield from examine_descriptions(split, known, encode)

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,8 +11,8 @@ from coordexp.coord_tokens.vocab import CoordVocab, text_vocab
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample
-from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.lvis import read_lvis
+from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
@@ -39,7 +40,12 @@ def open_data(settings: EvaluationSettings) -> EvaluationData:
         DataError: if they cannot be used, or an alias stands for no category.
     """
     truth = read_ground_truth(settings.annotations)
-    samples = (read_coco if truth.federated is None else read_lvis)(settings.annotations, settings.images).samples
+    source = (CocoSource if truth.federated is None else LvisSource)(settings.annotations, settings.images)
+    with tempfile.TemporaryDirectory() as folder:  # where the file must be written otherwise to be measured on
+        made = replace(source, made=Path(folder) / "ground_truth.json").ground_truth()
+        truth = truth if made == settings.annotations else replace(read_ground_truth(made), path=settings.annotations)
+    read = source.read(max_bad_fraction=0.0, accept_prequantised=False)
+    samples = read.samples
     is_subset = settings.num_images is not None and settings.num_images < len(samples)
     if settings.num_images is not None:
         samples = [samples[index] for index in stratified_subset(samples, settings.num_images)]
@@ -47,7 +53,8 @@ def open_data(settings: EvaluationSettings) -> EvaluationData:
     if settings.generations is not None:
         wanted = [sample.image_id for sample in samples]
         given = read_given_answers(settings.generations, known=truth.sizes_px.keys(), wanted=wanted)
-    return EvaluationData(truth, samples, CategoryIndex(truth.categories, aliases=settings.aliases), is_subset, given)
+    categories = CategoryIndex(truth.categories, aliases=settings.aliases)
+    return EvaluationData(truth, samples, categories, is_subset, given, (*read.notes, *read.warnings))
 
 
 def open_evaluation(settings: EvaluationSettings, data: EvaluationData) -> Evaluation:

@@ -42,6 +42,7 @@ class EvaluationData:
         is_subset: AP over the samples' images only; otherwise over all images of the annotations, so that an image
             without a sample counts as one without detections.
         given: answers by image, to be read instead of generated.
+        remarks: on how the images and boxes were read, a sentence each.
     """
 
     truth: GroundTruth
@@ -49,6 +50,7 @@ class EvaluationData:
     categories: CategoryIndex
     is_subset: bool = False
     given: Mapping[int, GivenAnswer] | None = None
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an evaluation of nothing.

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS
-from coordexp.data.image_file import orientation, stored_size
+from coordexp.data.image_file import read_header, shown_size
 from coordexp.data.sample import Objects as SampleObjects
 from coordexp.data.sample import Sample
 from coordexp.detection.boxes import Floats, to_boxes_px_xywh
@@ -57,8 +57,8 @@ class Prediction:
 
     Attributes:
         picture: its path.
-        width: of the stored pixels; an orientation in EXIF is not applied, as in training.
-        height: of the stored pixels.
+        width: as a viewer shows the picture, with its orientation in EXIF applied, as in training.
+        height: the same.
         objects: in the order in which they were written.
         malformed: what kind of mistake each piece of the answer is that makes no object.
         truncated: the length limit came before the end of the answer.
@@ -145,9 +145,9 @@ def turned(pictures: Sequence[Path]) -> list[str]:
     Raises:
         DataError: if one cannot be read.
     """
-    found = {picture: orientation(picture) for picture in pictures if not picture.is_dir()}
+    found = {picture: read_header(picture).orientation for picture in pictures if not picture.is_dir()}
     return [
-        f"{picture}: stored turned or mirrored (EXIF orientation {how}); boxes are of the stored pixels"
+        f"{picture}: stored turned or mirrored (EXIF orientation {how}); boxes are of the picture as a viewer shows it"
         for picture, how in found.items()
         if how != 1
     ]
@@ -156,7 +156,7 @@ def turned(pictures: Sequence[Path]) -> list[str]:
 def _sample(number: int, picture: Path) -> Sample:
     if picture.is_dir():
         raise DataError(f"{picture}: that is a folder; expected image files, such as {picture}/*.jpg")
-    width, height = stored_size(picture)
+    width, height = shown_size(picture)
     return Sample(picture, width, height, number, SampleObjects((), np.zeros((0, 4))))
 
 

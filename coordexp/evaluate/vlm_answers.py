@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordexp.data.image_file import stored_size
+from coordexp.data.image_file import shown_size
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections, write_detections
 from coordexp.detection.ground_truth import GroundTruth
@@ -70,7 +70,7 @@ def read_vlm_answers(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of OpenCV, which boxes do not need
-            from supervision import Detections as Parsed
+            from supervision import Detections as Parsed  # pyright: ignore[reportMissingImports] - an extra
     except ImportError:
         raise ResourceError('answers of other models are read by supervision; pip install "coordexp[vlm]"') from None
     names, index = ImageNames(truth.file_names), CategoryIndex(truth.categories, aliases=aliases)
@@ -84,7 +84,7 @@ def read_vlm_answers(
         if image_id in seen and "label" not in entry:
             raise DataError(f"{where}: a second answer for image {image_id}; expected one an image")
         seen.add(image_id)
-        size = truth.sizes_px[image_id] or stored_size(images / truth.file_names[image_id])
+        size = truth.sizes_px[image_id] or shown_size(images / truth.file_names[image_id])
         given = entry.get("text", entry.get("result"))
         try:
             parsed = Parsed.from_vlm(answer, _result(answer, given), resolution_wh=size)

@@ -11,10 +11,9 @@ from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.decomposition import AP50, ERRORS, RECALLS
 from coordexp.metrics import loss_head, subset_headline
 from coordexp.report.figures import INK, LOOKS, NEUTRAL, PAPER, Chart, Look, tips, write_charts
-from coordexp.report.study.better_first import better_first
 from coordexp.report.study.data import ExperimentData, RunData
-from coordexp.report.study.distributions import EdgeDistributions
-from coordexp.report.study.study import Study
+from coordexp.report.study.examples import EdgeDistributions
+from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.tables import MINUS, interval, num_objects, pair_name, written
 from coordexp.report.text.why import shown_pairs
 from coordexp.statistics.results import CurvePoint, Estimate

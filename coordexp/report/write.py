@@ -15,15 +15,15 @@ from coordexp.files import write_text
 from coordexp.metrics import BoxKind
 from coordexp.report.charts import write_plots
 from coordexp.report.page.page import render_page
-from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts
-from coordexp.report.study.better_first import better_first
-from coordexp.report.study.cache import StatisticsCache
+from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts, StatisticsCache
 from coordexp.report.study.data import ExperimentData, read_by
 from coordexp.report.study.load import load_experiment
-from coordexp.report.study.study import OnProgress, Settings, Study, make_study
-from coordexp.report.text.render import markdown_table, render_report, to_csv, to_json, to_latex, to_markdown
+from coordexp.report.study.study import Settings, Study, better_first, make_study
+from coordexp.report.text.records import to_csv, to_json
+from coordexp.report.text.render import render_report, to_latex, to_markdown
 from coordexp.report.text.screen import print_screen
-from coordexp.report.text.tables import comparison_tables
+from coordexp.report.text.study_tables import comparison_tables
+from coordexp.report.text.tables import markdown_table
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.shipped import python_command
 from coordexp.statistics.results import Estimate
@@ -53,8 +53,8 @@ def report_experiment(
 
     Args:
         uri: where MLflow is.
-        experiment: the experiment's name.
-        output: directory of the files; created if it is not there.
+        experiment: its name.
+        output: directory of the files, ``RUNS_DIR/EXPERIMENT/report``.
         console: where to print.
         allow_differences: show what else than the factor differs in the header, instead of refusing.
         seeds: only these, where an ablation ended with some whole; None: all.
@@ -76,51 +76,29 @@ def report_experiment(
         console.print(failure, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_study(study: Study, paths: list[Path], console: Console, *, everything: bool, again: str = "") -> None:
-    """Print a study on one screen, or every table and path of it.
-
-    Args:
-        study: what was found out.
-        paths: of its files, the page first.
-        console: where to print.
-        everything: print every table.
-        again: the command that does; "" for the report of the study's experiment.
-    """
-    if everything:
-        render_report(study, console)
-        print_paths(paths, console)
-    else:
-        again = again or python_command("-m", "coordexp", "report", *_shown_in(study.data), "--all")
-        print_screen(study, console, page=paths[0], again=again)
-
-
-def _shown_in(data: ExperimentData) -> list[str]:
-    folders = {RunFolder(Path(run.run_dir)).experiment.path.parent for run in data.trained if run.run_dir}
-    runs_dir = folders.pop() if len(folders) == 1 else Path("runs").absolute()
-    return [data.name, *([] if runs_dir == Path("runs").absolute() else ["--runs-dir", str(runs_dir)])]
-
-
 def study_of(
     data: ExperimentData, *, output: Path, runs_dir: Path, console: Console, settings: Settings | None = None
 ) -> tuple[Study, Artifacts]:
-    """Make the study of runs found in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what took long.
+    """Study runs whose files lie in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what took long."""
+    tasks: dict[str, TaskID] = {}
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True,
+        disable=not console.is_terminal,
+    )  # fmt: skip
 
-    Raises:
-        CoordExpError: as :func:`coordexp.report.study.study.make_study`, or if ``output`` cannot be written.
-    """
-    with writing(output):
+    def show(what: str, done: int, total: int) -> None:
+        if what not in tasks:
+            tasks[what] = bar.add_task(what, total=total)
+        bar.update(tasks[what], completed=done, total=total)
+
+    with writing(output), bar:
         artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
-        with _progress(console) as show:
-            study = make_study(data, artifacts, StatisticsCache(output / STATISTICS), settings, on_progress=show)
+        study = make_study(data, artifacts, StatisticsCache(output / STATISTICS), settings, on_progress=show)
     return study, artifacts
 
 
 def write_report(study: Study, output: Path) -> list[Path]:
-    """Write the files of a report and return their paths, the page first.
-
-    Raises:
-        ResourceError: if they cannot be written.
-    """
+    """Write the files of a report and return their paths, the page first."""
     texts = {
         "report.html": render_page,
         "report.md": to_markdown,
@@ -134,13 +112,18 @@ def write_report(study: Study, output: Path) -> list[Path]:
         return [*(output / name for name in texts), *write_plots(study, output)]
 
 
-def store_report(study: Study, paths: list[Path], artifacts: Artifacts) -> str:
-    """Store a report in MLflow; return why that failed, or "": the files are there all the same."""
-    try:
-        record_report(study, paths, artifacts)
-    except TrackingError as error:
-        return f"the report is not in MLflow: {error}"
-    return ""
+def print_study(study: Study, paths: list[Path], console: Console, *, everything: bool, again: str = "") -> None:
+    """Print a study on one screen, or every table and path of it; ``again`` is the command that does the latter."""
+    if everything:
+        render_report(study, console)
+        print_paths(paths, console)
+        return
+    folders = {RunFolder(Path(run.run_dir)).experiment.path.parent for run in study.data.trained if run.run_dir}
+    default = Path("runs").absolute()
+    runs_dir = folders.pop() if len(folders) == 1 else default
+    where = [study.data.name, *([] if runs_dir == default else ["--runs-dir", str(runs_dir)])]
+    again = again or python_command("-m", "coordexp", "report", *where, "--all")
+    print_screen(study, console, page=paths[0], again=again)
 
 
 def print_paths(paths: list[Path], console: Console) -> None:
@@ -152,7 +135,7 @@ def print_paths(paths: list[Path], console: Console) -> None:
 
 @contextmanager
 def writing(output: Path) -> Generator[None]:
-    """Make a folder to write to, and say so where that cannot be done.
+    """Make a folder to write to.
 
     Raises:
         ResourceError: if it cannot be written.
@@ -166,29 +149,17 @@ def writing(output: Path) -> Generator[None]:
         ) from error
 
 
-@contextmanager
-def _progress(console: Console) -> Generator[OnProgress]:
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True,
-        disable=not console.is_terminal,
-    )  # fmt: skip
-    tasks: dict[str, TaskID] = {}
-    with bar:
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield show
+def store_report(study: Study, paths: list[Path], artifacts: Artifacts) -> str:
+    """Store a report in MLflow; return why that failed, or "": the files are there all the same."""
+    try:
+        record_report(study, paths, artifacts)
+    except TrackingError as error:
+        return f"the report is not in MLflow: {error}"
+    return ""
 
 
 def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> bool:
-    """Store a report and its annotations with the ablation it is about; return False where there is no single one.
-
-    Raises:
-        TrackingError: if MLflow does not take it.
-    """
+    """Store a report and its annotations with the ablation it is about; return False where there is no single one."""
     data = study.data
     if not data.parent_id:
         return False
@@ -200,10 +171,9 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
         tracker.set_tags(data.parent_id, {"verdict": study.verdict})
     colors = group_colors(data.groups)
     for run in data.trained:
-        if not run.run_id:
-            continue  # it has not begun
-        # Of the numbers that are stored with the ablation now; and the colour that its group has there.
-        tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
+        if run.run_id:  # it has begun
+            # Of the numbers that are stored with the ablation now; and the colour that its group has there.
+            tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
     for path in files:
         tracker.log_file(data.parent_id, path, REPORT_FOLDER)
     annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
@@ -217,13 +187,18 @@ def comparison_metrics(study: Study) -> dict[str, float | None]:
 
     They are what a person compares in MLflow; everything else that was computed lies beside them in ``report.json``.
     """
+
+    def three(name: str, estimate: Estimate) -> dict[str, float | None]:
+        return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
     found: dict[str, float | None] = {}
     if (comparison := study.comparison) is not None:
+        names = {group: _NOT_IN_NAMES.sub("_", group) for group in comparison.groups}
         for group, estimate in comparison.value.items():
-            found |= _estimate(f"comparison/{_metric_part(group)}/{comparison.metric}", estimate)
+            found |= three(f"comparison/{names[group]}/{comparison.metric}", estimate)
         for pair in comparison.pairs:
-            lead = f"comparison/{_metric_part(pair.a)}_minus_{_metric_part(pair.b)}"
-            found |= _estimate(f"{lead}/{comparison.metric}", pair.difference) | {f"{lead}/p_holm": pair.p_holm}
+            lead = f"comparison/{names[pair.a]}_minus_{names[pair.b]}"
+            found |= three(f"{lead}/{comparison.metric}", pair.difference) | {f"{lead}/p_holm": pair.p_holm}
     return found
 
 
@@ -239,10 +214,6 @@ def description(study: Study, *, page: str) -> str:
     return text
 
 
-def _metric_part(name: str) -> str:
-    return _NOT_IN_NAMES.sub("_", name)
-
-
 def _is_coco(path: Path) -> bool:
     """Return whether a file is what a run's parameter calls it: whoever writes to the server chose the path."""
     try:
@@ -250,7 +221,3 @@ def _is_coco(path: Path) -> bool:
     except DataError:
         return False
     return True
-
-
-def _estimate(name: str, estimate: Estimate) -> dict[str, float | None]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

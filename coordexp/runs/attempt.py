@@ -16,7 +16,6 @@ from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.status import (
     Ended,
     Erred,
-    Finish,
     RunStatus,
     Started,
     note_traceback,
@@ -31,8 +30,8 @@ class TrainFunction(Protocol):
 
     def __call__(
         self, config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]
-    ) -> Finish | None:
-        """Train, evaluate and commit; return what to keep with the finished run, if there is anything."""
+    ) -> Ended | None:
+        """Train, evaluate and commit; return how the run finished, where there is more to say than that it did."""
         ...
 
 
@@ -75,8 +74,7 @@ def attempt(
             reporter = make_reporter(lambda sentence: print_line(f"{plan.name}  {sentence}"))
             if is_first:
                 _start(plan, reporter, before, print_line)
-            finish = function(plan.config, reporter=reporter, print_line=print_line) or Finish()
-            ended = Ended("finished", finish.warning, finish.is_merged)
+            ended = function(plan.config, reporter=reporter, print_line=print_line) or Ended("finished")
         except RunStoppedError as stopped:
             ended = Ended("stopped", str(stopped))
         except Exception as caught:

@@ -64,6 +64,11 @@ class RunPlan:
         status = self.status()
         return status is not None and status.state == "finished"
 
+    def is_over(self) -> bool:
+        """Return whether the run is finished, or a sweep has stopped it early for good."""
+        status = self.status()
+        return status is not None and status.state in ("finished", "pruned")
+
     def is_done(self) -> bool:
         """Return whether the run needs no more work: a finished one whose merge failed does."""
         status = self.status()

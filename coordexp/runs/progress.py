@@ -22,7 +22,6 @@ from coordexp.runs.status import RunStatus
 LOOK_SECONDS = 0.5
 QUIET_SECONDS = 8.0  # without a line; then one says that the command lives
 _NAMES = 6
-_SECONDS_A_RUN = 0.05  # of running ones: many runs are shown less often, at about 20 looks a second
 _STEP_LINE = re.compile(
     r"\S+  step (?P<step>\d{1,18})/(?P<max_steps>\d{1,18})  loss (?P<loss>-?\d+\.\d+|inf|nan) \(.*\)  "
     r".*?(?P<speed>\d+) img/s  (?P<minutes>\d{1,9}):(?P<seconds>\d\d) left"
@@ -135,7 +134,7 @@ class ProgressDisplay:
         try:
             while True:
                 try:
-                    event = self._events.get(timeout=look_seconds(len(running)) if running else QUIET_SECONDS)
+                    event = self._events.get(timeout=LOOK_SECONDS if running else QUIET_SECONDS)
                 except queue.Empty:
                     for run in running.values():
                         self._show_new_lines(run)
@@ -203,11 +202,6 @@ def spoken(text: str, console: Console) -> Generator[None]:
 def clock_time(seconds: float) -> str:
     """Return minutes and seconds as a clock shows them, such as ``1:05``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-def look_seconds(num_running: int) -> float:
-    """Return the time between two looks at the logs of running runs."""
-    return max(LOOK_SECONDS, _SECONDS_A_RUN * num_running)
 
 
 def _size(path: Path) -> int:

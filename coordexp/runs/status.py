@@ -128,14 +128,6 @@ class RunStatus:
                 return self
 
 
-@dataclass(frozen=True)
-class Finish:
-    """What is kept with a finished run: a warning, and whether it has the merged model that it should have."""
-
-    warning: str = ""
-    is_merged: bool = True
-
-
 def tell(run_dir: Path, event: Event) -> RunStatus:
     """Write what an event makes of a run's status, and return it."""
     before = read_status(run_dir) or RunStatus("waiting")

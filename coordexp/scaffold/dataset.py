@@ -16,16 +16,16 @@ from coordexp.config.trees import Tree, with_value
 from coordexp.config.yaml_file import parse_value
 from coordexp.data.sample import SplitData
 from coordexp.data.sources.source import SPLITS, Split, source_of
+from coordexp.data.splits import between_splits
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
-from coordexp.doctor.data import facts_of, of_both_splits, open_images
+from coordexp.doctor.data import Pictures, facts_of, of_both_splits
 from coordexp.doctor.examine import longest_sequence
 from coordexp.doctor.machine import Machine
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue, write_text
-from coordexp.findings import Check, Finding, collect, guarded, ok
+from coordexp.findings import Check, Finding, collect, guarded, ok, warning
 from coordexp.model.checkpoint.directory import EMBEDDED
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.scaffold.coco_folder import SplitFiles
 from coordexp.shipped import find_experiment, shipped_experiments
 from coordexp.train.setup.encoding import check_split_of
 
@@ -39,7 +39,7 @@ _Value = TypeVar("_Value")
 
 
 def new_dataset(
-    files: Mapping[Split, SplitFiles],
+    where: Mapping[str, Path],
     *,
     name: str,
     config: Path,
@@ -50,7 +50,7 @@ def new_dataset(
     """Check the data as a run does, choose what depends on it, and write the experiment; nothing else is written.
 
     Args:
-        files: of both splits.
+        where: ``path`` of the data set's folder, or the four paths of files that are not found in one.
         name: of the experiment.
         config: the experiment that it extends.
         overrides: ``KEY=VALUE`` that the new file is to hold, in the place of what is measured.
@@ -66,12 +66,11 @@ def new_dataset(
     """
     draft = _Draft(config, overrides)
     draft.choose("experiment.name", name)
-    draft.choose("data.format", "coco")
+    draft.choose("data.format", "auto" if "path" in where else "coco")
     if draft.says("training.epochs"):
         draft.choose("training.max_steps", None)
-    for split, of in files.items():
-        draft.choose(f"data.{split}_annotations", str(of.annotations.absolute()))
-        draft.choose(f"data.{split}_images", str(of.images.absolute()))
+    for key, path in where.items():
+        draft.choose(f"data.{key}", str(path.absolute()))
     findings, data = _checked(draft.load())
     samples = data["train"].samples
     most = max(len(sample.objects) for sample in samples)
@@ -168,10 +167,11 @@ def _checked(run: ExperimentConfig) -> tuple[list[Finding], dict[Split, SplitDat
     for split in SPLITS:
         loaded = _passed(check_split_of(run, split), findings)
         assert loaded is not None  # a missing file was a failure
-        _passed(open_images(split, loaded.samples), findings)
+        _passed(Pictures().check(split, loaded.samples), findings)
         data[split] = loaded
+    findings += [warning("val annotations", said) for said in between_splits(data["train"], data["val"])]
     truth = source_of(run.data, "val", data_dir=ExperimentFolder.of(run).data).ground_truth_file
-    if truth.is_file():  # of JSONL it is made when a run starts
+    if truth.is_file():  # of other formats it is made when a run starts
         ceiling = checked_ceiling(run, truth)
         value = "not defined" if ceiling is None else f"{ceiling:.3f}"
         findings.append(ok("codec ceiling", f"the ground truth has an AP of {value} after 1,000 bins and back"))

@@ -124,9 +124,7 @@ class _Stages:
         self.campaign.tracker.set_tags(self.recorder.parent_id, tags)
         self.recorder.set_shared(shared_metrics(self.trials.trials[0].plan.config))
         for plan in self.trials.begun_plans():
-            status = plan.status()
-            is_done = status is not None and status.state in ("finished", "pruned")
-            if is_done and not is_recorded(plan, self.campaign.tracker):
+            if plan.is_over() and not is_recorded(plan, self.campaign.tracker):
                 self._record(plan)
 
     def search(self, executor: Executor, function: TrainFunction) -> Ending:

@@ -44,11 +44,6 @@ class Trial:
         """``t000``."""
         return self.plan.group
 
-    def is_done(self) -> bool:
-        """Return whether nothing is left to do of it."""
-        status = self.plan.status()
-        return status is not None and status.state in ("finished", "pruned")
-
 
 def final_ap(plan: RunPlan) -> float | None:
     """Return the AP of a finished run on its whole split, by its group's reading; None if there is none, or not yet."""
@@ -107,7 +102,7 @@ class SweepTrials:
 
     def remaining(self) -> Iterator[Trial]:
         """Yield the trials to do: unfinished ones first, then proposals, until the sweep stops or is spent."""
-        unfinished = [trial for trial in self.trials if not trial.is_done()]
+        unfinished = [trial for trial in self.trials if not trial.plan.is_over()]
         while self.stop_reason() is None and not self.is_spent():
             if unfinished:
                 yield unfinished.pop(0)
@@ -167,7 +162,7 @@ class SweepTrials:
 
     def is_searched(self) -> bool:
         """Return whether every trial is there and done."""
-        return len(self.trials) >= self.sweep.settings.num_points and all(trial.is_done() for trial in self.trials)
+        return len(self.trials) >= self.sweep.settings.num_points and all(trial.plan.is_over() for trial in self.trials)
 
     def _ask(self, params: Mapping[str, Number] | None) -> None:
         """Ask Optuna for a trial, of these parameters or of those that it samples, and add it."""
@@ -245,13 +240,6 @@ class _Event:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class _Search:
-    """The first line of the journal."""
-
-    search: Mapping[str, JsonValue]
-
-
 def recorded_points(sweep: Sweep) -> list[Point]:
     """Return the points proposed so far, in order, without writing anything.
 
@@ -285,9 +273,9 @@ def _recorded_events(sweep: Sweep) -> list[_Event]:
         lines = text[: text.rfind(b"\n") + 1].splitlines()
         if not lines:
             return []
-        search = parse_model(_Search, lines[0]).search
+        search = parse_model(dict[str, dict[str, JsonValue]], lines[0])["search"]
         events = [parse_model(_Event, line) for line in lines[1:]]
-    except ValueError as error:
+    except (ValueError, KeyError) as error:
         raise ConfigError(
             f"{folder.sweep_journal}: expected a journal of trials ({error}); --fresh moves it aside"
         ) from error

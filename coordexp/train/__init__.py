@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 from coordexp.config.schema import RunConfig
 from coordexp.runs.reporter import LocalReporter
-from coordexp.runs.status import Finish
+from coordexp.runs.status import Ended
 
 
-def train(config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]) -> Finish:
+def train(config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]) -> Ended:
     """Do one run; torch and transformers are imported here, in the process that needs them."""
     from coordexp.train.run import train_run
 
     return train_run(config, reporter=reporter, print_line=print_line)
 
 
-def train_without_merge(config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]) -> Finish:
+def train_without_merge(config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]) -> Ended:
     """Do one run of a search, of which the AP is wanted and no model."""
     from coordexp.train.run import train_run
 

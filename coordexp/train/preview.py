@@ -11,8 +11,9 @@ from PIL import Image
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import decode
 from coordexp.coord_tokens.layout import parse_targets
+from coordexp.data.fed import fed_size
 from coordexp.data.image_file import read_image
-from coordexp.data.sample import Sample
+from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sources.source import Split
 from coordexp.model.checkpoint.directory import find_checkpoint
 from coordexp.model.processor import Processor
@@ -39,8 +40,8 @@ class Preview:
         sample: where it comes from.
         spans: the whole sequence.
         num_tokens: its length.
-        objects: description and box, read back from the tokens alone.
-        picture: the image as the model's processor reads it.
+        objects: description and box in pixels of the sample, read back from the tokens alone.
+        picture: the image as it is fed to the model: turned as EXIF says, and resized.
     """
 
     sample: Sample
@@ -50,7 +51,9 @@ class Preview:
     picture: Image.Image
 
 
-def previews(config: RunConfig, *, num: int, split: Split = "train") -> Iterator[Preview]:
+def previews(
+    config: RunConfig, *, num: int, split: Split = "train", data: SplitData | None = None
+) -> Iterator[Preview]:
     """Yield the first ``num`` samples in the order of training (validation: of the file).
 
     No weights are read: tokenizer, processor and data are enough.
@@ -60,7 +63,7 @@ def previews(config: RunConfig, *, num: int, split: Split = "train") -> Iterator
     """
     directory = find_checkpoint(config.model.path, revision=config.model.revision, weights=False)
     encoding = build_encoding(config, Processor.from_directory(directory))
-    samples = read_split(config, split).samples
+    samples = (data or read_split(config, split)).samples
     dataset = encoding.dataset(samples)
     order = range(len(samples)) if split == "val" else train_order(config, dataset.lengths)
     for index in islice(order, num):
@@ -90,5 +93,7 @@ def _preview(encoding: Encoding, sample: Sample, ids: list[int]) -> Preview:
     for number, (x1, y1, x2, y2) in enumerate((decode(numbers.bins(answer[layout.coord_positions])) * scale).tolist()):
         desc = answer[layout.desc_positions[layout.desc_object == number]].tolist()
         objects.append((str(encoding.tokenizer.decode(desc)), (x1, y1, x2, y2)))
+    size = fed_size(sample.width, sample.height, encoding.image_spec)
     picture = read_image(sample.image, width=sample.width, height=sample.height)
+    picture = picture.resize(size, Image.Resampling(encoding.image_spec.resample))
     return Preview(sample, spans, len(ids), objects, picture)

@@ -21,7 +21,7 @@ from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
 from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, has_final_rows
-from coordexp.runs.status import Finish, note_traceback, one_sentence
+from coordexp.runs.status import Ended, note_traceback, one_sentence
 from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
 from coordexp.train.forward import mean_units, model_inputs
 from coordexp.train.loop.evaluator import Evaluator
@@ -70,7 +70,7 @@ class Run:
 
 def train_run(
     config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None], merges: bool = True
-) -> Finish:
+) -> Ended:
     """Run one group and seed from its newest checkpoint, or the beginning, to the merged model.
 
     Every rank of a process group calls this. Files go to the run's directory; rows and
@@ -83,7 +83,7 @@ def train_run(
         merges: make the merged model.
 
     Returns:
-        What to keep with the finished run. A merge that fails, or loses much, is a warning there: the run has its AP.
+        How the run finished. A merge that fails, or loses much, is a warning there: the run has its AP.
 
     Raises:
         CoordExpError: if something in the run's inputs is wrong, or the run would not be comparable with the others.
@@ -109,11 +109,11 @@ def train_run(
         _train(run, scratch)
     if not ranks.from_first([has_final_rows(folder.path)])[0]:
         _evaluate(run, step)
-    finish = _merge(run, step) if merges and is_first else Finish()
+    ended = _merge(run, step) if merges and is_first else Ended("finished")
     run.log.add_row(step, {"final/seconds": time.monotonic() - started})
     ranks.barrier()
     run.log.commit(step)
-    return finish
+    return ended
 
 
 def set_up_process(config: RunConfig) -> str | None:
@@ -217,7 +217,7 @@ def _evaluate(run: Run, step: int) -> None:
     run.log.commit(step, is_final=True)
 
 
-def _merge(run: Run, step: int) -> Finish:
+def _merge(run: Run, step: int) -> Ended:
     """Merge the adapter into the base, which ends no run: everything measured is committed by now."""
     config, parts, log = run.config, run.parts, run.log
     log.note("merges its adapter into the base")
@@ -239,10 +239,9 @@ def _merge(run: Run, step: int) -> Finish:
         )
     except (CoordExpError, OSError, RuntimeError) as error:  # of which torch's lack of memory is one
         note_traceback(folder.path)
-        return Finish(
-            f"its adapter was not merged: {one_sentence(error)}; the same command tries that again", is_merged=False
-        )
+        warning = f"its adapter was not merged: {one_sentence(error)}; the same command tries that again"
+        return Ended("finished", warning, is_merged=False)
     lost = {"final/merge_lost_logits": merged.lost_at_logits, "final/merge_lost_weights": merged.most_lost}
     log.add_row(step, {name: value for name, value in lost.items() if value is not None})
     log.note(f"merged in {merged.dtype}: {merged.sentence}")
-    return Finish(merged.warning)
+    return Ended("finished", merged.warning)

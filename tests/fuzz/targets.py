@@ -23,7 +23,7 @@ from coordexp.coord_tokens.vocab import coord_vocab, expand_vocab
 from coordexp.data.image_file import read_image
 from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.jsonl import read_jsonl
-from coordexp.data.sources.lvis import read_lvis
+from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
@@ -166,7 +166,7 @@ def _read_coco(folder: Path) -> None:
 
 def _read_lvis(folder: Path) -> None:
     read_ground_truth(folder / "lvis.json")
-    read_lvis(folder / "lvis.json", folder / "val")
+    LvisSource(folder / "lvis.json", folder / "val").read(max_bad_fraction=0.0, accept_prequantised=False)
 
 
 def _damage_picture(folder: Path, rng: random.Random) -> None:

@@ -16,9 +16,8 @@ from selenium.webdriver.common.keys import Keys
 
 from coordexp.cli.main import main
 from coordexp.report.page.page import render_page
-from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.cache import StatisticsCache
-from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
+from coordexp.report.study.artifacts import Artifacts, StatisticsCache
+from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, make_study
 from tests.benchmarks.large_experiment import make_experiment

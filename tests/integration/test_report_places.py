@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.cache import StatisticsCache
+from coordexp.report.study.artifacts import Artifacts, StatisticsCache
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study
 from tests.integration.mlflow_server_support import mlflow_server

@@ -19,7 +19,7 @@ NUM_IMAGES = 120
 RESAMPLES = 300
 MINIMUM_EFFECT = 0.18
 """Wider boxes of group B by this share cost it the smallest AP difference the design claims to detect."""
-MINIMUM_EFFECT_OF_THREE_SEEDS = 0.24
+MINIMUM_EFFECT_OF_THREE_SEEDS = 0.2
 """The same with three seeds, which differ by their own detections alone: the luck of seeds has then to be ruled out."""
 
 
@@ -103,7 +103,7 @@ def test_the_stated_minimum_is_found_three_times_in_four(nothing_to_find: list[C
 
 
 def test_the_stated_minimum_of_three_seeds_is_found_three_times_in_four(tmp_path: Path) -> None:
-    """Where the seeds' own detections are most of the noise; before the power was simulated, 56 % were found."""
+    """Where the seeds' own detections are most of the noise; a formula without that spread found 56 %."""
     nothing = [found.pairs[0] for found in comparisons(tmp_path, 100, num_seeds=3)]
     stated = fmean(pair.detectable or 0.0 for pair in nothing)
     effect = MINIMUM_EFFECT_OF_THREE_SEEDS

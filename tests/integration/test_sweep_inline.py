@@ -39,7 +39,7 @@ def runs_of(root: Path) -> dict[str, mlflow.entities.Run]:
 @pytest.fixture
 def unplotted(monkeypatch):
     """For tests that look at no figure of the response."""
-    monkeypatch.setattr("coordexp.report.sweep.write.write_response", lambda *_: ([], "<svg></svg>"))
+    monkeypatch.setattr("coordexp.report.sweep.write_response", lambda *_: ([], "<svg></svg>"))
 
 
 def _no_final_picture_was_seen(root: Path) -> None:

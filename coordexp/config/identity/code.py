@@ -33,9 +33,7 @@ _WITHOUT_INFLUENCE = ("__init__.py", "errors.py", "findings.py", "limits.py", "m
 def code_of_run(extra_terms: tuple[str, ...] = (), *, package: Path = PACKAGE) -> Mapping[str, str]:
     """Return the hash of each source that can change a number of a run, by its path; looked up once a process.
 
-    Args:
-        extra_terms: loss terms that the run computes beside those of every run.
-        package: the folder of the package.
+    The run computes ``extra_terms`` beside the loss terms of every run.
     """
     # Terms and metrics are found by their files; every metric there is is computed in every run.
     waiting = [package / _START, *(package / _TERMS / f"{name}.py" for name in extra_terms)]

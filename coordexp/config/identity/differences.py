@@ -111,10 +111,7 @@ def went_on(stored: Fingerprint, now: Fingerprint) -> Fingerprint:
 def outside_factor(differences: Differences, factor: Sequence[str], went_on: Iterable[str] = ()) -> Differences:
     """Return the differences that a declared factor neither names nor explains, and that are more than rounding.
 
-    Args:
-        differences: what :func:`diff` returned.
-        factor: dotted keys or sections that may differ.
-        went_on: rounding keys that one of the two runs has had other values of.
+    The factor has dotted keys or sections; ``went_on`` are rounding keys that one of the runs has had other values of.
     """
     rounding = rounding_only(differences)
     declared = {key for key in differences if key not in _HASHES and within(key, tuple(factor))}
@@ -141,10 +138,6 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
 
     Runs of one seed must agree in everything else. Runs of different seeds are averaged, so they
     must agree too, but in what a seed decides: the order of samples.
-
-    Args:
-        fingerprints: of each run, by its name.
-        factor: dotted keys or sections that may differ.
     """
 
     def outside(a: Fingerprint, b: Fingerprint) -> Differences:

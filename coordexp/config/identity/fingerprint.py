@@ -99,16 +99,9 @@ def fingerprint(
     packages: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> Fingerprint:
-    """Return the fingerprint of a run.
+    """Return the fingerprint of a run, each part as :class:`Fingerprint` says of it.
 
-    Args:
-        config: one of ``ExperimentConfig.runs``.
-        code: None: of this package as installed, for the terms that the run computes.
-        data: as all others what :class:`Fingerprint` says of it.
-        weights: of the base.
-        tokens: of the token stream.
-        packages: None: the versions installed here.
-        files: of each other file that the run reads.
+    Without ``code`` and ``packages`` they are those installed here, for the terms that the run computes.
     """
     code = code_of_run(tuple(config.objective.extra)) if code is None else code
     evaluating = {path: found for path, found in code.items() if path.startswith(_EVALUATION) and not is_metric(path)}

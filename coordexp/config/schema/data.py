@@ -31,17 +31,59 @@ class Shapes(Section):
         return self
 
 
+FOUR = ("train_annotations", "train_images", "val_annotations", "val_images")
+
+
+class Categories(Section):
+    """How categories are read."""
+
+    merge: StrictBool = key(
+        False,
+        "results",
+        "Whether categories whose names are equal once case, width and spacing are folded are one; else such a file is "
+        "refused.",
+        decides=["data", "tokens"],
+    )
+
+
 class Data(Section):
     """Where the data is and how a sample becomes a sequence."""
 
-    format: Literal["shapes", "coco", "lvis", "jsonl"] = key(
+    format: Literal["shapes", "auto", "coco", "lvis", "jsonl"] = key(
         "shapes",
         "results",
-        "shapes: a generated data set, written as COCO files; coco: the four paths below data, annotations in COCO's "
-        "format, or JSONL where a name ends in .jsonl; lvis: the same four paths in LVIS's format, whose federated AP "
-        "is then what AP means; jsonl: the same four paths, annotations one image a line.",
+        "shapes: a generated data set, written as COCO files; auto: what data.path holds; coco: the four paths below "
+        "data, annotations in COCO's format, or JSONL where a name ends in .jsonl; lvis: the same four paths in LVIS's "
+        "format, whose federated AP is then what AP means; jsonl: the same four paths, annotations one image a line.",
         decides=["data", "tokens"],
     )
+    path: Path | None = key(
+        None,
+        "input",
+        "A folder that holds pictures and labels in COCO's or LVIS's format, JSONL, Pascal VOC or YOLO, found by what "
+        "is in it; it takes the place of the four paths.",
+        decides=["data", "tokens"],
+    )
+    val_fraction: Annotated[float, Field(strict=True, gt=0, lt=1)] = key(
+        0.2,
+        "results",
+        "Share of the pictures of data.path that are for validation, where it does not say itself which are.",
+        decides=["data", "tokens"],
+    )
+    split_seed: Seed = key(
+        0,
+        "results",
+        "Which pictures val_fraction chooses: the same for every group and every experiment.seed.",
+        decides=["data", "tokens"],
+    )
+    boxes_in: Literal["auto", "shown", "stored"] = key(
+        "auto",
+        "results",
+        "What boxes are of where a viewer turns a picture by its EXIF tag: the picture as shown, or its stored pixels; "
+        "auto: what the boxes or the sizes beside them prove, else as shown.",
+        decides=["data", "tokens"],
+    )
+    categories: Categories = Categories()
     train_annotations: Path | None = key(
         None, "input", "Annotations of the training images.", decides=["data", "tokens"]
     )
@@ -54,11 +96,12 @@ class Data(Section):
         decides=["data", "tokens"],
     )
     val_images: Path | None = key(None, "input", "Folder of the validation images.", decides=["data", "tokens"])
-    bbox_format: Literal["normalised", "norm1000", "pixels"] | None = key(
+    bbox_format: Literal["normalised", "norm1000", "pixels", "smart28"] | None = key(
         None,
         "results",
-        "What numbers are in boxes of JSONL records that do not say: fractions, thousandths of the image, or pixels; "
-        "null: fractions in bbox, and in bbox_2d what their range proves.",
+        "What numbers are in boxes of JSONL records that do not say: fractions, thousandths of the image, pixels, or "
+        "pixels of the copy that Qwen2.5-VL's processor makes (smart28); null: fractions in bbox, and in bbox_2d what "
+        "their range proves.",
         decides=["data", "tokens"],
     )
     shapes: Shapes = Shapes()
@@ -137,20 +180,26 @@ class Data(Section):
         0, "machine", "Memory for decoded images of each rank in MiB, shared out over its loader processes."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _path_takes_the_place_of_four(cls, said: object) -> object:
+        if not isinstance(said, dict) or said.get("path") is None:
+            return said
+        return {**said, "format": "auto", **dict.fromkeys(FOUR)}
+
     @model_validator(mode="after")
     def _files_are_named(self) -> "Data":
-        missing = [
-            name
-            for name in ("train_annotations", "train_images", "val_annotations", "val_images")
-            if self.format != "shapes" and self.model_dump()[name] is None
-        ]
-        if missing:
+        if self.format == "auto" and self.path is None:
+            raise ValueError("format auto needs data.path, the folder of a data set")
+        missing = [name for name in FOUR if self.model_dump()[name] is None]
+        if self.format not in ("shapes", "auto") and missing:
             raise ValueError(f"format {self.format} needs {', '.join('data.' + name for name in missing)}")
         return self
 
     @model_validator(mode="after")
     def _bbox_format_has_an_effect(self) -> "Data":
-        if self.bbox_format is not None and not any(map(self.is_jsonl, (self.train_annotations, self.val_annotations))):
+        is_jsonl = self.path is not None or any(map(self.is_jsonl, (self.train_annotations, self.val_annotations)))
+        if self.bbox_format is not None and not is_jsonl:
             raise ValueError("bbox_format is for JSONL, and neither data.train_annotations nor data.val_annotations is")
         return self
 

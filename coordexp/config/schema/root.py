@@ -63,10 +63,9 @@ class RunConfig(Section):
         return term_weights(self.objective, self.custom.coord_soft_ce_w1)
 
     def unsupervised(self, blind: Iterable[str] = ()) -> str:
-        """Return the sentence that refuses a run in which no term of positive weight sees a coordinate.
+        """Return the sentence that refuses a run without a term of positive weight that sees a coordinate.
 
-        Args:
-            blind: further terms of positive weight that see none.
+        ``blind`` are further terms of positive weight, which see none.
         """
         weights = [self.term_weights["coord_ce"]] if self.text_arm else self.term_weights.values()
         zeros = [found for weight in weights if (found := weight.why_zero)]

@@ -1,10 +1,12 @@
 """COCO annotation file -> samples: objects under their images, boxes clipped and scaled, orphans refused.
 
+Other formats of labels become a :class:`~coordexp.data.sources.coco_file.CocoFile` and go the same way.
 Shapes: I images, N objects.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import are_thin
-from coordexp.data.image_file import ImageFolder, size_problem
-from coordexp.data.sample import Rejections, Samples, SplitData
+from coordexp.coord_tokens.validator import BBoxFormat
+from coordexp.data.image_file import Header, ImageFolder, read_header, size_problem, turn_boxes, turned_headers
+from coordexp.data.originals import Part
+from coordexp.data.sample import Rejections, Samples, SplitData, fold
 from coordexp.data.sources.coco_file import (
     SECTIONS,
     Annotation,
@@ -26,14 +30,32 @@ from coordexp.data.sources.coco_file import (
     Section,
     read_coco_file,
 )
-from coordexp.data.sources.frame import frame_doubt, frame_problem
+from coordexp.data.sources.frame import BoxesIn, Turned, find_turned, frame_doubt, frame_problem
 from coordexp.errors import DataError, is_text, show
+from coordexp.files import write_json
 
 TARGET, CROWD, IGNORED = 0, 1, 2
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How records are read, the same in both splits.
+
+    Attributes:
+        boxes_in: in which frame the boxes of pictures stand that a viewer turns.
+        merge: whether categories whose names are equal once folded are one.
+        bbox_format: what numbers are in boxes of JSONL, where a record does not say.
+        max_bad_fraction: largest accepted fraction of bad records, for the ground truth.
+    """
+
+    boxes_in: BoxesIn = "auto"
+    merge: bool = False
+    bbox_format: BBoxFormat | None = None
+    max_bad_fraction: float = 0.0
+
+
 class CocoImage(NamedTuple):
-    """A usable image: its place in the file, and its path relative to the image folder."""
+    """A usable image: its place in the file, and its path relative to the image folder; the size is as shown."""
 
     place: int
     image_id: int
@@ -52,12 +74,14 @@ class CocoTable:
         first: ``[I + 1]``; the objects of image ``i`` are ``first[i] .. first[i + 1]``.
         category_ids: ``[N]``.
         kinds: ``[N]``; TARGET, CROWD or IGNORED.
-        boxes_px_xywh: ``[N, 4]`` as in the file.
+        boxes_px_xywh: ``[N, 4]`` as in the file, in the picture as shown.
         boxes_norm_xyxy: ``[N, 4]`` clipped to the image, as fractions of it.
+        areas_px2: ``[N]`` as in the file, else of the box.
         categories: entry of each category id.
         counts: see :class:`coordexp.data.sample.SplitData`.
         rejections: what was left out, with reasons.
         warnings: what looks wrong with the whole file, and was accepted.
+        notes: what was repaired.
     """
 
     images: list[CocoImage]
@@ -66,42 +90,100 @@ class CocoTable:
     kinds: NDArray[np.int8]
     boxes_px_xywh: NDArray[np.float64]
     boxes_norm_xyxy: NDArray[np.float64]
+    areas_px2: NDArray[np.float64]
     categories: dict[int, Category]
     counts: dict[str, int]
     rejections: Rejections
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_turned: bool = False
+
+    def only(self, keep: NDArray[np.bool_]) -> "CocoTable":
+        """Return the images that a mask ``[I]`` keeps, with their objects."""
+        num_objects = np.diff(self.first)
+        of_kept = np.repeat(keep, num_objects)
+        columns = ("category_ids", "kinds", "boxes_px_xywh", "boxes_norm_xyxy", "areas_px2")
+        return replace(
+            self,
+            images=[image for image, is_kept in zip(self.images, keep.tolist(), strict=True) if is_kept],
+            first=np.concatenate([[0], np.cumsum(num_objects[keep])]),
+            **{name: getattr(self, name)[of_kept] for name in columns},
+        )
 
 
 @dataclass(frozen=True)
 class CocoSource:
-    """A split in COCO's format."""
+    """A split in COCO's format; other formats of labels differ in :meth:`file`.
+
+    Attributes:
+        annotations: the file, or the folder of the labels.
+        images: folder of its pictures.
+        made: where a COCO file is written for AP, where the annotations cannot serve as they are.
+        reading: how records are read.
+        part: which of the pictures belong to the split; None for all.
+    """
 
     annotations: Path
     images: Path
+    made: Path | None = None
+    reading: Reading = field(default_factory=Reading)
+    part: Part | None = None
     generated = None
+    is_converted = False  # to COCO's format from another
 
     @property
     def name(self) -> str:
         """Return the name of the annotation file."""
         return self.annotations.stem
 
+    def file(self) -> CocoFile:
+        """Return the entries of the annotations."""
+        return read_coco_file(self.annotations)
+
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
-        """Read the split; COCO's boxes are pixels, so that none can be a bin already."""
+        """Read the split; its boxes are pixels, so that none can be a bin already."""
         del accept_prequantised
-        return read_coco(self.annotations, self.images, max_bad_fraction=max_bad_fraction)
+        return split_of(self.table(max_bad_fraction=max_bad_fraction), self.images)
+
+    def table(self, *, max_bad_fraction: float) -> CocoTable:
+        """Read the split as arrays."""
+        file = self.file()
+        if self.part is not None:
+            file = _part_of(file, self.part)
+        return build_table(file, ImageFolder(self.images), max_bad_fraction=max_bad_fraction, reading=self.reading)
 
     @property
     def ground_truth_file(self) -> Path:
-        """Return the file itself."""
-        return self.annotations
+        """Return the annotations, or the file that was made of them."""
+        is_made = self.made is not None and (self.made.is_file() or self.is_converted or self.part is not None)
+        return self.made if is_made and self.made is not None else self.annotations
 
     def ground_truth(self) -> Path:
-        """Return the file itself."""
-        return self.annotations
+        """Return the annotations, where they can be read as they are; else the file that is made of them."""
+        if not self.annotations.exists():
+            raise DataError(f"{self.annotations}: file not found")
+        stat = self.annotations.stat()
+        return _ground_truth(self, stat.st_mtime_ns, stat.st_size)
 
     def count_images(self) -> int:
-        """Return how many images the file lists."""
-        return len(read_coco_file(self.annotations).images.good)
+        """Return how many images the split has."""
+        file = self.file()
+        return len((file if self.part is None else _part_of(file, self.part)).images.good)
+
+
+@lru_cache(maxsize=8)
+def _ground_truth(source: CocoSource, *stamp: int) -> Path:
+    """Write what is needed once in a process; the stamp is that of the annotations."""
+    del stamp
+    table = source.table(max_bad_fraction=source.reading.max_bad_fraction)
+    is_needed = source.is_converted or source.part is not None or table.is_turned or bool(table.notes)
+    if not is_needed or source.made is None:
+        if source.made is not None:
+            source.made.unlink(missing_ok=True)  # of other keys
+        return source.annotations
+    said = f"made of {source.annotations.name}; {'; '.join(table.notes)}"
+    write_json(source.made, {"info": {"description": said}, **as_coco(table)})
+    return source.made
 
 
 def read_coco(
@@ -110,32 +192,23 @@ def read_coco(
     *,
     max_bad_fraction: float = 0.0,
     check_images: bool = True,
-    image_type: type[Image] = Image,
-    category_type: type[Category] = Category,
 ) -> SplitData:
-    """Read a COCO ``instances`` file.
+    """Read a COCO ``instances`` file, whose ``file_name`` are relative to the folder ``images``.
 
-    Boxes become fractions of the image and are clipped to it; crowd boxes, and those that say
-    ``ignore: 1``, are counted and left out. Two images may name one file (they keep their own
-    objects, and are counted). That an image file exists is checked here; that it decodes, when it
-    is used.
-
-    Args:
-        annotations: the JSON file.
-        images: folder that ``file_name`` is relative to.
-        max_bad_fraction: largest accepted fraction of bad images, annotations or categories.
-            COCO's own train2017 has 2 boxes of zero height among 860,001.
-        check_images: whether image files must exist.
-        image_type: what an entry of ``images`` must hold.
-        category_type: what an entry of ``categories`` must hold.
+    Boxes become fractions of the image and are clipped to it; crowd boxes, and those that say ``ignore: 1``, are
+    counted and left out. Two images may name one file: they keep their own objects, and are counted. That an image file
+    exists is checked here unless ``check_images`` is False; that it decodes, when it is used.
 
     Raises:
-        DataError: if the file is missing, no JSON, of another structure, or more than the
-            accepted fraction of its records is bad.
+        DataError: if the file is missing, no JSON, of another structure, or more than ``max_bad_fraction`` of its
+            images, annotations or categories is bad (COCO's train2017 has 2 boxes of zero height among 860,001).
     """
     folder = ImageFolder(images, check=check_images)
-    file = read_coco_file(annotations, image_type=image_type, category_type=category_type)
-    table = build_table(file, folder, max_bad_fraction=max_bad_fraction)
+    return split_of(build_table(read_coco_file(annotations), folder, max_bad_fraction=max_bad_fraction), images)
+
+
+def split_of(table: CocoTable, images: Path) -> SplitData:
+    """Return the targets of a table as samples, whose pictures lie in the folder ``images``."""
     is_target = table.kinds == TARGET
     category_ids = np.array(sorted(table.categories), np.int64)
     samples = Samples(
@@ -149,40 +222,63 @@ def read_coco(
         boxes_norm_xyxy=table.boxes_norm_xyxy[is_target],
     )
     categories = {key: entry.name for key, entry in table.categories.items()}
-    return SplitData(samples, table.rejections.all(), table.counts, categories, table.warnings)
+    return SplitData(samples, table.rejections.all(), table.counts, categories, table.warnings, table.notes)
 
 
-def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float) -> CocoTable:
+def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
+    """Return a table as the sections of COCO's format, ids of annotations from 1."""
+    image_ids = np.repeat([image.image_id for image in table.images], np.diff(table.first)).tolist()
+    rows = zip(
+        image_ids, table.category_ids.tolist(), table.boxes_px_xywh.tolist(), table.areas_px2.tolist(),
+        table.kinds.tolist(), strict=True,
+    )  # fmt: skip
+    annotations: list[dict[str, object]] = []
+    for image_id, category_id, box, area, kind in rows:
+        entry = {"id": len(annotations) + 1, "image_id": image_id, "category_id": category_id, "bbox": box}
+        entry |= {"area": area, "iscrowd": int(kind == CROWD)}
+        annotations.append(entry | ({"ignore": 1} if kind == IGNORED else {}))
+    return {
+        "images": [
+            {"id": one.image_id, "file_name": one.name, "width": one.width, "height": one.height, **one.extras}
+            for one in table.images
+        ],
+        "annotations": annotations,
+        "categories": [{"id": key, "name": one.name, **one.extras()} for key, one in table.categories.items()],
+    }
+
+
+def build_table(
+    file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float, reading: Reading | None = None
+) -> CocoTable:
     """Put the entries of a file together.
 
     Raises:
         DataError: if more than the accepted fraction of images, annotations or categories is bad,
             or no image is left.
     """
-    categories, bad_categories, num_trimmed = _usable_categories(file.categories)
-    images, bad_images, lost_ids = _usable_images(file.images, folder)
-    objects, image_index, bad_annotations, num_lost = _usable_annotations(file, images, lost_ids, categories)
+    reading = reading or Reading()
+    categories, bad_categories, num_trimmed = _usable_categories(file)
+    categories, merged = _merged(categories, file.path, merge=reading.merge)
+    images, recorded, bad_images, lost_ids = _usable_images(file.images, folder)
+    objects, image_index, bad_annotations, num_lost = _usable_annotations(file, images, lost_ids, categories | merged)
+    objects = replace(objects, category_id=_renamed(objects.category_id, {key: one.id for key, one in merged.items()}))
+    turned = _turned(images, recorded, objects, image_index, folder, reading.boxes_in)
+    # Boxes stand in a frame of this size, and are turned as the picture is.
     sizes = np.array([(image.width, image.height) for image in images], np.float64).reshape(-1, 2)
-    looks_like = frame_problem(objects.box_px_xywh, sizes[image_index])
-    if looks_like is not None and max_bad_fraction < 1:
-        raise DataError(
-            f"{file.path}: {looks_like}; expected left, top, width, height in pixels of each image. Correct them, or "
-            "set data.max_bad_fraction (prepare: --max-bad-fraction) to 1 to take them as they are"
-        )
-    odd = looks_like or frame_doubt(objects.box_px_xywh, sizes[image_index])
+    for place, header in turned.headers.items():
+        if recorded[place] in (None, header[:2], header.shown):
+            images[place] = images[place]._replace(width=header.shown[0], height=header.shown[1])
+            sizes[place] = turned.frame(place)
+    odd = _frame_doubt(file.path, objects.box_px_xywh, sizes[image_index], max_bad_fraction=max_bad_fraction)
     boxes, was_clipped = _clipped(objects.box_px_xywh, sizes[image_index])
     outside = (boxes[:, 0] >= boxes[:, 2]) | (boxes[:, 1] >= boxes[:, 3])
     for i in _places(outside):
-        image = images[image_index[i]]
+        width, height = sizes[image_index[i]].astype(int).tolist()
         shown = [round(value, 2) for value in objects.box_px_xywh[i].tolist()]
-        reason = f"bbox {shown} lies outside its image of {image.width} x {image.height} pixels"
+        reason = f"bbox {shown} lies outside its image of {width} x {height} pixels"
         bad_annotations.append(_bad_row(objects, i, reason))
     bad = {"categories": bad_categories, "images": bad_images, "annotations": bad_annotations}
-    totals = {
-        "images": file.images.total,
-        "annotations": file.annotations.total,
-        "categories": file.categories.total,
-    }
+    totals = {section: getattr(file, section).total for section in ("images", "annotations", "categories")}
     rejections = Rejections(file.path)
     for section in SECTIONS:
         for entry in sorted(bad[section], key=lambda entry: entry.place):
@@ -190,12 +286,16 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float)
     cause = _off_by_one(
         file.annotations.good,
         images={image.image_id for image in images} | lost_ids,
-        categories={*categories, *(entry.key for entry in bad_categories)},
+        categories={*categories, *merged, *(entry.key for entry in bad_categories)},
     )
     rejections.accept(totals, max_bad_fraction=max_bad_fraction, cause=cause)
     if not images:
         raise DataError(f"{file.path}: there is no image to use; expected at least one entry in images")
 
+    for place in turned.stored:
+        rows = image_index == place
+        boxes[rows] = turn_boxes(boxes[rows], turned.headers[place].orientation)
+        objects.box_px_xywh[rows] = _turned_px(objects.box_px_xywh[rows], turned.headers[place])
     kept = np.flatnonzero(~outside)
     order = kept[np.argsort(image_index[kept], kind="stable")]
     objects, boxes = objects.only(order), boxes[order]
@@ -216,6 +316,7 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float)
         "repeated_file_names": len(images) - len({image.name for image in images}),
         **{f"rejected_{section}": len(bad[section]) for section in SECTIONS},
     }
+    warnings, notes = turned.said(len(images))
     return CocoTable(
         images=images,
         first=first,
@@ -223,11 +324,45 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float)
         kinds=kinds,
         boxes_px_xywh=objects.box_px_xywh,
         boxes_norm_xyxy=boxes,
+        areas_px2=objects.area_px2,
         categories=categories,
         counts=counts,
         rejections=rejections,
-        warnings=tuple(filter(None, (odd, cause))),
+        warnings=(*filter(None, (odd, cause)), *warnings),
+        notes=(*file.repairs, *folder.notes, *_repairs_of(file, recorded, merged), *notes),
+        is_turned=bool(turned.headers),
     )
+
+
+def _repairs_of(
+    file: CocoFile, recorded: Sequence[tuple[int, int] | None], merged: Mapping[int, Category]
+) -> list[str]:
+    notes: list[str] = []
+    if num := len(file.annotations.good) - len({one.id for one in file.annotations.good} - {0, None}):
+        notes.append(f"{num:,} annotations have ids that are repeated, 0 or missing: numbered anew")
+    if file.has_sizes and (num_measured := sum(size is None for size in recorded)):
+        notes.append(f"{num_measured:,} pictures have no width and height beside them: read from their headers")
+    if merged:
+        names = ", ".join(repr(name) for name in sorted({one.name for one in merged.values()}))
+        notes.append(f"{len(merged):,} categories are merged into one that reads the same: {names}")
+    return notes
+
+
+def _frame_doubt(
+    path: Path, boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64], *, max_bad_fraction: float
+) -> str:
+    """Return what is odd about the boxes of a whole file.
+
+    Raises:
+        DataError: if they stand in another frame, and nobody said to take them as they are.
+    """
+    problem = frame_problem(boxes_px_xywh, sizes_px)
+    if problem is not None and max_bad_fraction < 1:
+        raise DataError(
+            f"{path}: {problem}; expected left, top, width, height in pixels of each image. Correct them, or "
+            "set data.max_bad_fraction (prepare: --max-bad-fraction) to 1 to take them as they are"
+        )
+    return problem or frame_doubt(boxes_px_xywh, sizes_px) or ""
 
 
 def shown_entry(section: Section, entry: BadEntry) -> str:
@@ -235,10 +370,25 @@ def shown_entry(section: Section, entry: BadEntry) -> str:
     return f"{section}[{entry.place}]" + (f" (id {entry.shown_id})" if entry.shown_id else "")
 
 
-def _usable_categories(entries: Entries[Category]) -> tuple[dict[int, Category], list[BadEntry], int]:
+def _part_of(file: CocoFile, part: Part) -> CocoFile:
+    """Return the images of a part of the split, with their annotations."""
+    names = {image.id: image.file_name or str(image.id) for image in file.images.good}
+    chosen = part.choose(names.values())
+    image_ids = {key for key, name in names.items() if name in chosen}
+    images = file.images.only(lambda image: image.id in image_ids, bad=file.images.bad)
+    others = names.keys() - image_ids
+    annotations = file.annotations.only(
+        lambda one: one.image_id not in others,
+        bad=[one for one in file.annotations.bad if one.image_id not in others],
+    )
+    return replace(file, images=images, annotations=annotations, roots_of=file.roots)
+
+
+def _usable_categories(file: CocoFile) -> tuple[dict[int, Category], list[BadEntry], int]:
     """Return the categories by id, the bad ones, and how many names had white space around them."""
     categories: dict[int, Category] = {}
     num_trimmed = 0
+    entries, roots = file.categories, file.roots
     bad = list(entries.bad)
     for place, category in zip(entries.places.tolist(), entries.good, strict=True):
         reason = None
@@ -246,6 +396,8 @@ def _usable_categories(entries: Entries[Category]) -> tuple[dict[int, Category],
             reason = f"name is {show(category.name)}, expected text"
         elif category.id in categories:
             reason = f"category id {category.id} was used before ({categories[category.id].name!r})"
+        elif category.id in roots:
+            continue
         if reason is None:
             num_trimmed += category.name != category.name.strip()
             category.name = category.name.strip()
@@ -255,31 +407,86 @@ def _usable_categories(entries: Entries[Category]) -> tuple[dict[int, Category],
     return categories, bad, num_trimmed
 
 
-def _usable_images(entries: Entries[Image], folder: ImageFolder) -> tuple[list[CocoImage], list[BadEntry], set[int]]:
-    """Return the images that are there, the bad ones, and the ids that only bad ones have."""
+def _merged(
+    categories: Mapping[int, Category], path: Path, *, merge: bool
+) -> tuple[dict[int, Category], dict[int, Category]]:
+    """Return the categories, and those merged into one of them whose name reads the same, by their own id.
+
+    Raises:
+        DataError: if there are some, and nobody said that they are one; with the key that says it.
+    """
+    kept: dict[str, Category] = {}
+    merged: dict[int, Category] = {}
+    for key, category in categories.items():
+        if (known := kept.setdefault(fold(category.name), category)) is not category:
+            merged[key] = known
+    if merged and not merge:
+        pairs = ", ".join(f"{categories[key].name!r} and {one.name!r}" for key, one in list(merged.items())[:5])
+        raise DataError(
+            f"{path}: names of categories read the same once case and spacing are folded: {pairs}; rename one, or "
+            "data.categories.merge=true (prepare: --merge-categories) makes them one"
+        )
+    return {key: category for key, category in categories.items() if key not in merged}, merged
+
+
+def _usable_images(
+    entries: Entries[Image], folder: ImageFolder
+) -> tuple[list[CocoImage], list[tuple[int, int] | None], list[BadEntry], set[int]]:
+    """Return the images that are there, their recorded sizes, the bad ones, and the ids that only bad ones have."""
     bad = list(entries.bad)
     first_place = {entry.key: entry.place for entry in reversed(entries.bad) if entry.key is not None}
     images: list[CocoImage] = []
+    recorded: list[tuple[int, int] | None] = []
     for place, image in zip(entries.places.tolist(), entries.good, strict=True):
         is_first = first_place.setdefault(image.id, place) >= place
         first_place[image.id] = min(first_place[image.id], place)
         try:
-            width, height = _side(image, "width"), _side(image, "height")
-            problem = size_problem(width, height)
+            size = None if image.width is None or image.height is None else (int(image.width), int(image.height))
+            problem = None if size is None else size_problem(*size)
             if problem is not None:
                 raise DataError(problem)
-            name = folder.relative_name(image.name_in(folder.root))
+            name = folder.locate(image.name_in(folder.root))
+            width, height = size or read_header(folder.root / name).shown
             if not is_first:
                 raise DataError(f"image id {image.id} was used before")
-            folder.find(name)
             images.append(CocoImage(place, image.id, name, width, height, image.extras()))
+            recorded.append(size)
         except DataError as error:
             bad.append(BadEntry(place, str(image.id), str(error), image.id))
-    return images, bad, first_place.keys() - {image.image_id for image in images}
+    return images, recorded, bad, first_place.keys() - {image.image_id for image in images}
+
+
+def _turned(
+    images: Sequence[CocoImage],
+    recorded: Sequence[tuple[int, int] | None],
+    objects: AnnotationColumns,
+    image_index: NDArray[np.int64],
+    folder: ImageFolder,
+    boxes_in: BoxesIn,
+) -> Turned:
+    """Return the pictures that a viewer turns, and in which frame their boxes stand."""
+    headers = turned_headers([folder.root / image.name for image in images]) if folder.checks else {}
+    reach: dict[int, tuple[float, float]] = {}
+    for place in headers:
+        boxes = objects.box_px_xywh[image_index == place]
+        if len(boxes):
+            right, bottom = (boxes[:, :2] + boxes[:, 2:]).max(axis=0).tolist()
+            reach[place] = right, bottom
+    return find_turned(headers, {place: recorded[place] for place in headers}, reach, boxes_in)
+
+
+def _turned_px(boxes_px_xywh: NDArray[np.float64], header: Header) -> NDArray[np.float64]:
+    corners = np.concatenate([boxes_px_xywh[:, :2], boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]], axis=1)
+    turned = turn_boxes(corners / np.array(header[:2] * 2), header.orientation) * np.array(header.shown * 2)
+    return np.concatenate([turned[:, :2], turned[:, 2:] - turned[:, :2]], axis=1).round(6)
+
+
+def _renamed(ids: NDArray[np.int64], new: Mapping[int, int]) -> NDArray[np.int64]:
+    return np.array([new.get(key, key) for key in ids.tolist()], np.int64) if new else ids
 
 
 def _usable_annotations(
-    file: CocoFile, images: list[CocoImage], lost_ids: set[int], categories: dict[int, Category]
+    file: CocoFile, images: list[CocoImage], lost_ids: set[int], categories: Collection[int]
 ) -> tuple[AnnotationColumns, NDArray[np.int64], list[BadEntry], int]:
     """Return what has image and category, the index of its image, the bad, and how many were lost with bad images."""
     bad = list(file.annotations.bad)
@@ -293,8 +500,6 @@ def _usable_annotations(
     flat = (found.box_px_xywh[:, 2] <= 0) | (found.box_px_xywh[:, 3] <= 0)
     shown = [show(list(file.annotations.good[i].bbox)) for i in _places(flat)]
     refuse(flat, [f"bbox {box} has a width or height of zero or less" for box in shown])
-    repeated = _repeats(found, bad)
-    refuse(repeated, [f"annotation id {key} was used before" for key in found.key[repeated]])
 
     num_lost = sum(entry.image_id in lost_ids for entry in bad)
     bad = [entry for entry in bad if entry.image_id not in lost_ids]
@@ -326,24 +531,6 @@ def _off_by_one(
                 if {key + shift for key in used} <= known:
                     return f"{what} ids look off by one: {cure} each {what}_id"
     return ""
-
-
-def _repeats(columns: AnnotationColumns, bad: list[BadEntry]) -> NDArray[np.bool_]:
-    """Mark the annotations whose id an earlier entry has, be that one good or bad."""
-    others = [(entry.key, entry.place) for entry in bad if entry.key is not None]
-    keys = np.concatenate([columns.key, np.array([key for key, _ in others], np.int64)])
-    places = np.concatenate([columns.place, np.array([place for _, place in others], np.int64)])
-    order = np.lexsort((places, keys))
-    repeated = np.zeros(len(keys), bool)
-    repeated[order[1:]] = keys[order[1:]] == keys[order[:-1]]
-    return repeated[: len(columns.key)]
-
-
-def _side(image: Image, name: str) -> int:
-    side = image.width if name == "width" else image.height
-    if side is None:
-        raise DataError(f"{name} is missing, expected a positive whole number of pixels")
-    return int(side)
 
 
 def _places(mask: NDArray[np.bool_]) -> list[int]:

@@ -1,17 +1,22 @@
 """COCO and LVIS annotation files -> typed entries, for samples, ground truth, ``prepare`` and ``doctor``.
 
 msgspec reads the file. Fields that no type below names, such as the outlines that are nine tenths of a COCO
-file, are skipped without becoming Python objects. An entry that does not fit its type is looked at once more to
-say what is wrong with it. A file that is not strict JSON goes to Python's own parser, which accepts the ``NaN``
-that other programs write, and names line and column where a file is damaged.
+file, are skipped without becoming Python objects. An entry that does not fit its type is looked at once more: numbers
+that are written as text, nulls and the like are read as what they mean, and counted; else it is said what is wrong. A
+file that is not strict JSON goes to Python's own parser, which accepts the ``NaN`` that other programs write, and names
+line and column where a file is damaged.
 
 What needs several entries (repeated ids, objects without an image) is decided by those who call this.
 """
 
+import codecs
+import contextlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Generic, Literal, NamedTuple, Self, TypeAlias, TypeGuard, TypeVar, get_args
 
@@ -20,7 +25,6 @@ import numpy as np
 from msgspec import Meta, Raw, Struct
 from numpy.typing import NDArray
 
-from coordexp.data.sources.foreign import refuse_foreign
 from coordexp.errors import DataError, kind_of, plain, show
 from coordexp.files import collector_paused, read_content
 
@@ -31,6 +35,7 @@ MAX_ID = 2**63 - 1
 # The second is for half a surrogate pair, which JSON can hold and UTF-8 cannot.
 UNFIT = (msgspec.ValidationError, UnicodeEncodeError)
 
+_TEXT_NUMBERS = "records have numbers written as text"
 _BLOCK = 50_000
 _SMALL_BYTES = 16 * 2**20
 
@@ -49,6 +54,7 @@ class Category(Struct, gc=False):
 
     id: Id
     name: Annotated[str, Meta(description="text")]
+    supercategory: object = None
 
     def __post_init__(self) -> None:
         """Check that the name can stand in a table, a chart and a page."""
@@ -72,7 +78,9 @@ class Image(Struct, gc=False):
     def __post_init__(self) -> None:
         """Check the sides."""
         for name, side in (("width", self.width), ("height", self.height)):
-            if side is not None and (side != side // 1 or not 0 < side <= MAX_ID):
+            if side == 0:  # as some write it who do not know
+                self.width = self.height = None
+            elif side is not None and (side != side // 1 or not 0 < side <= MAX_ID):
                 raise ValueError(f"{name} is {show(side)}, expected a positive whole number of pixels")
 
     def name_in(self, folder: Path) -> object:
@@ -88,10 +96,10 @@ class Image(Struct, gc=False):
 class Annotation(Struct, gc=False):
     """An entry of ``annotations``. Its box may have no extent; the ground truth decides what ``area`` must be."""
 
-    id: Id
     image_id: Id
     category_id: Id
     bbox: Box
+    id: Id | None = None
     area: object = None
     iscrowd: _Flag = 0
     ignore: _Flag = 0
@@ -122,6 +130,7 @@ class BadEntry(NamedTuple):
         reason: what is wrong.
         key: its id, if that was one.
         image_id: of an annotation, if that was one.
+        category_id: of an annotation, if that was one.
     """
 
     place: int
@@ -129,34 +138,80 @@ class BadEntry(NamedTuple):
     reason: str
     key: int | None = None
     image_id: int | None = None
+    category_id: int | None = None
 
 
 @dataclass(frozen=True)
 class Entries(Generic[_AnyEntry]):
-    """The entries of a section: the typed ones in file order, and the others."""
+    """The entries of a section: the typed ones in file order with their places in it, and the others.
+
+    Attributes:
+        good: what can be used.
+        bad: what cannot.
+        places: index in the section of each good entry.
+        repairs: how many entries were read as what they mean, by what was wrong.
+    """
 
     good: list[_AnyEntry]
     bad: list[BadEntry]
+    places: NDArray[np.int64]
+    repairs: Counter[str] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
         """Number of entries, good and bad."""
         return len(self.good) + len(self.bad)
 
-    @property
-    def places(self) -> NDArray[np.int64]:
-        """Index in the section of each good entry."""
-        return np.setdiff1d(np.arange(self.total), [entry.place for entry in self.bad], assume_unique=True)
+    def only(self, keep: Callable[[_AnyEntry], bool], *, bad: Iterable[BadEntry]) -> "Entries[_AnyEntry]":
+        """Return the good entries that ``keep`` wants, beside some of the bad ones."""
+        kept = np.flatnonzero([keep(entry) for entry in self.good])
+        return Entries([self.good[at] for at in kept.tolist()], [*bad], self.places[kept], self.repairs)
 
 
 @dataclass(frozen=True)
 class CocoFile:
-    """A whole annotation file."""
+    """A whole annotation file, or labels in another format that were made to one.
+
+    Attributes:
+        path: the file, or the folder of the labels.
+        categories: those without annotations that only group others are among :attr:`roots`.
+        images: of the pictures.
+        annotations: of the objects.
+        notes: what was repaired in the file as a whole, a sentence each.
+    """
 
     path: Path
     categories: Entries[Category]
     images: Entries[Image]
     annotations: Entries[Annotation]
+    notes: tuple[str, ...] = ()
+    has_sizes: bool = True  # False where the format has no place for the sizes of pictures
+    roots_of: dict[int, str] | None = None  # of the whole, where this is a part of it
+
+    @property
+    def roots(self) -> dict[int, str]:
+        """Categories by id that no annotation uses and that stand above others: Roboflow's, of a whole project."""
+        if self.roots_of is not None:
+            return self.roots_of
+        used = {one.category_id for one in self.annotations.good} | {one.category_id for one in self.annotations.bad}
+        above = [one.supercategory for one in self.categories.good]
+        return {
+            one.id: one.name
+            for at, one in enumerate(self.categories.good)
+            if one.id not in used
+            and (
+                one.name in above[:at] + above[at + 1 :]
+                or (one.supercategory == "none" and any(other not in (None, "", "none") for other in above))
+            )
+        }
+
+    @property
+    def repairs(self) -> tuple[str, ...]:
+        """What was repaired in the records, a sentence each."""
+        roots = ", ".join(map(repr, self.roots.values()))
+        left_out = (f"categories that no box has and that only group others are left out: {roots}",) if roots else ()
+        counted = self.categories.repairs + self.images.repairs + self.annotations.repairs
+        return (*self.notes, *left_out, *(f"{number:,} {what}" for what, number in counted.items()))
 
 
 @dataclass(frozen=True)
@@ -168,6 +223,7 @@ class AnnotationColumns:
     image_id: NDArray[np.int64]
     category_id: NDArray[np.int64]
     box_px_xywh: NDArray[np.float64]
+    area_px2: NDArray[np.float64]
     is_crowd: NDArray[np.bool_]
     is_ignored: NDArray[np.bool_]
 
@@ -177,10 +233,11 @@ class AnnotationColumns:
         rows = entries.good
         return cls(
             place=entries.places,
-            key=np.array([row.id for row in rows], np.int64),
+            key=np.array([row.id or 0 for row in rows], np.int64),
             image_id=np.array([row.image_id for row in rows], np.int64),
             category_id=np.array([row.category_id for row in rows], np.int64),
             box_px_xywh=np.array([row.bbox for row in rows], np.float64).reshape(-1, 4),
+            area_px2=np.array([_area(row) for row in rows], np.float64),
             is_crowd=np.array([row.iscrowd for row in rows], np.bool_),
             is_ignored=np.array([row.ignore for row in rows], np.bool_),
         )
@@ -205,12 +262,31 @@ def read_coco_file(
     """
     with collector_paused():
         sections = _sections(path)
+        annotations = _typed(sections["annotations"], Annotation)
+        for one in annotations.good:
+            if isinstance(one.area, str) and (number := _number(one.area)) is not None:
+                one.area = number
+                annotations.repairs[_TEXT_NUMBERS] += 1
+            x, y, width, height = one.bbox
+            if width < 0 or height < 0:
+                one.bbox = min(x, x + width), min(y, y + height), abs(width), abs(height)
+                annotations.repairs["boxes drawn from right to left, or upwards, are turned round"] += 1
         return CocoFile(
             path=path,
             categories=_typed(sections["categories"], category_type),
             images=_typed(sections["images"], image_type),
-            annotations=_typed(sections["annotations"], Annotation),
+            annotations=annotations,
+            notes=("the file begins with a byte-order mark",) if has_mark(path) else (),
         )
+
+
+def has_mark(path: Path) -> bool:
+    """Return whether a file begins with a byte-order mark."""
+    with path.open("rb") as file:
+        return file.read(3).startswith(_MARKS)
+
+
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_entries(path: Path, entry_type: type[_AnyEntry]) -> Generator[Entries[_AnyEntry]]:
@@ -227,9 +303,9 @@ def read_entries(path: Path, entry_type: type[_AnyEntry]) -> Generator[Entries[_
         DataError: if the file is missing, no JSON, or no list.
     """
     with collector_paused():
-        content = _read_utf8(path)
+        content = read_utf8(path)
         if len(content) <= _SMALL_BYTES and (good := _all_good(content, entry_type)) is not None:
-            yield Entries(good, [])
+            yield Entries(good, [], np.arange(len(good)))
             return
         try:
             found: list[Raw] | object = msgspec.json.decode(content, type=list[Raw])
@@ -238,7 +314,7 @@ def read_entries(path: Path, entry_type: type[_AnyEntry]) -> Generator[Entries[_
         if not isinstance(found, list):
             raise DataError(f"{path}: the top level is {kind_of(found)}, expected a list")
         for first in range(0, len(found), _BLOCK):
-            yield _typed(found[first : first + _BLOCK], entry_type, first=first)
+            yield _typed(found[first : first + _BLOCK], entry_type, first=first, repair=False)
 
 
 def _all_good(content: bytes, entry_type: type[_AnyEntry]) -> list[_AnyEntry] | None:
@@ -257,7 +333,7 @@ def read_without_outlines(path: Path) -> object:
     Raises:
         DataError: if the file is missing, cannot be read, or is no JSON; with line and column.
     """
-    return _parse_json(_read_utf8(path), path, _without_outlines)
+    return _parse_json(read_utf8(path), path, _without_outlines)
 
 
 class _Member:
@@ -269,8 +345,7 @@ class _Member:
 
 def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
     """Return the entries of each section: undecoded, or as values where the file is not strict JSON."""
-    refuse_foreign(path)
-    content = _read_utf8(path)
+    content = read_utf8(path)
     try:
         found = msgspec.json.decode(content, type=dict[_Member, Raw], dec_hook=lambda member, name: member(name))
         members: Iterable[tuple[str, object]] = [(member.name, value) for member, value in found.items()]
@@ -319,16 +394,90 @@ def _lenient_members(content: bytes, path: Path) -> _Pairs:
     raise DataError(f"{path}: the top level is {kind_of(value)}, expected an object (COCO instances format)")
 
 
-def _typed(entries: list[Raw] | list[object], entry_type: type[_AnyEntry], *, first: int = 0) -> Entries[_AnyEntry]:
+def _typed(
+    entries: list[Raw] | list[object], entry_type: type[_AnyEntry], *, first: int = 0, repair: bool = True
+) -> Entries[_AnyEntry]:
     decode = msgspec.json.Decoder(entry_type).decode
     good: list[_AnyEntry] = []
     bad: list[BadEntry] = []
+    repairs: Counter[str] = Counter()
     for place, entry in enumerate(entries, start=first):
         try:
             good.append(decode(entry) if isinstance(entry, Raw) else msgspec.convert(entry, entry_type))
         except UNFIT as error:
-            bad.append(_bad_entry(place, entry, entry_type, reason=str(error)))
-    return Entries(good, bad)
+            try:
+                if not repair:
+                    raise
+                value, what = _repaired(json.loads(bytes(entry)) if isinstance(entry, Raw) else entry)
+                good.append(msgspec.convert(value, entry_type))
+                repairs.update(what)
+            except (*UNFIT, ValueError, RecursionError):
+                bad.append(_bad_entry(place, entry, entry_type, reason=str(error)))
+    places = np.setdiff1d(np.arange(first, first + len(entries)), [entry.place for entry in bad], assume_unique=True)
+    return Entries(good, bad, places, repairs)
+
+
+def _repaired(entry: object) -> tuple[object, set[str]]:
+    """Return an entry with what its fields mean where they are written in another type, and what was wrong."""
+    if not isinstance(entry, dict):
+        return entry, set()
+    value, what = dict(entry), set[str]()
+    is_annotation = "image_id" in value
+    for name in ("id", "image_id", "category_id"):
+        if name in value and not _is_id(value[name]):
+            found = id_of(value[name])
+            value[name] = None if is_annotation and name == "id" and not _is_id(found) else found
+            what.add("records have ids that are text or too large: read as the number, else numbered by their text")
+    for name in ("width", "height", "area", "iscrowd", "ignore"):
+        if isinstance(value.get(name), str):
+            value[name] = float(value[name])
+            what.add(_TEXT_NUMBERS)
+    for name in ("iscrowd", "ignore"):
+        if value.get(name, 0) is None:
+            value[name] = 0
+            what.add("annotations have no value for iscrowd or ignore: read as 0")
+    box = value.get("bbox")
+    if isinstance(box, list) and any(isinstance(number, str) for number in box):
+        value["bbox"] = [float(number) for number in box]
+        what.add("records have numbers written as text")
+    if "name" in value and type(value["name"]) is int:
+        value["name"] = str(value["name"])
+        what.add("category names are numbers: read as text")
+    return value, what
+
+
+def _is_id(value: object) -> TypeGuard[int]:
+    return type(value) is int and abs(value) <= MAX_ID
+
+
+def id_of(value: object) -> object:
+    """Return the number that an id means: of text its number, else one that depends on the text alone (UUIDs)."""
+    if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_ID:
+        return int(value)
+    if type(value) is int or isinstance(value, str):
+        text = str(value).strip()
+        try:
+            number = int(text)
+        except ValueError:
+            number = MAX_ID + 1
+        if abs(number) <= MAX_ID or not text:
+            return number if text else value
+        return int(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12], 16)
+    return value
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _area(row: Annotation) -> float:
+    """Return the annotated area; that of the box where it is none."""
+    if isinstance(row.area, int | float) and not isinstance(row.area, bool) and abs(row.area) < math.inf:
+        return float(row.area)
+    return float(row.bbox[2]) * float(row.bbox[3])
 
 
 def _bad_entry(place: int, entry: object, entry_type: type[Struct], *, reason: str) -> BadEntry:
@@ -339,31 +488,38 @@ def _bad_entry(place: int, entry: object, entry_type: type[Struct], *, reason: s
         return BadEntry(place, "", f"the entry is not valid JSON ({error})")
     if not isinstance(value, dict):
         return BadEntry(place, "", f"the entry is {kind_of(value)}, expected an object")
-    key, image_id = (
-        found if type(found) is int and abs(found) <= MAX_ID else None
-        for found in (value.get("id"), value.get("image_id"))
-    )
+    ids = (id_of(value.get(name)) for name in ("id", "image_id", "category_id"))
+    key, image_id, category_id = (found if _is_id(found) else None for found in ids)
     shown_id = "" if value.get("id") is None else show(value["id"])
-    for field in msgspec.structs.fields(entry_type):
-        if field.name in value or field.required:
+    for one in msgspec.structs.fields(entry_type):
+        if one.name in value or one.required:
             try:
-                msgspec.convert(value.get(field.name), field.type)
+                msgspec.convert(value.get(one.name), one.type)
             except UNFIT:
-                expected = next((meta.description for meta in get_args(field.type) if isinstance(meta, Meta)), None)
-                reason = f"{field.name} is {show(value.get(field.name))}, expected {expected}"
+                expected = next((meta.description for meta in get_args(one.type) if isinstance(meta, Meta)), None)
+                reason = f"{one.name} is {show(value.get(one.name))}, expected {expected}"
                 break
-    return BadEntry(place, shown_id, reason, key, image_id)
+    return BadEntry(place, shown_id, reason, key, image_id, category_id)
 
 
-def _read_utf8(path: Path) -> bytes:
-    """Return the bytes of a file that holds UTF-8, packed by gzip or not."""
-    content = read_content(path)
+def read_utf8(path: Path) -> bytes:
+    """Return the bytes of a file that holds UTF-8, or UTF-16 and says so by its mark, packed by gzip or not."""
+    content = read_unmarked(path)
     try:
         if not content.isascii():
             content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8; expected a JSON file") from None
     return content
+
+
+def read_unmarked(path: Path) -> bytes:
+    """Return the bytes of a file without its byte-order mark, in UTF-8 where that says UTF-16."""
+    content = read_content(path)
+    if content.startswith(_MARKS[1:]):
+        with contextlib.suppress(UnicodeError):  # then its first byte is no UTF-8 either
+            return content.decode("utf-16").encode()
+    return content.removeprefix(codecs.BOM_UTF8)
 
 
 def _parse_json(content: bytes, path: Path, make_object: Callable[[_Pairs], object]) -> object:

@@ -3,12 +3,13 @@
 ``{"image": "a.jpg", "width": 640, "height": 480, "image_id": 7, "objects": [{"desc": "cat", "bbox": [...]}]}``
 
 ``image`` and ``objects`` are enough: width and height then come from the image's header, the id is the number of the
-line. ``"images": ["a.jpg"]`` is the same as ``image``. :mod:`coordexp.coord_tokens.validator` says what boxes may be.
+line. :mod:`coordexp.coord_tokens.validator` says what boxes may be, and :mod:`coordexp.data.sources.records` what other
+trainers write, also as one list in a file. Lines of one picture are joined.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -16,18 +17,31 @@ import msgspec
 import numpy as np
 
 from coordexp.coord_tokens.bins import are_thin, decode_array, quantise_boxes
-from coordexp.coord_tokens.validator import AmbiguousBoxesError, BBoxFormat, RecordBoxes, check_scaling, record_boxes
+from coordexp.coord_tokens.validator import (
+    AmbiguousBoxesError,
+    BBoxFormat,
+    PrequantisedError,
+    RecordBoxes,
+    check_scaling,
+    record_boxes,
+    smart28,
+)
 from coordexp.data.builder import JsonLinesBuilder
-from coordexp.data.image_file import ImageFolder, size_problem, stored_size
+from coordexp.data.image_file import Header, ImageFolder, read_header, size_problem, turn_boxes, turned_headers
+from coordexp.data.originals import Part
 from coordexp.data.sample import Objects, Rejections, Sample, Samples, SplitData, fold
-from coordexp.data.sources.coco_file import MAX_ID
+from coordexp.data.sources.coco import Reading
+from coordexp.data.sources.coco_file import MAX_ID, has_mark, id_of, read_unmarked
+from coordexp.data.sources.frame import Turned, find_turned
+from coordexp.data.sources.records import as_record
 from coordexp.errors import DataError, is_name, kind_of, show
 from coordexp.files import sha256_of_file, write_json
 
 Flag = Literal["iscrowd", "ignore"]
 _FLAGS: tuple[Flag, ...] = get_args(Flag)
 _NOT_TARGETS = "ignored_objects"
-_GROUND_TRUTH_VERSION = 1
+_GROUND_TRUTH_VERSION = 2
+_FEWEST_AT_EDGE = 3  # boxes that end where a resized copy does
 
 
 @dataclass(frozen=True)
@@ -39,16 +53,16 @@ class JsonlSource:
         images: folder of its images.
         split: which split it is.
         ground_truth_file: the COCO file that is made of it for AP.
-        bbox_format: what numbers are in boxes, where a record does not say.
-        max_bad_fraction: largest accepted fraction of bad records, for the ground truth.
+        reading: how records are read.
+        part: which of the pictures belong to the split; None for all.
     """
 
     annotations: Path
     images: Path
     split: Literal["train", "val"]
     ground_truth_file: Path
-    bbox_format: BBoxFormat | None = None
-    max_bad_fraction: float = 0.0
+    reading: Reading = field(default_factory=Reading)
+    part: Part | None = None
     generated = None
 
     @property
@@ -58,13 +72,7 @@ class JsonlSource:
 
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
         """Read the split; the categories of a validation split are its descriptions."""
-        records, read = _read(
-            self.annotations,
-            self.images,
-            max_bad_fraction=max_bad_fraction,
-            accept_prequantised=accept_prequantised,
-            bbox_format=self.bbox_format,
-        )
+        records, read = self._records(max_bad_fraction=max_bad_fraction, accept_prequantised=accept_prequantised)
         return replace(read, categories=_categories(records)) if self.split == "val" else read
 
     def ground_truth(self) -> Path:
@@ -79,19 +87,18 @@ class JsonlSource:
             "description": f"made of {self.annotations.name}: categories are its descriptions, areas those of boxes",
             "version": _GROUND_TRUTH_VERSION,
             "jsonl_sha256": sha256_of_file(self.annotations),
-            "bbox_format": self.bbox_format,
-            "max_bad_fraction": self.max_bad_fraction,
+            "reading": asdict(self.reading),
+            "part": None if self.part is None else asdict(self.part),
         }
         if not _is_made_of(self.ground_truth_file, stamp):
-            records, _ = _read(
-                self.annotations,
-                self.images,
-                max_bad_fraction=self.max_bad_fraction,
-                accept_prequantised=True,  # nothing is scaled here
-                bbox_format=self.bbox_format,
-            )
+            bad = self.reading.max_bad_fraction
+            records, _ = self._records(max_bad_fraction=bad, accept_prequantised=True)  # nothing is scaled here
             write_json(self.ground_truth_file, {"info": stamp, **_as_coco(records, self.images)})
         return self.ground_truth_file
+
+    def _records(self, *, max_bad_fraction: float, accept_prequantised: bool) -> "tuple[list[_Record], SplitData]":
+        reading = replace(self.reading, max_bad_fraction=max_bad_fraction)
+        return _read(self.annotations, self.images, reading, accept_prequantised=accept_prequantised, part=self.part)
 
     def count_images(self) -> int:
         """Return how many records the file holds."""
@@ -149,28 +156,14 @@ def read_jsonl(
     accept_prequantised: bool = False,
     bbox_format: BBoxFormat | None = None,
 ) -> SplitData:
-    """Read a JSONL file; blank lines are skipped.
-
-    Args:
-        path: the file.
-        image_root: folder of the images; a record's path is relative to it, or absolute and inside.
-        max_bad_fraction: largest accepted fraction of bad records.
-        accept_prequantised: whether boxes may be coord tokens or bins, see
-            :func:`coordexp.coord_tokens.template_adapter.keeps_boxes`.
-        bbox_format: what numbers are in boxes, where a record does not say.
+    """Read a JSONL file, whose images lie in the folder ``image_root``; blank lines are skipped.
 
     Raises:
-        DataError: if the file is missing or holds no usable record, more than the accepted fraction
-            of its records is bad (it names their lines and reasons), or boxes are bins already and
-            would be scaled a second time.
+        DataError: if the file is missing or holds no usable record, more than ``max_bad_fraction`` of its records is
+            bad (it names their lines and reasons), or boxes are bins already and would be scaled a second time.
     """
-    return _read(
-        path,
-        image_root,
-        max_bad_fraction=max_bad_fraction,
-        accept_prequantised=accept_prequantised,
-        bbox_format=bbox_format,
-    )[1]
+    reading = Reading(bbox_format=bbox_format, max_bad_fraction=max_bad_fraction)
+    return _read(path, image_root, reading, accept_prequantised=accept_prequantised)[1]
 
 
 class _Record(NamedTuple):
@@ -180,60 +173,221 @@ class _Record(NamedTuple):
     not_targets: Objects
     flags: list[dict[Flag, int]]
 
+    def joined(self, other: "_Record") -> "_Record":
+        """Return the record with what another line of its picture adds."""
+        pairs = zip(self.sample.objects.descs, self.sample.objects.boxes_norm_xyxy.tolist(), strict=True)
+        known = {(desc, *box) for desc, box in pairs}
+        new = zip(other.sample.objects.descs, other.sample.objects.boxes_norm_xyxy.tolist(), strict=True)
+        added = other.sample.objects.take(np.flatnonzero([(desc, *box) not in known for desc, box in new]))
+        sample = replace(self.sample, objects=_both(self.sample.objects, added))
+        return _Record(sample, _both(self.not_targets, other.not_targets), [*self.flags, *other.flags])
+
+
+def _both(first: Objects, second: Objects) -> Objects:
+    boxes = np.concatenate([first.boxes_norm_xyxy, second.boxes_norm_xyxy])
+    return Objects((*first.descs, *second.descs), boxes)
+
+
+class _Found(NamedTuple):
+    """A record with the number of its line, and the picture that is there."""
+
+    number: int
+    record: dict[str, object]
+    name: str
+    has_size: bool
+    has_id: bool
+
 
 def _read(
-    path: Path,
-    image_root: Path,
-    *,
-    max_bad_fraction: float,
-    accept_prequantised: bool,
-    bbox_format: BBoxFormat | None,
+    path: Path, image_root: Path, reading: Reading, *, accept_prequantised: bool, part: Part | None = None
 ) -> tuple[list[_Record], SplitData]:
-    folder = ImageFolder(image_root)
-    bad = Rejections(path)
-    found: dict[int, _Record] = {}
-    num_records = num_trimmed = 0
-    for number, line in _lines(path):
-        num_records += 1
+    folder, bad = ImageFolder(image_root), Rejections(path)
+    found = _find_pictures(path, folder, bad)
+    if part is not None:
+        chosen = part.choose(one.name for one in found)
+        found = [one for one in found if one.name in chosen]
+    num_records = len(found) + bad.count("records")
+    turned = _turned(found, folder, reading)
+    joined, resized = _Joined(), _ResizedCopies()
+    num_trimmed = num_clipped = 0
+    for place, one in enumerate(found):
+        number, record, name = one[:3]
+        header = turned.headers.get(place)
+        if header is not None and (record.get("width"), record.get("height")) in (header[:2], header.shown):
+            record["width"], record["height"] = turned.frame(place)
+        numbers_are = record.get("bbox_format", reading.bbox_format)
+        if numbers_are == "pixels":
+            resized.look(record)
         try:
-            record = _completed(_parsed(line), folder, number)
-            boxes = record_boxes(record, bbox_format=bbox_format)
-        except (
-            AmbiguousBoxesError
-        ) as error:  # a missing switch, not a bad record: no fraction of such records is accepted
+            boxes = record_boxes(record, bbox_format=reading.bbox_format)
+            check_scaling(boxes, accept_prequantised=accept_prequantised)
+            made = _Record(_sample(record, boxes, folder.root / name, number), *_not_targets(record, reading))
+        except (AmbiguousBoxesError, PrequantisedError) as error:
+            # A missing or wrong switch, not a bad record: no fraction of such records is accepted.
             raise DataError(f"{path}: line {number}: {error}") from None
         except DataError as error:
             bad.add("records", f"line {number}", str(error))
             continue
-        try:
-            check_scaling(boxes, accept_prequantised=accept_prequantised)
-        except DataError as error:  # a wrong switch, too
-            raise DataError(f"{path}: line {number}: {error}") from None
-        try:
-            made = _Record(_sample(record, boxes, folder), *_not_targets(record, bbox_format))
-            if made.sample.image_id in found:
-                raise DataError(f"image_id {made.sample.image_id} was used before")
-        except DataError as error:
-            bad.add("records", f"line {number}", str(error))
-        else:
-            found[made.sample.image_id] = made
-            descs = zip(boxes.objects, made.sample.objects.descs, strict=True)
-            num_trimmed += sum(item.get("desc") != desc for item, desc in descs)
-    rejected = bad.accept({"records": num_records}, max_bad_fraction=max_bad_fraction)
-    if not found:
+        if numbers_are is None and boxes.form == "pixels":
+            resized.look(record)
+        joined.add(one, _as_shown(made, turned.headers[place]) if place in turned.stored else made)
+        descs = zip(boxes.objects, made.sample.objects.descs, strict=True)
+        num_trimmed += sum(item.get("desc") != desc for item, desc in descs)
+        num_clipped += boxes.num_clipped
+    resized.refuse(path)
+    rejected = bad.accept({"records": num_records}, max_bad_fraction=reading.max_bad_fraction)
+    records = joined.records
+    if not records:
         raise DataError(f"{path}: there is no record to use; expected one JSON object a line")
-    samples = Samples.of(record.sample for record in found.values())
+    samples = Samples.of(record.sample for record in records)
     counts = {
         "records": num_records,
         "boxes": len(samples.boxes_norm_xyxy),
-        "ignored": sum(len(record.not_targets) for record in found.values()),
+        "ignored": sum(len(record.not_targets) for record in records),
+        "clipped": num_clipped,
         "thin": int(are_thin(samples.boxes_norm_xyxy).sum()),
         "images_without_objects": int((np.diff(samples.first) == 0).sum()),
         "trimmed_names": num_trimmed,
-        "repeated_file_names": len(samples) - len(set(samples.names)),
+        "repeated_file_names": joined.num_repeated,
         "rejected_records": len(rejected),
     }
-    return [*found.values()], SplitData(samples, rejected, counts, categories={})
+    warnings, notes = turned.said(len(found))
+    notes = [*folder.notes, *(["the file begins with a byte-order mark"] if has_mark(path) else []), *notes]
+    return records, SplitData(samples, rejected, counts, {}, tuple(warnings), (*notes, *joined.notes))
+
+
+def _find_pictures(path: Path, folder: ImageFolder, bad: Rejections) -> list[_Found]:
+    """Return the records of a file whose pictures are there, with a size."""
+    found: list[_Found] = []
+    for number, line in _lines(path):
+        try:
+            record = as_record(_parsed(line))
+            name = folder.locate(record.get("image"))
+            has_size = record.get("width") is not None or record.get("height") is not None
+            if not has_size:
+                record["width"], record["height"] = read_header(folder.root / name).shown
+            found.append(_Found(number, record, name, has_size, record.get("image_id") is not None))
+        except DataError as error:
+            bad.add("records", f"line {number}", str(error))
+    return found
+
+
+def _turned(found: Sequence[_Found], folder: ImageFolder, reading: Reading) -> Turned:
+    """Return the pictures that a viewer turns, and in which frame their boxes stand."""
+    headers = turned_headers([folder.root / one.name for one in found])
+    recorded: dict[int, tuple[float, float] | None] = {}
+    reach: dict[int, tuple[float, float]] = {}
+    for place in headers:
+        record = found[place].record
+        width, height = record.get("width"), record.get("height")
+        recorded[place] = None
+        if found[place].has_size and isinstance(width, int) and isinstance(height, int):
+            recorded[place] = width, height
+        if (boxes := _raw_boxes(record)) and record.get("bbox_format", reading.bbox_format) == "pixels":
+            reach[place] = max(box[2] for box in boxes), max(box[3] for box in boxes)
+    return find_turned(headers, recorded, reach, reading.boxes_in)
+
+
+class _Joined:
+    """The records, lines of one picture joined to one, ids that others have numbered anew."""
+
+    def __init__(self) -> None:
+        self.records: list[_Record] = []
+        self.num_repeated = 0
+        self._places: dict[str, int] = {}
+        self._ids: set[int] = set()
+        self._num_joined = self._num_renumbered = 0
+
+    def add(self, one: _Found, record: _Record) -> None:
+        """Add a record; one with an id of its own and several objects stays an image of its own."""
+        place = self._places.setdefault(one.name, len(self.records))
+        image_id = record.sample.image_id
+        if place < len(self.records):
+            known = self.records[place]
+            if not one.has_id or image_id == known.sample.image_id or len(record.sample.objects) <= 1:
+                self._num_joined += 1
+                self.records[place] = known.joined(record)
+                return
+            self.num_repeated += 1
+        if image_id in self._ids:
+            self._num_renumbered += 1
+            image_id = max(self._ids) + 1
+        self._ids.add(image_id)
+        self.records.append(record._replace(sample=replace(record.sample, image_id=image_id)))
+
+    @property
+    def notes(self) -> list[str]:
+        """What was joined and renumbered, a sentence each."""
+        notes: list[str] = []
+        if self._num_joined:
+            notes.append(
+                f"{self._num_joined:,} lines are of a picture that an earlier one names: joined to "
+                f"{len(self.records):,} images"
+            )
+        if self._num_renumbered:
+            notes.append(f"{self._num_renumbered:,} records have the image_id of another picture: numbered anew")
+        return notes
+
+
+def _raw_boxes(record: Mapping[str, object]) -> list[list[float]]:
+    """Return the boxes of a record as they are written, where they are numbers."""
+    items = record.get("objects")
+    items = items if isinstance(items, list) else []
+    boxes = [item.get("bbox_2d", item.get("bbox")) for item in items if isinstance(item, dict)]
+    return [
+        box
+        for box in boxes
+        if isinstance(box, list) and len(box) == 4 and all(isinstance(value, int | float) for value in box)
+    ]
+
+
+def _as_shown(record: _Record, header: Header) -> _Record:
+    """Return a record, whose boxes are of the stored pixels, in the picture as a viewer shows it."""
+    width, height = header.shown
+
+    def turned(objects: Objects) -> Objects:
+        return replace(objects, boxes_norm_xyxy=turn_boxes(objects.boxes_norm_xyxy, header.orientation))
+
+    sample = replace(record.sample, width=width, height=height, objects=turned(record.sample.objects))
+    return record._replace(sample=sample, not_targets=turned(record.not_targets))
+
+
+class _ResizedCopies:
+    """Counts boxes in pixels that end where a copy of the picture would, to which Qwen's processor resizes it."""
+
+    def __init__(self) -> None:
+        self._at_edge = self._at_own = self._between = 0
+        self._example = ""
+
+    def look(self, record: Mapping[str, object]) -> None:
+        """Count the boxes of a record in pixels."""
+        width, height = record.get("width"), record.get("height")
+        if not isinstance(width, int) or not isinstance(height, int) or min(width, height) < 1:
+            return
+        copy = smart28(width, height)
+        for box in _raw_boxes(record):
+            for end, own, resized in zip(box[2:], (width, height), copy, strict=True):
+                if own == resized:
+                    continue
+                is_at_edge = abs(end - resized) < 0.75
+                self._at_edge += is_at_edge
+                self._at_own += abs(end - own) < 0.75
+                self._between += not is_at_edge and end > resized
+                if is_at_edge and not self._example:
+                    self._example = f"{copy[0]} x {copy[1]} for {width} x {height}"
+
+    def refuse(self, path: Path) -> None:
+        """Refuse boxes that end there and nowhere beyond.
+
+        Raises:
+            DataError: with the key that reads them.
+        """
+        if self._at_edge >= _FEWEST_AT_EDGE and not self._at_own and not self._between:
+            raise DataError(
+                f"{path}: {self._at_edge} boxes end where the copy does to which Qwen2.5-VL's processor resizes the "
+                f"picture ({self._example}), and none beyond or at its own edge: they look like pixels of the copy; "
+                "data.bbox_format=smart28 reads them so"
+            )
 
 
 def _categories(records: Sequence[_Record]) -> dict[int, str]:
@@ -291,13 +445,16 @@ class _Made(msgspec.Struct):
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    try:
-        with path.open("rb") as handle:
-            yield from ((number, line) for number, line in enumerate(handle, start=1) if line.strip())
-    except FileNotFoundError:
-        raise DataError(f"{path}: file not found") from None
-    except OSError as error:
-        raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
+    """Yield the records of a file with their numbers: its lines, or the entries of its one list."""
+    content = read_unmarked(path)
+    if content.lstrip()[:1] == b"[":
+        try:
+            entries = msgspec.json.decode(content, type=list[msgspec.Raw])
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: not valid JSON ({error}); is the file complete?") from None
+        yield from ((number, bytes(entry)) for number, entry in enumerate(entries, start=1))
+        return
+    yield from ((number, line) for number, line in enumerate(content.split(b"\n"), start=1) if line.strip())
 
 
 def _parsed(line: bytes) -> dict[str, object]:
@@ -322,40 +479,20 @@ def _leniently_parsed(line: bytes) -> object:
         raise DataError(f"not valid JSON ({error})") from None
 
 
-def _completed(record: dict[str, object], folder: ImageFolder, number: int) -> dict[str, object]:
-    """Return a record with ``image``, ``width``, ``height`` and ``image_id``, whatever of them it leaves out."""
-    if "images" in record:
-        names = record["images"]
-        if not isinstance(names, list) or len(names) != 1:
-            raise DataError(f"images is {kind_of(names)}, expected a list of one image")
-        if "image" in record:
-            raise DataError("the record has both image and images, expected one of them")
-        record = {**record, "image": names[0]}
-    record.setdefault("image_id", number)
-    if "width" not in record and "height" not in record:
-        record["width"], record["height"] = stored_size(folder.path_of(record.get("image")))
-    return record
-
-
-def _sample(record: Mapping[str, object], boxes: RecordBoxes, folder: ImageFolder) -> Sample:
+def _sample(record: Mapping[str, object], boxes: RecordBoxes, image: Path, number: int) -> Sample:
     width, height = (_whole(record, name, lowest=1) for name in ("width", "height"))
     problem = size_problem(width, height)
     if problem is not None:
         raise DataError(problem)
-    return Sample(
-        image=folder.path_of(record.get("image")),
-        width=width,
-        height=height,
-        image_id=_whole(record, "image_id", lowest=-MAX_ID),
-        objects=_objects(boxes),
-    )
+    image_id = {"image_id": number if record.get("image_id") is None else id_of(record["image_id"])}
+    return Sample(image, width, height, _whole(image_id, "image_id", lowest=-MAX_ID), _objects(boxes))
 
 
-def _not_targets(record: Mapping[str, object], bbox_format: BBoxFormat | None) -> tuple[Objects, list[dict[Flag, int]]]:
+def _not_targets(record: Mapping[str, object], reading: Reading) -> tuple[Objects, list[dict[Flag, int]]]:
     """Return the boxes that are crowds or ignored, and what each says of itself."""
     entries = record.get(_NOT_TARGETS, [])
     try:
-        boxes = record_boxes({**record, "objects": entries}, bbox_format=bbox_format)
+        boxes = record_boxes({**record, "objects": entries}, bbox_format=reading.bbox_format)
         flags: list[dict[Flag, int]] = [{flag: 1 for flag in _FLAGS if item.get(flag) == 1} for item in boxes.objects]
         return _objects(boxes), flags
     except DataError as error:

@@ -12,9 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Meta
 
-from coordexp.data.sample import SplitData
-from coordexp.data.sources.coco import CocoSource, read_coco
-from coordexp.data.sources.coco_file import Category, Image
+from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco_file import Category, CocoFile, Image, read_coco_file
 from coordexp.errors import DataError, show
 
 
@@ -62,18 +61,6 @@ class LvisImage(Image, gc=False, kw_only=True):
 class LvisSource(CocoSource):
     """A split in LVIS's format."""
 
-    def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
-        """Read the split, whose images may be named by their address."""
-        del accept_prequantised
-        return read_lvis(self.annotations, self.images, max_bad_fraction=max_bad_fraction)
-
-
-def read_lvis(annotations: Path, images: Path, *, max_bad_fraction: float = 0.0) -> SplitData:
-    """Read an LVIS ``instances`` file, as :func:`~coordexp.data.sources.coco.read_coco` reads COCO's.
-
-    Raises:
-        DataError: as there; an image without its lists of categories is bad, and so is a category without frequency.
-    """
-    return read_coco(
-        annotations, images, max_bad_fraction=max_bad_fraction, image_type=LvisImage, category_type=LvisCategory
-    )
+    def file(self) -> CocoFile:
+        """Return the entries, whose images may be named by their address."""
+        return read_coco_file(self.annotations, image_type=LvisImage, category_type=LvisCategory)

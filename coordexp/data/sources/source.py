@@ -1,76 +1,27 @@
-"""One split of a data set: what every format can be asked, and the one place that chooses the format."""
+"""One split of a data set, and the one place that chooses its format.
+
+Every source is asked for its ``name`` in records, its ``annotations`` and ``images``, what will be ``generated``, for
+``read(...)``, ``count_images()``, and for the COCO file that AP is measured on: ``ground_truth_file`` is where that is
+or will be, ``ground_truth()`` makes it where the format has none.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TypeAlias
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sample import Generated, SplitData
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco import CocoSource, Reading
+from coordexp.data.sources.folder import SPLITS, Split, find_folder
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
 from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.shapes import ShapesSource, ShapesSpec
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, DataError
 
-Split = Literal["train", "val"]
-SPLITS: tuple[Split, ...] = ("train", "val")
+__all__ = ["SPLITS", "Source", "Split", "found_sentence", "recorded_source", "source_of"]
 
 
-class Source(Protocol):
-    """One split in one format; a new format is one file beside this one, and a line in :func:`source_of`."""
-
-    @property
-    def name(self) -> str:
-        """What records call the split."""
-        ...
-
-    @property
-    def annotations(self) -> Path:
-        """Its annotation file."""
-        ...
-
-    @property
-    def images(self) -> Path:
-        """The folder of its images."""
-        ...
-
-    @property
-    def generated(self) -> Generated | None:
-        """What it will hold, where coordexp makes it; None where somebody has to bring it."""
-        ...
-
-    def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
-        """Read the split; one that is generated is made first, unless it is there.
-
-        Args:
-            max_bad_fraction: largest accepted fraction of bad records.
-            accept_prequantised: whether boxes may be bins already.
-
-        Raises:
-            DataError: if the data cannot be used.
-        """
-        ...
-
-    @property
-    def ground_truth_file(self) -> Path:
-        """Where the COCO file is, or will be, that AP is measured on."""
-        ...
-
-    def ground_truth(self) -> Path:
-        """Return the COCO file that AP is measured on; a format that has none makes it, unless it is there.
-
-        Raises:
-            DataError: if it cannot be made.
-        """
-        ...
-
-    def count_images(self) -> int:
-        """Return how many images the split has; of JSONL, how many records.
-
-        Raises:
-            DataError: if its file cannot be read.
-        """
-        ...
+Source: TypeAlias = ShapesSource | CocoSource | JsonlSource
+"""One split in one format; a new format is one file beside this one, and what finds it in ``folder.py``."""
 
 
 def source_of(data: Data, split: Split, *, data_dir: Path) -> Source:
@@ -83,18 +34,28 @@ def source_of(data: Data, split: Split, *, data_dir: Path) -> Source:
 
     Raises:
         ConfigError: if a path that the format needs is not set.
+        DataError: if ``data.path`` holds nothing that is known.
     """
     if data.format == "shapes":
         return ShapesSource(data_dir, split, ShapesSpec(**data.shapes.model_dump()))
+    reading = Reading(data.boxes_in, data.categories.merge, data.bbox_format, data.max_bad_fraction)
+    if data.path is not None:
+        found = find_folder(data.path)
+        return found.source(split, data_dir=data_dir, reading=reading, fraction=data.val_fraction, seed=data.split_seed)
     paths = (data.train_annotations, data.train_images) if split == "train" else (data.val_annotations, data.val_images)
     for path, what in zip(paths, ("annotations", "images"), strict=True):
         if path is None:
             raise ConfigError(f"data.{split}_{what} is not set; data.format: {data.format} needs it")
     annotations, images = (path for path in paths if path is not None)
+    made = data_dir / ground_truth_name(split)
     if data.is_jsonl(annotations):
-        made = data_dir / ground_truth_name(split)
-        return JsonlSource(annotations, images, split, made, data.bbox_format, data.max_bad_fraction)
-    return (LvisSource if data.format == "lvis" else CocoSource)(annotations, images)
+        return JsonlSource(annotations, images, split, made, reading)
+    return (LvisSource if data.format == "lvis" else CocoSource)(annotations, images, made, reading)
+
+
+def found_sentence(data: Data) -> str:
+    """Return what ``data.path`` holds, in one line; "" where the data is named by four paths, or generated."""
+    return "" if data.path is None else find_folder(data.path).sentence(data.path, data.val_fraction)
 
 
 def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path | None) -> Source | None:
@@ -105,14 +66,24 @@ def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path |
         split: ``train`` or ``val``.
         data_dir: where the run's generated data set is, if it is here.
     """
-    if params.get("data.format", "shapes") == "shapes":
+    form = params.get("data.format", "shapes")
+    if form == "shapes":
         return None if data_dir is None else ShapesSource(data_dir, split)
+    made = None if data_dir is None else data_dir / ground_truth_name(split)
+    if form == "auto":
+        try:
+            found = find_folder(Path(params["data.path"]))
+        except DataError:  # on another machine; the ground truth may be here
+            return CocoSource(made, made.parent / "images") if made is not None and made.is_file() else None
+        fraction, seed = float(params["data.val_fraction"]), int(params["data.split_seed"])
+        where = data_dir or found.where
+        return found.source(split, data_dir=where, reading=Reading(), fraction=fraction, seed=seed)
     annotations, images = params.get(f"data.{split}_annotations"), params.get(f"data.{split}_images")
     if annotations is None:
         return None
     path = Path(annotations)
     # Without a folder of images: a place that is none.
     folder = path / "images" if images is None else Path(images)
-    if params["data.format"] == "jsonl" or path.suffix == ".jsonl":
-        return None if data_dir is None else JsonlSource(path, folder, split, data_dir / ground_truth_name(split))
-    return (LvisSource if params["data.format"] == "lvis" else CocoSource)(path, folder)
+    if form == "jsonl" or path.suffix == ".jsonl":
+        return None if made is None else JsonlSource(path, folder, split, made)
+    return (LvisSource if form == "lvis" else CocoSource)(path, folder, made)

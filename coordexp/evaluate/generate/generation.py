@@ -146,7 +146,7 @@ def generate_queue(
             break
         if not waiting and 2 * len(rows.used) <= len(rows):
             rows.keep_used()
-        with half, row_attention(core.language_model):
+        with half, row_attention(core.get_submodule("language_model")):
             hidden_BD = core(**rows.next_inputs()).last_hidden_state[:, 0]
         with float32_head(answering.model):
             rows.choose(head(hidden_BD))

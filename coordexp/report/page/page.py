@@ -25,11 +25,9 @@ from coordexp.report.charts import (
     why_charts,
 )
 from coordexp.report.figures import LOOKS, PALETTE, Chart, chart_svg
-from coordexp.report.study.better_first import better_first
-from coordexp.report.study.study import Study
-from coordexp.report.text.about import about_lines, terms_table
+from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.heads import meaning, words_of
-from coordexp.report.text.notes import next_commands, notes, summary
+from coordexp.report.text.notes import about_lines, next_commands, notes, summary, terms_table
 from coordexp.report.text.render import all_tables
 from coordexp.report.text.run_tables import (
     answer_tables,
@@ -38,7 +36,7 @@ from coordexp.report.text.run_tables import (
     headline_table,
     quality_tables,
 )
-from coordexp.report.text.tables import bucket_notes, convergence_tables, study_tables
+from coordexp.report.text.study_tables import bucket_notes, convergence_tables, study_tables
 from coordexp.report.text.why import why_sentences, why_tables, why_title
 from coordexp.statistics.verdict import FILES, RUNS, brief_verdict
 

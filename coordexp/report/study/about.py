@@ -1,53 +1,48 @@
-"""What a report is about, so that it stands alone: what each group is, model, data, training, code and machine."""
+"""What is compared, so that a report stands alone: each group's loss, model, data, machine; and whether it is fair.
 
-from collections.abc import Callable, Mapping
+It is fair where runs of one seed differ in the declared factor only; a seed explains other weights and another order
+of samples.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
 from coordexp.config.explain import validated
-from coordexp.config.trees import value_at
-from coordexp.errors import ConfigError, DataError, TrackingError
-from coordexp.report.study.artifacts import Artifacts
+from coordexp.config.identity.differences import diff, find_differences, flat_values, rounding_only
+from coordexp.config.identity.fingerprint import Fingerprint, read_fingerprint
+from coordexp.config.keys import is_rounding
+from coordexp.config.schema import Ablation
+from coordexp.config.trees import value_at, within
+from coordexp.errors import ComparisonError, ConfigError, DataError, TrackingError
+from coordexp.report.study.artifacts import NAMES, Artifacts
 from coordexp.report.study.data import ExperimentData, RunData, by_group
 
-_HASH = 12
-_COORD_TOKENS = "custom.coord_tokens.enabled"
+_NAMED = 12
 
 
 @dataclass(frozen=True)
 class TermUsed:
-    """A loss term of positive weight.
-
-    Attributes:
-        weight: what multiplies it in the total loss.
-        words: what it is, in a sentence.
-        formula: its sum over a batch, which is divided by the number of ``unit``.
-        knobs: its settings, "" where it has none.
-    """
+    """A loss term of positive weight."""
 
     name: str
-    weight: float
-    words: str
-    formula: str
+    weight: float  # what multiplies it in the total loss
+    words: str  # what it is, in a sentence
+    formula: str  # its sum over a batch, which is divided by the number of ``unit``
     unit: str
-    knobs: str = ""
+    knobs: str = ""  # its settings
 
 
 @dataclass(frozen=True)
 class About:
-    """What is compared, and how it was made, as far as it is on record.
+    """What is compared, and how it was made, as far as it is on record."""
 
-    Attributes:
-        groups: the terms of each group's loss; a group whose configuration cannot be read is absent.
-        facts: pairs of a word and what is known of it.
-        in_digits: groups that write their coordinates as digits of plain text.
-    """
-
-    groups: Mapping[str, tuple[TermUsed, ...]]
-    facts: tuple[tuple[str, str], ...]
-    in_digits: tuple[str, ...] = ()
+    groups: Mapping[str, tuple[TermUsed, ...]]  # their losses; one whose configuration cannot be read is absent
+    facts: tuple[tuple[str, str], ...]  # pairs of a word and what is known of it
+    in_digits: tuple[str, ...] = ()  # groups that write their coordinates as digits of plain text
 
 
 def about(data: ExperimentData, artifacts: Artifacts) -> About | None:
@@ -62,7 +57,7 @@ def about(data: ExperimentData, artifacts: Artifacts) -> About | None:
         "training": _training(data.trained),
         "decoding": _each(data, _decoding),
         "date": _dates(data.trained),
-        "commit": ", ".join(dict.fromkeys(run.commit[:_HASH] for run in data.trained if run.commit)),
+        "commit": ", ".join(dict.fromkeys(run.commit[:12] for run in data.trained if run.commit)),
         "hardware": ", ".join(dict.fromkeys(run.hardware for run in data.trained if run.hardware)),
         "hours": _hours(data.trained),
     }
@@ -75,7 +70,7 @@ def about(data: ExperimentData, artifacts: Artifacts) -> About | None:
 
 def writes_digits(run: RunData, artifacts: Artifacts) -> bool:
     """Return whether a run writes coordinates as digits of plain text, which have no distribution over bins."""
-    return value_at(artifacts.config(run), _COORD_TOKENS) is False
+    return value_at(artifacts.config(run), "custom.coord_tokens.enabled") is False
 
 
 def _terms(run: RunData, artifacts: Artifacts) -> tuple[TermUsed, ...]:
@@ -117,8 +112,7 @@ def _each(data: ExperimentData, text_of: Callable[[RunData], str]) -> str:
 def _model(run: RunData) -> str:
     tuning, rank = run.params.get("training.tuning", ""), run.params.get("training.lora.rank", "")
     names = {"full": "all weights trained", "lora": f"LoRA of rank {rank}", "dora": f"DoRA of rank {rank}"}
-    adapter = names.get(tuning, tuning)
-    return ", ".join(filter(None, (run.params.get("model.path", ""), adapter)))
+    return ", ".join(filter(None, (run.params.get("model.path", ""), names.get(tuning, tuning))))
 
 
 def _data(run: RunData) -> str:
@@ -129,7 +123,11 @@ def _data(run: RunData) -> str:
     return f"trained on {train}, tested on {val}" if train and val else val
 
 
-def _training(runs: tuple[RunData, ...]) -> str:
+def _decoding(run: RunData) -> str:
+    return " and ".join(run.params.get("evaluation.decoding", "").strip("[]").replace('"', "").split(", "))
+
+
+def _training(runs: Sequence[RunData]) -> str:
     """Return steps and images of a run, means over the finished ones."""
     finished = [run for run in runs if run.state == "finished"]
     if not finished:
@@ -139,11 +137,7 @@ def _training(runs: tuple[RunData, ...]) -> str:
     return f"{fmean(run.step for run in finished):,.0f} steps a run{repeats}"
 
 
-def _decoding(run: RunData) -> str:
-    return " and ".join(run.params.get("evaluation.decoding", "").strip("[]").replace('"', "").split(", "))
-
-
-def _dates(runs: tuple[RunData, ...]) -> str:
+def _dates(runs: Sequence[RunData]) -> str:
     starts = [run.started for run in runs if run.started is not None]
     ends = [run.ended for run in runs if run.ended is not None]
     times = [*([min(starts)] if starts else []), *([max(ends)] if starts and ends else [])]
@@ -151,7 +145,7 @@ def _dates(runs: tuple[RunData, ...]) -> str:
     return shown and f"{shown} UTC"
 
 
-def _hours(runs: tuple[RunData, ...]) -> str:
+def _hours(runs: Sequence[RunData]) -> str:
     train, whole = (
         sum(run.metrics.get(name, 0.0) for run in runs) / 3600 for name in ("final/train_seconds", "final/seconds")
     )
@@ -159,3 +153,120 @@ def _hours(runs: tuple[RunData, ...]) -> str:
         return ""
     shown = [f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}" for hours in (train, whole)]
     return f"{shown[0]} of training, all runs added up" + (f"; {shown[1]} with evaluation" if whole else "")
+
+
+@dataclass(frozen=True)
+class FairnessRow:
+    """One thing in which runs differ."""
+
+    key: str  # ``objective.use_coord_ce``, ``data`` and so on
+    declared: bool  # the declared factor names or explains it, or it changes rounding only
+    values: tuple[tuple[str, str], ...]  # by run name; "" where a run has no such key
+
+    @property
+    def word(self) -> str:
+        """``declared`` as a table says it."""
+        return "NO" if not self.declared else "rounding" if is_rounding(self.key) else "yes"
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """What the fingerprints say."""
+
+    comparable: bool  # no run differs from another outside the factor
+    factor: tuple[str, ...]  # the keys that were declared to differ
+    rows: tuple[FairnessRow, ...]  # what differs, undeclared differences first
+    checked: tuple[str, ...] = ()  # runs whose fingerprints were read
+    unchecked: tuple[str, ...] = ()  # runs without one
+    foreign: tuple[str, ...] = ()  # groups that are files of detections
+    hardware: tuple[str, ...] = ()  # kinds of processors that workers found themselves on, which are not compared
+    rounding: tuple[str, ...] = ()  # keys that change last digits only and had several values, with those in turn
+
+    @property
+    def undeclared(self) -> tuple[str, ...]:
+        """The keys in which runs differ and were not declared to."""
+        return tuple(row.key for row in self.rows if not row.declared)
+
+    @property
+    def sentence(self) -> str:
+        """What the table means."""
+        factor, undeclared = ", ".join(self.factor), self.undeclared
+        if not self.checked:
+            parts = ["No run has left a fingerprint yet, so nothing is known about what differs."]
+        elif len(self.checked) == 1:
+            parts = ["There is one run, so that nothing can differ."]
+        elif self.comparable and not self.rows:
+            parts = [f"The {len(self.checked)} runs differ in nothing, the declared factor ({factor}) included."]
+        elif self.comparable:
+            parts = [f"The {len(self.checked)} runs differ in nothing but the declared factor ({factor})."]
+        else:
+            more = f" and {len(undeclared) - _NAMED} more" if len(undeclared) > _NAMED else ""
+            keys = f"{', '.join(undeclared[:_NAMED])}{more}"
+            parts = [f"Besides the declared factor ({factor}) the runs differ in: {keys}."]
+        if self.unchecked and self.checked:
+            parts.append(f"Without a fingerprint: {', '.join(self.unchecked)}.")
+        if self.rounding:
+            parts.append(f"Last digits may differ by {'; '.join(self.rounding)}.")
+        if len(self.hardware) > 1:
+            machines = ", ".join(self.hardware)
+            parts.append(f"They ran on different hardware, which can change last digits: {machines}.")
+        if self.foreign:
+            parts.append(f"Foreign: {', '.join(self.foreign)}, of whose training nothing is known.")
+        return " ".join(parts)
+
+
+def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
+    """Compare the fingerprints of all runs."""
+    prints = {run.name: found for run in data.trained if (found := _fingerprint_of(run, artifacts)) is not None}
+    declared = [value_at(artifacts.config(run), "ablation.factor") for run in data.trained]
+    keys = dict.fromkeys(str(key) for factor in declared if isinstance(factor, list) for key in factor)
+    factor, names = tuple(keys) or Ablation().factor, list(prints)
+    values = {name: flat_values(found) for name, found in prints.items()}
+    undeclared = {found.key for found in find_differences(prints, factor)}
+    varying = {key for name in names[1:] for key in diff(prints[names[0]], prints[name])}
+    rows = [
+        FairnessRow(key, is_declared, tuple((name, _written(values[name].get(key))) for name in names))
+        for is_declared, keys in ((False, undeclared), (True, varying - undeclared))
+        for key in sorted(keys)
+    ]
+    machines = [found.machine for found in prints.values() if found.machine]
+    processors = (it.get("gpu") or f"CPU with {it.get('cpu', 'unknown instructions')}" for it in machines)
+    return Fairness(
+        comparable=not undeclared,
+        factor=factor,
+        rows=tuple(rows),
+        checked=tuple(names),
+        unchecked=tuple(run.name for run in data.trained if run.name not in prints),
+        foreign=tuple(group for group, runs in data.groups.items() if runs[0].foreign is not None),
+        rounding=tuple(_rounding(prints, factor)),
+        hardware=tuple(dict.fromkeys(processors)),
+    )
+
+
+def _rounding(prints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[str]:
+    """Return each rounding key that had several values, such as ``training.num_threads (A-s0: 1, then 2; C-s0: 2)``."""
+    first = next(iter(prints.values()), None)
+    keys = {key for found in prints.values() for key in found.went_on}
+    keys |= {key for found in prints.values() if first is not None for key in rounding_only(diff(first, found))}
+    sentences: list[str] = []
+    for key in sorted(key for key in keys if not within(key, factor)):
+        turns = {name: found.went_on.get(key, [value_at(dict(found.config), key)]) for name, found in prints.items()}
+        each = (f"{name}: {', then '.join(map(_written, values))}" for name, values in turns.items())
+        sentences.append(f"{key} ({'; '.join(each)})")
+    return sentences
+
+
+def _fingerprint_of(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
+    path = artifacts.file(run, NAMES.fingerprint)
+    if path is None:
+        return None  # it has not begun
+    try:
+        found = read_fingerprint(path)
+        flat_values(found)["experiment.seed"]
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ComparisonError(f"{path}: expected the fingerprint of a run ({error})") from error
+    return found
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False).strip('"')

@@ -1,11 +1,17 @@
 """The files a report reads: from a run's directory where it is on this machine, else from MLflow, kept in a cache."""
 
-from collections.abc import Collection
+import functools
+import json
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
+from coordexp.config.identity.code import PACKAGE, hash_of_sources
 from coordexp.config.trees import Tree
 from coordexp.config.yaml_file import read_mapping
 from coordexp.data.image_file import ImageFolder
@@ -14,7 +20,7 @@ from coordexp.data.sources.source import Source, recorded_source
 from coordexp.detection.detections import read_detections, write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import DataError, TrackingError
-from coordexp.files import read_json_lines
+from coordexp.files import JsonValue, kept_json, read_json_lines, sha256_of_files, sha256_of_text, write_json
 from coordexp.metrics import BOX_KINDS
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
@@ -29,6 +35,7 @@ NAMES = RunFolder(Path())  # within a run directory, and among the artifacts of 
 FINAL_CONSTRAINED = NAMES.evaluation("final").decoding("constrained")
 STORED_ANNOTATIONS = "data"
 _DETECTIONS = {FINAL_CONSTRAINED.detections(kind).name for kind in BOX_KINDS}
+_T = TypeVar("_T")
 
 
 def final_detections(run: RunData, reading: ReadingName = "own") -> Path:
@@ -54,11 +61,8 @@ class Artifacts:
         return next((place for place in self._places(run) if place.is_dir() and not _taken(place, run)), None)
 
     def file(self, run: RunData, path: Path) -> Path | None:
-        """Return a file of a run by its path within the run's directory, which is its path among the artifacts.
-
-        A row of foreign detections has these, the same under every decoding and reading, and their analysis.
-        """
-        if run.foreign is not None:
+        """Return a file of a run by its path within the run's directory, which is its path among the artifacts."""
+        if run.foreign is not None:  # it has the same detections under every decoding and reading
             if path == FINAL_CONSTRAINED.analysis:
                 return run.foreign.analysis
             return run.foreign.detections if path.name in _DETECTIONS else None
@@ -72,11 +76,7 @@ class Artifacts:
         return path.is_relative_to(self._cache)
 
     def config(self, run: RunData) -> Tree:
-        """Return a run's ``config.yaml``, or nothing where it is not there.
-
-        Raises:
-            ConfigError: if the file holds something else.
-        """
+        """Return a run's ``config.yaml``, or nothing where it is not there."""
         path = self.file(run, NAMES.config)
         if path is None:
             return {}
@@ -101,20 +101,15 @@ class Artifacts:
 
     def images(self, run: RunData) -> dict[int, Path]:
         """Return the validation image files that are on this machine, by image id."""
-        annotations = self.annotations(run)
-        source = self._source(run)
+        annotations, source = self.annotations(run), self._source(run)
         if annotations is None or source is None or not source.images.is_dir():
             return {}
-        entries = read_coco_file(annotations).images.good
-        paths = {entry.id: _image(source.images, entry.name_in(source.images)) for entry in entries}
+        entries, folder = read_coco_file(annotations).images.good, ImageFolder(source.images)
+        paths = {entry.id: _image(folder, entry.name_in(source.images)) for entry in entries}
         return {image_id: path for image_id, path in paths.items() if path is not None}
 
     def only_images(self, detections: Path, truth: GroundTruth, image_ids: Collection[int], run: RunData) -> Path:
-        """Write those detections of a file that are in some images, and return the new file.
-
-        Raises:
-            DataError: if the file is malformed, or the run's id leads out of the cache.
-        """
+        """Write those detections of a file that are in some images, and return the new file."""
         folder = run.run_id or run.name  # MLflow may not have the run
         if not _stays_below(folder):
             raise DataError(f"run id {folder!r} of {run.name} is no name of a folder: expected MLflow's own id")
@@ -155,12 +150,10 @@ class Artifacts:
         """Return the artifacts directly in a folder of a run; none where the store does not answer."""
         key = (run_id, folder)
         if key not in self._listed:
-            try:
-                with tracking_errors(self._uri, f"list artifacts of run {run_id}"):
-                    found = self._mlflow().list_artifacts(run_id, None if folder == "." else folder)
+            self._listed[key] = set()
+            with suppress(TrackingError), tracking_errors(self._uri, f"list artifacts of run {run_id}"):
+                found = self._mlflow().list_artifacts(run_id, None if folder == "." else folder)
                 self._listed[key] = {item.path for item in found if not item.is_dir and _stays_below(item.path)}
-            except TrackingError:
-                self._listed[key] = set()
         return self._listed[key]
 
     def _mlflow(self) -> "MlflowClient":
@@ -175,11 +168,11 @@ def _stays_below(name: str) -> bool:
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
 
 
-def _image(folder: Path, name: object) -> Path | None:
+def _image(folder: ImageFolder, name: object) -> Path | None:
     """Return an image of an annotation file if it is in the folder: the file may come from a server."""
     try:
-        return ImageFolder(folder, check=False).path_of(name) if (folder / str(name)).is_file() else None
-    except (DataError, ValueError):
+        return folder.path_of(name)
+    except DataError:
         return None
 
 
@@ -195,9 +188,39 @@ class _Image:
 
 
 def image_ids_of(path: Path) -> list[int]:
-    """Return the images of an ``objects.jsonl``, ascending.
-
-    Raises:
-        DataError: if a line is something else.
-    """
+    """Return the images of an ``objects.jsonl``, ascending."""
     return sorted(image.image_id for image in read_json_lines(_Image, path))
+
+
+class StatisticsCache:
+    """``statistics.json``: what took long, one entry for each part of a report under the hash of its inputs."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what is kept; a damaged file counts as an empty one."""
+        self._path = path
+        found = kept_json(path)
+        self._entries: dict[str, JsonValue] = found if isinstance(found, dict) else {}
+
+    def get(
+        self, part: str, kind: TypeAdapter[_T], files: Mapping[str, Path], settings: object, compute: Callable[[], _T]
+    ) -> _T:
+        """Return a part from the file if its key is the same, else compute and keep it.
+
+        The key is a hash of the bytes of files by what they stand for, of settings (anything JSON can hold), and of
+        the code that computes.
+        """
+        hashes = list(zip(files, sha256_of_files(files.values()), strict=True))
+        key, entry = sha256_of_text(json.dumps([hashes, settings, _code()], sort_keys=True)), self._entries.get(part)
+        if isinstance(entry, dict) and entry.get("key") == key:
+            with suppress(ValidationError):  # what was kept is damaged: make it again
+                return kind.validate_json(json.dumps(entry.get("value")))
+        made = compute()
+        self._entries[part] = {"key": key, "value": kind.dump_python(made, mode="json")}
+        write_json(self._path, self._entries, indent=1)
+        return made
+
+
+@functools.cache
+def _code() -> list[str]:
+    """Return hashes of the code that computes, which takes a third of a second: it was imported once."""
+    return [hash_of_sources(PACKAGE / folder) for folder in ("statistics", "detection", "evaluate", "report/study")]

@@ -22,48 +22,31 @@ class IouShares:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """One group; an empty part was not measured. AP is the mean over seeds, all else counts their boxes together.
+    """One group; an empty part was not measured. AP is the mean over seeds, all else counts their boxes together."""
 
-    Attributes:
-        iou: IoU of matched pairs.
-        calibration: ``(mean score, share correct)`` of bins of the score.
-        width_by_error: ``(middle of a range of errors, mean width of the distribution)`` in bins.
-        by_category: AP by category name, None where COCO defines none.
-        by_size: AP by size of the object.
-        by_count: AP by number of objects in the image.
-        num_by_category: objects of each category, on which its AP rests.
-        num_by_size: the same by size.
-        num_by_count: the same by number of objects in the image.
-        maps: counts by true and predicted coordinate, all four coordinates together, rows by the true one.
-    """
-
-    iou: IouShares | None = None
-    calibration: Points = ()
-    width_by_error: Points = ()
-    by_category: Values = field(default_factory=dict[str, float | None])
-    by_size: Values = field(default_factory=dict[str, float | None])
-    by_count: Values = field(default_factory=dict[str, float | None])
-    num_by_category: Mapping[str, int] = field(default_factory=dict[str, int])
+    iou: IouShares | None = None  # of matched pairs
+    calibration: Points = ()  # (mean score, share correct) of bins of the score
+    width_by_error: Points = ()  # (middle of a range of errors, mean width of the distribution), in bins
+    by_category: Values = field(default_factory=dict[str, float | None])  # AP by name, None where COCO defines none
+    by_size: Values = field(default_factory=dict[str, float | None])  # of the object
+    by_count: Values = field(default_factory=dict[str, float | None])  # of objects in the image
+    num_by_category: Mapping[str, int] = field(default_factory=dict[str, int])  # objects on which its AP rests
     num_by_size: Mapping[str, int] = field(default_factory=dict[str, int])
     num_by_count: Mapping[str, int] = field(default_factory=dict[str, int])
-    maps: tuple[tuple[int, ...], ...] = ()
+    maps: tuple[tuple[int, ...], ...] = ()  # counts by true (rows) and predicted coordinate, all four together
 
 
 def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str, Breakdown]:
-    """Return a breakdown for each group whose finished runs kept an analysis of their boxes, by its own reading.
-
-    Raises:
-        DataError: if a file is malformed.
-    """
+    """Return a breakdown for each group whose finished runs kept an analysis of their boxes, by its own reading."""
     found: dict[str, Breakdown] = {}
     for group, members in by_group(runs).items():
         files = [(run, path) for run in members if (path := artifacts.file(run, FINAL_CONSTRAINED.analysis))]
         if files:
-            found[group] = make_breakdown([Analysis.read(path).boxes[run.reading] for run, path in files])
+            found[group] = _breakdown([Analysis.read(path).boxes[run.reading] for run, path in files])
     return found
 
 
-def make_breakdown(parts: Sequence[BoxAnalysis]) -> Breakdown:
+def _breakdown(parts: Sequence[BoxAnalysis]) -> Breakdown:
     """Return the mean over seeds, one part each; a value counts where it is defined."""
     counts = [sum(column) for column in zip(*(part.matched_iou.counts for part in parts), strict=True)]
     total, maps = sum(counts), [item.counts for part in parts for item in part.coordinates.values()]
@@ -90,11 +73,9 @@ def _points(
     found: list[tuple[float, float]] = []
     for rows in zip(*(rows_of(part) for part in parts), strict=False):
         there = [(x, y, count) for x, y, count in rows if x is not None and y is not None and count]
-        total = sum(count for _, _, count in there)
-        if total:
-            found.append(
-                (sum(x * count for x, _, count in there) / total, sum(y * count for _, y, count in there) / total)
-            )
+        if total := sum(count for _, _, count in there):
+            mean_x, mean_y = (sum(row[at] * row[2] for row in there) / total for at in (0, 1))
+            found.append((mean_x, mean_y))
     return tuple(found)
 
 
@@ -106,7 +87,7 @@ def _count_name(item: CountResult) -> str:
     return f"{item.low} to {item.high} objects"
 
 
-def _means(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+def _means(parts: Sequence[Values]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name in dict.fromkeys(name for part in parts for name in part):
         there = [value for part in parts if (value := part.get(name)) is not None]

@@ -27,74 +27,45 @@ class Point:
 
 @dataclass(frozen=True)
 class ForeignFile:
-    """A file of detections that no run of ours made, as a row of a study.
+    """A file of detections that no run of ours made, as a row of a study."""
 
-    Attributes:
-        path: the file that was given.
-        detections: the same in COCO's results format; another file where the given one is in another frame.
-        annotations: what it was measured on; where they were packed, a file that pycocotools reads too.
-        analysis: what was measured on it, as an evaluation leaves it.
-        scores: the range of its scores, or that it has none.
-        frame: how its boxes and categories were read.
-        remarks: what a reader must know to read its numbers rightly, a sentence each.
-    """
-
-    path: Path
-    detections: Path
-    annotations: Path
-    analysis: Path
+    path: Path  # the file that was given
+    detections: Path  # the same in COCO's results format; another file where the given one is in another frame
+    annotations: Path  # what it was measured on, not packed
+    analysis: Path  # what was measured on it, as an evaluation leaves it
     num_detections: int
     num_images: int
-    scores: str
-    frame: str = "px:xywh"
-    remarks: tuple[str, ...] = ()
+    scores: str  # their range, or that it has none
+    frame: str = "px:xywh"  # how its boxes and categories were read
+    remarks: tuple[str, ...] = ()  # what a reader must know to read its numbers rightly, a sentence each
 
 
 @dataclass(frozen=True)
 class RunData:
-    """One run of a group and seed.
+    """One run of a group and seed; what is not known of it is empty."""
 
-    Attributes:
-        run_id: MLflow's id.
-        group: group name as the report shows it, unique over experiments.
-        message: why it failed, or "".
-        run_dir: its directory on the machine that ran it, or "".
-        metrics: the last value of every metric.
-        params: the resolved configuration, flat.
-        curves: points by metric name, in order of steps; losses, AP on the subset, and what a step consumed.
-        parent_id: MLflow's id of the ablation it belongs to, or "".
-        key: what tells this life of the run from others with its name, or "".
-        not_finite: names of metrics whose last value is infinite or no number; they are not in ``metrics``.
-        reading: which of its boxes are the headline.
-        foreign: the file that stands here for a run, if there was none.
-        hardware: what generated its final answers, or "".
-        started: in seconds since 1970, where that is known; ``ended`` likewise.
-        family: equal seeds of groups of one family are the same seed, those of two are not.
-        annotations: how the SHA-256 of the annotations it was evaluated on begins, or "".
-    """
-
-    run_id: str
-    group: str
+    run_id: str  # MLflow's
+    group: str  # as the report shows it, unique over experiments
     seed: int
     state: State
     step: int = 0
-    message: str = ""
-    run_dir: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    params: Mapping[str, str] = field(default_factory=dict[str, str])
-    curves: Mapping[str, tuple[Point, ...]] = field(default_factory=dict[str, tuple[Point, ...]])
+    message: str = ""  # why it failed
+    run_dir: str = ""  # on the machine that ran it
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # the last value of each, finite ones
+    params: Mapping[str, str] = field(default_factory=dict[str, str])  # the resolved configuration, flat
+    curves: Mapping[str, tuple[Point, ...]] = field(default_factory=dict[str, tuple[Point, ...]])  # in order of steps
     experiment: str = ""
-    parent_id: str = ""
-    key: str = ""
-    not_finite: tuple[str, ...] = ()
-    reading: BoxKind = "expected"
-    foreign: ForeignFile | None = None
-    hardware: str = ""
-    started: float | None = None
+    parent_id: str = ""  # MLflow's id of the ablation it belongs to
+    key: str = ""  # what tells this life of the run from others with its name
+    not_finite: tuple[str, ...] = ()  # names of metrics whose last value is infinite or no number
+    reading: BoxKind = "expected"  # which of its boxes are the headline
+    foreign: ForeignFile | None = None  # the file that stands here for a run, if there was none
+    hardware: str = ""  # what generated its final answers
+    started: float | None = None  # in seconds since 1970
     ended: float | None = None
     commit: str = ""
-    annotations: str = ""
-    family: str = ""
+    annotations: str = ""  # how the SHA-256 of those it was evaluated on begins
+    family: str = ""  # equal seeds of groups of one family are the same seed, those of two are not
 
     @property
     def headline(self) -> str:
@@ -111,7 +82,7 @@ class RunData:
         return [point.value for point in self.curves.get(metric, ())]
 
     def number(self, key: str) -> float | None:
-        """Return a number of its configuration; None where that is not known, since anyone may edit parameters."""
+        """Return a number of its configuration; None where there is none, since anyone may edit parameters."""
         try:
             return float(self.params[key])
         except (KeyError, ValueError):
@@ -120,27 +91,16 @@ class RunData:
 
 @dataclass(frozen=True)
 class ExperimentData:
-    """What is compared: an experiment, several, or chosen runs.
-
-    Attributes:
-        name: its name, the report's title.
-        uri: where it was read.
-        runs: by group, then seed.
-        shared: metrics of the ablation's own run, such as the codec ceiling.
-        origin: where runs were read that MLflow does not have, a sentence each.
-        others: of other experiments of this name in MLflow: that they are there, and the command that shows one.
-        parent_id: MLflow's id of the ablation's own run, or "" where there is none or several.
-        experiment_id: MLflow's id of the experiment, or "" where there are several.
-    """
+    """What is compared: an experiment, several, or chosen runs."""
 
     name: str
-    uri: str
-    runs: tuple[RunData, ...]
-    shared: Mapping[str, float] = field(default_factory=dict[str, float])
-    origin: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-    parent_id: str = ""
-    experiment_id: str = ""
+    uri: str  # where it was read
+    runs: tuple[RunData, ...]  # by group, then seed
+    shared: Mapping[str, float] = field(default_factory=dict[str, float])  # the ablation's own, as the codec ceiling
+    origin: tuple[str, ...] = ()  # where runs were read that MLflow does not have, a sentence each
+    others: tuple[str, ...] = ()  # that MLflow has other experiments of this name, and the command that shows one
+    parent_id: str = ""  # MLflow's id of the ablation's own run, or "" where there is none or several
+    experiment_id: str = ""  # MLflow's, likewise
 
     @property
     def trained(self) -> tuple[RunData, ...]:
@@ -205,7 +165,7 @@ def consumption(data: ExperimentData, steps: Mapping[str, Collection[int]]) -> d
 
 
 def missing_runs(data: ExperimentData) -> list[str]:
-    """Return a sentence for each run that is not finished."""
+    """Return a sentence for each run that is not finished, or has numbers that cannot be shown."""
     lines: list[str] = []
     for run in data.runs:
         if run.state == "failed":
@@ -220,7 +180,7 @@ def missing_runs(data: ExperimentData) -> list[str]:
 
 def state_text(run: RunData) -> str:
     """Return where a run stands, e.g. ``running, step 40 of 250``."""
+    if run.state in ("waiting", "finished"):
+        return run.state
     total = run.params.get("training.max_steps")
-    where = f"step {run.step}" + (f" of {total}" if total else "")
-    texts = {"failed": f"FAILED, {where}", "running": f"running, {where}", "stopped": f"stopped, {where}"}
-    return texts.get(run.state, run.state)
+    return f"{'FAILED' if run.state == 'failed' else run.state}, step {run.step}" + (f" of {total}" if total else "")

@@ -14,11 +14,10 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import in_fair_order
 from coordexp.detection.metrics import measure
 from coordexp.detection.result_files import Results
-from coordexp.errors import ComparisonError, DataError
+from coordexp.errors import ComparisonError
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.files import is_packed, read_content, write_text
 from coordexp.metrics import MetricName
-from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
 from coordexp.runs.folder import DecodingFolder
 
@@ -27,41 +26,29 @@ Files = Mapping[str, Sequence[Results]]
 
 
 def foreign_rows(
-    files: Files,
-    annotations: Path,
-    *,
-    frames: Mapping[str, Frame],
-    images: Path | None,
-    scratch: Path,
+    files: Files, annotations: Path, *, frames: Mapping[str, Frame], images: Path | None, scratch: Path
 ) -> list[RunData]:
-    """Measure files of detections.
+    """Measure files of detections, and return a finished run for each with the metrics that our evaluations log.
 
     Files of one group count as seeds. Where all groups have as many, those in the same place are paired, as seeds of
-    an experiment are; else the groups are independent samples, so that none is left out.
-
-    Args:
-        files: by the name of their group.
-        annotations: the ground truth they are measured on.
-        frames: in which the files of a group stand, where that is not COCO's.
-        images: folder of the pictures, if they are here.
-        scratch: folder for what is measured; made when needed.
-
-    Returns:
-        A finished run for each file, with the metrics that our own evaluations log.
+    an experiment are; else the groups are independent samples, so that none is left out. ``frames`` say in which frame
+    the files of a group stand, where that is not COCO's; ``scratch`` gets what is measured.
 
     Raises:
         DataError: if a file does not belong to the annotations.
         ComparisonError: if one file is given twice.
     """
     _refuse_twins([found for several in files.values() for found in several])
-    truth = read_ground_truth(annotations)
-    form = "coco" if truth.federated is None else "lvis"
-    params = {"data.format": form, "data.val_annotations": str(annotations)}
+    truth, plain, unpaired = read_ground_truth(annotations), annotations, ""
+    params = {"data.format": "coco" if truth.federated is None else "lvis", "data.val_annotations": str(annotations)}
     if images is not None:
         params["data.val_images"] = str(images)
-    plain = _unpacked(annotations, scratch)
-    numbers, unpaired = ", ".join(f"{group} {len(several)}" for group, several in files.items()), ""
+    if is_packed(annotations):  # pycocotools does not unpack
+        scratch.mkdir(parents=True, exist_ok=True)
+        plain = scratch / "annotations.json"
+        write_text(plain, read_content(annotations).decode())
     if len({len(several) for several in files.values()}) > 1:
+        numbers = ", ".join(f"{group} {len(several)}" for group, several in files.items())
         unpaired = (
             f"Files by group: {numbers}. As the numbers differ, no two files are taken for the same seed: groups are "
             "compared as independent samples, which shows less. Give as many of each, in the same order, to pair them."
@@ -69,60 +56,24 @@ def foreign_rows(
     rows: list[RunData] = []
     for group, several in files.items():
         for seed, results in enumerate(several):
-            run = _row(
-                group,
-                seed,
-                results,
-                truth,
-                frame=frames.get(group, results.frame),
-                folder=scratch / f"foreign-{len(rows)}",
-            )
-            found = run.foreign
-            assert found is not None
+            folder = scratch / f"foreign-{len(rows)}"
+            metrics, found = _measured(results, truth, frame=frames.get(group, results.frame), folder=folder)
             remarks = found.remarks if rows else (*truth.remarks, *found.remarks, *([unpaired] if unpaired else []))
             family = f"files of {group}" if unpaired else "files"
-            found = replace(found, annotations=plain, remarks=remarks)
-            rows.append(replace(run, params=params, family=family, foreign=found))
+            foreign = replace(found, annotations=plain, remarks=remarks)
+            run = RunData("", group, seed, "finished", metrics=metrics, params=params, foreign=foreign, family=family)
+            rows.append(run)
     return rows
-
-
-def annotations_for(data: ExperimentData, *, output: Path, runs_dir: Path) -> Path:
-    """Return the annotations on which files of other detectors can be compared with an experiment.
-
-    Raises:
-        DataError: if they are not here.
-    """
-    artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
-    found = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-    if found is None:
-        raise DataError(
-            f"no file can be compared with {data.name}: its annotations of the validation split are not on this machine"
-        )
-    return found
 
 
 def with_files(
     data: ExperimentData, files: Files, annotations: Path, *, frames: Mapping[str, Frame], scratch: Path
 ) -> ExperimentData:
-    """Return an experiment with files of other detectors as further groups, behind its own; :func:`foreign_rows`.
-
-    Raises:
-        DataError: if a file is wrong.
-        ComparisonError: if a file has the name of a group of the experiment.
-    """
+    """Return an experiment with files of other detectors as further groups, behind its own; :func:`foreign_rows`."""
     if taken := [name for name in files if name in data.groups]:
         raise ComparisonError(f"{data.name} has a group {taken[0]!r} already; expected another name for the file")
     rows = foreign_rows(files, annotations, frames=frames, images=None, scratch=scratch)
     return replace(data, runs=(*data.runs, *rows))
-
-
-def _unpacked(annotations: Path, folder: Path) -> Path:
-    """Return annotations as pycocotools reads them: unpacked into a folder where they are packed."""
-    if not is_packed(annotations):
-        return annotations
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "annotations.json", read_content(annotations).decode())
-    return folder / "annotations.json"
 
 
 def _refuse_twins(files: Sequence[Results]) -> None:
@@ -140,20 +91,23 @@ def _refuse_twins(files: Sequence[Results]) -> None:
         seen[key] = found.path
 
 
-def _row(group: str, seed: int, results: Results, truth: GroundTruth, *, frame: Frame, folder: Path) -> RunData:
+def _measured(
+    results: Results, truth: GroundTruth, *, frame: Frame, folder: Path
+) -> tuple[dict[str, float], ForeignFile]:
+    """Measure a file, with what a report says of it; boxes of equal score are ordered by where they are."""
     path, is_plain = results.path, results.is_plain and frame == Frame()
     detections = detections_of(results, truth, frame)
     ordered = in_fair_order(truth, detections)
     tied = 0 if ordered is detections else detections.num_tied
     detections, is_plain = ordered, is_plain and not tied
-    boxes = BoxEvaluation(truth, detections)
+    evaluation = BoxEvaluation(truth, detections)
     folder.mkdir(parents=True, exist_ok=True)
     if not is_plain:
         write_detections(folder / "detections.json", detections)
-    analyse_boxes({"expected": boxes}, None).write(folder)
+    analyse_boxes({"expected": evaluation}, None).write(folder)
     scores = detections.scores
-    metrics = {str(MetricName("constrained", name, "expected")): value for name, value in measure(boxes).items()}
-    found = ForeignFile(
+    metrics = {str(MetricName("constrained", name, "expected")): value for name, value in measure(evaluation).items()}
+    return metrics, ForeignFile(
         path=path,
         detections=path if is_plain else folder / "detections.json",
         annotations=truth.path,
@@ -167,7 +121,6 @@ def _row(group: str, seed: int, results: Results, truth: GroundTruth, *, frame: 
             *_remarks(path, detections, tied=tied, is_nothing=metrics.get("constrained/expected/AP") == 0),
         ),
     )
-    return RunData(run_id="", group=group, seed=seed, state="finished", metrics=metrics, foreign=found)
 
 
 def _remarks(path: Path, detections: Detections, *, tied: int, is_nothing: bool) -> Iterator[str]:

@@ -1,28 +1,39 @@
-"""An experiment as MLflow holds it, and where this machine has its folders what only they hold -> frozen objects."""
+"""An experiment as MLflow holds it, and where this machine has its folders what only they hold -> frozen objects.
+
+Anyone may edit what a server holds: what becomes part of a path, an address or a command is checked here.
+"""
 
 import math
 import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from coordexp.config.explain import validated
+from coordexp.config.identity.fingerprint import read_fingerprint
+from coordexp.config.keys import identity
 from coordexp.config.schema.fields import Seed
 from coordexp.config.schema.tracking import address_problem
-from coordexp.errors import TrackingError, nearest_of, show
-from coordexp.files import parse_model, read_model
+from coordexp.config.yaml_file import read_mapping
+from coordexp.errors import ComparisonError, ConfigError, TrackingError, nearest_of, show
+from coordexp.files import kept_json, parse_model, read_model
 from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, State, read_by
-from coordexp.report.study.folders import read_folders, recorded_experiment
+from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
+from coordexp.runs.lock import last_holder
+from coordexp.runs.progress import StepLine
 from coordexp.runs.rows import read_rows
+from coordexp.runs.status import read_status
 from coordexp.tracking.charts import MEASURED
 from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors, without_secrets
-from coordexp.tracking.payload import last_values
-from coordexp.tracking.publish import read_recorded
+from coordexp.tracking.payload import flatten_config, last_values
+from coordexp.tracking.publish import read_hardware, read_recorded
 from coordexp.tracking.store import (
     ANNOTATIONS,
     COMMIT,
@@ -36,19 +47,15 @@ from coordexp.tracking.store import (
     RUN_DIR,
     RUN_KEY,
     WHY_NOT_BEGUN,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
 _STATES: dict[str, State] = {
-    "SCHEDULED": "waiting",
-    "RUNNING": "running",
-    "FINISHED": "finished",
-    "FAILED": "failed",
-    "KILLED": "stopped",
-}
+    "SCHEDULED": "waiting", "RUNNING": "running", "FINISHED": "finished", "FAILED": "failed", "KILLED": "stopped",
+}  # fmt: skip
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _WHOLE = re.compile(r"[0-9]{1,15}")
 _MAX_NAME = 100
@@ -87,11 +94,7 @@ def load_experiment(
 def load_experiments(
     uri: str, names: Sequence[str], *, runs_dir: Path | None = None, is_named: bool = False
 ) -> ExperimentData:
-    """Read several experiments as one; every group's name gets its experiment's before it.
-
-    Raises:
-        TrackingError: as :func:`load_experiment`.
-    """
+    """Read several experiments as one; every group's name gets its experiment's before it."""
     read = [load_experiment(uri, name, runs_dir=runs_dir, is_named=is_named) for name in dict.fromkeys(names)]
     if len(read) == 1:
         return read[0]
@@ -132,10 +135,99 @@ def load_runs(uri: str, title: str, run_ids: Sequence[str]) -> ExperimentData:
     return ExperimentData(name=title, uri=uri, runs=tuple(named))
 
 
+def plain_id(text: str) -> str:
+    """Return an id of MLflow; it becomes part of paths, addresses and commands to paste.
+
+    Raises:
+        TrackingError: if a server gives something else for one.
+    """
+    if not _ID.fullmatch(text):
+        raise TrackingError(f"MLflow gives {show(text)} as an id: expected letters, digits, '_' and '-'")
+    return text
+
+
+def read_folders(directory: Path, *, uri: str) -> ExperimentData | None:
+    """Return an experiment's runs as its folders hold them, those that wait among them; None where there are none.
+
+    Args:
+        directory: ``RUNS_DIR/EXPERIMENT``.
+        uri: of the MLflow that its commands use.
+    """
+    record, folder = _record(directory), ExperimentFolder(directory)
+    if record is None:
+        return None
+    holder = last_holder(folder)
+    is_over = holder is not None and holder.has_ended()
+    runs = {run.name: _run_in(run, record, is_over=is_over) for run in folder.begun_runs()}
+    for group in record.groups:
+        for seed in record.seeds:
+            waiting = RunData("", group, seed, "waiting", experiment=folder.name)
+            runs.setdefault(waiting.name, waiting)
+    ceiling = kept_json(folder.codec_ceiling)
+    ap = ceiling.get("AP") if isinstance(ceiling, dict) else None
+    return ExperimentData(
+        name=folder.name,
+        uri=uri,
+        runs=tuple(sorted(runs.values(), key=lambda run: (run.group, run.seed))),
+        shared={"codec_ceiling/AP": ap} if isinstance(ap, float) else {},
+    )
+
+
 def _folder(runs_dir: Path | None, name: str | None) -> Path | None:
     """Return the folder of an experiment if it is here; without a name, the one that was begun last."""
     there = [] if runs_dir is None else [e.path for e in experiments_in(runs_dir) if name in (None, e.name)]
     return max(there, key=lambda path: ExperimentFolder(path).record.stat().st_mtime, default=None)
+
+
+def _record(directory: Path) -> ExperimentRecord | None:
+    with suppress(ConfigError):  # no folder of an experiment, or damaged
+        return read_record(directory)
+    return None
+
+
+def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> RunData:
+    """Return a run from its folder; ``is_over``: the command that ran it has ended, however that was."""
+    group, _, seed = folder.name.rpartition("-s")
+    status, rows, config, commit = read_status(folder.path), read_rows(folder.metrics), None, ""
+    assert status is not None  # it has begun
+    with suppress(ConfigError):  # of another version, or not there yet
+        config = validated(read_mapping(folder.config).tree, where=lambda key: key)
+    with suppress(ComparisonError):
+        commit = read_fingerprint(folder.fingerprint).source.get("commit", "")
+    state, message, step = status.state, status.message, rows[-1].step if rows else 0
+    if state == "running" and is_over:
+        state, message = "stopped", "its process has ended; the same command goes on"
+    elif state == "running":  # its rows come with checkpoints only
+        log = folder.progress_log
+        lines = log.read_text("utf-8", "replace").split("\n") if log.is_file() else []
+        step = max(step, next((said.step for line in reversed(lines) if (said := StepLine.of(line))), 0))
+    metrics, written = last_values(rows), folder.status.stat().st_mtime
+    curves = {
+        name: tuple(
+            Point(row.step, row.metrics[name]) for row in rows if math.isfinite(row.metrics.get(name, math.nan))
+        )
+        for name in sorted(metrics)
+        if CURVES.fullmatch(name)
+    }
+    return RunData(
+        run_id="",
+        group=group,
+        seed=int(seed) if seed.isdecimal() else 0,
+        state="stopped" if state == "pruned" else state,
+        step=step,
+        message=message,
+        run_dir=str(folder.path.absolute()),
+        metrics=_finite(metrics),
+        params={} if config is None else flatten_config(identity(config)),
+        curves=curves,
+        experiment=folder.experiment.name,
+        not_finite=_not_finite(metrics),
+        reading=record.reading.get(group) or ("expected" if config is None else config.reading),
+        hardware=read_hardware(folder),
+        started=(status.since or written) - status.seconds,
+        ended=None if state == "running" else written,
+        commit=commit,
+    )
 
 
 def _open_client(uri: str) -> "MlflowClient":
@@ -152,14 +244,8 @@ def _find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Exp
     if name in known:
         return known[name]
     if name is not None:
-        deleted = client.get_experiment_by_name(name)
-        if deleted is not None and deleted.lifecycle_stage != "active":
-            raise TrackingError(
-                f"experiment {name!r} was deleted in {where}; `mlflow experiments restore --experiment-id "
-                f"{plain_id(deleted.experiment_id)}` brings it back"
-            )
         others = nearest_of(name, sorted(known)) if known else "it has none of another name either"
-        raise TrackingError(f"{where} has no experiment {name!r}; {others}")
+        raise TrackingError(f"{where} has no experiment {name!r}, or it was deleted there; {others}")
     by_id = {item.experiment_id: item for item in known.values()}
     newest = _search(client, list(by_id), limit=1) if by_id else []
     if not newest:
@@ -167,31 +253,6 @@ def _find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Exp
             f"{where} has no run of coordexp yet: run an ablation first, or give another --tracking-uri"
         )
     return by_id[newest[0].info.experiment_id]
-
-
-def _newest_runs(
-    client: "MlflowClient", experiment_id: str, *, key: str = ""
-) -> "tuple[Run | None, list[Run], list[Run]]":
-    """Return the ablation's own run, its newest run of each group and seed, and the runs that are not shown.
-
-    Args:
-        client: of MLflow.
-        experiment_id: MLflow's.
-        key: of the ablation; "" for the newest one.
-    """
-    found = _search(client, [experiment_id])  # newest first
-    children = [run for run in found if "seed" in run.data.tags]
-    parents = [run for run in found if "seed" not in run.data.tags]
-    if key and not any(run.data.tags[RUN_KEY] == key for run in parents):
-        parents += _search(client, [experiment_id], deleted=True)  # its runs may be left
-    parent = next((run for run in parents if key in ("", run.data.tags[RUN_KEY])), None)
-    kept: dict[tuple[str | None, str], Run] = {}
-    for run in children:
-        of = run.data.tags.get(PARENT)
-        if (parent is None and not key) or (parent is not None and of == parent.info.run_id):
-            kept.setdefault((run.data.tags.get("group"), run.data.tags["seed"]), run)
-    shown = {run.info.run_id for run in kept.values()}
-    return parent, list(kept.values()), [run for run in children if run.info.run_id not in shown]
 
 
 def _search(
@@ -217,10 +278,32 @@ def _search(
             return found
 
 
+def _newest_runs(
+    client: "MlflowClient", experiment_id: str, *, key: str = ""
+) -> "tuple[Run | None, list[Run], list[Run]]":
+    """Return the ablation's own run, its newest run of each group and seed, and the runs that are not shown.
+
+    The ablation is the one of ``key``, or for "" the newest one.
+    """
+    found = _search(client, [experiment_id])  # newest first
+    children = [run for run in found if "seed" in run.data.tags]
+    parents = [run for run in found if "seed" not in run.data.tags]
+    if key and not any(run.data.tags[RUN_KEY] == key for run in parents):
+        parents += _search(client, [experiment_id], deleted=True)  # its runs may be left
+    parent = next((run for run in parents if key in ("", run.data.tags[RUN_KEY])), None)
+    kept: dict[tuple[str | None, str], Run] = {}
+    for run in children:
+        of = run.data.tags.get(PARENT)
+        if (parent is None and not key) or (parent is not None and of == parent.info.run_id):
+            kept.setdefault((run.data.tags.get("group"), run.data.tags["seed"]), run)
+    shown = {run.info.run_id for run in kept.values()}
+    return parent, list(kept.values()), [run for run in children if run.info.run_id not in shown]
+
+
 def _read(
     client: "MlflowClient", uri: str, experiment: "Experiment", folder: Path | None, *, is_named: bool
 ) -> ExperimentData:
-    record = None if folder is None else recorded_experiment(folder)
+    record = None if folder is None else _record(folder)
     key = "" if record is None else f"{experiment.name}/{record.instance}"
     parent, shown, others = _newest_runs(client, experiment.experiment_id, key=key)
     beside: tuple[str, ...] = ()
@@ -280,7 +363,7 @@ def _waiting(parent: "Run | None", experiment: str, begun: Collection[tuple[str,
         planned = parse_model(dict[str, list[Seed]], text)
     except ValueError as error:
         raise TrackingError(
-            f"MLflow's tag {PLANNED} of the ablation is {show(text)}: expected seeds by group ({error})"
+            f"MLflow's tag {PLANNED} of the ablation is {show(text)}: expected seeds ({error})"
         ) from None
     why = parent.data.tags.get(WHY_NOT_BEGUN, "")
     return [
@@ -292,7 +375,6 @@ def _waiting(parent: "Run | None", experiment: str, begun: Collection[tuple[str,
 
 
 def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
-    """Return a run; anyone may edit tags, so that those that become parts of paths and commands are checked."""
     tags, run_id = run.data.tags, plain_id(run.info.run_id)
     group = tags.get("group", "")
     if not _is_group(group) or run.info.status not in _STATES:
@@ -317,7 +399,7 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         experiment=experiment,
         parent_id=tags.get(PARENT, ""),
         key=tags.get(RUN_KEY, ""),
-        not_finite=tuple(sorted(name for name, value in metrics.items() if not math.isfinite(value))),
+        not_finite=_not_finite(metrics),
         reading="argmax" if tags.get(READING) == "argmax" else "expected",
         hardware=tags.get(HARDWARE, ""),
         started=run.info.start_time / 1000,
@@ -338,19 +420,12 @@ def _whole_tag(run: "Run", tag: str) -> int:
     return int(text)
 
 
-def plain_id(text: str) -> str:
-    """Return an id of MLflow; it becomes part of paths, addresses and commands to paste.
-
-    Raises:
-        TrackingError: if a server gives something else for one.
-    """
-    if not _ID.fullmatch(text):
-        raise TrackingError(f"MLflow gives {show(text)} as an id: expected letters, digits, '_' and '-'")
-    return text
-
-
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _not_finite(metrics: Mapping[str, float]) -> tuple[str, ...]:
+    return tuple(sorted(name for name, value in metrics.items() if not math.isfinite(value)))
 
 
 def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Sentences around the tables: where runs stand, how to read the numbers, and the next commands."""
+"""Sentences around the tables: what is compared, where runs stand, how to read the numbers, and the next commands."""
 
 import json
 import shlex
@@ -8,16 +8,54 @@ from statistics import fmean
 
 from coordexp.data.sources.source import recorded_source
 from coordexp.metrics import BOX_KINDS, BoxKind
+from coordexp.report.study.about import About, TermUsed
 from coordexp.report.study.artifacts import final_detections
 from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
-from coordexp.report.text.about import READ_BY
-from coordexp.report.text.tables import UNDEFINED
+from coordexp.report.study.study import Study
+from coordexp.report.text.tables import UNDEFINED, Table
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.shipped import python_command
 from coordexp.tracking.charts import runs_address
 from coordexp.tracking.connection import sqlite_path, without_secrets
 
+ABOUT = "What is compared"
 CLIPPING_DIFFERS = 0.25  # of the steps, between two groups
+_READ_BY: dict[BoxKind, str] = {
+    "argmax": "argmax (the most likely bin)",
+    "expected": "expectation (the mean over bins)",
+}
+_IN_DIGITS = "coordinates written as digits of plain text, no coord tokens; boxes read as written"
+_NOTATION = (
+    "Each sum is divided by the number of its units in the step. z are the logits, y is the true token, lse the "
+    "log-sum-exp; c and b are the expected and the true coordinates as fractions of the image side; s is the softmax "
+    "over the 1,000 coord tokens (t at a temperature), CDF_s its sum up to a bin, q the target around the true bin, "
+    "and m the share that coord tokens have of the whole vocabulary (m' at a temperature)."
+)
+
+
+def about_lines(study: Study) -> list[tuple[str, str]]:
+    """Return a pair for each group, its name and its loss, then the facts; none where nothing is known."""
+    if study.about is None:
+        return []
+    readings, lines = study.data.readings, list[tuple[str, str]]()
+    for group, terms in study.about.groups.items():
+        read = _IN_DIGITS if group in study.about.in_digits else f"boxes read by {_READ_BY[readings[group]]}"
+        loss = " + ".join(term.name if term.weight == 1 else f"{term.weight:g} x {term.name}" for term in terms)
+        lines.append((group, f"loss = {loss}; {read}"))
+    lines += study.about.facts
+    if study.fairness is not None and study.fairness.rounding:
+        lines.append(("last digits", f"may differ by {'; '.join(study.fairness.rounding)}"))
+    return lines
+
+
+def terms_table(found: About | None) -> Table | None:
+    """Return the terms of all groups in words and formula."""
+    terms: dict[tuple[str, str], TermUsed] = {}
+    for used in () if found is None else found.groups.values():
+        terms |= {(term.name, term.knobs): term for term in used}
+    heads = ("loss term", "in words", "sum over a batch", "divided by the number of", "settings")
+    rows = [(term.name, term.words, term.formula, term.unit, term.knobs or UNDEFINED) for term in terms.values()]
+    return Table.of("The loss terms", heads, rows, [_NOTATION]) if rows else None
 
 
 def summary(data: ExperimentData) -> str:
@@ -66,9 +104,11 @@ def notes(data: ExperimentData) -> list[str]:
             "More seeds: ablation.seeds=[0,1,2]."
         )
     lines += clipping_note(data)
-    lines.append(reading_note(data))
-    ceiling = codec_ceiling(data)
-    if ceiling is not None:
+    own = {group: runs[0].reading for group, runs in by_group(data.trained).items()}
+    by_kind = {_READ_BY[kind]: ", ".join(group for group, read in own.items() if read == kind) for kind in BOX_KINDS}
+    readings = "; ".join(f"{groups} by {words}" for words, groups in by_kind.items() if groups)
+    lines.append(f"Own reading: {readings}. Another one needs no new run: report --reading GROUP=argmax, or =expected.")
+    if (ceiling := codec_ceiling(data)) is not None:
         lines.append(
             f"Codec ceiling: AP {ceiling:.3f} is what the ground truth itself scores after 1000 bins and back."
         )
@@ -94,20 +134,6 @@ def clipping_note(data: ExperimentData) -> list[str]:
     ]
 
 
-def _is_lvis(run: RunData) -> bool:
-    return run.params.get("data.format") == "lvis"
-
-
-def reading_note(data: ExperimentData) -> str:
-    """Return how each group's headline is read."""
-    own = {group: runs[0].reading for group, runs in by_group(data.trained).items()}
-    groups: list[tuple[BoxKind, list[str]]] = [
-        (kind, [group for group, read in own.items() if read == kind]) for kind in BOX_KINDS
-    ]
-    read = "; ".join(f"{', '.join(found)} by {READ_BY[kind]}" for kind, found in groups if found)
-    return f"Own reading: {read}. Another one needs no new run: report --reading GROUP=argmax, or =expected."
-
-
 def codec_ceiling(data: ExperimentData) -> float | None:
     """Return the AP of the ground truth after encode and decode, if any run logged it."""
     places = [data.shared, *(run.metrics for run in data.runs)]
@@ -129,29 +155,34 @@ def mlflow_ui(data: ExperimentData) -> str:
     is_database = sqlite_path(data.uri) is not None
     server = "http://127.0.0.1:5000" if is_database else without_secrets(data.uri).rstrip("/")
     chosen = runs_address(data.experiment_id) if data.experiment_id else "#/experiments?workflowType=machine_learning"
-    page = f"{server}/{chosen}"
     if not is_database:
-        return f"open {page} in a browser"
-    return (
-        f"{python_command('-m', 'mlflow', 'ui', '--backend-store-uri', without_secrets(data.uri))}\n# and open {page}"
-    )
+        return f"open {server}/{chosen} in a browser"
+    start = python_command("-m", "mlflow", "ui", "--backend-store-uri", without_secrets(data.uri))
+    return f"{start}\n# and open {server}/{chosen}"
+
+
+def _is_lvis(run: RunData) -> bool:
+    return run.params.get("data.format") == "lvis"
 
 
 def _recompute(data: ExperimentData, run: RunData) -> str:
-    lines: list[str] = []
-    detections = final_detections(run)
+    """Return the lines that get a run's detections from where they are and give them to the reference alone."""
+    lines, detections, truth = list[str](), final_detections(run), "annotations.json"
     if run.foreign is not None:
-        place = str(run.foreign.detections)
-    elif run.run_id:
-        place = f"{run.name}/{detections.name}"
-        download = python_command(
-            "-m", "mlflow", "artifacts", "download", "--run-id", run.run_id, "--artifact-path", detections,
-            "--dst-path", run.name,
-        )  # fmt: skip
-        lines.append(f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} {download}")
-    else:  # MLflow does not have the run
-        place = str(RunFolder(Path(run.run_dir)).path / detections)
-    truth = _annotations(data, run)
+        place, truth = str(run.foreign.detections), str(run.foreign.annotations)
+    else:
+        folder = RunFolder(Path(run.run_dir))
+        experiment = folder.experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
+        if (source := recorded_source(run.params, "val", data_dir=experiment.data)) is not None:
+            truth = str(source.ground_truth_file)
+        place = str(folder.path / detections)
+        if run.run_id:
+            place = f"{run.name}/{detections.name}"
+            download = python_command(
+                "-m", "mlflow", "artifacts", "download", "--run-id", run.run_id, "--artifact-path", detections,
+                "--dst-path", run.name,
+            )  # fmt: skip
+            lines.append(f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} {download}")
     if truth.endswith(".gz"):  # which neither judge unpacks
         packed, truth = truth, f"{run.name}/annotations.json"
         lines.append(f"gzip -dc {shlex.quote(packed)} > {shlex.quote(truth)}")
@@ -164,11 +195,3 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
         "e.evaluate(); e.accumulate(); e.summarize()"
     )
     return "\n".join([*lines, python_command("-c", evaluate)])
-
-
-def _annotations(data: ExperimentData, run: RunData) -> str:
-    if run.foreign is not None:
-        return str(run.foreign.annotations)
-    experiment = RunFolder(Path(run.run_dir)).experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
-    source = recorded_source(run.params, "val", data_dir=experiment.data)
-    return "annotations.json" if source is None else str(source.ground_truth_file)

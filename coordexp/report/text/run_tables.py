@@ -35,27 +35,13 @@ def headline_table(data: ExperimentData) -> Table:
         kinds = sorted(BOX_KINDS, key=lambda kind: kind != runs[0].reading)
         for kind in kinds if runs[0].foreign is None else kinds[:1]:
             columns = [_logged(name, MetricName("constrained", name, kind)) for name in AP_NAMES]
-            read_by = kind if runs[0].foreign is None else FILE
-            rows += _group_rows(runs, columns, lead=lambda seed, group=group, read_by=read_by: (group, read_by, seed))
+            rows += _seed_rows(runs, columns, group, kind if runs[0].foreign is None else FILE)
     how = ", constrained decoding, each group's own reading first" if data.trained else " of each file"
     return Table(f"Average precision{how}", ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
 
 
 def answer_tables(data: ExperimentData) -> list[Table]:
     """Return what models write: AP and counts without the grammar, what an object costs, repeats, answers cut off."""
-    free_ap = [
-        _own("AP", "AP", "free"),
-        _logged("AP, expectation", MetricName("free", "AP", "expected")),
-        _logged("AP, argmax", MetricName("free", "AP", "argmax")),
-        _own("AP50", "AP50", "free"),
-    ]
-    counts = [
-        _logged(metric.column, MetricName("free", metric.name), is_count=metric.is_count)
-        for metric in GENERATION_METRICS
-        if metric.in_report
-    ]
-    kinds = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
-    wrong = [_logged(name.removeprefix(_KINDS).replace("_", " "), name, is_count=True) for name in kinds]
 
     def both(*names: tuple[str, str, bool]) -> list[NumberColumn]:
         return [
@@ -64,10 +50,22 @@ def answer_tables(data: ExperimentData) -> list[Table]:
             for name, head, is_count in names
         ]
 
+    kinds = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
     found = {
-        "Free decoding: average precision": free_ap,
-        "Free decoding: what was written": counts,
-        "Free decoding: malformed objects by kind": wrong,
+        "Free decoding: average precision": [
+            _own("AP", "AP", "free"),
+            _logged("AP, expectation", MetricName("free", "AP", "expected")),
+            _logged("AP, argmax", MetricName("free", "AP", "argmax")),
+            _own("AP50", "AP50", "free"),
+        ],
+        "Free decoding: what was written": [
+            _logged(metric.column, MetricName("free", metric.name), is_count=metric.is_count)
+            for metric in GENERATION_METRICS
+            if metric.in_report
+        ],
+        "Free decoding: malformed objects by kind": [
+            _logged(name.removeprefix(_KINDS).replace("_", " "), name, is_count=True) for name in kinds
+        ],
         "What an object costs: generated tokens, and seconds of generation": both(
             ("tokens_per_object", "tokens per object", False), ("seconds_per_object", "seconds per object", False)
         ),
@@ -79,28 +77,18 @@ def answer_tables(data: ExperimentData) -> list[Table]:
         ),
     }
     if any(run.metrics.get(str(MetricName(way, "longest_repeat"))) for run in data.runs for way in DECODINGS):
-        aps: list[tuple[Decoding, str, str]] = [
-            (way, name, head) for way in DECODINGS for name, head in (("AP", "AP"), ("AP_cut", "AP cut"))
-        ]
         found["Objects that repeat an earlier one exactly, and AP with each answer cut at the first of them"] = [
             *both(("duplicate_rate", "repeats", False), ("longest_repeat", "in a row", True)),
-            *(_own(f"{head}, {way}", name, way) for way, name, head in aps),
+            *(
+                _own(f"{head}, {way}", name, way)
+                for way in DECODINGS
+                for name, head in (("AP", "AP"), ("AP_cut", "AP cut"))
+            ),
         ]
     always = list(found)[:2]
-    tables = [
-        by_seed(data, title, columns if title in always else _measured(data, columns))
-        for title, columns in found.items()
-        if title in always or _measured(data, columns)
-    ]
+    shown = {title: columns if title in always else _measured(data, columns) for title, columns in found.items()}
+    tables = [by_seed(data, title, columns) for title, columns in shown.items() if columns]
     return [table for table in tables if table.rows]
-
-
-def _machines(data: ExperimentData) -> str:
-    """Name the hardware, by group where it was not the same for all."""
-    of = {group: {run.hardware or "unknown hardware" for run in runs} for group, runs in data.groups.items()}
-    if len(set().union(*of.values())) == 1:
-        return next(iter(of.values())).pop()
-    return "; ".join(f"{', '.join(sorted(names))} ({group})" for group, names in of.items())
 
 
 def quality_tables(data: ExperimentData) -> list[Table]:
@@ -131,11 +119,9 @@ def f1_tables(data: ExperimentData) -> list[Table]:
             for head, suffix in suffixes.items()
         ],
     }
+    groups = data.groups.items()
     rows = [
-        row
-        for group, runs in data.groups.items()
-        for kind, columns in kinds.items()
-        for row in _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
+        r for group, runs in groups for kind, columns in kinds.items() for r in _seed_rows(runs, columns, group, kind)
     ]
     if all(cell == UNDEFINED for row in rows for cell in row.cells[3:]):
         return []
@@ -170,9 +156,9 @@ def ends_tables(data: ExperimentData) -> list[Table]:
     rows: list[TableRow] = []
     for group, runs in by_group(data.trained).items():
         states = {str(run.seed): state_text(run) for run in runs}
-        rows += _group_rows(
-            runs, columns, lead=lambda seed, group=group, states=states: (group, seed, states.get(seed, ""))
-        )
+        for row in _seed_rows(runs, columns, group):
+            seed = row.cells[1]
+            rows.append(TableRow((group, seed, states.get(seed, ""), *row.cells[2:]), is_mean=row.is_mean))
     heads = ("group", "seed", "state", *(column.head for column in columns))
     files = [
         (run.group, str(run.seed), str(it.path), it.frame, f"{it.num_detections:,}", f"{it.num_images:,}", it.scores)
@@ -180,26 +166,22 @@ def ends_tables(data: ExperimentData) -> list[Table]:
         if (it := run.foreign) is not None
     ]
     file_heads = ("group", "seed", "file", "frame", "detections", "images with detections", "scores")
-    tables = (
-        Table("Runs: steps, training seconds and last training losses", heads, tuple(rows)),
-        Table("Files of detections", file_heads, tuple(map(TableRow, files))),
-    )
-    return [table for table in tables if table.rows]
+    trained = Table("Runs: steps, training seconds and last training losses", heads, tuple(rows))
+    return [table for table in (trained, Table.of("Files of detections", file_heads, files)) if table.rows]
 
 
 def by_seed(data: ExperimentData, title: str, columns: Sequence[NumberColumn]) -> Table:
     """Return a table with a row for each seed, below the mean over seeds."""
-    rows = [
-        row
-        for group, runs in data.groups.items()
-        for row in _group_rows(runs, columns, lead=lambda seed, group=group: (group, seed))
-    ]
+    rows = [row for group, runs in data.groups.items() for row in _seed_rows(runs, columns, group)]
     return Table(title, ("group", "seed", *(column.head for column in columns)), tuple(rows))
 
 
-def _group_rows(
-    runs: Sequence[RunData], columns: Sequence[NumberColumn], *, lead: Callable[[str], tuple[str, ...]]
-) -> list[TableRow]:
+def as_count(value: float) -> str:
+    """Return a whole number, or one digit of a small mean."""
+    return f"{value:.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"
+
+
+def _seed_rows(runs: Sequence[RunData], columns: Sequence[NumberColumn], *lead: str) -> list[TableRow]:
     """Return a row for each seed; if there are several, the mean over the finished ones above them.
 
     Foreign rows of which nothing is known are left out: a file does not say how it was trained or generated.
@@ -210,7 +192,7 @@ def _group_rows(
 
     def row(seed: str, found: Iterable[float | None], *, is_mean: bool = False) -> TableRow:
         cells = (UNDEFINED if v is None else column.write(v) for v, column in zip(found, columns, strict=True))
-        return TableRow((*lead(seed), *cells), is_mean=is_mean)
+        return TableRow((*lead, seed, *cells), is_mean=is_mean)
 
     rows = [row(str(run.seed), own) for run, own in zip(runs, values, strict=True)]
     if len(runs) == 1:
@@ -218,6 +200,14 @@ def _group_rows(
     finished = [own for run, own in zip(runs, values, strict=True) if run.state == "finished"]
     means = [mean_of([own[at] for own in finished]) for at in range(len(columns))]
     return [row(f"mean of {len(finished)}", means, is_mean=True), *rows]
+
+
+def _machines(data: ExperimentData) -> str:
+    """Name the hardware, by group where it was not the same for all."""
+    of = {group: {run.hardware or "unknown hardware" for run in runs} for group, runs in data.groups.items()}
+    if len(set().union(*of.values())) == 1:
+        return next(iter(of.values())).pop()
+    return "; ".join(f"{', '.join(sorted(names))} ({group})" for group, names in of.items())
 
 
 def _measured(data: ExperimentData, columns: Sequence[NumberColumn]) -> list[NumberColumn]:
@@ -234,8 +224,3 @@ def _own(head: str, metric: str, decoding: Decoding = "constrained", *, is_count
 
 def _last(name: str, run: RunData) -> float | None:
     return run.metrics.get(name)
-
-
-def as_count(value: float) -> str:
-    """Return a whole number, or one digit of a small mean."""
-    return f"{value:.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"

@@ -9,20 +9,11 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from coordexp.report.study.better_first import better_first
-from coordexp.report.study.study import Study
+from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.notes import clipping_note, mlflow_ui, remarks, summary
-from coordexp.report.text.tables import (
-    UNDEFINED,
-    interval,
-    mean_of,
-    own_value,
-    pair_name,
-    sample_notes,
-    verdict_of,
-    written,
-)
-from coordexp.statistics.results import Comparison, PairResult
+from coordexp.report.text.study_tables import sample_notes, verdict_of
+from coordexp.report.text.tables import UNDEFINED, aligned, interval, mean_of, own_value, pair_name, written
+from coordexp.statistics.results import Comparison
 from coordexp.statistics.verdict import p_value
 
 MAX_WIDTH = 100
@@ -39,14 +30,7 @@ def print_screen(study: Study, console: Console, *, page: Path, again: str) -> N
 
 
 def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[str]:
-    """Return at most 40 lines of at most 100 letters, but for paths and commands, which are never cut.
-
-    Args:
-        study: what was found out.
-        page: the written page, which has what is left out here.
-        again: the command that prints every table.
-        width: letters of a line, where the terminal has fewer than 100.
-    """
+    """Return at most 40 lines of at most 100 letters, but for paths and commands, which are never cut."""
     study, width = better_first(study), min(width, MAX_WIDTH)
     lines = textwrap.wrap(f"{study.data.title}: {summary(study.data)}", width, max_lines=2, placeholder=" ...")
     if study.verdict:
@@ -64,12 +48,11 @@ def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[st
 
 def warnings(study: Study) -> list[str]:
     """Return what changes what one would believe, one sentence each, the gravest first."""
-    data, lines = study.data, list[str]()
-    if study.fairness is not None and not study.fairness.comparable:
-        keys = ", ".join(row.key for row in study.fairness.rows if not row.declared)
-        lines.append(f"the runs differ in more than the declared factor: {keys}")
-    if study.fairness is not None and study.fairness.rounding:
-        lines.append(f"last digits may differ by {', '.join(study.fairness.rounding)}")
+    data, fairness, lines = study.data, study.fairness, list[str]()
+    if fairness is not None and not fairness.comparable:
+        lines.append(f"the runs differ in more than the declared factor: {', '.join(fairness.undeclared)}")
+    if fairness is not None and fairness.rounding:
+        lines.append(f"last digits may differ by {', '.join(fairness.rounding)}")
     lines += [*study.missing, *remarks(data)]  # the verdict begins with the study's cautions
     lines += [line.removeprefix("WARNING: ") for line in clipping_note(data)]
     lines += sample_notes(study.comparison) if study.comparison is not None else []
@@ -88,33 +71,23 @@ def _groups(study: Study, comparison: Comparison) -> list[str]:
         free = mean_of([own_value("free", comparison.metric, run) for run in runs]) if group in is_trained else None
         rest = map(written, (*others, free))
         rows.append((_short(group), str(len(comparison.seeds[group])), written(own.value), interval(own), *rest))
-    heads = ("group", "seeds", comparison.metric, "95 % interval", "AP50", "AP75", "free AP")
+    lines = [("group", "seeds", comparison.metric, "95 % interval", "AP50", "AP75", "free AP"), *rows]
     if all(row[-1] == UNDEFINED for row in rows):
-        heads, rows = heads[:-1], [row[:-1] for row in rows]
+        lines = [line[:-1] for line in lines]
     left = len(comparison.groups) - len(shown)
-    return [*_aligned(heads, rows), *([f"{left} more groups on the page"] if left else [])]
+    return [*aligned(lines), *([f"{left} more groups on the page"] if left else [])]
 
 
 def _pairs(comparison: Comparison) -> list[str]:
     if not comparison.pairs:
         return []
-    rows = [_pair(pair, comparison) for pair in comparison.pairs[:_MAX_PAIRS]]
-    left = len(comparison.pairs) - len(rows)
-    table = _aligned(("pair", "difference", "95 % interval", "p", "verdict"), rows)
-    return ["", *table, *([f"{left} more pairs on the page"] if left else [])]
-
-
-def _pair(pair: PairResult, comparison: Comparison) -> Sequence[str]:
-    name = " ".join(_short(part) for part in pair_name(pair).split(" "))
-    difference = written(pair.difference.value, signed=True), interval(pair.difference, signed=True)
-    return (name, *difference, p_value(pair.p_holm), _short(verdict_of(pair, comparison)))
-
-
-def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [heads, *rows]
-    widths = [max(cell_len(line[at]) for line in lines) for at in range(len(heads))]
-    cells = [[set_cell_size(cell, width) for cell, width in zip(line, widths, strict=True)] for line in lines]
-    return ["  ".join(line).rstrip() for line in cells]
+    lines: list[Sequence[str]] = [("pair", "difference", "95 % interval", "p", "verdict")]
+    for pair in comparison.pairs[:_MAX_PAIRS]:
+        name = " ".join(_short(part) for part in pair_name(pair).split(" "))
+        difference = written(pair.difference.value, signed=True), interval(pair.difference, signed=True)
+        lines.append((name, *difference, p_value(pair.p_holm), _short(verdict_of(pair, comparison))))
+    left = len(comparison.pairs) - _MAX_PAIRS
+    return ["", *aligned(lines), *([f"{left} more pairs on the page"] if left > 0 else [])]
 
 
 def _short(name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from coordexp.detection.decomposition import AP50, CALIBRATION, ERRORS, OTHERS, RECALLS, Measure
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import MINUS, UNDEFINED, Table, TableRow, interval, written
+from coordexp.report.text.tables import UNDEFINED, Table, interval, pair_name, written
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 
 MAX_PAIRS = 4
@@ -28,9 +28,7 @@ def why_title(study: Study) -> str:
 
 def why_sentences(study: Study) -> list[str]:
     """Return for each pair shown what its difference of AP50 comes with: the errors that one group loses more to."""
-    if study.decomposition is None:
-        return []
-    return [_sentence(pair) for pair in shown_pairs(study.decomposition)]
+    return [] if study.decomposition is None else [_sentence(pair) for pair in shown_pairs(study.decomposition)]
 
 
 def why_tables(study: Study) -> list[Table]:
@@ -38,19 +36,17 @@ def why_tables(study: Study) -> list[Table]:
     found = study.decomposition
     if found is None:
         return []
-    parts = Table(f"Where AP50 is lost: {_LOST}", ("part", *found.value), _values(found, _ERRORS_AND_BOXES))
-    ends = Table("How answers go on: recall by rank of the object", ("part", *found.value), _values(found, RECALLS))
+
+    def values(title: str, measures: Sequence[Measure]) -> list[Table]:
+        known = [m for m in measures if any(m.name in of_group for of_group in found.value.values())]
+        of_groups = found.value.values()
+        rows = [(m.head, *(written(it.value if (it := of.get(m.name)) else None) for of in of_groups)) for m in known]
+        return [Table.of(title, ("part", *found.value), rows)] if rows else []
+
+    parts = values(f"Where AP50 is lost: {_LOST}", _ERRORS_AND_BOXES)
+    ends = values("How answers go on: recall by rank of the object", RECALLS)
     pairs = shown_pairs(found)
-    tables = [table for table in (parts, ends) if table.rows]
-    return [*tables, _differences(found, pairs)] if pairs else tables
-
-
-def _values(found: Decomposition, measures: Sequence[Measure]) -> tuple[TableRow, ...]:
-    return tuple(
-        TableRow((m.head, *(_value(values.get(m.name)) for values in found.value.values())))
-        for m in measures
-        if any(m.name in values for values in found.value.values())
-    )
+    return [*parts, *ends, _differences(found, pairs)] if pairs else [*parts, *ends]
 
 
 def _differences(found: Decomposition, pairs: Sequence[PairParts]) -> Table:
@@ -58,21 +54,19 @@ def _differences(found: Decomposition, pairs: Sequence[PairParts]) -> Table:
     title = f"Where the difference comes from: paired differences, 95 % intervals of {found.resamples} resamples"
     measures = [m for m in (*_ERRORS_AND_BOXES, *RECALLS) if any(m.name in pair.difference for pair in pairs)]
     if len(pairs) <= MAX_PAIRS:
-        heads = ("part", *(f"{pair.a} {MINUS} {pair.b}" for pair in pairs))
         lines = [(m.head, *(_signed(pair.difference.get(m.name)) for pair in pairs)) for m in measures]
-        return Table(title, heads, tuple(TableRow(cells) for cells in lines))
+        return Table.of(title, ("part", *map(pair_name, pairs)), lines)
     lines = [
-        (f"{pair.a} {MINUS} {pair.b}", m.head, _signed(estimate))
+        (pair_name(pair), m.head, _signed(estimate))
         for pair in pairs
         for m in measures
         if (estimate := pair.difference.get(m.name)) is not None and (m is AP50 or _is_shown(estimate))
     ]
-    heads = ("pair", "part", "difference")
-    return Table(f"{title}; AP50, and parts whose interval leaves 0 out", heads, tuple(TableRow(c) for c in lines))
+    return Table.of(f"{title}; AP50, and parts whose interval leaves 0 out", ("pair", "part", "difference"), lines)
 
 
 def _sentence(pair: PairParts) -> str:
-    lead = f"{pair.a} {MINUS} {pair.b}: AP50 {_signed(pair.difference.get(AP50.name))}"
+    lead = f"{pair_name(pair)}: AP50 {_signed(pair.difference.get(AP50.name))}"
     parts = [(m.head, pair.difference[m.name].value) for m in ERRORS if _is_shown(pair.difference.get(m.name, _NONE))]
     parts.sort(key=lambda part: -abs(part[1]))
     if not parts:
@@ -89,11 +83,5 @@ def _is_shown(found: Estimate) -> bool:
     return found.excludes_zero and abs(found.value) >= 5e-4
 
 
-def _signed(estimate: Estimate | None) -> str:
-    return (
-        UNDEFINED if estimate is None else f"{written(estimate.value, signed=True)} {interval(estimate, signed=True)}"
-    )
-
-
-def _value(estimate: Estimate | None) -> str:
-    return UNDEFINED if estimate is None else written(estimate.value)
+def _signed(found: Estimate | None) -> str:
+    return UNDEFINED if found is None else f"{written(found.value, signed=True)} {interval(found, signed=True)}"

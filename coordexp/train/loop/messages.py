@@ -7,9 +7,11 @@ import torch
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.data.dataset import DetectionDataset
+from coordexp.data.fed import fed_sentence
 from coordexp.data.sample import SplitData
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.data.splits import names_of, untrained_names
+from coordexp.data.sources.source import found_sentence
+from coordexp.data.splits import between_splits
 from coordexp.losses.criterion import Criterion
 from coordexp.model.param_groups import GroupRow, describe
 from coordexp.runs import ranks
@@ -36,13 +38,16 @@ def start_lines(
     """Return what a run prints when it starts: strategy, parameters, data, optimizer groups, batches."""
     trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
     total = sum(p.numel() for p in parts.model.parameters())
-    untrained = untrained_names(names_of(parts.train.samples), names_of(parts.val.samples))
+    warnings = [] if config.data.format == "shapes" else between_splits(parts.train, parts.val)
+    fed = fed_sentence(parts.train.samples, parts.encoding.image_spec)
     return [
         f"starts: {strategy_line(config)}",
         f"starts: {trainable:,} of {total:,} parameters train",
+        *([f"data: {found}"] if (found := found_sentence(config.data)) else []),
         *data_lines("train", parts.train, dataset),
         *data_lines("val", parts.val),
-        *([f"val: warning: {untrained}"] if untrained else []),
+        *(f"val: warning: {sentence}" for sentence in warnings),
+        *([f"pictures: {fed}"] if fed else []),
         *sum_lines(config, dataset),
         *term_table(parts.criterion),
         *group_table(describe(parts.param_groups)),
@@ -66,6 +71,7 @@ def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = No
         }
         parts += [f"{number:,} {text}" for text, number in limits.items() if number]
     lines = [f"{name}: {'; '.join(parts)}"]
+    lines += [f"{name}: {sentence}" for sentence in data.notes]
     lines += [f"{name}: warning: {sentence}" for sentence in data.warnings]
     if data.rejected:
         shown = data.rejected[:_NUM_REJECTED_SHOWN]

@@ -1,6 +1,7 @@
 """Image names: nothing outside the folder is reached, be it by dots, from the root, or along a link."""
 
 import os
+import unicodedata
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_a_name_that_leaves_is_refused(folder, name):
     with pytest.raises(DataError, match="leaves the image folder|expected the name of a file"):
         ImageFolder(folder).path_of(name)
     with pytest.raises(DataError):
-        ImageFolder(folder).relative_name(name)  # also where nothing is looked up
+        ImageFolder(folder, check=False).locate(name)  # also where nothing is looked up
 
 
 @pytest.mark.parametrize(
@@ -34,9 +35,9 @@ def test_a_name_that_leaves_is_refused(folder, name):
     [("a.jpg", "a.jpg"), ("./a.jpg", "a.jpg"), ("sub//b.jpg", "sub/b.jpg"), ("sub/./b.jpg", "sub/b.jpg")],
 )
 def test_names_are_written_one_way(folder, name, relative):
-    assert ImageFolder(folder).relative_name(name) == relative
+    assert ImageFolder(folder, check=False).locate(name) == relative
     assert ImageFolder(folder).path_of(name) == folder / relative
-    assert ImageFolder(folder).relative_name(str(folder / relative)) == relative
+    assert ImageFolder(folder).locate(str(folder / relative)) == relative
 
 
 def test_a_link_out_of_the_folder_is_refused(folder, tmp_path):
@@ -75,3 +76,52 @@ def test_a_link_out_is_a_bad_record_of_its_file(coco):
     (coco.images / "b.png").symlink_to(coco.root / "secret.png")
     with pytest.raises(DataError, match=r"images\[1\] \(id 3\): the image .*b\.png is a link that leaves"):
         read_coco(coco.annotations, coco.images)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("images\\Straße 1.JPG", "Straße 1.jpg"),
+        ("C:\\Users\\me\\set\\sub\\b.jpg", "sub/b.jpg"),
+        ("/content/drive/My Drive/set/sub/B.jpeg", None),
+        ("/content/drive/My Drive/set/sub/B.JPG", "sub/b.jpg"),
+        ("d%C3%A9cran%202.png", "décran 2.png"),  # which the disk has decomposed, as macOS writes it
+        ("https://host/upload/sub/b.jpg?X-Key=1", "sub/b.jpg"),
+        ("/data/local-files/?d=set%5Csub%5Cb.jpg", "sub/b.jpg"),
+        ("twice/c.jpg", "twice/c.jpg"),
+        ("c.jpg", None),  # there are two
+        ("other/c.jpg", None),
+    ],
+)
+def test_a_name_of_another_machine_finds_the_one_file_it_can_mean(folder, name, found):
+    for place in ("Straße 1.jpg", unicodedata.normalize("NFD", "décran 2.png"), "twice/c.jpg", "again/c.jpg"):
+        (folder / place).parent.mkdir(exist_ok=True)
+        (folder / place).touch()
+    images = ImageFolder(folder)
+    if found is None:
+        with pytest.raises(DataError):
+            images.locate(name)
+        assert images.notes == ()
+        return
+    located = images.locate(name)
+    assert unicodedata.normalize("NFC", located) == found
+    assert (folder / located).is_file()
+    assert images.read_as.total() == (name != found)
+
+
+def test_what_cannot_be_found_is_named_with_what_is_near(folder):
+    images = ImageFolder(folder)
+    with pytest.raises(DataError, match=r"a\.jpeg not found; there is 'a\.jpg'"):
+        images.locate("a.jpeg")
+    with pytest.raises(DataError, match=r"'https://host/x\.jpg' is a URL.*download"):
+        images.locate("https://host/x.jpg")
+
+
+def test_two_names_that_end_alike_do_not_get_one_file(folder):
+    images = ImageFolder(folder)
+    images.locate("b/a.jpg")
+    with pytest.raises(DataError, match="not found"):
+        images.locate("c/a.jpg")
+    train = folder.rename(folder.parent / "train2017")
+    with pytest.raises(DataError, match="not found"):
+        ImageFolder(train).locate("val2017/a.jpg")

@@ -72,16 +72,6 @@ def test_limits_the_wrong_way_round_are_refused():
         ImageSpec.from_processor(build_image_processor(), min_pixels=100_000)
 
 
-@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_exif_orientation_is_ignored(tmp_path, orientation):
-    """COCO's width, height and boxes are those of the stored pixels, and its tools read them so."""
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    noise(40, 20).save(tmp_path / "a.png", exif=exif)
-    picture = read_image(tmp_path / "a.png", width=40, height=20)
-    assert np.array_equal(np.asarray(picture), np.asarray(noise(40, 20)))
-
-
 RAMP = np.arange(0, 256, dtype=np.uint8).reshape(16, 16)
 
 
@@ -118,17 +108,19 @@ def test_a_cmyk_jpeg(tmp_path):
     assert np.abs(np.asarray(picture).astype(int) - [255, 0, 0]).max() <= 3
 
 
-def test_a_transparent_palette(tmp_path):
-    stored = noise(16, 16).quantize(8)
-    path = _save(stored, tmp_path / "a.png", transparency=bytes([0, 128, 255, 255, 0, 0, 9, 9]))
-    assert np.array_equal(np.asarray(read_image(path)), np.asarray(stored.convert("RGB")))
-
-
-def test_alpha_is_dropped_not_blended(tmp_path):
+def test_transparency_stands_on_white_whatever_colour_it_hides(tmp_path):
     stored = noise(16, 16)
     stored.putalpha(0)
-    path = _save(stored, tmp_path / "a.png")
-    assert np.array_equal(np.asarray(read_image(path)), np.asarray(noise(16, 16)))
+    assert np.asarray(read_image(_save(stored, tmp_path / "a.png"))).min() == 255
+    stored.putalpha(51)
+    blended = np.asarray(noise(16, 16)) * 0.2 + 255 * 0.8
+    assert np.abs(np.asarray(read_image(_save(stored, tmp_path / "b.png"))) - blended).max() <= 1
+    palette = noise(16, 16).quantize(8)
+    path = _save(palette, tmp_path / "c.png", transparency=bytes([0, 255, 255, 255, 255, 255, 255, 255]))
+    hidden = np.asarray(palette) == 0
+    pixels = np.asarray(read_image(path))
+    assert (pixels[hidden] == 255).all()
+    assert np.array_equal(pixels[~hidden], np.asarray(palette.convert("RGB"))[~hidden])
 
 
 def test_a_truncated_jpeg(tmp_path):

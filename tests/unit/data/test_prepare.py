@@ -175,7 +175,7 @@ def test_any_number_of_threads_writes_the_same_bytes(coco):
 
 def test_a_record_is_named_by_its_place_in_the_file(coco):
     coco.enlarge()
-    coco.document["images"][50]["width"] = 0
+    coco.document["images"][50]["width"] = -1
     coco.document["annotations"][300]["bbox"] = []
     coco.save()
     rejected = prepare(spec_of(coco, max_bad_fraction=0.5)).manifest["rejected"]

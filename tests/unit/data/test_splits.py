@@ -285,6 +285,8 @@ def test_training_without_a_box_stops_and_validation_without_one_does_not(coco):
     coco.save()
     with pytest.raises(DataError, match=r"no box to learn from in 2 training images \(2 crowd or ignored boxes are no"):
         load_split(data, "train", data_dir=coco.root)
+    with pytest.raises(DataError, match=r"no box to measure AP on in 2 validation images \(2 crowd"):
+        load_split(data, "val", data_dir=coco.root)
     coco.document["annotations"] = []
     coco.save()
     with pytest.raises(DataError, match=r"in 2 training images; set data\.train_annotations to a file with boxes$"):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema.data import Data
-from coordexp.data import tuning_split
 from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.data.tuning_split import TuningSplit, held_out_indices, write_tuning_split
@@ -149,19 +148,3 @@ def test_jsonl_is_divided_too(shapes, tmp_path):
     assert (split.num_train, split.num_val) == (48, 12)
     of_trials = Data.model_validate(data.model_dump() | split.data_keys())
     assert ids(of_trials.train_annotations) | ids(of_trials.val_annotations) == set(range(1, 61))
-
-
-def test_a_split_that_was_half_replaced_is_written_again(shapes, tmp_path, monkeypatch):
-    first = divide(coco(shapes), tmp_path).val_annotations.read_bytes()
-    real = tuning_split.write_json
-
-    def killed(path: Path, value: object) -> None:
-        if path.name == tuning_split.RECORD_NAME:
-            raise KeyboardInterrupt
-        real(path, value)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tuning_split, "write_json", killed)
-        with pytest.raises(KeyboardInterrupt):
-            divide(coco(shapes), tmp_path, seed=1)
-    assert divide(coco(shapes), tmp_path).val_annotations.read_bytes() == first

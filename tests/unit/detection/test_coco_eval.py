@@ -148,7 +148,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     [
         (("annotations", 2, "area"), float("nan"), r"annotations\[2\]: area"),
         (("images", 1, "id"), 1, r"images\[1\]: id 1 is there twice"),
-        (("images", 1, "width"), 0, r"images\[1\]: width is 0"),
+        (("images", 1, "width"), -1, r"images\[1\]: width is -1"),
         (("categories", 1, "name"), None, r"categories\[1\]: name is missing"),
         (("categories",), None, "'categories' is no list"),
     ],
@@ -168,7 +168,7 @@ def test_bad_ground_truth_is_named(tmp_path: Path, path: tuple, value: object, m
     [
         ({"category_id": 5}, "category_id is not among"),
         ({"image_id": 5}, "image_id is not among"),
-        ({"bbox": [0, 0, -1, 2]}, "bbox has negative"),
+        ({"bbox": [0, 0, -1]}, r"bbox is \[0, 0, -1\]"),
         ({"iscrowd": 2}, "iscrowd"),
     ],
 )

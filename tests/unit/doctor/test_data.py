@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from coordexp.config.schema import ExperimentConfig
@@ -31,7 +32,7 @@ def _examine(config: ExperimentConfig, split: str = "train") -> tuple[DataFacts 
 def test_a_good_split(tmp_path):
     facts, found = _examine(_config(*write_coco(tmp_path), tmp_path))
     assert found["train annotations"] == ("ok", "3 images, 3 boxes, 1 categories, each checked")
-    assert found["train images"] == ("ok", "all 3 images opened and of the annotated size (headers; not decoded)")
+    assert found["train images"] == ("ok", "all 3 images decode and have the annotated size")
     assert facts == DataFacts(frozenset({(64, 48)}), 1, ("red circle",), ("red circle",))
 
 
@@ -59,6 +60,17 @@ def test_each_fault_has_its_sentence(tmp_path):
     annotations.unlink()
     verdict, sentence = _examine(config)[1]["train annotations"]
     assert (verdict, sentence.endswith("set data.train_annotations")) == ("failure", True)
+
+
+def test_a_picture_that_is_cut_short_is_found(tmp_path):
+    annotations, images = write_coco(tmp_path)
+    noise = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(images / "000003.jpg", quality=95)
+    (images / "000003.jpg").write_bytes((images / "000003.jpg").read_bytes()[:-900])
+    verdict, sentence = _examine(_config(annotations, images, tmp_path))[1]["train images"]
+    assert verdict == "failure"
+    assert "1 of 3 images cannot be used" in sentence
+    assert "000003.jpg: image does not decode" in sentence
 
 
 def test_generated_shapes_are_as_large_as_the_estimate_thinks(tmp_path):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.metrics import AP_NAMES, LOSS_NAMES
-from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.cache import StatisticsCache
+from coordexp.report.study.artifacts import Artifacts, StatisticsCache
 from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study

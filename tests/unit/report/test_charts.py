@@ -16,7 +16,7 @@ from coordexp.report.charts import (
 )
 from coordexp.report.figures import LOOKS, Chart
 from coordexp.report.study.data import ExperimentData, RunData
-from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
+from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
 from coordexp.statistics.results import Estimate
 from tests.unit.report.test_figures import parsed, place, tooltips, words

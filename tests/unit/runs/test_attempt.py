@@ -7,7 +7,7 @@ from coordexp.errors import DataError
 from coordexp.runs.attempt import attempt
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import LocalReporter
-from coordexp.runs.status import Begun, Finish, tell
+from coordexp.runs.status import Begun, Ended, tell
 from coordexp.runs.stop import RunStoppedError, request_stop
 
 
@@ -36,7 +36,7 @@ def _try(plan, outcome, **options):
     ("outcome", "state", "message"),
     [
         (None, "finished", ""),
-        (Finish("lossy"), "finished", "lossy"),
+        (Ended("finished", "lossy"), "finished", "lossy"),
         (RunStoppedError("asked"), "stopped", "asked"),
         (DataError("no images"), "failed", "no images"),
         (RuntimeError("no peer"), "failed", "RuntimeError: no peer"),

@@ -1,9 +1,6 @@
 from coordexp.runs.commit import (
     commit_checkpoint,
-    committed_checkpoints,
     drop_uncommitted,
-    prune_checkpoints,
-    read_commit_marker,
 )
 from coordexp.runs.rows import Row, append_rows, read_rows
 
@@ -41,11 +38,3 @@ def test_a_final_row_of_the_last_checkpoints_step_is_dropped_too(tmp_path):
     add_row(tmp_path, 2)  # the final evaluation, after which the run died
     assert drop_uncommitted(tmp_path) == last
     assert steps(tmp_path) == [2]
-
-
-def test_the_newest_checkpoints_are_kept(tmp_path):
-    for step in (1, 2, 3, 10):
-        write_checkpoint(tmp_path, step)
-    prune_checkpoints(tmp_path, keep=2)
-    assert [path.name for path in committed_checkpoints(tmp_path)] == ["step_000003", "step_000010"]
-    assert read_commit_marker(tmp_path / "checkpoints" / "step_000010").step == 10

@@ -98,28 +98,6 @@ def test_a_block_is_spoken_of_while_it_lasts(monkeypatch):
     assert not [one for one in threading.enumerate() if one.name == "spoken"]
 
 
-def test_only_running_runs_are_looked_at(plans, monkeypatch):
-    looked: list[str] = []
-    three = threading.Event()
-
-    def size(path):
-        looked.append(path.parent.name)
-        if looked.count("A-s1") == 3:
-            three.set()
-        return 0
-
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
-    with ProgressDisplay(print_line=print, on_end=print) as display:
-        monkeypatch.setattr(progress, "_size", size)
-        display.on_begin(plans[0])
-        display.on_end(plans[0])
-        display.on_begin(plans[1])
-        assert three.wait(30)
-        seen = list(looked)
-    assert seen.count("A-s0") == 2  # at its begin and its end
-    assert "A-s2" not in seen
-
-
 def test_a_line_without_its_end_waits(plan):
     printed: list[str] = []
     with ProgressDisplay(print_line=printed.append, on_end=lambda plan, status: None) as display:

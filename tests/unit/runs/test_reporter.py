@@ -27,17 +27,6 @@ def test_commits_keep_the_newest_checkpoints(tmp_path):
     assert not (tmp_path / "scratch-30").exists()
 
 
-def test_rows_beyond_the_newest_checkpoint_are_made_again(tmp_path):
-    reporter = LocalReporter(tmp_path / "run")
-    reporter.commit([_row(10)], step=10, checkpoint=_checkpoint(tmp_path / "scratch"))
-    append_rows(tmp_path / "run" / "metrics.jsonl", [_row(11), _row(12)])
-    resumed = LocalReporter(tmp_path / "run")
-    assert [row.step for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [10]
-    newest = resumed.newest
-    assert newest is not None
-    assert (newest / "weights.bin").read_text() == "weights"
-
-
 def test_nan_is_never_written(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         append_rows(tmp_path / "metrics.jsonl", [Row(step=1, time=0.0, metrics={"x": float("nan")})])

@@ -13,7 +13,6 @@ from coordexp.config import load_config
 from coordexp.doctor.examine import examine
 from coordexp.doctor.machine import Machine
 from coordexp.errors import ConfigError, DataError
-from coordexp.scaffold.coco_folder import find_split
 from coordexp.scaffold.dataset import new_dataset
 from coordexp.shipped import find_experiment
 
@@ -30,9 +29,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make(folder: Path, *overrides: str, config: str = "coco_tiny", output: str = "own.yaml", machine: Machine = NO_GPU):
-    files = {split: find_split(folder, split, annotations=None, images=None) for split in ("train", "val")}
     return new_dataset(
-        files, name="own", config=Path(config), overrides=overrides, output=Path(output), machine=machine
+        {"path": folder}, name="own", config=Path(config), overrides=overrides, output=Path(output), machine=machine
     )
 
 
@@ -50,7 +48,7 @@ def test_the_command_checks_measures_writes_and_says_what_comes_next(folder, cap
     said = capsys.readouterr().out
     for line in (
         "train annotations: 24 images, 86 boxes, 8 categories, each checked",
-        "val images: all 8 images opened and of the annotated size (headers; not decoded)",
+        "val images: all 8 images decode and have the annotated size",
         "codec ceiling: the ground truth has an AP of 1.000 after 1,000 bins and back",
         "written: my_set.yaml",
     ):
@@ -59,8 +57,8 @@ def test_the_command_checks_measures_writes_and_says_what_comes_next(folder, cap
     assert said.splitlines()[-2].endswith("coordexp doctor --config my_set.yaml")
 
     config = load_config("my_set.yaml")
-    assert (config.experiment.name, config.data.format) == ("my_set", "coco")
-    assert config.data.train_images == folder / "images" / "train"
+    assert (config.experiment.name, config.data.format) == ("my_set", "auto")
+    assert config.data.path == folder
     assert (config.training.max_steps, config.model.dtype) == (5, "bfloat16")  # as given
     assert config.data.max_objects == 6
     assert set(config.ablation.groups) == {"A", "B", "C"}  # of the shipped base, from another folder
@@ -150,7 +148,7 @@ def test_an_experiment_of_ones_own_and_jsonl_files(folder):
     Path("mine.yaml").write_text("extends: coco_tiny.yaml\ntraining: {learning_rate: 3.0e-4}\n", encoding="utf-8")
     make(folder, config="mine.yaml")
     config = load_config("own.yaml")
-    assert (config.training.learning_rate, config.data.train_annotations.suffix) == (3e-4, ".jsonl")
+    assert (config.training.learning_rate, config.data.path) == (3e-4, folder)
     assert set(config.ablation.groups) == {"A", "B", "C"}
 
 

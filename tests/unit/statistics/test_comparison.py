@@ -153,6 +153,18 @@ def test_three_groups_are_corrected_for_three_pairs(annotations: Path, file_of) 
     assert "but no difference from" in verdict(found)
 
 
+def test_the_order_of_written_scores_makes_no_winner(annotations: Path, tmp_path: Path) -> None:
+    """Two groups with the same boxes, whose scores are .9 or .95 as a model writes them, the hits first or last."""
+    rows = [row._replace(score=(0.9, 0.95)[n % 2]) for n, row in enumerate(found_in(truth_of(), spread=0.05, number=0))]
+    rows += [row._replace(box=(5.0 + row.image_id, 5.0, 9.0, 9.0)) for row in rows]
+    paths = {"A": write_rows(tmp_path / "a.json", rows), "B": write_rows(tmp_path / "b.json", rows[::-1])}
+    aps = [evaluate_detections(annotations, path).AP for path in paths.values()]
+    assert aps[0] - aps[1] > 0.02
+    found = compare(annotations, {name: {0: path} for name, path in paths.items()}, resamples=100).pairs[0]
+    assert found.difference.value == pytest.approx(0.0, abs=5e-4)
+    assert not found.significant
+
+
 def test_one_group_is_described(annotations: Path, file_of) -> None:
     alone = compare(annotations, {"A": {0: file_of(0.05)}}, resamples=50)
     assert alone.pairs == ()

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordexp.data.image_file import Header
 from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.frame import frame_problem
+from coordexp.data.sources.frame import find_turned, frame_problem
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.errors import DataError
 
@@ -111,3 +112,32 @@ def test_ids_of_images_that_are_off_by_one_are_said_once(shapes: Path, tmp_path:
     with pytest.raises(DataError, match="json: image ids look off by one: add 1 to each image_id; ") as caught:
         read_coco(path, shapes / "val")
     assert str(caught.value).count("no image has the id") == 1
+
+
+@pytest.mark.parametrize(
+    ("recorded", "reach", "key", "stored", "sure"),
+    [
+        ((40, 20), (19, 19), "auto", True, False),  # the size of the stored picture; boxes fit both frames
+        ((20, 40), (19, 19), "auto", False, True),
+        ((40, 20), (19, 39), "auto", False, True),  # boxes that only the shown picture holds
+        ((20, 40), (39, 19), "auto", True, True),
+        (None, (19, 19), "auto", False, False),
+        (None, (39, 19), "auto", True, True),
+        ((40, 20), (19, 39), "stored", True, True),
+        ((20, 40), (39, 19), "shown", False, True),
+    ],
+)
+def test_the_frame_of_pictures_that_exif_turns(recorded, reach, key, stored, sure):
+    found = find_turned({5: Header(40, 20, 6)}, {5: recorded}, {5: reach}, key)
+    assert (5 in found.stored) == stored
+    warnings, notes = found.said(9)
+    assert (len(warnings), len(notes)) == ((0, 1) if sure else (1, 0))
+    assert "1 of 9 pictures are turned by EXIF" in (*warnings, *notes)[0]
+
+
+def test_pictures_that_say_nothing_go_with_the_others():
+    headers = {0: Header(40, 20, 6), 1: Header(30, 30, 6), 2: Header(40, 20, 3)}
+    sizes = {0: (40, 20), 1: (30, 30), 2: (40, 20)}
+    assert find_turned(headers, sizes, {}, "auto").stored == {0, 1, 2}
+    assert find_turned(headers, sizes | {0: (20, 40)}, {}, "auto").stored == set()
+    assert find_turned({}, {}, {}, "auto").said(3) == ([], [])

@@ -95,7 +95,7 @@ def test_a_number_above_a_thousand_proves_pixels(coco):
         ),
         (with_boxes((10, 10, 1500, 50)), r"neither pixels inside the 100 x 50 image nor integers in 0\.\.1000"),
         (with_boxes((-1, 10, 20, 50)), "neither pixels inside"),
-        (with_boxes((10, 10, 101, 50), bbox_format="pixels"), "not inside its image of 100 x 50 pixels"),
+        (with_boxes((10, 10, 103, 50), bbox_format="pixels"), "not inside its image of 100 x 50 pixels"),
         (with_boxes((10, 10, 10, 50), bbox_format="pixels"), "empty or inverted"),
         (with_boxes((10, 10, 1001, 50), bbox_format="norm1000"), r"outside 0\.\.1000"),
         (with_boxes((10, 10, 20.5, 50), bbox_format="norm1000"), "no list of integers"),

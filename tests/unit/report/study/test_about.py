@@ -1,8 +1,6 @@
 """The box at the top: what the groups are in formula, and everything of the runs that is on record."""
 
-import dataclasses
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +8,11 @@ import yaml
 from rich.console import Console
 
 from coordexp.report.page.page import render_page
-from coordexp.report.study.about import about
+from coordexp.report.study.about import Fairness, about
 from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.data import ExperimentData, ForeignFile, Point, RunData
+from coordexp.report.study.data import ExperimentData, Point, RunData
 from coordexp.report.study.study import Study
-from coordexp.report.text.about import about_lines, terms_table
+from coordexp.report.text.notes import about_lines, terms_table
 from coordexp.report.text.render import render_report, to_markdown
 
 PARAMS = {
@@ -77,13 +75,6 @@ def test_a_group_that_writes_digits_does_not_look_like_group_a(tmp_path: Path) -
     )
 
 
-def test_many_hours_are_a_whole_number(study: Study, tmp_path: Path) -> None:
-    runs = tuple(replace(run, metrics={"final/train_seconds": 2.7e6}) for run in study.data.runs)
-    data = replace(study.data, runs=runs)
-    found = about_lines(Study(data, about=about(data, Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path))))
-    assert dict(found)["hours"] == f"{750 * len(runs):,} of training, all runs added up"
-
-
 def test_every_term_that_is_on_is_explained_once(study: Study) -> None:
     table = terms_table(study.about)
     assert table is not None
@@ -122,17 +113,22 @@ def test_data_files_are_named_without_their_folders(tmp_path: Path) -> None:
     assert terms_table(found) is None
 
 
-def test_files_of_other_detectors_alone_have_none(tmp_path: Path) -> None:
-    foreign = ForeignFile(
-        tmp_path / "a.json", tmp_path / "a.json", tmp_path / "t.json", tmp_path / "b.json", 1, 1, "none"
-    )
-    data = ExperimentData("x", "", (RunData("", "a", 0, "finished", foreign=foreign),))
-    assert about(data, Artifacts(data, cache=tmp_path, runs_dir=tmp_path)) is None
+NAMES = ("A-s0", "C-s0")
 
 
-def test_what_a_run_recorded_of_time_and_commit_is_read(tiny: ExperimentData) -> None:
-    run = next(run for run in tiny.runs if run.name == "A-s0")
-    assert run.started is not None
-    assert run.ended is not None
-    assert run.started <= run.ended
-    assert dataclasses.replace(run, commit="").commit == ""
+@pytest.mark.parametrize(
+    ("hardware", "said"),
+    [
+        ((), ""),
+        (("CPU with AVX2",), ""),
+        (
+            ("NVIDIA H200", "CPU with AVX2"),
+            " They ran on different hardware, which can change last digits: NVIDIA H200, CPU with AVX2.",
+        ),
+    ],
+)
+def test_different_hardware_is_said_and_refuses_nothing(hardware, said):
+    fairness = Fairness(True, ("objective",), (), checked=NAMES, hardware=hardware)
+    assert fairness.sentence == f"The 2 runs differ in nothing, the declared factor (objective) included.{said}"
+    with_files = Fairness(True, ("objective",), (), checked=NAMES, foreign=("rtdetr",), hardware=hardware)
+    assert f"{said} Foreign: rtdetr" in with_files.sentence

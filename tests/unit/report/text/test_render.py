@@ -15,7 +15,8 @@ from coordexp.report.page.page import render_page
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import next_commands
-from coordexp.report.text.render import COLUMNS, to_csv, to_json, to_latex, to_markdown
+from coordexp.report.text.records import COLUMNS, to_csv, to_json
+from coordexp.report.text.render import to_latex, to_markdown
 from coordexp.shipped import python_command
 
 
@@ -25,30 +26,17 @@ def printed(study: Study, width: int) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_the_tables_fit_100_columns(bare: Study) -> None:
-    lines = printed(bare, 100)
-    commands = ("MLFLOW", python_command(), "# and open")
-    table_lines = [line for line in lines if line.strip() and not line.startswith((*commands, "•"))]
-    assert max(len(line.rstrip()) for line in table_lines) <= 100
-    text = "\n".join(lines)
-    assert "…" not in text  # nothing was cut off
-    assert "[term box_l1]" in text  # not taken for markup
-    assert "AP_medium" in text
-
-
-def test_the_line_below_the_tables_names_the_page_that_explains_them(bare: Study) -> None:
-    (line,) = [line for line in printed(bare, 100) if line.startswith("What the heads and rows mean: ")]
-    page = Path(__file__).parents[4] / line.rpartition(" ")[2].strip()
-    assert page.read_text(encoding="utf-8").startswith("# Reading a report")
-
-
-def test_markdown_has_as_many_cells_in_every_line(bare: Study) -> None:
-    lines = to_markdown(bare).splitlines()
-    widths = [line.count("|") - 1 for line in lines if line.startswith("|")]
-    head_and_rule = 2
-    assert widths[: head_and_rule + 18] == [9] * 20  # 3 groups x 2 boxes x (mean + 2 seeds)
-    assert widths[20 : 20 + head_and_rule + 9] == [6] * 11
-    assert "| **A** | **expected** | **mean of 2** | **0.310**" in "\n".join(lines)
+def test_every_table_is_printed_whole_and_its_columns_stand_below_their_heads(bare: Study) -> None:
+    lines = printed(bare, 40)
+    assert "[term box_l1]" in "\n".join(lines)  # not taken for markup
+    at = next(at for at, line in enumerate(lines) if line.startswith("Average precision, constrained"))
+    head, rule, mean, *_ = lines[at + 1 :]
+    assert head.split() == ["group", "boxes", "seed", "AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large"]
+    assert rule == "\u2500" * len(head)
+    assert mean.split()[:3] == ["A", "argmax", "mean"]
+    assert len(mean) == len(head)
+    folded = next(at for at, line in enumerate(lines) if line.startswith("Runs: steps")) + 1
+    assert (lines[folded].split(), lines[folded + 1].split()[-1]) == (["coord", "ce"], "loss")
 
 
 def test_the_next_commands_name_the_run_and_the_annotations(tiny: ExperimentData) -> None:
@@ -165,17 +153,6 @@ def test_latex_is_escaped_and_every_row_has_all_cells(paired: Study) -> None:
         assert rows
         assert {len(re.findall(r"(?<!\\)&", line)) + 1 for line in rows} == {columns}
     assert not re.search(r"(?<!\\)%", "\n".join(text.splitlines()[3:]))
-
-
-def test_without_statistics_latex_falls_back_to_the_table_of_seeds(bare: Study) -> None:
-    assert r"\caption{Average precision, constrained decoding, each group's own reading first}" in to_latex(bare)
-
-
-def test_a_run_that_mlflow_does_not_have_is_judged_by_its_own_file(tiny: ExperimentData) -> None:
-    runs = tuple(dataclasses.replace(run, run_id="", run_dir="/runs/tiny/A-s0") for run in tiny.runs)
-    _, (_, again) = next_commands(dataclasses.replace(tiny, runs=runs))
-    assert "/runs/tiny/A-s0/eval/final/constrained/detections." in again
-    assert "mlflow" not in again
 
 
 def test_a_command_to_paste_runs_nothing_that_a_server_gave(tiny: ExperimentData, tmp_path: Path) -> None:

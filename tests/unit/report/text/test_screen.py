@@ -35,8 +35,7 @@ def of_groups(study: Study, names: list[str]) -> Study:
     return replace(study, data=replace(study.data, runs=tuple(runs)), comparison=many, decomposition=None)
 
 
-@pytest.mark.parametrize("num_groups", [1, 3, 12, 30])
-@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize(("num_groups", "width"), [(1, 80), (12, 100), (30, 200)])
 def test_it_is_one_screen(paired: Study, num_groups: int, width: int) -> None:
     names = [f"group {at} of a long name that goes on" for at in range(num_groups)]
     missing = tuple(f"run {at} FAILED at step 7: {'a long reason ' * 20}" for at in range(20))

@@ -1,4 +1,3 @@
-import dataclasses
 import re
 from dataclasses import replace
 
@@ -7,10 +6,11 @@ import pytest
 from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.study import Study
 from coordexp.report.text.heads import meaning, words_of
-from coordexp.report.text.notes import notes, summary
+from coordexp.report.text.notes import notes
 from coordexp.report.text.render import all_tables
 from coordexp.report.text.run_tables import answer_tables, ends_tables, gradients_table, quality_tables, run_tables
-from coordexp.report.text.tables import COUNTED, Table, TableRow, comparison_tables, sample_notes
+from coordexp.report.text.study_tables import comparison_tables, sample_notes
+from coordexp.report.text.tables import COUNTED, Table, TableRow
 
 
 def cells(table: Table, *lead: str) -> dict[str, str]:
@@ -31,14 +31,6 @@ def test_the_headline_has_a_mean_and_each_seed_below_it(tiny: ExperimentData) ->
     assert cells(headline, "A", "expected", "1")["AP50"] == "0.320"
     assert cells(headline, "A", "argmax", "mean of 2")["AP"] == "0.300"
     assert [row.cells[2] for row in headline.rows[:3]] == ["mean of 2", "0", "1"]
-
-
-def test_undefined_and_missing_values_are_dashes_and_leave_the_mean(tiny: ExperimentData) -> None:
-    headline = run_tables(tiny)[0]
-    assert cells(headline, "A", "expected", "mean of 2")["AP_large"] == "-"
-    assert cells(headline, "B", "expected", "mean of 1")["AP"] == "0.050"  # B-s1 failed
-    assert cells(headline, "B", "expected", "1")["AP"] == "-"
-    assert cells(headline, "C", "expected", "mean of 0")["AP"] == "-"
 
 
 def test_ap_by_size_says_on_how_many_objects_it_rests(paired: Study) -> None:
@@ -66,13 +58,6 @@ def test_free_decoding_shows_malformed_objects(tiny: ExperimentData) -> None:
     assert cells(free, "A", "mean of 2")["malformed"] == "4"
 
 
-def test_malformed_objects_are_shown_by_kind_where_there_are_any(tiny: ExperimentData) -> None:
-    found = {"free/malformed/unclosed": 7.0, "free/malformed/stray_tokens": 0.0}
-    *_, kinds = answer_tables(with_metrics(tiny, A=found))
-    assert kinds.columns == ("group", "seed", "unclosed")
-    assert cells(kinds, "A", "0")["unclosed"] == "7"
-
-
 def test_repeats_and_cut_answers_are_shown_where_there_are_any(tiny: ExperimentData) -> None:
     plain = {"free/longest_repeat": 0.0, "free/argmax/AP_cut": 0.17, "free/duplicate_rate": 0.0}
     assert len(answer_tables(with_metrics(tiny, A=plain))) == 2
@@ -82,15 +67,6 @@ def test_repeats_and_cut_answers_are_shown_where_there_are_any(tiny: ExperimentD
     found = cells(repeats, "A", "1")
     assert (found["repeats, free"], found["in a row, free"]) == ("0.250", "40")
     assert (found["AP, free"], found["AP cut, free"]) == ("0.160", "0.170")
-
-
-def test_speed_names_its_hardware(tiny: ExperimentData) -> None:
-    data = with_metrics(tiny, A={"free/images_per_second": 2.5, "free/boxes_per_second": 10.0})
-    speed = answer_tables(data)[-1]
-    assert speed.title.endswith("unknown hardware")
-    assert cells(speed, "A", "0")["boxes per second, free"] == "10.000"
-    runs = tuple(replace(run, hardware="CPU" if run.group == "A" else "2 x H200") for run in data.runs)
-    assert answer_tables(replace(data, runs=runs))[-1].title.endswith(", on CPU (A); 2 x H200 (B); 2 x H200 (C)")
 
 
 def test_every_head_that_is_no_plain_word_is_explained(paired: Study) -> None:
@@ -121,12 +97,6 @@ def test_runs_say_where_they_stand(tiny: ExperimentData) -> None:
     assert cells(runs, "C", "0")["state"] == "running, step 40 of 100"
     assert cells(runs, "C", "1")["total loss"] == "-"
     assert cells(runs, "B", "mean of 1")["steps"] == "100"  # a failed run enters no mean
-
-
-def test_a_further_term_of_any_run_has_a_column(tiny: ExperimentData) -> None:
-    (runs,) = ends_tables(with_metrics(tiny, C={"train_extra/smooth_l1": 0.25}))
-    assert cells(runs, "C", "0")["smooth_l1 loss"] == "0.2500"
-    assert cells(runs, "A", "0")["smooth_l1 loss"] == "-"
 
 
 def test_notes_say_the_ceiling_and_what_is_not_finished(tiny: ExperimentData) -> None:
@@ -175,7 +145,3 @@ def test_clipping_is_shown_and_warned_of_where_groups_differ(tiny: ExperimentDat
     apart = with_metrics(alike, C={"clipped_fraction": 0.97})
     (warning,) = [note for note in notes(apart) if "clipped" in note]
     assert "C 97%, B 40%, A 20%" in warning
-
-
-def test_the_summary_counts_in_grammar(tiny: ExperimentData) -> None:
-    assert summary(dataclasses.replace(tiny, runs=tiny.runs[:1])) == "1 group x seed 0; 1 run: 1 finished"

@@ -7,9 +7,9 @@ import pytest
 from coordexp.detection.decomposition import ERRORS
 from coordexp.report.charts import why_charts
 from coordexp.report.page.page import render_page
-from coordexp.report.study.better_first import better_first
-from coordexp.report.study.study import DECOMPOSITION_RESAMPLES, Study
-from coordexp.report.text.render import to_csv, to_json, to_markdown
+from coordexp.report.study.study import DECOMPOSITION_RESAMPLES, Study, better_first
+from coordexp.report.text.records import to_csv, to_json
+from coordexp.report.text.render import to_markdown
 from coordexp.report.text.why import why_sentences, why_tables
 from coordexp.report.write import comparison_metrics
 from coordexp.statistics.results import Decomposition, Estimate, PairParts

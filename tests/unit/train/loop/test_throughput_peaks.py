@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from torch import nn
-from transformers import Qwen3VLConfig
 
+from coordexp.model.tiny.parts import build_tokenizer
 from coordexp.train.loop import throughput as flops
-from coordexp.train.loop.throughput import FlopCounter, flop_counter, peak_flops
+from coordexp.train.loop.throughput import flop_counter, peak_flops
+from tests.model_support import build_shallow
 
 
 @pytest.fixture
@@ -49,10 +49,8 @@ def test_the_peak_of_a_gpu_by_its_name(gpu, name, half, single):
     assert peak_flops(torch.device("cuda"), torch.float32) == single
 
 
-def test_a_model_that_the_trainer_will_move_is_measured_against_the_gpu(gpu, monkeypatch):
-    model = nn.Linear(2, 2)
-    model.config = Qwen3VLConfig()
-    monkeypatch.setattr(flops, "count_flops", lambda model, config: FlopCounter(1.0, 0.0, 0.0, 0.0, 0.0))
+def test_a_model_that_the_trainer_will_move_is_measured_against_the_gpu(gpu):
+    model = build_shallow(build_tokenizer())
     gpu("NVIDIA H100 80GB HBM3")
     assert flop_counter(model, half_precision=True, num_devices=2).peak == 2 * 989e12
     assert flop_counter(model, half_precision=False, num_devices=1).peak == 67e12

@@ -1,10 +1,9 @@
 """The keys of a configuration, as ``docs/configuration.md`` lists them.
 
-``python -m coordexp.config.page`` prints them; with ``docs/configuration.md`` as its argument it writes them there.
+``python docs/keys.py`` writes them there; a test compares the two.
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
@@ -17,7 +16,8 @@ from coordexp.files import JsonValue, write_between
 from coordexp.limits import MAX_COUNT
 from coordexp.shipped import shipped_experiments
 
-COMMAND = "python -m coordexp.config.page docs/configuration.md"
+COMMAND = "python docs/keys.py"
+PAGE = Path(__file__).with_name("configuration.md")
 BEGIN = f"<!-- the tables below are written by: {COMMAND} -->"
 END = "<!-- end of the tables -->"
 _HEAD = "| key | values | default | role | what it does and what it trades |\n|---|---|---|---|---|"
@@ -107,7 +107,4 @@ def _code(value: object) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        write_between(Path(sys.argv[1]), BEGIN, END, tables())
-    else:
-        sys.stdout.write(tables() + "\n")
+    write_between(PAGE, BEGIN, END, tables())

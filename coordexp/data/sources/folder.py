@@ -1,0 +1,294 @@
+"""What a folder of data holds: its format by content, its splits as it says them, also one or two folders down."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from coordexp.data.image_file import PICTURES, ImageFolder
+from coordexp.data.originals import Part
+from coordexp.data.sources.coco import CocoSource, Reading
+from coordexp.data.sources.coco_file import read_utf8
+from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
+from coordexp.data.sources.lvis import LvisSource
+from coordexp.data.sources.pictures import read_text
+from coordexp.data.sources.records import as_record
+from coordexp.data.sources.voc import VocSource
+from coordexp.data.sources.yolo import YoloSource, find_yolo
+from coordexp.errors import DataError
+
+Split = Literal["train", "val"]
+SPLITS: tuple[Split, ...] = ("train", "val")
+# What COCO publishes beside the boxes of things.
+_NOT_BOXES = re.compile(r"^(captions|person_keypoints|panoptic|stuff|image_info|unlabeled)")
+# A split's words, the best one first: where there is no validation split, that for tests is one.
+_WORDS: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "val": ("val", "dev", "test")}
+_NAMES_TRIED, _HEAD_BYTES, _DEPTH = 20, 4096, 2
+FolderSource: TypeAlias = CocoSource | JsonlSource
+_Make: TypeAlias = Callable[[Split, Path, Reading, Part | None], FolderSource]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a folder holds.
+
+    Attributes:
+        kind: the format, as a person calls it.
+        where: the folder, or the one below it, that holds it.
+        splits: split -> what makes its source; ``val`` is missing where nobody has split the data.
+        by: what tells the splits; "" where nothing does.
+    """
+
+    kind: str
+    where: Path
+    splits: Mapping[Split, _Make]
+    by: str
+
+    def source(self, split: Split, *, data_dir: Path, reading: Reading, fraction: float, seed: int) -> FolderSource:
+        """Return the source of a split, which is a part of the pictures where nobody has split them."""
+        is_split = "val" in self.splits
+        part = None if is_split else Part(split == "val", fraction, seed)
+        return self.splits[split if is_split else "train"](split, data_dir / ground_truth_name(split), reading, part)
+
+    def sentence(self, folder: Path, fraction: float) -> str:
+        """Return what was found, in one line."""
+        below = "" if self.where == folder else f" in {self.where.relative_to(folder)}"
+        split = f"split by {self.by}" if "val" in self.splits else (
+            f"not split: {fraction:.0%} of its pictures are for validation, chosen by data.split_seed"
+        )  # fmt: skip
+        return f"{self.kind}{below}; {split}"
+
+
+@lru_cache(maxsize=16)
+def find_folder(folder: Path) -> Found:
+    """Find what a folder holds; it is looked at once in a process.
+
+    Raises:
+        DataError: if it is no folder, or holds nothing that is known, or several data sets.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder; expected that of a data set (data.path)")
+    level = [folder]
+    for _ in range(_DEPTH + 1):
+        found = [one for place in level for one in _recognised(place)]
+        if len(found) > 1:
+            named = ", ".join(f"{one.kind} in {one.where.relative_to(folder)}" for one in found[:6])
+            raise DataError(f"{folder}: holds several data sets: {named}; set data.path to the folder of one")
+        if found:
+            return found[0]
+        level = [place for above in level for place in _below(above)]
+    seen = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+    raise DataError(
+        f"{folder}: holds no labels that are known: expected COCO or LVIS JSON, JSONL, Pascal VOC or YOLO; there is "
+        f"{seen}. Files that are not found are named by data.train_annotations, data.train_images, "
+        "data.val_annotations and data.val_images"
+    )
+
+
+def _recognised(place: Path) -> Iterator[Found]:
+    """Yield what a folder holds: of several formats of one data set the first."""
+    for find in (_find_files, _find_voc, _find_yolo):
+        if (found := find(place)) is not None:
+            yield found
+            return
+
+
+def _below(folder: Path) -> list[Path]:
+    return sorted(place for place in folder.iterdir() if place.is_dir() and not place.name.startswith("."))
+
+
+def _says(split: Split, path: Path, folder: Path) -> int | None:
+    """Return how well the name of a file, or of its folders, says a split: 0 is best; None where it says another."""
+    parts = [path.stem, *(parent.name for parent in path.parents if folder in parent.parents)]
+    for part in parts:
+        words = [(word, of) for of, several in _WORDS.items() for word in several if _has_word(word, part)]
+        if words:
+            return next((_WORDS[split].index(word) for word, of in words if of == split), None)
+    return None
+
+
+def _has_word(word: str, name: str) -> bool:
+    return re.search(rf"(^|[^a-z]){word}([^a-z]|id|idation|ing|set|$)", name.lower()) is not None
+
+
+def _by_split(paths: list[Path], folder: Path) -> dict[Split, Path]:
+    """Return the path that says each split best, where exactly one does."""
+    found: dict[Split, Path] = {}
+    for split in SPLITS:
+        ranked = sorted((rank, path) for path in paths if (rank := _says(split, path, folder)) is not None)
+        best = [path for rank, path in ranked if rank == ranked[0][0]]
+        best = [path for path in best if path.name.startswith("instances")] or best
+        if len(best) == 1:
+            found[split] = best[0]
+        elif best:
+            named = ", ".join(str(path.relative_to(folder)) for path in best[:6])
+            raise DataError(
+                f"{folder}: several annotation files say {split}: {named}; name one with data.{split}_annotations, "
+                "beside the three other paths"
+            )
+    return found
+
+
+def _find_files(folder: Path) -> Found | None:
+    """Find annotation files of COCO, LVIS or JSONL."""
+    inside = [folder, *_below(folder)] if not _is_sets(folder) else [folder]
+    files = {
+        path: kind
+        for place in inside
+        for path in sorted(place.iterdir())
+        if path.suffix.lower() in (".json", ".jsonl") and not _NOT_BOXES.match(path.name) and (kind := _kind(path))
+    }
+    if not files:
+        return None
+    splits = _by_split([*files], folder)
+    if "train" not in splits:
+        if len(files) > 1:
+            named = ", ".join(str(path.relative_to(folder)) for path in [*files][:6])
+            raise DataError(
+                f"{folder}: {len(files)} annotation files, and none whose name says train: {named}; name them with "
+                "data.train_annotations, data.train_images, data.val_annotations and data.val_images"
+            )
+        splits["train"] = next(iter(files))
+        splits.pop("val", None)
+    kinds = [files[path] for path in splits.values()]
+    by = " and ".join(str(path.relative_to(folder)) for path in splits.values())
+    made: dict[Split, _Make] = {split: _of_file(path, files[path], folder, split) for split, path in splits.items()}
+    return Found(kinds[0], folder, made, by)
+
+
+def _is_sets(folder: Path) -> bool:
+    """Return whether a folder only holds folders, each of which may be a data set of its own."""
+    return not any(path.is_file() and path.suffix.lower() in (".json", ".jsonl") for path in folder.iterdir()) and not (
+        any(_says(split, place / "x", folder) is not None for split in SPLITS for place in _below(folder))
+        or (folder / "annotations").is_dir()
+        or (folder / "images").is_dir()
+    )
+
+
+def _kind(path: Path) -> str:
+    """Return the format of a file by how it begins; "" for one without boxes."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    head = head.decode("utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "ignore").lstrip()
+    names = set(re.findall(r'"(\w+)"\s*:', head))
+    if names & {"messages", "conversations", "objects"} or ("image" in names and names & {"bbox", "bbox_2d"}):
+        return "JSONL" if path.suffix.lower() == ".jsonl" else "JSON records"
+    if head.startswith("{") and names & {"images", "annotations", "categories", "info", "licenses"}:
+        content = read_utf8(path)
+        if not all(f'"{section}"'.encode() in content for section in ("images", "annotations", "categories")):
+            return ""
+        return "LVIS" if b'"neg_category_ids"' in content and b'"frequency"' in content else "COCO"
+    return ""
+
+
+def _of_file(path: Path, kind: str, folder: Path, split: Split) -> _Make:
+    images = _images(path, kind, folder, split)
+    if kind in ("COCO", "LVIS"):
+        source = LvisSource if kind == "LVIS" else CocoSource
+        return lambda _, made, reading, part: source(path, images, made, reading, part)
+    return lambda of, made, reading, part: JsonlSource(path, images, of, made, reading, part)
+
+
+def _images(annotations: Path, kind: str, folder: Path, split: Split) -> Path:
+    """Return the folder that has the pictures of a file by their names: the split's own first, else all of it."""
+    names = list(_names(annotations, kind))
+    below = [place for depth in ("*", "*/*", "*/*/*") for place in sorted(folder.glob(depth)) if place.is_dir()]
+    places = [annotations.parent, folder, *(place for place in below if not place.name.startswith("."))]
+    other: Split = "val" if split == "train" else "train"
+    places.sort(key=lambda place: _says(other, place / "x", folder) is not None)
+    places.sort(key=lambda place: _says(split, place / "x", folder) is None)
+    best = max(places, key=lambda place: sum((place / name).is_file() for name in names))
+    if 2 * sum((best / name).is_file() for name in names) > len(names):  # the run's check names those that are missing
+        return best
+    for place in dict.fromkeys(places):
+        if any(path.suffix.lower() in PICTURES for path in islice(place.iterdir(), 1_000)):
+            try:
+                ImageFolder(place).locate(names[0] if names else None)
+            except DataError:
+                continue
+            return place
+    return folder
+
+
+def _names(annotations: Path, kind: str) -> Iterator[str]:
+    """Yield some of the names of pictures in a file."""
+    content = read_utf8(annotations)
+    if kind in ("COCO", "LVIS"):
+        found = re.findall(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")', content)
+        yield from (json.loads(name) for name in found[:: max(1, len(found) // _NAMES_TRIED)])
+        return
+    try:
+        records = json.loads(content) if content.lstrip()[:1] == b"[" else map(json.loads, content.split(b"\n"))
+        yield from (str(as_record(record).get("image")) for record in islice(records, _NAMES_TRIED))
+    except (ValueError, TypeError):  # said where it is read
+        return
+
+
+def _find_voc(folder: Path) -> Found | None:
+    """Find XML files: in ``Annotations`` with official lists, in a folder for each split, or beside the pictures."""
+    labels = next((place for place in _below(folder) if place.name.lower() == "annotations" and _has_xml(place)), None)
+    if labels is not None:
+        lists = folder / "ImageSets" / "Main"
+        lists = lists if lists.is_dir() else folder / "ImageSets"
+        listed: dict[Split, Path] = {
+            split: path
+            for split in SPLITS
+            for word in reversed(_WORDS[split])
+            if (path := lists / f"{word}.txt").is_file()
+        }
+        images = next((place for place in _below(folder) if place.name.lower() in ("jpegimages", "images")), folder)
+        if "train" in listed:
+            by = f"its official lists {' and '.join(path.name for path in listed.values())}"
+            made: dict[Split, _Make] = {of: _voc(labels, images, path) for of, path in listed.items()}
+            return Found("Pascal VOC", folder, made, by)
+        splits = _by_split([place / "x.xml" for place in _below(labels) if _has_xml(place)], labels.parent)
+        if "train" not in splits:
+            return Found("Pascal VOC", folder, {"train": _voc(labels, images, None)}, "")
+        every = tuple(path.parent for path in splits.values())
+        own = {split: images / path.parent.name for split, path in splits.items()}
+        made: dict[Split, _Make] = {
+            split: _voc(path.parent, own[split] if own[split].is_dir() else images, None, every)
+            for split, path in splits.items()
+        }
+        return Found("Pascal VOC", folder, made, "its folders")
+    places = [place for place in _below(folder) if _has_xml(place)]
+    splits = _by_split([place / "x.xml" for place in places], folder)
+    if "train" in splits:
+        by = "its folders " + " and ".join(path.parent.name for path in splits.values())
+        every = tuple(path.parent for path in splits.values())
+        made: dict[Split, _Make] = {
+            split: _voc(path.parent, path.parent, None, every) for split, path in splits.items()
+        }
+        return Found("Pascal VOC", folder, made, by)
+    if _has_xml(folder):
+        return Found("Pascal VOC", folder, {"train": _voc(folder, folder, None)}, "")
+    return None
+
+
+def _has_xml(folder: Path) -> bool:
+    """Return whether a folder holds XML files of VOC."""
+    first = next((path for path in sorted(folder.iterdir()) if path.suffix.lower() == ".xml"), None)
+    return first is not None and "<annotation" in read_text(first)
+
+
+def _voc(labels: Path, images: Path, listed: Path | None, every: tuple[Path, ...] = ()) -> _Make:
+    return lambda _, made, reading, part: VocSource(labels, images, made, reading, part, listed=listed, every=every)
+
+
+def _find_yolo(folder: Path) -> Found | None:
+    found = find_yolo(folder)
+    if found is None:
+        return None
+
+    def make(places: tuple[Path, ...]) -> _Make:
+        return lambda _, made, reading, part: YoloSource(
+            found.root, found.root, made, reading, part, names=found.names, places=places
+        )
+
+    splits: dict[Split, _Make] = {split: make(found.splits[split]) for split in SPLITS if split in found.splits}
+    by = found.says.name if found.says.suffix in (".yaml", ".yml") else "its lists or folders"
+    return Found("YOLO", folder, splits if "train" in splits else {"train": make((found.root,))}, by)

@@ -1,0 +1,97 @@
+"""Labels beside pictures -> entries as in COCO's format, so that all formats go the same way from there."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from coordexp.data.sources.coco_file import Annotation, BadEntry, Category, CocoFile, Entries, Image
+from coordexp.errors import DataError
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A picture with its boxes.
+
+    Attributes:
+        name: of the picture, relative to its folder.
+        size: width and height beside the boxes; None where they do not say.
+        boxes: category and left, top, right, bottom in pixels, of each object.
+    """
+
+    name: str
+    size: tuple[int, int] | None
+    boxes: Sequence[tuple[str, tuple[float, float, float, float]]]
+
+
+def coco_of(
+    path: Path,
+    pictures: Iterable[Labelled],
+    *,
+    categories: Sequence[str] = (),
+    bad: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> CocoFile:
+    """Return labelled pictures as a COCO file: ids count from 1, boxes without extent are left out and counted.
+
+    Args:
+        path: of the labels, for messages.
+        pictures: in the order of their ids.
+        categories: their names in order; others follow by name.
+        bad: what labels could not be read, with file and line.
+        notes: what was repaired.
+    """
+    pictures = list(pictures)
+    others = sorted({name for picture in pictures for name, _ in picture.boxes} - set(categories))
+    names = [*categories, *others]
+    ids = {name: at for at, name in reversed([*enumerate(names, start=1)])}
+    images: list[Image] = []
+    annotations: list[Annotation] = []
+    repairs: Counter[str] = Counter()
+    flat = ""
+    for image_id, picture in enumerate(pictures, start=1):
+        width, height = picture.size or (None, None)
+        images.append(Image(id=image_id, file_name=picture.name, width=width, height=height))
+        for name, (x1, y1, x2, y2) in picture.boxes:
+            left, right, top, bottom = min(x1, x2), max(x1, x2), min(y1, y2), max(y1, y2)
+            if left == right or top == bottom:
+                flat = flat or f"boxes of no extent are left out, the first of {picture.name}"
+                repairs[flat] += 1
+                continue
+            box = left, top, right - left, bottom - top
+            annotations.append(Annotation(image_id, ids[name], box, id=len(annotations) + 1))
+    total = len(annotations)
+    rejected = [BadEntry(total + at, "", reason) for at, reason in enumerate(bad)]
+    return CocoFile(
+        path=path,
+        categories=Entries([Category(key, name) for name, key in ids.items()][::-1], [], np.arange(len(ids))),
+        images=Entries(images, [], np.arange(len(images))),
+        annotations=Entries(annotations, rejected, np.arange(total), repairs),
+        notes=tuple(notes),
+    )
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file of labels, with or without a byte-order mark, its lines ended by a line feed.
+
+    Raises:
+        DataError: if it cannot be read, or is no text.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
+    encodings = ("utf-16",) if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "cp1252")
+    for encoding in encodings:
+        try:
+            return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+        except UnicodeDecodeError:
+            continue
+    raise DataError(f"{path}: not text in UTF-8; expected a file of labels")
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a list, without white space around them and without empty ones."""
+    return [line.strip() for line in read_text(path).split("\n") if line.strip()]

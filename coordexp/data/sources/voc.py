@@ -1,0 +1,140 @@
+"""Pascal VOC: an XML file a picture, in ``Annotations`` or beside the pictures.
+
+Corners are whole pixels counted from 1, both inside the box, as VOC's own devkit has them: the box reaches from
+``xmin - 1`` to ``xmax``. Tools that count from 0 give themselves away by a corner of 0 or a fraction.
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+from coordexp.data.image_file import ImageFolder
+from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco_file import CocoFile
+from coordexp.data.sources.pictures import Labelled, coco_of, lines_of, read_text
+from coordexp.errors import DataError, show
+
+Corners = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class VocSource(CocoSource):
+    """A split of Pascal VOC; ``annotations`` is the folder of its XML files.
+
+    Attributes:
+        listed: the official list of the split, a name a line; None for every XML file of the folder.
+        every: folders of the XML files of all splits, which count alike.
+    """
+
+    listed: Path | None = None
+    every: tuple[Path, ...] = ()
+    is_converted = True
+
+    def file(self) -> CocoFile:
+        """Return the entries of all XML files of the split."""
+        folder = ImageFolder(self.images)
+        bad: list[str] = []
+        found: list[Labelled] = []
+        num_difficult = 0
+        for path in xml_files(self.annotations, self.listed):
+            try:
+                picture, difficult = _read(path, folder)
+            except DataError as error:
+                bad.append(str(error))
+            else:
+                found.append(picture)
+                num_difficult += difficult
+        from_zero = _count_from_zero(self.every or (self.annotations,))
+        notes = ["corners count from 0, since one of them is 0 or a fraction"] if from_zero else []
+        if num_difficult:
+            notes.append(f"{num_difficult:,} boxes say that they are difficult: taken as all others")
+        if not from_zero:
+            found = [
+                replace(picture, boxes=[(name, _from_one(box)) for name, box in picture.boxes]) for picture in found
+            ]
+        return coco_of(self.annotations, found, bad=bad, notes=[*notes, *folder.notes])
+
+
+@lru_cache(maxsize=16)
+def _count_from_zero(folders: tuple[Path, ...]) -> bool:
+    """Return whether a box that has extent has a corner of 0, or a fraction: VOC's own have neither."""
+    for path in (path for folder in folders for path in folder.iterdir() if path.suffix.lower() == ".xml"):
+        for box in re.findall(r"<bndbox>(.*?)</bndbox>", read_text(path), re.DOTALL):
+            sides = {name: float(value) for name, value in re.findall(r"<([xy]m\w+)>\s*(-?\d+\.?\d*)\s*</", box)}
+            is_box = len(sides) == 4 and sides["xmin"] != sides["xmax"] and sides["ymin"] != sides["ymax"]
+            if is_box and (min(sides.values()) == 0 or any(value % 1 for value in sides.values())):
+                return True
+    return False
+
+
+def _from_one(box: Corners) -> Corners:
+    """Return corners, counted from 1 and both inside, as edges; a box of no extent keeps none."""
+    x1, y1, x2, y2 = box
+    if x1 == x2 or y1 == y2:
+        return box
+    return min(x1, x2) - 1, min(y1, y2) - 1, max(x1, x2), max(y1, y2)
+
+
+def xml_files(folder: Path, listed: Path | None) -> list[Path]:
+    """Return the XML files of a split.
+
+    Raises:
+        DataError: if one that the list names is not there.
+    """
+    there = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() == ".xml"}
+    if listed is None:
+        return [*there.values()]
+    # Lists by class have a second column: 1, -1, or 0 for difficult.
+    rows = [line.rsplit(maxsplit=1) for line in lines_of(listed)]
+    names = [row[0] if len(row) == 2 and row[1] in ("1", "0", "-1") else " ".join(row) for row in rows]
+    stems = [name if name in there else PurePosixPath(name.replace("\\", "/")).stem for name in names]
+    missing = [stem for stem in stems if stem not in there]
+    if missing:
+        raise DataError(f"{listed}: {len(missing)} of {len(stems)} names have no XML file in {folder}: {missing[0]}")
+    return [there[stem] for stem in dict.fromkeys(stems)]
+
+
+def _read(path: Path, folder: ImageFolder) -> tuple[Labelled, int]:
+    """Return the picture of an XML file, and how many of its boxes are difficult."""
+    text = read_text(path)
+    if "<!ENTITY" in text:  # none of VOC's tools writes entities, and nested ones fill the memory
+        raise DataError(f"{path}: defines entities, expected plain XML")
+    try:
+        root = ET.fromstring(text.split("?>", 1)[-1].lstrip() if text.lstrip().startswith("<?xml") else text)
+    except ET.ParseError as error:
+        raise DataError(f"{path}: not valid XML ({error})") from None
+    size = root.find("size")
+    width, height = (0.0, 0.0) if size is None else (_number(size, side, path) for side in ("width", "height"))
+    boxes: list[tuple[str, Corners]] = []
+    objects = root.findall("object")
+    for at, item in enumerate(objects, start=1):
+        name, box = (item.findtext("name") or "").strip(), item.find("bndbox")
+        if not name or box is None:
+            raise DataError(f"{path}: object {at} has no {'bndbox' if name else 'name'}")
+        x1, y1, x2, y2 = (_number(box, side, path) for side in ("xmin", "ymin", "xmax", "ymax"))
+        boxes.append((name, (x1, y1, x2, y2)))
+    recorded = (int(width), int(height)) if width > 0 and height > 0 else None
+    num_difficult = sum((item.findtext("difficult") or "").strip() == "1" for item in objects)
+    return Labelled(_picture(path, root.findtext("filename") or "", folder), recorded, boxes), num_difficult
+
+
+def _number(item: ET.Element, name: str, path: Path) -> float:
+    text = item.findtext(name) or ""
+    try:
+        return float(text)
+    except ValueError:
+        raise DataError(f"{path}: {name} is {show(text)}, expected a number") from None
+
+
+def _picture(path: Path, written: str, folder: ImageFolder) -> str:
+    """Return the picture of an XML file: that of its own name, since ``filename`` is often that of before a renaming.
+
+    Raises:
+        DataError: if neither is there.
+    """
+    beside = folder.with_stem(path.stem)
+    if len(beside) == 1:
+        return beside[0]
+    return folder.locate(written or path.stem)

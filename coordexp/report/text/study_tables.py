@@ -1,0 +1,200 @@
+"""The tables with intervals: AP of groups, differences of pairs, the same under every reading, and convergence."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from coordexp.metrics import AP_NAMES
+from coordexp.report.study.data import ExperimentData
+from coordexp.report.study.study import Study
+from coordexp.report.text.tables import (
+    FILE,
+    MIN_OBJECTS,
+    UNDEFINED,
+    Table,
+    interval,
+    mean_of,
+    num_objects,
+    own_value,
+    pair_name,
+    written,
+)
+from coordexp.statistics.intervals import FEW_IMAGES, FEWEST_IMAGES
+from coordexp.statistics.readings import ReadingName
+from coordexp.statistics.results import Comparison, Estimate, PairResult
+from coordexp.statistics.verdict import has_learned, open_reason, p_value
+
+READING_HEADS: Mapping[ReadingName, str] = {
+    "own": "own reading",
+    "expected": "all by expectation",
+    "argmax": "all by argmax",
+    "free": "own reading, free decoding",
+}
+_PAIR_HEADS = (
+    "pair", "difference", "95 % interval", "p, random swaps", "p, bootstrap", "p, corrected", "detectable",
+    "standard error, images", "standard error, seeds", "verdict",
+)  # fmt: skip
+
+
+def study_tables(study: Study) -> list[Table]:
+    """Return the tables with intervals, as far as there are any."""
+    return comparison_tables(study) + readings_tables(study) + convergence_tables(study)
+
+
+def comparison_tables(study: Study) -> list[Table]:
+    """Return AP of the groups, and the differences of their pairs, where there is anything to compare."""
+    found = study.comparison
+    if found is None:
+        return []
+    groups = replace(_groups(study.data, found), notes=(*bucket_notes(study), *sample_notes(found)))
+    title = f"Differences of {found.metric} on the same images"
+    pairs = Table.of(title, _PAIR_HEADS, [_pair_cells(pair, found) for pair in found.pairs], _open_notes(found))
+    return [groups, pairs] if found.pairs else [groups]
+
+
+def readings_tables(study: Study) -> list[Table]:
+    """Return AP and differences under every reading, where there are others than the own one."""
+    if len(study.readings) < 2:
+        return []
+    first = study.readings["own"]
+    rows = [
+        (group, *(f"{written(f.value[group].value)} {interval(f.value[group])}" for f in study.readings.values()))
+        for group in first.groups
+    ]
+    heads = ("group", *(READING_HEADS[name] for name in study.readings))
+    tables = [Table.of(f"{first.metric} under each reading, with its 95 % interval", heads, rows)]
+    if first.pairs:
+        rows = [
+            (cells[0], READING_HEADS[name], *cells[1:6], cells[-1])  # the design is that of the table above
+            for index in range(len(first.pairs))
+            for name, found in study.readings.items()
+            for cells in [_pair_cells(found.pairs[index], found)]
+        ]
+        heads = (_PAIR_HEADS[0], "reading", *_PAIR_HEADS[1:6], _PAIR_HEADS[-1])
+        notes = [
+            f"{READING_HEADS[name].capitalize()}, {note}"
+            for name, found in study.readings.items()
+            if name != "own"  # those of the table above
+            for note in _open_notes(found)
+        ]
+        tables.append(Table.of(f"Differences of {first.metric} under each reading", heads, rows, notes))
+    return tables
+
+
+def convergence_tables(study: Study) -> list[Table]:
+    """Return how fast groups learn, and by how much they differ in it."""
+    found = study.convergence
+    if found is None:
+        return []
+    fractions = sorted(found.steps_to)
+    heads = ("mean AP", "95 % interval", *(f"steps to {100 * fraction:.0f} %" for fraction in fractions))
+    # A share of nothing is no goal.
+    known = any(points[-1].metric.value > 0 for points in found.curves.values())
+    groups = [
+        (group, written(area.value), interval(area), *(_steps(found.steps_to[f].get(group), known) for f in fractions))
+        for group, area in found.area.items()
+    ]
+    pairs = [
+        (
+            pair_name(pair),
+            written(pair.area.value, signed=True),
+            interval(pair.area, signed=True),
+            *(_step_difference(pair.steps_to.get(f)) for f in fractions),
+        )
+        for pair in found.pairs
+        if pair.area is not None
+    ]
+    titles = (
+        "Convergence on the subset: mean AP over all steps, and steps to a part of the best AP",
+        "Differences of convergence on the same images; fewer steps are better",
+    )
+    tables = [Table.of(titles[0], ("group", *heads), groups)]
+    return [*tables, Table.of(titles[1], ("pair", *heads), pairs)] if pairs else tables
+
+
+def bucket_notes(study: Study) -> tuple[str, ...]:
+    """Return on how many objects AP by size rests, below a table with its columns; nothing where that is not known."""
+    sizes = next((part.num_by_size for part in study.breakdowns.values()), {})
+    listed = ", ".join(f"AP_{name} {num_objects(number)}" for name, number in sizes.items())
+    return (f"What AP by size rests on: {listed}.",) if listed else ()
+
+
+def sample_notes(comparison: Comparison) -> tuple[str, ...]:
+    """Return what to know of intervals of AP where there are few images, or categories are in few of them."""
+    images, notes = comparison.images_a_category, list[str]()
+    if comparison.num_images < FEWEST_IMAGES:
+        notes.append(f"From {comparison.num_images} images nothing can be known of others: no interval, no difference.")
+    elif comparison.num_images < MIN_OBJECTS:
+        notes.append(f"{comparison.num_images} images are too few to rely on an interval.")
+    if images is not None and images < FEW_IMAGES:
+        notes.append(
+            f"Too few images: a category is in {images:.1f} of the {comparison.num_images:,} on average (harmonic "
+            "mean). Intervals are then too narrow, and hold for AP on as many images, not on more."
+        )
+    return tuple(notes)
+
+
+def verdict_of(pair: PairResult, comparison: Comparison) -> str:
+    """Return in a word what a pair's test says; with one seed it is about checkpoints."""
+    if not has_learned(comparison, pair.a, pair.b):
+        return "nothing learned"
+    if not pair.significant:
+        return "not told apart"
+    better = pair.a if pair.difference.value > 0 else pair.b
+    return f"{better} is better" if pair.seed_std is not None else f"{better} is higher"
+
+
+def _groups(data: ExperimentData, comparison: Comparison) -> Table:
+    names = [name for name in AP_NAMES if name != comparison.metric]
+    is_trained, rows = {run.group for run in data.trained}, list[tuple[str, ...]]()
+    for group in comparison.groups:
+        runs = [run for run in data.groups.get(group, []) if run.seed in comparison.seeds[group]]
+        read_by = (data.readings[group] if group in is_trained else FILE,) if is_trained else ()
+        others = (written(mean_of([own_value("constrained", name, run) for run in runs])) for name in names)
+        own, seeds = comparison.value[group], ", ".join(map(str, comparison.seeds[group]))
+        rows.append((group, *read_by, seeds, written(own.value), interval(own), *others))
+    who = "each group by its own reading" if len(data.groups) > 1 else "by its own reading"
+    how = f", {who}, constrained decoding" if data.trained else ""
+    lead = ("group", "read by", "seeds") if is_trained else ("group", "seeds")
+    heads = (*lead, comparison.metric, "95 % interval", *names)
+    return Table.of(f"{comparison.metric}{how}, {comparison.num_images} images", heads, rows)
+
+
+def _open_notes(comparison: Comparison) -> list[str]:
+    """Explain each pair that is not told apart beside an interval that leaves 0 out."""
+    reasons = {pair_name(pair): open_reason(pair, len(comparison.pairs)) for pair in comparison.pairs}
+    return [
+        f"{pair}: the interval leaves 0 out, and yet the two are not told apart, since {reason}."
+        for pair, reason in reasons.items()
+        if reason
+    ]
+
+
+def _pair_cells(pair: PairResult, comparison: Comparison) -> tuple[str, ...]:
+    return (
+        pair_name(pair),
+        written(pair.difference.value, signed=True),
+        interval(pair.difference, signed=True),
+        p_value(pair.p_swap),
+        UNDEFINED if pair.p_bootstrap is None else p_value(pair.p_bootstrap),
+        p_value(pair.p_holm),
+        written(pair.detectable),
+        written(pair.image_std, digits=4),
+        written(pair.seed_std, digits=4),
+        verdict_of(pair, comparison),
+    )
+
+
+def _step_difference(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return UNDEFINED
+    ends = ("open" if end is None else written(end, signed=True, digits=0) for end in (estimate.low, estimate.high))
+    return f"{written(estimate.value, signed=True, digits=0)} [{', '.join(ends)}]"
+
+
+def _steps(estimate: Estimate | None, known: bool) -> str:
+    if estimate is None:
+        return "never" if known else UNDEFINED
+    if estimate.low is None:
+        return f"{estimate.value:.0f}"
+    high = "never" if estimate.high is None else f"{estimate.high:.0f}"
+    return f"{estimate.value:.0f} [{estimate.low:.0f}, {high}]"

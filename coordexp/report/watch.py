@@ -1,0 +1,277 @@
+"""``coordexp report EXPERIMENT --watch``: a table of how runs go on, from their folders, live until they end or Ctrl-C.
+
+A folder may be moved away at any moment, and a file may be half written.
+"""
+
+import contextlib
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from coordexp.errors import ConfigError, nearest_of, plain
+from coordexp.metrics import BoxKind, headline, subset_headline
+from coordexp.report.study.data import State
+from coordexp.runs.experiment import ExperimentRecord, read_record
+from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
+from coordexp.runs.lock import last_holder
+from coordexp.runs.progress import StepLine
+from coordexp.runs.rows import read_rows
+from coordexp.runs.status import read_status
+
+_QUIET_SECONDS = 30.0
+_BAR_CELLS, _MESSAGES = 12, 6
+_STYLES = {"running": "green", "starts": "green", "evaluates": "green", "failed": "red", "stopped": "yellow"}
+_ORDER: tuple[State, ...] = ("running", "failed", "stopped", "waiting", "finished")  # a terminal has room for the first
+_DROPPED = ("", "restarts", "img/s", "left/took", "seen")  # columns, in this order, where a terminal is narrow
+_Version = tuple[int, int, int] | None
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run as it stands; what is not known is None."""
+
+    name: str
+    group: str
+    state: State = "waiting"  # one that will be tried again waits
+    word: str = "waiting"  # the state as it is shown: what runs may start, or evaluate all images
+    step: int = 0
+    max_steps: int | None = None
+    loss: float | None = None  # of the last logging step, as is the throughput
+    images_per_second: float | None = None
+    seconds: float | None = None  # of training that are left when it was seen; of all of it for one that has ended
+    ap: float | None = None  # on all validation images, or else the newest on the subset, by the group's reading
+    restarts: int = 0
+    seen: float | None = None  # Unix time of its last sign of life
+    message: str = ""  # why it failed or stopped, or the last alarm
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An experiment at one moment; ``ended``: nothing more will come."""
+
+    experiment: str
+    source: str
+    runs: tuple[RunRow, ...] = ()
+    started: float | None = None
+    note: str = ""
+    ended: bool = False
+
+
+def watched(experiment: str | None, runs_dir: Path) -> Path:
+    """Return the folder of an experiment, or of the one that a command began last.
+
+    Raises:
+        ConfigError: if it is not there.
+    """
+    there = {folder.name: _changed(folder.record) or 0.0 for folder in experiments_in(runs_dir)}
+    name = experiment or max(there, key=lambda name: there[name], default=None)
+    if name is not None and (runs_dir / name).is_dir():
+        return runs_dir / name
+    found = f"no experiment {name!r} ({nearest_of(name, list(there))})" if name and there else "no experiment"
+    raise ConfigError(f"{runs_dir.absolute()} has {found}; --watch shows one that has begun in --runs-dir")
+
+
+def watch(read: Callable[[float], Snapshot], console: Console, *, interval: float | None = None) -> None:
+    """Show an experiment until all its runs have ended, or Ctrl-C; the last table stays.
+
+    ``read`` returns where it stands at a Unix time. A terminal gets one table that changes, a pipe a table each time.
+    """
+    live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") if console.is_terminal else None
+    with contextlib.suppress(KeyboardInterrupt), live or contextlib.nullcontext():
+        while True:
+            snapshot = read(time.time())
+            table = render(snapshot, now=time.time(), width=console.width)
+            if live is not None:
+                live.update(table, refresh=True)
+            else:
+                with console.capture() as captured:  # rich makes an error of a reader that has seen enough
+                    console.print(table, end="\n\n")
+                console.file.write(captured.get())
+                console.file.flush()
+            if snapshot.ended:
+                return
+            time.sleep(interval or (2.0 if live is not None else 30.0))
+
+
+def read_experiment(directory: Path, now: float) -> Snapshot:
+    """Return where the experiment in ``RUNS_DIR/EXPERIMENT`` stands; ``now`` in Unix time."""
+    folder, record = ExperimentFolder(directory), None
+    with contextlib.suppress(ConfigError, OSError):  # damaged, or away for a moment
+        record = read_record(directory)
+    started, holder = _changed(folder.record), last_holder(folder)
+    is_gone = holder is not None and holder.has_ended()
+    # Whole seeds first, as they are done; then what was found, such as the trials of a sweep.
+    names = [f"{group}-s{seed}" for seed in record.seeds for group in record.groups] if record else []
+    with contextlib.suppress(OSError):
+        found = sorted(path.name for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+        names += [name for name in found if name not in names and name.rpartition("-s")[2].isdecimal()]
+    begun_after = None if is_gone else started
+    runs = tuple(_row(RunFolder(directory / name), record, begun_after=begun_after) for name in names)
+    is_over = bool(runs) and all(run.state in ("finished", "failed", "stopped") for run in runs)
+    seen = [at for at in (started, *(run.seen for run in runs)) if at is not None]
+    is_left = is_gone and bool(runs) and now - max(seen, default=now) > _QUIET_SECONDS
+    note = "the ablation's process has ended; the same command goes on" if is_left and not is_over else ""
+    return Snapshot(folder.name, str(directory), runs, started, note, ended=is_over or is_left)
+
+
+def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: float | None) -> RunRow:
+    group, changed, status = folder.name.rpartition("-s")[0], _changed(folder.status), read_status(folder.path)
+    metrics, last, alarm = dict[str, float](), None, ""
+    with contextlib.suppress(OSError):
+        metrics, last, alarm = _parsed(folder, _version(folder.metrics), _version(folder.progress_log))
+    state: State = "waiting"
+    if status is not None:
+        state = "stopped" if status.state == "pruned" else status.state
+    if state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
+        state = "waiting"  # left by an earlier command; this one will try again
+    is_running, committed = state == "running", status.step if status else 0
+    step = last.step if last and (state in ("waiting", "running") or not committed) else committed
+    max_steps = last.max_steps if last else _max_steps(record, group)
+    is_evaluating = is_running and max_steps is not None and step >= max_steps
+    is_starting = is_running and (status is None or status.since is None)
+    # The trials of a sweep are read as the group that it tunes.
+    recorded = record.reading if record else dict[str, BoxKind]()
+    reading = recorded.get(group, "argmax" if set(recorded.values()) == {"argmax"} else "expected")
+    seconds = status.seconds if status and not is_running else None
+    return RunRow(
+        name=folder.name,
+        group=group,
+        state=state,
+        word="starts" if is_starting else "evaluates" if is_evaluating else state,
+        step=step,
+        max_steps=max_steps,
+        loss=last.loss if last else None,
+        images_per_second=last.images_per_second if last else None,
+        seconds=last.seconds_left if last and is_running else seconds,
+        ap=metrics.get(headline(reading), metrics.get(subset_headline(reading))),
+        restarts=status.restarts if status else 0,
+        seen=max(filter(None, (changed, _changed(folder.progress_log))), default=None),
+        message=(status.message if status else "") or (alarm if is_running else ""),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(folder: RunFolder, rows: _Version, log: _Version) -> tuple[dict[str, float], StepLine | None, str]:
+    """Return a run's last metrics, and the last step and alarm of its log; versions of files that are read once."""
+    metrics = {name: value for row in read_rows(folder.metrics) for name, value in row.metrics.items()} if rows else {}
+    lines = folder.progress_log.read_text("utf-8", "replace").split("\n")[:-1] if log else []
+    last, alarm = None, ""
+    for line in lines:
+        text = line.partition("  ")[2]
+        if (step := StepLine.of(line)) is not None:
+            last = step
+        elif text.startswith("starts: "):  # it goes on from a checkpoint, or from the beginning
+            last = None
+        elif text.startswith("ALARM "):
+            alarm = text
+    return metrics, last, alarm
+
+
+def _max_steps(record: ExperimentRecord | None, group: str) -> int | None:
+    """Return what the record of the experiment says of a run that has not begun."""
+    if record is None:
+        return None
+    own, training = record.groups.get(group), record.config.get("training")
+    shared = training.get("max_steps") if isinstance(training, dict) else None
+    found = own.get("training.max_steps", shared) if isinstance(own, dict) else shared
+    return found if isinstance(found, int) else None
+
+
+def _version(path: Path) -> _Version:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _changed(path: Path) -> float | None:
+    version = _version(path)
+    return None if version is None else version[1] / 1e9
+
+
+def render(snapshot: Snapshot, *, now: float, width: int) -> RenderableType:
+    """Return what is known above a table of all runs, those at work first."""
+    title = Text(f"{plain(snapshot.experiment)}  ", style="bold")
+    title.append(plain(snapshot.source), style="dim")
+    lines, by_group = [title], dict[str, list[float]]()
+    if snapshot.runs:
+        count = Counter(run.state for run in snapshot.runs)
+        seen = [run.seen for run in snapshot.runs if run.seen is not None]
+        until = max(seen) if snapshot.ended and seen else now
+        counts = ", ".join(f"{count[state]} {state}" for state in _ORDER if count[state])
+        lines.append(Text(f"{counts}  elapsed {duration(until - snapshot.started)}" if snapshot.started else counts))
+    else:
+        lines.append(Text("waiting for its first run"))
+    for run in snapshot.runs:
+        if run.ap is not None:
+            by_group.setdefault(run.group, []).append(run.ap)
+    if by_group:
+        means = "  ".join(f"{group} {fmean(aps):.3f}" for group, aps in by_group.items())
+        lines.append(Text(f"AP so far, means of runs: {plain(means)}"))
+    if snapshot.note:
+        lines.append(Text(plain(snapshot.note), style="yellow"))
+    for run in [run for run in snapshot.runs if run.message][-_MESSAGES:]:
+        lines.append(Text(plain(f"{run.name}  {run.state}: {run.message}"), style=_STYLES.get(run.state, "")))
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+        line.no_wrap = True
+    runs = sorted(snapshot.runs, key=lambda run: _ORDER.index(run.state))
+    return Group(*lines, *([_table(runs, now, width)] if runs else []))
+
+
+def _table(runs: Sequence[RunRow], now: float, width: int) -> Table:
+    rows = [_cells(run, now) for run in runs]
+    heads = [head for head in rows[0] if head not in _DROPPED or any(row[head] for row in rows)]
+    for dropped in _DROPPED:
+        needed = sum(max(len(head), *(len(row[head]) for row in rows)) + 2 for head in heads) - 2
+        if needed > width and dropped in heads:
+            heads.remove(dropped)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for head in heads:
+        side = "left" if head in ("run", "state", "") else "right"
+        table.add_column(head, justify=side, no_wrap=True, overflow="ellipsis")
+    for run, row in zip(runs, rows, strict=True):
+        table.add_row(*(Text(row[head]) for head in heads), style=_STYLES.get(run.word, "dim"))
+    return table
+
+
+def _cells(run: RunRow, now: float) -> dict[str, str]:
+    """Return a run's cells by the heads of their columns."""
+    is_waiting, bar = run.state == "waiting", ""
+    age, seconds = None if run.seen is None else max(0.0, now - run.seen), run.seconds
+    if run.state == "running" and seconds is not None:
+        seconds = max(0.0, seconds - (age or 0.0))
+    if run.max_steps and not is_waiting:
+        done = min(_BAR_CELLS, _BAR_CELLS * run.step // run.max_steps)
+        bar = "━" * done + "╌" * (_BAR_CELLS - done)
+    return {
+        "run": plain(run.name),
+        "state": run.word,
+        "steps": f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step or ""),
+        "": bar,
+        "loss": "" if run.loss is None else f"{run.loss:.3f}",
+        "AP": "" if run.ap is None else f"{run.ap:.3f}",
+        "img/s": "" if run.images_per_second is None else f"{run.images_per_second:.0f}",
+        "left/took": "" if is_waiting or seconds is None else duration(seconds),
+        "restarts": str(run.restarts or ""),
+        "seen": "" if is_waiting or age is None else f"{duration(age)} ago",
+    }
+
+
+def duration(seconds: float) -> str:
+    """Return ``1:05``, ``2:00:31`` or ``3 d 04 h``."""
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24:02d} h"
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
