@@ -82,7 +82,6 @@ def run(options: argparse.Namespace) -> None:
     """Evaluate here or on Ray, write the files and print the tables."""
     from coordexp.cli.views import print_metrics
     from coordexp.evaluate.checkpoint import check_output, default_output, open_data, open_evaluation, unlike_training
-    from coordexp.evaluate.results import unknown_sentence
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
 
@@ -115,9 +114,6 @@ def run(options: argparse.Namespace) -> None:
                 metrics = evaluate_on_ray(settings, data, workers, output=folder, on_images=advance)
     write_json(folder.metrics, metrics, indent=1)
     print_metrics(metrics, settings.decoding, num_images=len(data.samples), console=console)
-    for way in settings.decoding:
-        if sentence := unknown_sentence(folder.decoding(way), way, metrics):
-            show(console, sentence)
     if settings.answer == "qwen-json":
         from coordexp.evaluate.answers import read_objects, seem_in_pixels
 
@@ -138,8 +134,7 @@ def _read_texts(options: argparse.Namespace) -> None:
     if options.generations is None:
         raise ConfigError(f"--answer {options.answer} reads texts of that model; expected --generations FILE.jsonl")
     console, truth = output_console(pipe_width=_PIPE_WIDTH), read_ground_truth(options.annotations)
-    aliases = _aliases(options.aliases)
-    found = read_vlm_answers(options.answer, options.generations, truth, options.images, aliases=aliases)
+    found = read_vlm_answers(options.answer, options.generations, truth, options.images, aliases=_aliases(options))
     metrics = {
         f"free/expected/{name}": value for name, value in measure(BoxEvaluation(truth, found.detections)).items()
     }
@@ -150,14 +145,12 @@ def _read_texts(options: argparse.Namespace) -> None:
     show(console, f"written to {path}; as a row: coordexp compare --annotations ... {options.answer}={path}")
 
 
-def _aliases(path: Path | None) -> dict[str, str]:
+def _aliases(options: argparse.Namespace) -> dict[str, str]:
     from coordexp.files import read_model
 
-    return (
-        {}
-        if path is None
-        else read_model(dict[str, str], path, what='an object such as {"crimson disc": "red circle"}')
-    )
+    if options.aliases is None:
+        return {}
+    return read_model(dict[str, str], options.aliases, what='an object such as {"crimson disc": "red circle"}')
 
 
 def _settings(options: argparse.Namespace) -> "EvaluationSettings":
@@ -174,7 +167,7 @@ def _settings(options: argparse.Namespace) -> "EvaluationSettings":
         max_new_tokens=options.max_new_tokens or (_JSON_TOKENS if is_json else _COORD_TOKENS),
         decoding=tuple(dict.fromkeys(decoding)),
         score=options.score,
-        aliases=_aliases(options.aliases),
+        aliases=_aliases(options),
         model=options.model or named_base(options.adapter),
         adapter=options.adapter,
         annotations=options.annotations,

@@ -1,18 +1,17 @@
 """What a cluster or machine has, and how many runs fit at once. Imports no Ray."""
 
 import os
-import re
 import socket
 from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
 
-from coordexp.config.schema import Cluster, ExperimentConfig
+from coordexp.config.schema import Cluster, RunConfig
 from coordexp.errors import ResourceError
 from coordexp.files import folder_for_sockets
 
 Nodes = list[dict[str, float]]
 
 CONNECT_SECONDS = 3.0
-_HOST_AND_PORT = re.compile(r"(?:(?P<scheme>[a-z]+)://)?(?P<host>\[[0-9a-fA-F:]+\]|[^:/\[\]]+):(?P<port>[0-9]{1,5})/?")
 _RAY_SOCKET = "/ray/session_2026-11-25_12-20-10_282157_1234567/sockets/dash_MetricsHead"  # the longest of its names
 _PARTS = 10_000  # of a resource: the smallest share that Ray can give
 
@@ -85,7 +84,7 @@ def local_nodes(num_gpus: int) -> Nodes:
     return [{"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(num_gpus)}]
 
 
-def local_slots(config: ExperimentConfig) -> int:
+def local_slots(config: RunConfig) -> int:
     """Return how many runs fit on this machine's CPUs, or the user's limit where GPUs decide; at least 1."""
     cluster = config.cluster
     if cluster.executor == "inline":
@@ -108,15 +107,19 @@ def check_answers(address: str, *, seconds: float = CONNECT_SECONDS) -> None:
     """
     if address == "auto":
         return
-    match = _HOST_AND_PORT.fullmatch(address)
-    if match is None or match["scheme"] not in (None, "ray"):
+    try:
+        place = urlsplit(f"//{address.removeprefix('ray://')}")
+        host, port = place.hostname, place.port
+    except ValueError:  # a port that is none
+        host, port = None, None
+    if host is None or port is None:
         raise ResourceError(
             f"RAY_ADDRESS is {address!r}; expected host:port of the head node, ray://host:port or auto, not an address "
             "for submitting jobs (a submitted job gets its own by itself)"
         )
     try:
-        socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=seconds).close()
-    except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
+        socket.create_connection((host, port), timeout=seconds).close()
+    except OSError as error:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         raise ResourceError(
             f"no Ray answers at RAY_ADDRESS {address} ({reason}); start the cluster, correct the address, or unset it "

@@ -20,7 +20,7 @@ from coordexp.cluster.gauges import QueueMetrics
 from coordexp.cluster.leaks import Leaks
 from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
-from coordexp.config.schema import Cluster, ExperimentConfig
+from coordexp.config.schema import Cluster, RunConfig
 from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.executor import NO_EVENTS, RunEvents
 from coordexp.runs.plan import RunPlan
@@ -39,7 +39,7 @@ class RayExecutor:
         """Use Ray once ``started`` is done, or at once where it is None."""
         self._started = started
 
-    def check(self, config: ExperimentConfig) -> None:
+    def check(self, config: RunConfig) -> None:
         """Refuse a cluster too small for one run, or one whose nodes do not share the experiment's files."""
         if self._started is not None:
             self._started.result()

@@ -71,10 +71,8 @@ class PrecisionTable:
 def tied_precision(matches: Matches) -> float | None:
     """Return AP if all detections had one score; it does not depend on their order.
 
-    COCO orders ties by image id and then as they come, so its AP with a constant score says where true positives
-    happen to stand. With one score there is one operating point: all detections are taken, with precision P and
-    recall R. COCO's interpolated precision is then P at each of the 101 recall levels up to R and 0 above, so
-    AP = P x (levels up to R) / 101, averaged over thresholds and categories as ever.
+    With one score there is one operating point, of precision P and recall R. COCO's interpolated precision is then P
+    at each of the 101 recall levels up to R and 0 above: AP = P x (levels up to R) / 101.
     """
     thresholds = np.arange(len(IOU_THRESHOLDS), dtype=np.uint16)
     values: list[Floats] = []
@@ -100,11 +98,7 @@ def precisions(matches: Matches, first: int, last: int, weights_RN: Weights) -> 
     set OpenMP's number of threads for the calling thread, and with it torch's: in a run, the forward passes behind
     them rounded otherwise.
 
-    Args:
-        matches: of one file of detections.
-        first: index of the first threshold.
-        last: index after the last.
-        weights_RN: ``[R, N]`` copies of each image, one row a weighting.
+    ``weights_RN``: copies of each image, one row a weighting.
     """
     from coordexp.detection.kernels import fill_average_precisions  # here: numba takes half a second
 

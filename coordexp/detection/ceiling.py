@@ -1,6 +1,5 @@
 """The codec ceiling of a data set: COCO's AP of its own ground truth after encode and decode, on every image."""
 
-from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +13,17 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
 
 
-def codec_ceiling(annotations_json: str | Path, *, image_ids: Collection[int] | None = None) -> float | None:
+def codec_ceiling(annotations_json: str | Path) -> float | None:
     """Return the AP of the ground truth after encoding to coord tokens and back: no model can pass it.
 
     The boxes are quantised as training targets are, thinner ones made a bin wide. A crowd is matched, never missed.
-
-    Args:
-        annotations_json: ground truth in COCO format, with image sizes.
-        image_ids: only these images; None for every image.
 
     Raises:
         DataError: if the file is malformed, or an image has no size.
     """
     truth = read_ground_truth(Path(annotations_json))
-    if image_ids is not None:
-        truth = truth.on_images(image_ids)
     sizes_px = truth.sizes_of(truth.image_ids)
-    boxes_norm = np.clip(to_boxes_norm_xyxy(truth.boxes_px_xywh, sizes_px), 0.0, 1.0)
-    return ceiling_of(truth, quantised_px(boxes_norm, sizes_px))
+    return ceiling_of(truth, np.clip(to_boxes_norm_xyxy(truth.boxes_px_xywh, sizes_px), 0.0, 1.0), sizes_px)
 
 
 def ceiling_of_table(table: CocoTable) -> float | None:
@@ -49,23 +41,15 @@ def ceiling_of_table(table: CocoTable) -> float | None:
         areas_px2=table.boxes_px_xywh[:, 2] * table.boxes_px_xywh[:, 3],
         is_crowd=table.kinds == CROWD,
     )
-    return ceiling_of(truth, quantised_px(table.boxes_norm_xyxy, sizes_px[image_of]))
+    return ceiling_of(truth, table.boxes_norm_xyxy, sizes_px[image_of])
 
 
-def quantised_px(boxes_norm_xyxy: Floats, sizes_px: Floats) -> Floats:
-    """Encode and decode boxes ``[G, 4]``; return them as pixels ``x, y, w, h`` of images of ``sizes_px`` ``[G, 2]``."""
-    return to_boxes_px_xywh(decode_array(quantise_boxes(boxes_norm_xyxy)), sizes_px)
-
-
-def ceiling_of(truth: GroundTruth, quantised_px_xywh: Floats) -> float | None:
-    """Return COCO's AP of quantised boxes, one for each ground-truth box that is not a crowd; None without any.
+def ceiling_of(truth: GroundTruth, boxes_norm_xyxy: Floats, sizes_px: Floats) -> float | None:
+    """Return COCO's AP of quantised boxes ``[G, 4]`` in images of ``[G, 2]``, crowds left out; None without any.
 
     All scores are equal, so precision follows the order of the detections: by image id, then as in the file.
-
-    Args:
-        truth: an annotation file.
-        quantised_px_xywh: ``[G, 4]`` its boxes after encode and decode.
     """
-    found = Detections(truth.image_ids, truth.category_ids, quantised_px_xywh, np.ones(len(truth.image_ids)))
+    boxes_px_xywh = to_boxes_px_xywh(decode_array(quantise_boxes(boxes_norm_xyxy)), sizes_px)
+    found = Detections(truth.image_ids, truth.category_ids, boxes_px_xywh, np.ones(len(truth.image_ids)))
     matches = Matcher(truth, found.rows(~truth.is_crowd)).matches()
     return PrecisionTable.of(matches).average_precision(AVERAGE_PRECISIONS["AP"])

@@ -7,7 +7,7 @@ import contextlib
 import importlib.util
 import io
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,6 @@ from coordexp.errors import ResourceError
 
 if TYPE_CHECKING:
     from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
 
 _THRESHOLDS = {"AP": slice(None), "AP50": slice(0, 1), "AP75": slice(5, 6)}
 
@@ -100,10 +99,8 @@ def published_precision(ground_truth: GroundTruth, detections: Detections) -> di
     if ground_truth.federated is not None:
         return {}
     if not _is_installed():
-        warnings.warn(
-            "pycocotools is not installed: AP, AP50 and AP75 are those of this package's matcher, which are the same",
-            stacklevel=2,
-        )
+        said = "pycocotools is not installed: AP, AP50 and AP75 are those of this package's matcher, which are the same"
+        warnings.warn(said, stacklevel=2)
         return {}
     precision, _ = _accumulate(ground_truth, detections, areas=("all",), max_detections=(MAX_DETECTIONS,))
     values = {name: mean_of_defined(precision[thresholds, :, :, 0, 0]) for name, thresholds in _THRESHOLDS.items()}
@@ -118,64 +115,46 @@ def _accumulate(
     COCOeval goes through the categories one by one, and so do we: each is evaluated alone, on the images that have
     anything of it, which takes a fraction of the memory and leaves every number as it is.
     """
+    from pycocotools.cocoeval import COCOeval
+
     precisions: list[Floats] = []
     recalls: list[Floats] = []
     for category_id in sorted(ground_truth.categories):
-        evaluation = coco_evaluation(ground_truth, detections, category_id)
-        evaluation.params.areaRng = [list(AREA_RANGES_PX2[area]) for area in areas]
-        evaluation.params.areaRngLbl = list(areas)
-        evaluation.params.maxDets = list(max_detections)
-        _quietly(evaluation.evaluate)
-        _quietly(evaluation.accumulate)
+        truth = ground_truth.category_ids == category_id
+        found = detections.rows(detections.category_ids == category_id)
+        image_ids = np.union1d(ground_truth.image_ids[truth], found.image_ids).tolist()
+        boxes, areas_px2 = ground_truth.boxes_px_xywh[truth], ground_truth.areas_px2[truth]
+        gt = (ground_truth.image_ids[truth], boxes, areas_px2, ground_truth.is_crowd[truth].astype(np.int64))
+        sizes = found.boxes_px_xywh[:, 2] * found.boxes_px_xywh[:, 3]
+        dt = (found.image_ids, found.boxes_px_xywh, sizes, np.zeros(len(found), np.int64), found.scores)
+        with contextlib.redirect_stdout(io.StringIO()):
+            evaluation = COCOeval(_coco(image_ids, category_id, gt), _coco(image_ids, category_id, dt), "bbox")
+            evaluation.params.areaRng = [list(AREA_RANGES_PX2[area]) for area in areas]
+            evaluation.params.areaRngLbl = list(areas)
+            evaluation.params.maxDets = list(max_detections)
+            evaluation.evaluate()
+            evaluation.accumulate()
         precisions.append(evaluation.eval["precision"])
         recalls.append(evaluation.eval["recall"])
     return np.concatenate(precisions, axis=2), np.concatenate(recalls, axis=1)
 
 
-def coco_evaluation(ground_truth: GroundTruth, detections: Detections, category_id: int) -> "COCOeval":
-    """Return pycocotools' evaluation of one category, before it has run."""
-    from pycocotools.cocoeval import COCOeval
-
-    truth = ground_truth.category_ids == category_id
-    found = detections.rows(detections.category_ids == category_id)
-    image_ids = np.union1d(ground_truth.image_ids[truth], found.image_ids)
-    gt = {
-        "image_id": ground_truth.image_ids[truth],
-        "bbox": ground_truth.boxes_px_xywh[truth],
-        "area": ground_truth.areas_px2[truth],
-        "iscrowd": ground_truth.is_crowd[truth].astype(np.int64),
-    }
-    dt = {
-        "image_id": found.image_ids,
-        "bbox": found.boxes_px_xywh,
-        "area": found.boxes_px_xywh[:, 2] * found.boxes_px_xywh[:, 3],
-        "iscrowd": np.zeros(len(found), np.int64),
-        "score": found.scores,
-    }
-    return COCOeval(_coco(image_ids, category_id, gt), _coco(image_ids, category_id, dt), "bbox")
-
-
-def _coco(image_ids: Ints, category_id: int, columns: Mapping[str, Ints | Floats]) -> "COCO":
+def _coco(image_ids: list[int], category_id: int, columns: Sequence[Ints | Floats]) -> "COCO":
     """Return annotations, numbered from 1: pycocotools takes a match with annotation 0 for no match."""
     from pycocotools.coco import COCO
 
-    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    coco = COCO()
+    coco, names = COCO(), ("image_id", "bbox", "area", "iscrowd", "score")
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     # Its stubs ask for segmentation masks and file names, which boxes do not need.
-    coco.dataset["images"] = [{"id": image_id} for image_id in image_ids.tolist()]  # pyright: ignore
+    coco.dataset["images"] = [{"id": image_id} for image_id in image_ids]  # pyright: ignore
     coco.dataset["categories"] = [{"id": category_id}]  # pyright: ignore
     coco.dataset["annotations"] = [  # pyright: ignore
-        {"id": number, "category_id": category_id, **dict(zip(columns, row, strict=True))}
+        {"id": number, "category_id": category_id, **dict(zip(names, row, strict=False))}
         for number, row in enumerate(rows, start=1)
     ]
-    _quietly(coco.createIndex)
+    coco.createIndex()
     return coco
 
 
 def _is_installed() -> bool:
     return importlib.util.find_spec("pycocotools") is not None
-
-
-def _quietly(function: Callable[[], None]) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
-        function()

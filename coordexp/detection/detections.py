@@ -16,10 +16,6 @@ from coordexp.detection.result_files import Results, read_results
 from coordexp.errors import DataError
 from coordexp.files import write_json
 
-_TIED = 0.1
-"""Share of detections with the score of another of their category, above which the order of the file decides too much.
-Scores that a model computes tie in fewer; those that it writes, as .9 or .95, nearly all."""
-
 
 @dataclass(frozen=True, eq=False)
 class Detections:
@@ -59,11 +55,6 @@ class Detections:
         _, counts = np.unique(pairs, axis=0, return_counts=True)
         return int(counts[counts > 1].sum())
 
-    @property
-    def is_tied(self) -> bool:
-        """Whether so many scores are equal that the order of the file could make a winner."""
-        return self.num_tied > _TIED * len(self)
-
     def by_place(self) -> "Detections":
         """Return them so that equal scores go by where boxes are, whatever their order in the file."""
         boxes, ids = self.boxes_px_xywh.T[::-1], (self.category_ids, self.image_ids)
@@ -79,12 +70,6 @@ def read_detections(path: Path, ground_truth: GroundTruth) -> Detections:
         DataError: naming the file, the entry and what is wrong with it.
     """
     return detections_of(read_results(path, ground_truth), ground_truth)
-
-
-def read_for_comparison(path: Path, ground_truth: GroundTruth) -> Detections:
-    """Read a file as :func:`read_detections`, with many equal scores ordered by place: no order makes a winner."""
-    found = read_detections(path, ground_truth)
-    return found.by_place() if found.is_tied else found
 
 
 def detections_of(results: Results, ground_truth: GroundTruth, frame: Frame | None = None) -> Detections:

@@ -56,7 +56,7 @@ class Frame:
         return replace(cls(), **found)
 
     def __str__(self) -> str:
-        """Return what :meth:`parse` reads: unit, layout, and categories that are not COCO's."""
+        """Return what :meth:`parse` reads."""
         return ":".join([self.unit, self.layout, *([self.categories] if self.categories != "ids" else [])])
 
     @property

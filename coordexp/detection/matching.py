@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.detection.boxes import (
     AREA_RANGES_PX2,
     IOU_THRESHOLDS,
@@ -29,6 +30,7 @@ from coordexp.detection.matches import Index, Matches
 
 _T = TypeVar("_T", bound=np.generic)
 _NO_MATCH = -1
+_TIED, _TIES_MATTER = 0.1, 0.0005
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +65,16 @@ class Matcher:
     Attributes:
         truth: of the images to look at; those without boxes count too.
         detections: in these images only.
-        image_ids: ``[N]`` ascending.
+        image_ids: ``[N]`` ascending; ``num_images`` is ``N``.
         category_ids: ``[K]`` ascending.
         num_gt: ground-truth boxes, crowds left out.
     """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
-        """Sort the boxes into cells."""
         self.truth = truth
         self.detections = detections
         self.image_ids: Ints = np.array(sorted(truth.sizes_px), np.int64)
+        self.num_images = len(self.image_ids)
         self.category_ids: Ints = np.array(sorted(truth.categories), np.int64)
         self.num_gt = int(np.count_nonzero(~truth.is_crowd))
         self._gt_cell = self._cells(truth.image_ids, truth.category_ids)
@@ -90,19 +92,11 @@ class Matcher:
             self._dt_unjudged = ~np.isin(self._dt_cell, np.concatenate([self._gt_cell, negative]))
             self._dt_exempt = self._dt_unjudged | np.isin(self._dt_cell, open_)
 
-    @property
-    def num_images(self) -> int:
-        """``N``."""
-        return len(self.image_ids)
-
     def matches(self, area: str = "all", *, max_detections: int | None = MAX_DETECTIONS) -> Matches:
         """Match at COCO's ten thresholds, as COCOeval does, or LVISEval on LVIS's ground truth.
 
-        Args:
-            area: a key of :data:`~coordexp.detection.boxes.AREA_RANGES_PX2`; ground truth outside the range is
-                ignored, and so are unmatched detections outside it.
-            max_detections: how many of a category in an image are looked at, best first; None for all. LVIS has
-                another limit, 300 of all categories together in an image, and None lifts it too.
+        Ground truth outside the area range is ignored, and so are unmatched detections outside it. ``max_detections``
+        of a category in an image are looked at, best first, or LVIS's 300 of all together; None lifts both limits.
         """
         low, high = AREA_RANGES_PX2[area]
         gt_ignored = self.truth.is_crowd | (self.truth.areas_px2 < low) | (self.truth.areas_px2 > high)
@@ -171,12 +165,7 @@ class Matcher:
         return self._in_file_order(best)
 
     def _match(self, gt_ignored: Bools, thresholds: Floats) -> tuple[Index, Ints]:
-        """Match in order of cells.
-
-        Returns:
-            ``[T, D]`` the ground truth that each detection takes, as a place in ``[G]`` the second array, which has
-            rows of the file; -1 for none.
-        """
+        """Return ``[T, D]``, in order of cells, the place among ``[G]`` rows of the file that each takes, or -1."""
         from coordexp.detection.kernels import match_cells
 
         # By cell, and within one what counts before what is ignored: COCO takes the latter only in want of the former.
@@ -215,6 +204,20 @@ class Matcher:
     def _cells(self, image_ids: Ints, category_ids: Ints) -> Ints:
         image, category = np.searchsorted(self.image_ids, image_ids), np.searchsorted(self.category_ids, category_ids)
         return category * len(self.image_ids) + image
+
+
+def in_fair_order(truth: GroundTruth, detections: Detections) -> Detections:
+    """Return detections as comparisons take them: by place where the order of equal scores would make a winner.
+
+    That is where a tenth of them share their score with another of their category (scores that a model writes, as .9 or
+    .95, do), and AP is another by place than in the order of the file. Else they are returned as they are.
+    """
+    if detections.num_tied <= _TIED * len(detections):
+        return detections
+    ordered = detections.by_place()
+    tables = (PrecisionTable.of(Matcher(truth, found).matches()) for found in (detections, ordered))
+    before, after = (table.average_precision(AVERAGE_PRECISIONS["AP"]) or 0.0 for table in tables)
+    return ordered if abs(before - after) > _TIES_MATTER else detections
 
 
 def overlap_scores(truth: GroundTruth, detections: Detections) -> dict[int, float]:

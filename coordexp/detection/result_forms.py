@@ -32,6 +32,7 @@ from coordexp.files import collector_paused, read_content, read_once
 
 Key = int | str
 _Json = dict[str, object]
+_Row = tuple[int, int, list[float], float | None]
 Image = tuple[Key | None, str]
 """An id, a name, or both."""
 
@@ -51,7 +52,7 @@ _CORNERS = (
 _COLUMNS = {"boxes": Frame("px", "xyxy"), "pred_boxes": Frame("px", "xyxy"), "bboxes": Frame("px", "xyxy", "index0")}
 """Columns of an image, in the frame of the tools that call them so: torchmetrics, detectron2, mmdetection."""
 _LABELS, _COLUMN_SCORES = ("labels", "pred_classes", "classes", "category_ids"), ("scores", "pred_scores")
-_NESTED = ("detections", "predictions", "instances", "pred_instances", "annotations", "objects", "results")
+_NESTED = ("detections", "predictions", "instances", "pred_instances", "annotations", "objects", "results", "data")
 _YOLO, _MEGADETECTOR = Frame("norm1", "cxcywh", "index0"), Frame("norm1", "xywh")
 
 
@@ -118,9 +119,7 @@ class _Walk:
     own_categories: Mapping[Key, str] = field(default_factory=dict[Key, str])
     images: dict[Image, int] = field(default_factory=dict[Image, int])
     categories: dict[Key, int] = field(default_factory=dict[Key, int])
-    rows: list[tuple[int, int, list[float], float | None]] = field(
-        default_factory=list[tuple[int, int, list[float], float | None]]
-    )
+    rows: list[_Row] = field(default_factory=list[_Row])
 
     def file(self, value: object) -> ResultFile:
         """Return what a parsed file holds."""
@@ -128,9 +127,7 @@ class _Walk:
             self._read_tables(value)
         self._visit(value, (None, ""), ())
         if self.own_images and self.rows and self.rows[0][3] is None:
-            raise DataError(
-                f"{self.path}: its annotations have no score, as those of a ground truth; expected detections"
-            )
+            raise DataError(f"{self.path}: its annotations have no score, as those of a ground truth have none")
         if len({type(key) for key in self.categories}) > 1:
             some = next(key for key in self.categories if isinstance(key, str))
             raise DataError(f"{self.path}: some categories are ids and others names, such as {show(some)}")
@@ -160,8 +157,9 @@ class _Walk:
     def _visit(self, value: object, image: Image, where: tuple[Key, ...]) -> None:
         if isinstance(value, list):
             for place, item in enumerate(value):
-                # Columns that name no image, as torchmetrics takes them, are those of the image at their place.
-                self._visit(item, (place, "") if not where and _is_columns(item) else image, (*where, place))
+                # What an outer list has, columns or lists, without naming images, is that of the image at its place.
+                is_image = image == (None, "") and len(where) < 2 and (_is_columns(item) or isinstance(item, list))
+                self._visit(item, (place, "") if is_image else image, (*where, place))
         elif not _is_object(value):
             self._fail(where, f"the entry is {kind_of(value)}, expected an object with a box")
         else:
@@ -190,18 +188,14 @@ class _Walk:
     def _add_columns(self, value: _Json, image: Image, where: tuple[Key, ...]) -> None:
         name = next(key for key in _COLUMNS if key in value)
         boxes, labels, scores = (
-            next((value[key] for key in keys if key in value), None) for keys in ((name,), _LABELS, _COLUMN_SCORES)
+            next((found for key in keys if isinstance(found := value.get(key), list)), None)
+            for keys in ((name,), _LABELS, _COLUMN_SCORES)
         )
-        if scores is None and isinstance(boxes, list):
-            scores = [None] * len(boxes)
-        if not (isinstance(boxes, list) and isinstance(labels, list) and isinstance(scores, list)) or not (
-            len(boxes) == len(labels) == len(scores)
-        ):
+        if boxes is None or labels is None or len({len(boxes), len(labels), len(scores or boxes)}) > 1:
             self._fail(where, f"{name}, labels and scores are no lists of one length")
         self.frame = self.frame or _COLUMNS[name]
-        for place, (box, label, score) in enumerate(zip(boxes, labels, scores, strict=True)):
-            at = (*where, name, place)
-            numbers = _numbers(box)
+        for place, (box, label, score) in enumerate(zip(boxes, labels, scores or [None] * len(boxes), strict=True)):
+            at, numbers = (*where, name, place), _numbers(box)
             if numbers is None:
                 self._fail(at, f"{show(box)} is no box, expected four numbers")
             self._add(image, label if _is_key(label) else None, numbers, score, at)

@@ -22,15 +22,13 @@ from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.boxes import Bools, Floats, Ints, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
-from coordexp.evaluate.distributions import BinCurve
-from coordexp.evaluate.generate.answer import Answer
+from coordexp.evaluate.distributions import NUM_OBJECTS, UNITS, BinCurve, Distributions, ImageCurves, ObjectCurves
+from coordexp.evaluate.generate.answer import Answer, Integer
 from coordexp.evaluate.generate.formats import WrittenObject
 from coordexp.evaluate.generate.model import AnswerFormat
 from coordexp.files import read_json_lines, write_text
 from coordexp.metrics import BoxKind
 
-# As files hold them and arrays take them.
-Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Four = tuple[Finite, Finite, Finite, Finite]
 Texts = NDArray[np.object_]  # strings of numpy's own type would lose a NUL at their end
@@ -185,6 +183,16 @@ class Answers:
         """``[I]`` objects of each image."""
         counts = Counter(self.objects.image_ids.tolist())
         return np.array([counts[image_id] for image_id in self.image_ids.tolist()], np.int64)
+
+    @property
+    def distributions(self) -> Distributions:
+        """The curves of the first objects of each image that keeps them, by image id."""
+        images: list[ImageCurves] = []
+        for image_id, curves in sorted(self.curves.items()):
+            first = self.objects.rows(np.flatnonzero(self.objects.image_ids == image_id)[:NUM_OBJECTS])
+            boxes = (map(tuple, column.tolist()) for column in (first.bins, first.expected, first.width))
+            images.append(ImageCurves(image_id, tuple(map(ObjectCurves, first.descs, *boxes, curves[:NUM_OBJECTS]))))
+        return Distributions(NUM_BINS, 1 / UNITS, tuple(images))
 
     def write_objects(self, path: Path) -> None:
         """Write ``objects.jsonl``: all objects of an image in a line, also those that name no category."""

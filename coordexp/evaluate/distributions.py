@@ -7,21 +7,16 @@ generating, from raw logits over the coord vocabulary.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.files import read_model, write_json
 from coordexp.runs.folder import DecodingFolder
-
-if TYPE_CHECKING:
-    from coordexp.evaluate.answers import Objects
 
 NUM_IMAGES = 24
 NUM_OBJECTS = 4
@@ -83,18 +78,6 @@ class Distributions:
     num_bins: int
     unit: float
     images: tuple[ImageCurves, ...]
-
-    @classmethod
-    def of(cls, objects: "Objects", curves: Mapping[int, Sequence[tuple[BinCurve, ...]]]) -> "Distributions":
-        """Take the first objects of each image, by its id, whose curves are kept."""
-        images: list[ImageCurves] = []
-        for image_id, of_image in sorted(curves.items()):
-            rows = np.flatnonzero(objects.image_ids == image_id)[:NUM_OBJECTS]
-            first = objects.rows(rows)
-            columns = (first.bins.tolist(), first.expected.tolist(), first.width.tolist())
-            columns = (first.descs.tolist(), *(map(tuple, column) for column in columns), of_image[:NUM_OBJECTS])
-            images.append(ImageCurves(image_id, tuple(map(ObjectCurves, *columns))))
-        return cls(NUM_BINS, 1 / UNITS, tuple(images))
 
     def write(self, folder: Path) -> None:
         """Write ``folder/distributions.json``; at most about 2 MB."""

@@ -17,7 +17,6 @@ from coordexp.detection.metrics import measure
 from coordexp.errors import show
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.answers import Answers, Objects
-from coordexp.evaluate.distributions import Distributions
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.files import read_model, write_json
 from coordexp.metrics import BOX_KINDS, BoxKind, Decoding
@@ -86,7 +85,7 @@ def write_results(
         found |= {(kind, f"{name}_cut"): value for name in ("AP", "AP50") if (value := beside.get(name)) is not None}
     if settings.details:
         analyse_boxes(evaluated, known).write(folder.path)
-        Distributions.of(objects, answers.curves).write(folder.path)
+        answers.distributions.write(folder.path)
     return found
 
 

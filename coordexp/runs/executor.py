@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema import RunConfig
 from coordexp.errors import ResourceError
 from coordexp.runs.attempt import TrainFunction, attempt
 from coordexp.runs.plan import RunPlan
@@ -53,7 +53,7 @@ NO_EVENTS: RunEvents = AllEvents()
 class Executor(Protocol):
     """Does runs; each one's status says afterwards how it ended."""
 
-    def check(self, config: ExperimentConfig) -> None:
+    def check(self, config: RunConfig) -> None:
         """Raise a ResourceError if the machine or cluster lacks what one run asks for."""
         ...
 
@@ -82,7 +82,7 @@ class Executor(Protocol):
 class InlineExecutor:
     """Does one run after the other in this process, without Ray; the numbers are the same."""
 
-    def check(self, config: ExperimentConfig) -> None:
+    def check(self, config: RunConfig) -> None:
         """Refuse more than one worker."""
         workers = config.cluster.num_workers
         if workers > 1:

@@ -11,10 +11,10 @@ from typing import TypeVar
 import numpy as np
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, mean_precisions, unit_weights
-from coordexp.detection.detections import Detections, read_for_comparison
+from coordexp.detection.detections import Detections, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matches import Matches
-from coordexp.detection.matching import Matcher
+from coordexp.detection.matching import Matcher, in_fair_order
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, difference_total, group_total
 from coordexp.statistics.resampling import OnProgress, blocks_of, check_plan, image_weights
@@ -91,9 +91,9 @@ def read_matches(
 
     found: dict[K, Matches] = {}
     for key, path in files.items():
-        detections = read_for_comparison(Path(path), whole)
+        detections = read_detections(Path(path), whole)
         _refuse_other_images(detections, truth, path)
-        found[key] = Matcher(truth, detections).matches(area)
+        found[key] = Matcher(truth, in_fair_order(truth, detections)).matches(area)
         if not len(found[key].gt_image):
             raise ComparisonError(f"{truth.path}: {metric} is undefined, because no object there counts for it")
         if on_progress is not None:

@@ -11,8 +11,9 @@ import numpy as np
 
 from coordexp.detection.average_precision import unit_weights
 from coordexp.detection.decomposition import MEASURES, Decomposed
-from coordexp.detection.detections import read_for_comparison
+from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.detection.matching import in_fair_order
 from coordexp.errors import ComparisonError
 from coordexp.statistics.bootstrap import FilePath, check_groups
 from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, Total, difference_total, group_total
@@ -52,7 +53,9 @@ def decompose(
     if truth.is_crowd.all():
         raise ComparisonError(f"{truth.path}: AP50 is undefined, because no object there counts for it")
     paths = {(group, number): seeds[number] for group, seeds in detections.items() for number in sorted(seeds)}
-    files = {run: Decomposed(truth, read_for_comparison(Path(path), truth)) for run, path in paths.items()}
+    files = {
+        run: Decomposed(truth, in_fair_order(truth, read_detections(Path(path), truth))) for run, path in paths.items()
+    }
     draws = {run: np.full((resamples, len(MEASURES)), np.nan) for run in files}
     if len(truth.sizes_px) >= FEWEST_IMAGES:
         weights = image_weights(len(truth.sizes_px), resamples=resamples, seed=seed)

@@ -30,7 +30,7 @@ NORMAL_975 = 1.959963984540054
 FEWEST_IMAGES = 6
 """Below, no difference can reach p < .05: the swap test has at most 2^5 outcomes, two of which are the furthest out."""
 
-FEW_IMAGES = 20.0
+FEW_IMAGES = 8.0
 """Of a category, on average, below which intervals are too narrow (docs/STATISTICS.md), as the report then says."""
 
 TIE = 1e-12

@@ -65,8 +65,7 @@ def check_plan(*, resamples: int, seed: int) -> None:
 def enough_resamples(num_pairs: int) -> int:
     """Return how many resamples are needed for a difference in each of ``num_pairs`` pairs to become significant.
 
-    The smallest p of the bootstrap is 2 / (R + 1), and Holm's correction multiplies it by the number of
-    pairs: beyond 50 pairs, that of 2000 resamples can never come below 5 %.
+    The smallest p of the swap test is 1 / (R + 1), and Holm's correction multiplies it by the number of pairs.
     """
     return max(DEFAULT_RESAMPLES, 50 * num_pairs)
 

@@ -47,30 +47,38 @@ FILES = Wording(
 def verdict(comparison: Comparison, words: Wording = RUNS) -> str:
     """Return one sentence: which group is best, by how much, and against which that cannot be said.
 
-    With one seed it speaks of checkpoints, with several of groups. Where no difference is shown, it
-    gives the smallest one the design would have found. Where no group has learned anything, it names no winner.
-    Where groups have other seeds, a mean over all of
-    them may be highest by its seeds alone: a group is above another only by the seeds both have.
+    Its rules are in docs/STATISTICS.md, "The sentence".
     """
     if not comparison.pairs:
         return _alone(comparison, words)
-    best, beaten, open_, above = _against_best(comparison)
+    metric, (best, beaten, open_, above) = comparison.metric, _against_best(comparison)
     ours = [*beaten, *open_, *above]
+    subject, value = f"{_subject(comparison, best, words)}{best}", comparison.value[best].value
     if not has_learned(comparison, *comparison.groups):
-        highest = f"The highest {comparison.metric} is {comparison.value[best].value:.4f}, of {best}"
-        return f"{words.nothing}. {highest}. Below {LEARNED} no winner is named."
+        return f"{words.nothing}. The highest {metric} is {value:.4f}, of {best}. Below {LEARNED} no winner is named."
     if above:
-        return _contradiction(comparison, above, words)
+        others = " and ".join(f"{pair.b} is {_by(_from(pair, pair.b))} above {best}" for pair in above)
+        return (
+            f"{subject} has the highest {metric} over all its seeds, {value:.3f}, but over the seeds both have "
+            f"{others}: to compare groups, evaluate the same seeds of each."
+        )
     if not beaten:
-        return f"{_nothing(comparison, open_, words)}{_scope(ours, words)}."
-    subject = _subject(comparison, best, words) if _one_seed(ours) else words.many
-    sentence = f"{subject}{best} has the highest {comparison.metric}, {comparison.value[best].value:.3f}: " + _above(
-        beaten
-    )
-    if open_:
-        names = " or ".join(pair.b for pair in open_)
-        sentence += f", but no difference from {names} can be shown ({_all_open(open_)})"
-    return f"{sentence}{_scope(ours, words)}."
+        between = _between(comparison, open_, words)
+        return f"No difference of {metric} can be shown {between}: {_all_open(open_)}{_scope(ours, words)}."
+    # Of groups with other numbers of seeds, some differences may be of checkpoints, and all are then told as such.
+    subject = subject if _one_seed(ours) else f"{words.many}{best}"
+    if len(beaten) <= _MAX_NAMED:
+        won = " and ".join(f"{_by(pair)} above {pair.b}" for pair in beaten)
+    else:
+        nearest, *others = sorted(beaten, key=lambda pair: pair.difference.value)
+        won = (
+            f"{_by(nearest)} above {nearest.b}, the next, and {others[0].difference.value:.4f} to "
+            f"{others[-1].difference.value:.4f} above {len(others)} others "
+            f"(each {p_is(max(pair.p_holm for pair in others)).replace('=', 'at most')})"
+        )
+    names = " or ".join(pair.b for pair in open_)
+    but = f", but no difference from {names} can be shown ({_all_open(open_)})" if open_ else ""
+    return f"{subject} has the highest {metric}, {value:.3f}: {won}{but}{_scope(ours, words)}."
 
 
 def brief_verdict(comparison: Comparison, words: Wording = RUNS) -> str:
@@ -80,15 +88,17 @@ def brief_verdict(comparison: Comparison, words: Wording = RUNS) -> str:
     if not has_learned(comparison, *comparison.groups):
         return f"{words.nothing}."
     best, beaten, open_, above = _against_best(comparison)
-    subject = _subject(comparison, best, words) + best
+    has = f"{_subject(comparison, best, words)}{best} has the highest {comparison.metric}"
     if above:
-        return f"{subject} has the highest {comparison.metric} over all its seeds, but not over those it shares."
+        return f"{has} over all its seeds, but not over those it shares."
     if not beaten:
         return f"No difference of {comparison.metric} can be shown {_between(comparison, open_, words)}."
-    sentence = f"{subject} has the highest {comparison.metric}, {comparison.value[best].value:.3f}"
-    if not open_:
-        return f"{sentence}, above {_and(beaten) if len(beaten) <= _MAX_NAMED else f'all {len(beaten)} others'}."
-    return f"{sentence}, but no difference from {' or '.join(pair.b for pair in open_)} can be shown."
+    has = f"{has}, {comparison.value[best].value:.3f}"
+    if open_:
+        return f"{has}, but no difference from {' or '.join(pair.b for pair in open_)} can be shown."
+    *names, last = [pair.b for pair in beaten]
+    listed = f"{', '.join(names)} and {last}" if names else last
+    return f"{has}, above {listed if len(beaten) <= _MAX_NAMED else f'all {len(beaten)} others'}."
 
 
 def _against_best(
@@ -104,11 +114,6 @@ def _against_best(
         [pair for pair in ours if not pair.significant],
         [pair for pair in shown if pair.difference.value <= 0],
     )
-
-
-def _and(pairs: list[PairResult]) -> str:
-    *names, last = [pair.b for pair in pairs]
-    return f"{', '.join(names)} and {last}" if names else last
 
 
 def has_learned(comparison: Comparison, *groups: str) -> bool:
@@ -136,22 +141,6 @@ def _subject(comparison: Comparison, group: str, words: Wording) -> str:
     return words.one if len(comparison.seeds[group]) == 1 else words.many
 
 
-def _contradiction(comparison: Comparison, above: list[PairResult], words: Wording) -> str:
-    best = above[0].a
-    others = " and ".join(f"{pair.b} is {_by(_from(pair, pair.b))} above {best}" for pair in above)
-    return (
-        f"{_subject(comparison, best, words)}{best} has the highest {comparison.metric} over all its seeds, "
-        f"{comparison.value[best].value:.3f}, but over the seeds both have {others}: "
-        "to compare groups, evaluate the same seeds of each."
-    )
-
-
-def _nothing(comparison: Comparison, pairs: list[PairResult], words: Wording) -> str:
-    """Say that the best group does not differ significantly from any other."""
-    between, found = _between(comparison, pairs, words), _all_open(pairs)
-    return f"No difference of {comparison.metric} can be shown {between}: {found}"
-
-
 def _between(comparison: Comparison, pairs: list[PairResult], words: Wording) -> str:
     names = [pair.b for pair in pairs]
     if any(pair.significant for pair in comparison.pairs):
@@ -160,31 +149,17 @@ def _between(comparison: Comparison, pairs: list[PairResult], words: Wording) ->
     return f"between {kind}{', '.join([pairs[0].a, *names[:-1]])} and {names[-1]}"
 
 
-def _above(beaten: list[PairResult]) -> str:
-    """Name every group below, or of many the next one, and the others together."""
-    if len(beaten) <= _MAX_NAMED:
-        return " and ".join(f"{_by(pair)} above {pair.b}" for pair in beaten)
-    nearest, *others = sorted(beaten, key=lambda pair: pair.difference.value)
-    return (
-        f"{_by(nearest)} above {nearest.b}, the next, and {others[0].difference.value:.4f} to "
-        f"{others[-1].difference.value:.4f} above {len(others)} others "
-        f"(each {p_is(max(pair.p_holm for pair in others)).replace('=', 'at most')})"
-    )
-
-
 def _all_open(pairs: list[PairResult]) -> str:
     """Give the numbers of every pair, or of many those of the nearest."""
-    nearest = sorted(pairs, key=lambda pair: abs(pair.difference.value))[:_MAX_NAMED]
-    if len(pairs) <= _MAX_NAMED:
-        return "; ".join(map(_open, pairs))
-    return "; ".join([*map(_open, nearest), f"{len(pairs) - _MAX_NAMED} more in the table"])
-
-
-def _open(pair: PairResult) -> str:
-    found = f"{pair.a} - {pair.b} = {pair.difference.value:+.4f}{_interval(pair.difference)}, {p_is(pair.p_holm)}"
-    if not pair.detectable:
-        return found
-    return f"{found}, smallest detectable about {pair.detectable:.3f}"
+    named = pairs
+    if len(pairs) > _MAX_NAMED:
+        named = sorted(pairs, key=lambda pair: abs(pair.difference.value))[:_MAX_NAMED]
+    said = [
+        f"{pair.a} - {pair.b} = {pair.difference.value:+.4f}{_interval(pair.difference)}, {p_is(pair.p_holm)}"
+        + (f", smallest detectable about {pair.detectable:.3f}" if pair.detectable else "")
+        for pair in named
+    ]
+    return "; ".join(said if named is pairs else [*said, f"{len(pairs) - _MAX_NAMED} more in the table"])
 
 
 def _by(pair: PairResult) -> str:

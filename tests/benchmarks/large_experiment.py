@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.answers import Answers, Objects
-from coordexp.evaluate.distributions import BinCurve, Distributions, images_with_curves
+from coordexp.evaluate.distributions import BinCurve, images_with_curves
 from coordexp.metrics import BOX_KINDS, LOSS_NAMES, BoxKind
 from coordexp.runs.folder import DecodingFolder
 from coordexp.runs.plan import RunPlan, plan_runs
@@ -147,7 +148,7 @@ def write_run(plan: RunPlan, annotations: Path, number: int, num_groups: int, pe
     }
     analyse_boxes(evaluated, objects).write(constrained.path)
     curves = {image_id: _curves(objects, image_id, group) for image_id in images_with_curves(truth, every)}
-    Distributions.of(objects, curves).write(constrained.path)
+    replace(made, curves=curves).distributions.write(constrained.path)
     run.config.write_text(to_yaml(plan.config))
     own = fingerprint(plan.config, data="data", weights="weights", tokens=f"tokens {seed}")
     run.fingerprint.write_text(own.to_json())

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
 import torch
-from transformers import Qwen3VLForConditionalGeneration
+from transformers import PreTrainedModel
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.coord_tokens.offset_adapter import inner_model, reattach_coord_offset_hooks
@@ -21,6 +21,8 @@ from coordexp.data.patches import pixel_values, upload
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.evaluate.generate.rows import AnswerRows, row_attention
+from coordexp.evaluate.generate.stock import generate_batches
+from coordexp.model.families import family_of
 from coordexp.model.head_bypass import float32_head
 
 _BATCHES_A_QUEUE = 2  # longer queues keep rows busier where answers are not as expected, shorter ones share out better
@@ -82,9 +84,22 @@ def generate_queue(
         TrainingError: if the model's logits are not finite.
     """
     owner = inner_model(answering.model)
-    assert isinstance(owner, Qwen3VLForConditionalGeneration)
+    assert isinstance(owner, PreTrainedModel)
+    if family_of(owner.config.model_type, where="the model").recurrent:
+        return generate_batches(
+            owner,
+            answering,
+            samples,
+            queue,
+            grammar=grammar,
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+            curves_of=curves_of,
+            on_images=on_images,
+        )
     reattach_coord_offset_hooks(owner)  # its own forward pass, which would, is not called
-    core, head = owner.model, owner.get_output_embeddings()
+    core, head = owner.base_model, owner.get_output_embeddings()
+    assert isinstance(core, PreTrainedModel)
     assert head is not None
     # accelerate puts bfloat16 around the forward pass of a model that trains whole; here is called what is inside.
     half = torch.autocast(core.device.type, torch.bfloat16, enabled="_original_forward" in vars(owner))

@@ -150,7 +150,7 @@ class AnswerRows:
     def begin(
         self,
         image_ids: Sequence[int],
-        prompt: Cache,
+        prompt: Cache | None,
         *,
         lengths: Sequence[int],
         positions: Sequence[int],
@@ -160,15 +160,16 @@ class AnswerRows:
 
         Args:
             image_ids: whose they are.
-            prompt: their keys and values, padded on the right.
+            prompt: their keys and values, padded on the right; None where the caller keeps them.
             lengths: tokens of each.
             positions: the rotary position of the first token of each answer.
             keep_probs: whose distributions over bins are kept.
         """
         rows = self.free[: len(image_ids)]
         row_N = self._on_device(rows)
-        self._layers = self._layers or [_RowLayer(self) for _ in prompt.layers]
-        for layer, new in zip(self._layers, prompt.layers, strict=True):
+        read = [] if prompt is None else prompt.layers
+        self._layers = self._layers or [_RowLayer(self) for _ in read]
+        for layer, new in zip(self._layers, read, strict=True):
             assert isinstance(new, DynamicLayer)
             layer.put(row_N, new, num_rows=len(self))
         self._prompt_B[row_N] = self._on_device(lengths)
@@ -182,12 +183,15 @@ class AnswerRows:
             self._in_row[row] = _InRow(image_id, length, self._num_steps, keeps)
         return rows
 
-    def choose(self, logits_NV: Tensor, rows: Sequence[int] | None = None) -> None:
+    def choose(self, logits_NV: Tensor, rows: Sequence[int] | None = None) -> Tensor:
         """Choose the next token of each row, and record what the logits say of it.
 
         Args:
             logits_NV: ``[N, V]`` raw logits.
             rows: those that have begun since the last step; None for all rows.
+
+        Returns:
+            ``[N]`` its id.
         """
         row_N = self.row_B if rows is None else self._on_device(rows)
         logits_NV = logits_NV.float()
@@ -218,10 +222,15 @@ class AnswerRows:
         self._num_written_B[row_N] = at_N + is_open_N
         goes_on_N = (id_N != self._end_id) & (id_N != self._pad_id) & (at_N + 1 < self._limit)
         self._is_open_B[row_N] = is_open_N & goes_on_N
+        return id_N
+
+    def end_step(self) -> None:
+        """Count a step: every row has its token."""
+        self._num_steps += 1
 
     def next_inputs(self) -> dict[str, object]:
         """Return what the model is given to predict the next token of every row, under :func:`row_attention`."""
-        self._num_steps += 1
+        self.end_step()
         last_B = (self._num_written_B - 1).clamp(min=0)
         self.width = max(one.prompt + self._num_chosen(one) - 1 for one in self._in_row if one is not None)
         self.column_B = (self._prompt_B + last_B).clamp(max=self.width - 1)  # rows that nobody is in may be longer

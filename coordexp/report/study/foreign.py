@@ -11,6 +11,7 @@ from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import Detections, detections_of, write_detections
 from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.detection.matching import in_fair_order
 from coordexp.detection.metrics import measure
 from coordexp.detection.result_files import Results
 from coordexp.errors import ComparisonError, DataError
@@ -142,8 +143,9 @@ def _refuse_twins(files: Sequence[Results]) -> None:
 def _row(group: str, seed: int, results: Results, truth: GroundTruth, *, frame: Frame, folder: Path) -> RunData:
     path, is_plain = results.path, results.is_plain and frame == Frame()
     detections = detections_of(results, truth, frame)
-    if tied := detections.num_tied if detections.is_tied else 0:
-        detections, is_plain = detections.by_place(), False
+    ordered = in_fair_order(truth, detections)
+    tied = 0 if ordered is detections else detections.num_tied
+    detections, is_plain = ordered, is_plain and not tied
     boxes = BoxEvaluation(truth, detections)
     folder.mkdir(parents=True, exist_ok=True)
     if not is_plain:

@@ -15,6 +15,7 @@ from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.detection.matching import in_fair_order
 from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.files import JsonValue, sha256_of_file
 from coordexp.metrics import MetricName, subset_headline
@@ -255,7 +256,7 @@ class _StudyMaker:
         images = {name: np.unique(found.image_ids) for name, found in files.items()}
         num, parts = len(truth.sizes_px), list[str]()
         for name, run in runs.items():
-            if run.foreign is None and files[name].is_tied:
+            if run.foreign is None and in_fair_order(truth, files[name]) is not files[name]:
                 yield (
                     f"{files[name].num_tied} of {len(files[name])} boxes of {names[name]} have the score of another: "
                     "its logged AP depends on the order in which they were written. The comparison takes them by their "
@@ -349,7 +350,8 @@ class _StudyMaker:
             decoding, boxes = reads(name, run.reading)
             path, logged = files[name][run.group][run.seed], run.metrics.get(str(MetricName(decoding, "AP", boxes)))
             again = comparison.value_by_seed[run.group][run.seed].value
-            if read_detections(path, truth).is_tied:
+            written = read_detections(path, truth)
+            if in_fair_order(truth, written) is not written:
                 continue  # the comparison has another order
             if logged is not None and self._artifacts.is_fetched(path):
                 # The comparison adds up in another order, and differs in the last digits.

@@ -164,30 +164,15 @@ def _check_half_precision(config: RunConfig, model: PreTrainedConfig) -> None:
         )
 
 
-@dataclass(frozen=True)
-class BaseHashes:
-    """What a base is, byte by byte.
+def base_hashes(checkpoint: Path, *, known: Path) -> tuple[str, dict[str, str]]:
+    """Return one SHA-256 over a base's weight files, in name order, and that of each other file that a run reads.
 
-    Attributes:
-        weights: one SHA-256 over the weight files, in name order.
-        files: SHA-256 of each other file that is read, by its name: ``base/config.json``.
-    """
-
-    weights: str
-    files: Mapping[str, str]
-
-
-def base_hashes(checkpoint: Path, *, known: Path) -> BaseHashes:
-    """Return the hashes of all files of a checkpoint that a run reads: weights, configuration, tokenizer, processor.
-
-    Hashes are kept in the file ``known``, so that weights are read once.
+    The others go by names as ``base/config.json``. Hashes are kept in the file ``known``: weights are read once.
     """
     found = _hashes_of(checkpoint, known)
     weights = "".join(found[name] for name in sorted(found) if name.endswith(_WEIGHTS))
-    return BaseHashes(
-        weights=sha256_of_text(weights),
-        files={f"base/{name}": value for name, value in found.items() if not name.endswith(_WEIGHTS)},
-    )
+    others = {f"base/{name}": value for name, value in found.items() if not name.endswith(_WEIGHTS)}
+    return sha256_of_text(weights), others
 
 
 def _hashes_of(directory: Path, kept_in: Path) -> Mapping[str, str]:

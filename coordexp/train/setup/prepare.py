@@ -29,23 +29,14 @@ _DECODED_IN_ADVANCE = 5_000  # images: some 10 ms each at camera size
 
 @dataclass(frozen=True)
 class PreparedExperiment:
-    """The shared parts of an experiment.
+    """The shared parts of an experiment."""
 
-    Attributes:
-        base: the checkpoint that runs start from.
-        train: the training split.
-        val: the validation split.
-        data_hash: of annotations and images, see :func:`coordexp.data.splits.data_fingerprint`.
-        weights_hash: SHA-256 of the base's weights.
-        files: hash of each other file that the runs read, by its name: ``base/config.json``.
-    """
-
-    base: Path
+    base: Path  # the checkpoint that runs start from
     train: SplitData
     val: SplitData
-    data_hash: str
-    weights_hash: str
-    files: dict[str, str]
+    data_hash: str  # of annotations and images, see :func:`coordexp.data.splits.data_fingerprint`
+    weights_hash: str  # of the base's weights
+    files: dict[str, str]  # hash of each other file that the runs read, by its name: ``base/config.json``
 
 
 def prepare_experiment(config: RunConfig) -> PreparedExperiment:
@@ -73,7 +64,7 @@ def prepare_experiment(config: RunConfig) -> PreparedExperiment:
         )
     CategoryIndex(ground_truth.categories, aliases=config.evaluation.aliases)
     base = prepare_base(config)
-    hashes = base_hashes(base, known=folder.hashes)
+    weights_hash, files = base_hashes(base, known=folder.hashes)
     return PreparedExperiment(
         base=base,
         train=train,
@@ -83,8 +74,8 @@ def prepare_experiment(config: RunConfig) -> PreparedExperiment:
             known=folder.data_hashes,
             without=config.experiment.runs_dir,
         ),
-        weights_hash=hashes.weights,
-        files=dict(hashes.files),
+        weights_hash=weights_hash,
+        files=files,
     )
 
 

@@ -14,49 +14,21 @@ EXPERIMENTS = ROOT / "experiments"
 TINY_BASE = local_checkpoint("embedded", revision=None)
 TINY = EXPERIMENTS / "tiny.yaml"
 ALONE = "ablation.groups={}"
-B = "objective={use_coord_ce: false, use_coordexp_loss: true, use_geom_loss: true}"
-NO_CE = "objective.use_coord_ce=false"
-D = "custom.coord_soft_ce_w1.enabled=true"
 
-# What is laid on the tiny experiment, and what is said of it; a pair of keys each.
+# What is laid on the tiny experiment, and what is said of it; of what the schema alone refuses two are enough here.
 CONTRADICTIONS = [
     (["training.optimizer=multimodal"], "training.optimizer: multimodal has no group for the coord offsets"),
-    (["training.tuning=full"], "custom.coord_offset needs frozen tables"),
     (["training={lora: {vision: false}, vit_lr: 1.0e-5}"], "vit_lr: 1e-05 would move nothing"),
-    (["training={lora: {vision: false}, aligner_lr: 1.0e-5}"], "aligner_lr: 1e-05 would move nothing"),
     (["cluster={num_workers: 2, executor: inline}"], "the inline executor is one process, but cluster.num_workers is"),
     (["cluster.strategy=zero2"], "has nothing to share with cluster.num_workers: 1"),
     (
         ["cluster={strategy: zero2, num_workers: 2}", "training.log_term_gradients=5"],
         "training.log_term_gradients with cluster.strategy: zero2",
     ),
-    (["model={attn_implementation: flash_attention_2, dtype: float32}"], "computes in half precision only"),
     (["model={attn_implementation: flash_attention_2, dtype: bfloat16}"], "flash_attention_2 needs a GPU, and cluster"),
-    (["model.revision=main"], "revision has no effect on the embedded base"),
-    (["data={min_pixels: 9, max_pixels: 8}"], "min_pixels 9 is above max_pixels 8"),
     (["data.max_pixels=1"], "and at most 1 (data.min_pixels and data.max_pixels or"),
-    (["data.format=coco"], "format coco needs data.train_annotations"),
     (["custom.coord_offset.ids={start: 3, end: 9}"], "custom.coord_offset.ids"),
-    (
-        ["custom.coord_tokens.enabled=false", "custom.coord_offset.enabled=true"],
-        "overrides: custom.coord_tokens.enabled: false",
-    ),
-    (["custom.coord_tokens.enabled=false", "data.structure=spec", ALONE], "data.structure: spec adds two tokens"),
-    (["custom.coord_tokens.enabled=false", ALONE, D], "custom.coord_soft_ce_w1.enabled would have no effect"),
     (["custom.coord_tokens.enabled=false"], "group B: objective.use_coordexp_loss would have no effect"),
-    (["objective.use_geom_loss=true", ALONE], "use_geom_loss needs use_coordexp_loss"),
-    ([NO_CE, ALONE], "needs a coordinate term of positive weight"),
-    (
-        ["objective.lambda_coord_ce=0"],
-        "group A: custom.coord_tokens.enabled needs a coordinate term of positive weight",
-    ),
-    ([B, "objective.lambda_coord=0", ALONE], "but objective.lambda_coord is 0"),
-    ([B, "objective={alpha_l1: 0, beta_giou: 0}", ALONE], "but objective.alpha_l1 is 0, objective.beta_giou is 0"),
-    (
-        [D, "custom.coord_soft_ce_w1={soft_ce_weight: 0, w1_weight: 0, gate_weight: 0}", NO_CE, ALONE],
-        "but custom.coord_soft_ce_w1.soft_ce_weight is 0, custom.coord_soft_ce_w1.w1_weight is 0",
-    ),
-    (["objective={use_coord_ce: false, extra: {smooth_l1: 0}}", ALONE], "but objective.extra.smooth_l1 is 0"),
     (["objective={use_coord_ce: false, extra: {text_gate: 1}}", ALONE], "objective.extra.text_gate sees no coordinate"),
     (
         ["ablation.groups.B.objective={extra: {text_gate: 1}, alpha_l1: 0, beta_giou: 0}"],
@@ -67,8 +39,6 @@ CONTRADICTIONS = [
         ["ablation.factor=[data.shapes.num_val]", "ablation.groups={X: {data: {shapes: {num_val: 9}}}, Y: {}}"],
         "groups differ in data.shapes",
     ),
-    (["ablation.groups.A.training.max_steps=3"], "training.max_steps is outside ablation.factor"),
-    (["objective.use_coordexp_loss=true"], "has no effect, since every group sets objective.use_coordexp_loss"),
 ]
 
 
@@ -126,7 +96,7 @@ def test_a_dry_run_says_which_data_is_not_here(verb, capsys, tmp_path, monkeypat
     command = [*verb, "--dry-run", *(f"{key}={path}" for key, path in PATHS.items())]
     assert main(command) == 0
     assert "not here" not in capsys.readouterr().out
-    for key in list(PATHS)[1:]:
+    for key in list(PATHS)[1 : None if verb[0] == "ablation" else 2]:
         assert main([*command, f"{key}={tmp_path / 'none.json'}"]) == 0  # it may be where the runs will be
         said = capsys.readouterr().out
         what = "file not found; put the annotations" if "annotations" in key else "no such image folder; put the images"

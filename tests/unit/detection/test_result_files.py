@@ -4,13 +4,16 @@ import gzip
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from coordexp.detection.detections import read_detections, read_for_comparison
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.detection.matching import in_fair_order
 from coordexp.detection.result_files import read_results
 from coordexp.errors import DataError
 
@@ -227,18 +230,27 @@ def test_packings_that_cannot_be_read_are_named(truth: GroundTruth, tmp_path: Pa
             read_detections(tmp_path / name, truth)
 
 
-def test_the_order_of_equal_scores_is_that_of_the_boxes(truth: GroundTruth, tmp_path: Path) -> None:
+def test_the_order_of_equal_scores_is_that_of_the_boxes_where_it_matters(truth: GroundTruth, tmp_path: Path) -> None:
     """Scores as a language model writes them: most are shared, although none by half of the boxes."""
-    rng = np.random.default_rng(0)
-    rows = [{**row, "bbox": (np.array(row["bbox"]) + n).tolist(), "score": 0.8 + 0.05 * (n % 3)}
-            for n in range(6) for row in coco()]  # fmt: skip
-    for name, own in (("a", rows), ("b", [rows[i] for i in rng.permutation(len(rows))])):
+    rows = [
+        {**row, "bbox": (np.array(row["bbox"]) + 9 * n).tolist(), "score": 0.8 + 0.05 * (n % 3)}
+        for n in range(6)
+        for row in coco()
+    ]
+    found = []
+    for name, own in (("a", rows), ("b", rows[::-1])):
         (tmp_path / f"{name}.json").write_text(json.dumps(own))
-    a, b = (read_for_comparison(tmp_path / f"{name}.json", truth) for name in "ab")
-    np.testing.assert_array_equal(a.boxes_px_xywh, b.boxes_px_xywh)
-    assert read_detections(tmp_path / "a.json", truth).num_tied == len(rows)
-    (tmp_path / "c.json").write_text(json.dumps([{**row, "score": float(rng.random())} for row in rows]))
-    assert not read_detections(tmp_path / "c.json", truth).is_tied
+        found.append(read_detections(tmp_path / f"{name}.json", truth))
+    before = [BoxEvaluation(truth, each).average_precision("AP") for each in found]
+    after = [BoxEvaluation(truth, in_fair_order(truth, each)).average_precision("AP") for each in found]
+    assert abs(before[0] - before[1]) > 0.01
+    assert after[0] == pytest.approx(after[1], abs=5e-4)
+    assert found[0].num_tied == len(rows)
+    scores = np.random.default_rng(0).random(len(rows))
+    own = replace(found[0], scores=scores)
+    assert in_fair_order(truth, own) is own
+    same = replace(found[0], boxes_px_xywh=np.tile([300.0, 300, 5, 5], (len(rows), 1)))
+    assert in_fair_order(truth, same) is same, "AP is 0 in any order, and stays that of the file"
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not on this machine")

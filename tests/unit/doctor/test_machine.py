@@ -184,7 +184,6 @@ def test_mlflow_that_answers():
     ("root", "reason"),
     [
         ("s3://bucket/runs", "needs the package boto3: pip install boto3"),
-        ("gs://bucket/runs", "needs the package google-cloud-storage"),
         ("ftp://127.0.0.1:9/runs", "cannot be written: connection refused"),
         ("file:///etc/hostname/runs", "cannot be written: /etc/hostname is no folder that can be written from here"),
     ],

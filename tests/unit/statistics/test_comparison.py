@@ -300,7 +300,6 @@ def test_two_seeds_are_called_too_few() -> None:
 
 
 def test_many_pairs_need_more_resamples_than_the_default() -> None:
-    """Two thousand draws bound p by 2 / 2001, which Holm's correction over 66 pairs makes 6.6 %."""
     assert [enough_resamples(pairs) for pairs in (0, 1, 40, 66)] == [2000, 2000, 2000, 3300]
     for pairs in (45, 66, 300):
         assert 2 * pairs / (enough_resamples(pairs) + 1) < 0.05

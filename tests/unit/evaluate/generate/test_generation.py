@@ -25,7 +25,7 @@ from coordexp.evaluate.generate.qwen_json import JsonFormat
 from coordexp.train.setup.zero import autocast_forward
 from tests.unit.evaluate.generate.plain_generate import plain_answers
 
-NUMBERS = list(range(1, 12))
+NUMBERS = list(range(1, 14))
 COLUMNS = ("log_probs", "coord_mass", "expected", "width")
 
 
@@ -182,7 +182,7 @@ def test_a_row_is_given_on_as_soon_as_its_answer_ends_and_let_go_when_no_image_w
 
 def test_random_weights_under_the_grammar_are_well_formed(base) -> None:
     text_ids, num_objects = frozenset(plain_text_ids(base.tokenizer)), 0
-    for length in (9, 24):
+    for length in (9, 40):
         for answer in base.answers([1, 2, 3, 4], max_new_tokens=length):
             parsed = parse_generated(answer.ids.tolist(), base.vocab, text_ids=text_ids)
             assert parsed.failures in ((), ("unclosed",) if answer.truncated else ())

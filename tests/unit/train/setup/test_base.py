@@ -130,8 +130,8 @@ def test_what_no_run_reads_may_lie_beside_a_checkpoint(tmp_path, checkpoint):
     for name in ("LICENSE.txt", "notes.json", "trained_with.json", "model.safetensors.index.json"):
         (checkpoint / name).write_text("{}")
     assert prepare_base(config) == base
-    hashes = base_hashes(checkpoint, known=tmp_path / "hashes.json")
-    assert sorted(hashes.files) == [
+    _, others = base_hashes(checkpoint, known=tmp_path / "hashes.json")
+    assert sorted(others) == [
         "base/chat_template.jinja", "base/config.json", "base/generation_config.json",
         "base/preprocessor_config.json", "base/tokenizer.json", "base/tokenizer_config.json",
     ]  # fmt: skip

@@ -1,0 +1,94 @@
+"""Greedy generation by transformers' own ``generate``, for models whose cache cannot drop and add rows.
+
+Layers that carry a state from token to token read padding into it, unless it stands in front: prompts are padded on the
+left. A batch waits for its longest answer, which is slower than the rows of :mod:`.rows` and gives the same answers.
+
+Shapes: B prompts, L padded length, V vocabulary.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
+from coordexp.data.batch import EncodedSample, collate
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.patches import pixel_values
+from coordexp.evaluate.generate.answer import Answer
+from coordexp.evaluate.generate.model import AnsweringModel
+from coordexp.evaluate.generate.rows import AnswerRows
+from coordexp.model.head_bypass import float32_head
+
+
+class _Chooser(LogitsProcessor):
+    """Chooses each next token in rows that record what the raw logits say, and leaves ``generate`` no other."""
+
+    def __init__(self, rows: AnswerRows) -> None:
+        self._rows = rows
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return ``[B, V]`` logits of which one a row is finite."""
+        chosen_B = self._rows.choose(scores)
+        self._rows.end_step()
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen_B.unsqueeze(1), 0.0)
+
+
+def generate_batches(
+    owner: PreTrainedModel,
+    answering: AnsweringModel,
+    samples: DetectionDataset,
+    queue: Sequence[int],
+    *,
+    grammar: ObjectGrammar | None,
+    batch_size: int,
+    max_new_tokens: int,
+    curves_of: Collection[int] = (),
+    on_images: Callable[[int], None] | None = None,
+) -> list[Answer]:
+    """Generate for the images of a queue; as :func:`coordexp.evaluate.generate.generation.generate_queue`."""
+    settings = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        eos_token_id=[answering.answers.end_id, answering.pad_id],
+        pad_token_id=answering.pad_id,
+    )
+    found: list[Answer] = []
+    for start in range(0, len(queue), batch_size):
+        chosen = [samples[index] for index in queue[start : start + batch_size]]
+        rows = AnswerRows(len(chosen), answering, grammar=grammar, max_new_tokens=max_new_tokens)
+        rows.begin(
+            [sample.image_id for sample in chosen],
+            None,
+            lengths=[sample.length for sample in chosen],
+            positions=[0] * len(chosen),
+            keep_probs=[sample.image_id in curves_of for sample in chosen],
+        )
+        with float32_head(answering.model):
+            owner.generate(
+                **_left_padded(chosen, answering),
+                generation_config=settings,
+                logits_processor=LogitsProcessorList([_Chooser(rows)]),
+            )
+        found += rows.take(rows.used)
+        if on_images is not None:
+            on_images(len(chosen))
+    return found
+
+
+def _left_padded(samples: Sequence[EncodedSample], answering: AnsweringModel) -> dict[str, Tensor]:
+    batch = collate(samples, pad_id=answering.pad_id, image_token_id=answering.image_token_id).to(answering.device)
+    assert batch.attention_mask is not None
+    length = batch.input_ids.shape[1]
+
+    def rolled(table_BL: Tensor) -> Tensor:
+        return torch.stack([row.roll(length - one.length) for row, one in zip(table_BL, samples, strict=True)])
+
+    return {
+        "input_ids": rolled(batch.input_ids),
+        "attention_mask": rolled(batch.attention_mask),
+        "mm_token_type_ids": rolled(batch.mm_token_type_ids),
+        "pixel_values": pixel_values(batch.patches, answering.image_spec).to(answering.model.dtype),
+        "image_grid_thw": batch.image_grid_thw,
+    }
