@@ -234,8 +234,8 @@ def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
     )  # fmt: skip
     annotations: list[dict[str, object]] = []
     for image_id, category_id, box, area, kind in rows:
-        entry = {"id": len(annotations) + 1, "image_id": image_id, "category_id": category_id, "bbox": box}
-        entry |= {"area": area, "iscrowd": int(kind == CROWD)}
+        entry: dict[str, object] = {"id": len(annotations) + 1, "image_id": image_id, "category_id": category_id}
+        entry |= {"bbox": box, "area": area, "iscrowd": int(kind == CROWD)}
         annotations.append(entry | ({"ignore": 1} if kind == IGNORED else {}))
     return {
         "images": [
