@@ -9,7 +9,6 @@ from pathlib import Path
 
 from coordexp.cli.arguments import add_debug
 from coordexp.cli.console import error_console, output_console, show
-from coordexp.config.schema.data import FOUR
 from coordexp.errors import ConfigError
 from coordexp.shipped import command
 
@@ -35,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Write the experiment and say what comes next."""
     with error_console().status("reading annotations, opening images, measuring"):
+        from coordexp.config.schema.data import FOUR
         from coordexp.doctor.machine import Machine
         from coordexp.scaffold.dataset import new_dataset
 

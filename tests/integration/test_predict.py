@@ -112,17 +112,18 @@ def test_the_command_prints_writes_and_draws(checkpoint, shapes, tmp_path, capsy
 
 
 @pytest.mark.usefixtures("no_drawings")
-def test_a_turned_picture_is_said_and_read_as_it_is_stored(checkpoint, shapes, tmp_path, capsys):
+def test_a_turned_picture_is_said_and_read_as_a_viewer_shows_it(checkpoint, shapes, tmp_path, capsys):
     upright = sorted((shapes / "val").iterdir())[0]
     exif = Image.Exif()
     exif[0x0112] = 6
     with Image.open(upright) as picture:
-        picture.convert("RGB").save(tmp_path / "photo.png", exif=exif)
+        turned = picture.convert("RGB").transpose(Image.Transpose.ROTATE_90)
+        turned.save(tmp_path / "photo.png", exif=exif)
     ask = ["predict", "--model", str(checkpoint), "--output", str(tmp_path / "out"), *LIMITS, "--format", "json"]
     assert main([*ask, str(upright), str(tmp_path / "photo.png")]) == 0
     told = capsys.readouterr()
     warnings = [line for line in told.err.splitlines() if line.startswith("warning: ")]
-    said = "stored turned or mirrored (EXIF orientation 6); boxes are of the stored pixels"
+    said = "stored turned or mirrored (EXIF orientation 6); boxes are of the picture as a viewer shows it"
     assert warnings == [f"warning: {tmp_path / 'photo.png'}: {said}"]
     plain, photo = json.loads(told.out)
     assert plain["objects"]
