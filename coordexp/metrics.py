@@ -106,9 +106,14 @@ class MetricName:
         found = _EVALUATION_NAME.fullmatch(name)
         if found is None:
             return None
-        (decoding,) = (known for known in DECODINGS if known == found["decoding"])
-        boxes = next((known for known in BOX_KINDS if known == found["boxes"]), None)
-        return cls(decoding, found["metric"], boxes, subset=bool(found["subset"]), best=bool(found["best"]))
+        decoding, boxes = found["decoding"], found["boxes"]
+        return cls(
+            DECODINGS[DECODINGS.index(decoding)],
+            found["metric"],
+            None if boxes is None else BOX_KINDS[BOX_KINDS.index(boxes)],
+            subset=bool(found["subset"]),
+            best=bool(found["best"]),
+        )
 
 
 _EVALUATION_NAME = re.compile(
@@ -203,6 +208,12 @@ _COORD_DIAG: dict[str, tuple[str, str, Direction]] = {
     "width": ("standard deviation of the bin distribution", "bins", "none"),
     "inverted_fraction": ("expected boxes with swapped corners", "fraction", "lower"),
 }
+
+
+def _speed(name: str, description: str, unit: str, direction: Direction) -> Metric:
+    return Metric(f"throughput/{name}", description, unit, direction, gauge=f"coordexp_{name}")
+
+
 _OTHERS = (
     Metric("learning_rate", "learning rate of the linear layers", gauge="coordexp_learning_rate"),
     Metric("grad_norm", "norm of the whole gradient before clipping", gauge="coordexp_grad_norm"),
@@ -217,15 +228,10 @@ _OTHERS = (
     Metric("epoch", "passes over the training images", "epochs"),
     Metric("num_supervised_tokens", "supervised tokens since the last row of this name", "tokens"),
     Metric("num_images", "images since the last row of this name", "images"),
-    *(
-        Metric(f"throughput/{name}", description, unit, direction, gauge=f"coordexp_{name}")
-        for name, description, unit, direction in (
-            ("images_per_second", "training images a second, all workers of the run", "images/s", "higher"),
-            ("tokens_per_second", "training tokens a second, all workers of the run", "tokens/s", "higher"),
-            ("data_wait_fraction", "share of training in which workers waited for data", "fraction", "lower"),
-            ("mfu", "model FLOP utilisation, a fraction", "fraction", "higher"),
-        )
-    ),
+    _speed("images_per_second", "training images a second, all workers of the run", "images/s", "higher"),
+    _speed("tokens_per_second", "training tokens a second, all workers of the run", "tokens/s", "higher"),
+    _speed("data_wait_fraction", "share of training in which workers waited for data", "fraction", "lower"),
+    _speed("mfu", "model FLOP utilisation, a fraction", "fraction", "higher"),
     Metric("final/train_seconds", "wall time of training", "seconds", "lower"),
     Metric("final/seconds", "wall time of a whole run: training, evaluation and merge", "seconds", "lower"),
     Metric("final/steps", "optimizer steps done", "steps"),

@@ -86,6 +86,7 @@ def run(options: argparse.Namespace) -> None:
     """Evaluate here or on Ray, write the files and print the tables."""
     from coordexp.cli.views import print_metrics
     from coordexp.evaluate.checkpoint import check_output, default_output, open_data, open_evaluation, unlike_training
+    from coordexp.evaluate.results import unknown_sentence
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
 
@@ -120,6 +121,9 @@ def run(options: argparse.Namespace) -> None:
         show(console, sentence)
     write_json(folder.metrics, metrics, indent=1)
     print_metrics(metrics, settings.decoding, num_images=len(data.samples), console=console)
+    for way in settings.decoding:
+        if sentence := unknown_sentence(folder.decoding(way), way, metrics):
+            show(console, sentence)
     if settings.answer == "qwen-json":
         from coordexp.evaluate.answers import read_objects, seem_in_pixels
 

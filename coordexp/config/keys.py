@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping
 from coordexp.config.removed import removed_key
 from coordexp.config.schema import KEYS, RunConfig
 from coordexp.config.schema.fields import Key, Part
-from coordexp.config.trees import Tree, merged, nested
+from coordexp.config.trees import Tree, leaves, merged, nested
 from coordexp.files import JsonValue
 
 STEP_IMAGES = "training.global_batch_size"
 """No key: what the product of ``STEP_KEYS`` is called in records."""
 STEP_KEYS = ("training.per_device_batch_size", "training.gradient_accumulation_steps", "cluster.num_workers")
+
+LATER = ("data.boxes_in", "data.categories.merge", "data.path", "data.split_seed", "data.val_fraction")
+"""Keys that came after experiments had been recorded: left out where they say what was done before."""
 
 
 def identity(config: RunConfig, *, leave_out: Callable[[Key], bool] = lambda key: False) -> Tree:
@@ -57,7 +60,7 @@ def select(config: RunConfig, keep: Callable[[Key], bool]) -> Tree:
             if isinstance(value, dict) and dotted in sections():
                 if inner := below(value, f"{dotted}."):
                     kept[name] = inner
-            elif keep(KEYS[dotted]):
+            elif keep(KEYS[dotted]) and not (dotted in LATER and value == _defaults()[dotted]):
                 kept[name] = value
         return kept
 
@@ -106,6 +109,11 @@ def unknown_key(key: str) -> str:
     guesses = close or (same_name if len(same_name) == 1 else [])
     hint = f"did you mean {guesses[0]}?" if guesses else f"{parent or 'a configuration'} has {', '.join(beside)}"
     return f"unknown key {key}; {hint}"
+
+
+@functools.cache
+def _defaults() -> Mapping[str, JsonValue]:
+    return leaves(RunConfig().model_dump(mode="json"))
 
 
 def _with_step(tree: Tree, config: RunConfig) -> Tree:

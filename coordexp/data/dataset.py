@@ -42,8 +42,10 @@ class Prompt:
     image_token_id: int
 
     @classmethod
-    def build(cls, tokenizer: PreTrainedTokenizerBase, text: str = DEFAULT_PROMPT) -> "Prompt":
-        """Render the chat template once.
+    def build(
+        cls, tokenizer: PreTrainedTokenizerBase, text: str = DEFAULT_PROMPT, *, may_think: bool = False
+    ) -> "Prompt":
+        """Render the chat template once; only an untouched model ``may_think`` before it answers.
 
         Raises:
             TokenizerError: if there is no chat template, or it does not place exactly one image, or leaves a thought
@@ -70,7 +72,7 @@ class Prompt:
             raise TokenizerError(
                 f"{tokenizer.name_or_path}: the chat template must place {IMAGE_TOKEN} exactly once, got: {rendered!r}"
             )
-        if str(rendered).rfind("<think>") > str(rendered).rfind("</think>"):
+        if not may_think and str(rendered).rfind("<think>") > str(rendered).rfind("</think>"):
             raise TokenizerError(
                 f"{tokenizer.name_or_path}: the chat template leaves a thought open (<think>) although enable_thinking "
                 "is false; expected one that closes it, such as that of an Instruct model"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coordexp.data.sources.coco_file import id_of
 from coordexp.detection.boxes import Floats, Ints, iou_table
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.frames import Frame
@@ -94,13 +95,13 @@ def _image_ids(file: ResultFile, truth: GroundTruth, path: Path) -> tuple[Ints, 
     for place, (key, name) in enumerate(file.images):
         # A number among names is a name, too: Ultralytics writes the stem 0007 as 7.
         by_key = names.find(key) if isinstance(key, str) else None if key is None or name else names.numbered(key)
-        options = [names.find(name) if name else None, by_key, key]
+        options = [names.find(name) if name else None, by_key, id_of(key)]
         own = next((one for one in options if isinstance(one, int) and one in truth.sizes_px), None)
         if own is None:
             shown = f"image {show(name)}" if name else f"image_id {show(key) if isinstance(key, str) else key}"
             row, num = int(np.flatnonzero(file.image == place)[0]), len(truth.sizes_px)
             raise DataError(f"{path}: detection[{row}]: {shown} is not among the {num} of the annotation file")
-        by_name += own != key
+        by_name += own != id_of(key)
         found.append(own)
     said = f"{by_name} of {len(found)} images were found by file name, not by image_id"
     return np.array(found, np.int64), [said] if by_name else []

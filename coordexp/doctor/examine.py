@@ -26,6 +26,7 @@ from coordexp.doctor.memory import EVALUATION, MemoryEstimate, SequenceSize, est
 from coordexp.errors import DataError, ResourceError
 from coordexp.findings import Check, Finding, attempt, collect, failure, guarded, ok, size_text, warning
 from coordexp.model.checkpoint.stored_model import Dimensions
+from coordexp.model.families import family_of
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.train.setup.components import param_groups
 
@@ -142,7 +143,9 @@ def _examine_variant(
     return (yield from guarded("memory", _examine_memory(run, base, both, machine)))
 
 
-def _examine_memory(run: RunConfig, base: Base, facts: DataFacts | None, machine: Machine) -> Check[LongestBatch]:
+def _examine_memory(
+    run: RunConfig, base: Base, facts: DataFacts | None, machine: Machine
+) -> Check[LongestBatch | None]:
     model = run_model(base.model, run, dtype=base.dtype, offset_ids=base.offset_ids)
     groups = yield from attempt("optimizer", lambda: param_groups(run, model))
     if groups is not None:
@@ -156,6 +159,12 @@ def _examine_memory(run: RunConfig, base: Base, facts: DataFacts | None, machine
             f"prompt and image take up to {longest.prompt} tokens, data.max_length is {run.data.max_length}; "
             "raise it, or lower data.max_pixels"
         )
+    family = family_of(base.model.model_type, where=run.model.path)
+    if not family.is_sized:
+        whole = size_text(base.weights_bytes)
+        loaded = f"; to expand and to merge loads all of it, {whole}" if family.on_disk == "converted" else ""
+        yield warning("memory", f"not estimated for this family, {family.title}; its weights take {whole}{loaded}")
+        return None
     on_gpu = run.cluster.gpus_per_worker > 0 or bool(machine.gpu_bytes)
     needed, usual = (estimate(model, run, size, on_gpu=on_gpu) for size in (longest, ordinary))
     yield judge_memory(run, needed, usual, machine, on_gpu=on_gpu)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,15 @@ from coordexp.detection.boxes import Bools, Floats, Ints, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
 from coordexp.evaluate.distributions import NUM_OBJECTS, UNITS, BinCurve, Distributions, ImageCurves, ObjectCurves
-from coordexp.evaluate.generate.answer import Answer, Integer
-from coordexp.evaluate.generate.formats import WrittenObject
-from coordexp.evaluate.generate.model import AnswerFormat
 from coordexp.files import read_json_lines, write_text
 from coordexp.metrics import BoxKind
+
+if TYPE_CHECKING:  # a report reads answers, and loads nothing that makes them
+    from coordexp.evaluate.generate.answer import Answer
+    from coordexp.evaluate.generate.formats import WrittenObject
+    from coordexp.evaluate.generate.model import AnswerFormat
+
+Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]  # as files hold it and arrays take it
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Four = tuple[Finite, Finite, Finite, Finite]
@@ -220,7 +224,7 @@ class Answers:
 
 
 def read_answers(
-    answers: Sequence[Answer], form: AnswerFormat, *, categories: CategoryIndex, score: ScoreName
+    answers: "Sequence[Answer]", form: "AnswerFormat", *, categories: CategoryIndex, score: ScoreName
 ) -> Answers:
     """Find the objects of answers: their category, boxes and score. Nothing that was generated is an error.
 
@@ -263,7 +267,7 @@ def read_answers(
     )
 
 
-def score_of(name: ScoreName, log_probs: Floats, item: WrittenObject) -> float:
+def score_of(name: ScoreName, log_probs: Floats, item: "WrittenObject") -> float:
     """Return the score of an object in [0, 1], from log probabilities over the full vocabulary.
 
     ``coord``: the geometric mean probability of its four coordinates, where one in digits has the probability of all of

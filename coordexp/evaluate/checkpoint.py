@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.coord_tokens.vocab import CoordVocab, text_vocab
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
@@ -16,7 +17,7 @@ from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.errors import CheckpointError, ResourceError
+from coordexp.errors import CheckpointError, ConfigError, ResourceError
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.given import read_given_answers
@@ -27,6 +28,7 @@ from coordexp.files import nearest_existing
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, local_checkpoint
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
+from coordexp.model.families import family_of
 from coordexp.model.loading import LoadedModel, load
 from coordexp.runs.folder import RunFolder
 
@@ -84,7 +86,14 @@ def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> Answe
     tokenizer, vocab = loaded.processor.tokenizer, None
     trained = _trained_with(settings.adapter, lambda: find_checkpoint(settings.model, weights=False))
     if settings.answer == "qwen-json":
-        prompt = Prompt.build(tokenizer, detection_prompt(categories, template=settings.prompt or PROMPT))
+        family = family_of(inner_model(loaded.model).config.model_type, where=settings.model)
+        if family.json_boxes == "pixels":
+            raise ConfigError(
+                f"--answer qwen-json: {family.title} writes pixels of the resized picture, and thousandths are read "
+                "here; convert its answers, and compare the detections: coordexp compare NAME=FILE"
+            )
+        question = detection_prompt(categories, template=settings.prompt or PROMPT)
+        prompt = Prompt.build(tokenizer, question, may_think=True)
         # Whether the prompt has opened the model's reasoning already.
         thinks = str(tokenizer.decode(list(prompt.after))).rstrip().endswith("<think>")
         answers = JsonFormat(tokenizer, thinks=thinks)

@@ -98,13 +98,7 @@ class RunStatus:
         return round(self.seconds + running, 3)
 
     def next(self, event: Event, *, now: float, alive: float) -> "RunStatus":
-        """Return the status after an event.
-
-        Args:
-            event: what happened.
-            now: Unix time.
-            alive: Unix time of the run's last sign of life, up to which the time of a killed try counts.
-        """
+        """Return the status after an event; up to ``alive``, its last sign of life, the time of a killed try counts."""
         match event:
             case Begun():
                 again = self.state not in ("waiting", "stopped")

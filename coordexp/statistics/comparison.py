@@ -6,13 +6,12 @@ distinct pair of them is tested once. Legend of shapes: ``R`` resamples, ``S`` s
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TypeVar
 
-from coordexp.detection.matches import Matches
 from coordexp.files import sha256_of_files
 from coordexp.statistics.bootstrap import (
     FilePath,
@@ -104,7 +103,7 @@ def compare_readings(
     for detections in readings.values():
         check_groups(detections)
     check_plan(resamples=resamples, seed=seed)
-    plan, which = _Plan(metric, resamples, seed, families or {}), known_metric(metric)
+    related, which = families or {}, known_metric(metric)
     paths = {Path(path) for files in readings.values() for seeds in files.values() for path in seeds.values()}
     # What is no file keeps its name, by which its reader complains of it.
     there = [path for path in sorted(paths) if path.is_file()]
@@ -113,93 +112,83 @@ def compare_readings(
         name: {group: {n: hashes[Path(path)] for n, path in sorted(seeds.items())} for group, seeds in files.items()}
         for name, files in readings.items()
     }
+    couples = {name: _couples(files, related) for name, files in contents.items()}
     files_of = {content: path for path, content in reversed(hashes.items())}
     matches = read_matches(annotations_json, files_of, metric=metric, image_ids=image_ids, on_progress=on_progress)
     truth = next(iter(matches.values()))
-    tests = dict.fromkeys(twins for files in contents.values() for twins in _couples(files, plan).values())
+    tests = dict.fromkeys(twins for found in couples.values() for twins in found.values())
     share = partial(_share, on_progress, parts=1 + len(tests))
     drawn = resampled(matches, metric, resamples=resamples, seed=seed, on_progress=share(part=0))
     draws, p_swap = swapped_images(truth.num_images, resamples=resamples, seed=seed), dict[_Twins, float]()
     for part, twins in enumerate(tests, start=1):
         pairs = [(matches[a], matches[b]) for a, b in twins]
         p_swap[twins] = swap_test(pairs, which, draws, on_progress=share(part=part))
-    return {name: _comparison(files, drawn, p_swap, plan, truth=truth) for name, files in contents.items()}
 
+    def compared(name: N) -> Comparison:
+        runs = {group: {n: drawn[content] for n, content in own.items()} for group, own in contents[name].items()}
+        return Comparison(
+            metric=metric,
+            groups=tuple(runs),
+            seeds={group: tuple(own) for group, own in runs.items()},
+            num_images=truth.num_images,
+            resamples=resamples,
+            value={group: group_total(own).estimate.of_precision() for group, own in runs.items()},
+            value_by_seed={
+                group: {number: group_total({number: run}).estimate.of_precision() for number, run in own.items()}
+                for group, own in runs.items()
+            },
+            pairs=_pairs(runs, couples[name], p_swap, related),
+            seed=seed,
+            images_a_category=images_a_category(truth),
+        )
 
-@dataclass(frozen=True)
-class _Plan:
-    metric: str
-    resamples: int
-    seed: int
-    families: Mapping[str, str]
-
-    def paired(self, a: str, b: str) -> bool:
-        """Return whether equal numbers of two groups are the same seed."""
-        return self.families.get(a) == self.families.get(b)
+    return {name: compared(name) for name in readings}
 
 
 _Twins = tuple[tuple[str, str], ...]
 """The files of two groups by the hashes of their bytes, one pair for each seed that is compared."""
 
 
-def _couples(contents: _Contents, plan: _Plan) -> dict[tuple[str, str], _Twins]:
+def _couples(contents: _Contents, families: Mapping[str, str]) -> dict[tuple[str, str], _Twins]:
     """Return every pair of groups with its files, those of one seed together."""
     couples: dict[tuple[str, str], _Twins] = {}
     for a, b in combinations(contents, 2):
-        common = [number for number in contents[a] if plan.paired(a, b) and number in contents[b]]
+        common = [n for n in contents[a] if families.get(a) == families.get(b) and n in contents[b]]
         # Without a common seed any pairing does for the swaps; sorted order can be reproduced.
         twins = zip(common or contents[a], common or contents[b], strict=False)
         couples[a, b] = tuple((contents[a][i], contents[b][j]) for i, j in twins)
     return couples
 
 
-def _comparison(
-    contents: _Contents, drawn: Mapping[str, Drawn], p_swap: Mapping[_Twins, float], plan: _Plan, *, truth: Matches
-) -> Comparison:
-    runs = {group: {number: drawn[found] for number, found in seeds.items()} for group, seeds in contents.items()}
-    pairs = [
-        _pair(couple, runs, plan, p_swap=p_swap[twins], num_seeds=len(twins))
-        for couple, twins in _couples(contents, plan).items()
-    ]
+def _pairs(
+    runs: Mapping[str, Mapping[int, Drawn]],
+    couples: Mapping[tuple[str, str], _Twins],
+    p_swap: Mapping[_Twins, float],
+    families: Mapping[str, str],
+) -> tuple[PairResult, ...]:
+    pairs: list[PairResult] = []
+    for (a, b), twins in couples.items():
+        paired = families.get(a) == families.get(b)
+        found = difference_total(runs[a], runs[b], paired=paired)
+        image_std = found.image_std if math.isfinite(found.std) else 0.0
+        pairs.append(
+            PairResult(
+                a=a,
+                b=b,
+                difference=found.estimate.of_difference(),
+                p_swap=p_swap[twins],
+                p_holm=1.0,  # known once there are all pairs
+                image_std=image_std,
+                seed_std=found.seed_std,
+                detectable=detectable(image_std, found.seed_std, len(twins)) or None,
+                p_bootstrap=found.p,
+                num_seeds=len(twins),
+                paired_by_seed=paired and not runs[a].keys().isdisjoint(runs[b]),
+            )
+        )
     # A pair is as sure as the less sure of its two tests; then for the number of pairs.
     adjusted = holm([max(pair.p_swap, pair.p_bootstrap or 0.0) for pair in pairs])
-    return Comparison(
-        metric=plan.metric,
-        groups=tuple(contents),
-        seeds={group: tuple(seeds) for group, seeds in runs.items()},
-        num_images=truth.num_images,
-        resamples=plan.resamples,
-        value={group: group_total(seeds).estimate.of_precision() for group, seeds in runs.items()},
-        value_by_seed={
-            group: {number: group_total({number: run}).estimate.of_precision() for number, run in seeds.items()}
-            for group, seeds in runs.items()
-        },
-        pairs=tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, adjusted, strict=True)),
-        seed=plan.seed,
-        images_a_category=images_a_category(truth),
-    )
-
-
-def _pair(
-    couple: tuple[str, str], runs: Mapping[str, Mapping[int, Drawn]], plan: _Plan, *, p_swap: float, num_seeds: int
-) -> PairResult:
-    a, b = couple
-    paired = plan.paired(a, b)
-    found = difference_total(runs[a], runs[b], paired=paired)
-    is_known = math.isfinite(found.std)
-    return PairResult(
-        a=a,
-        b=b,
-        difference=found.estimate.of_difference(),
-        p_swap=p_swap,
-        p_holm=1.0,  # known once there are all pairs
-        image_std=found.image_std if is_known else 0.0,
-        seed_std=found.seed_std,
-        detectable=(detectable(found.image_std, found.seed_std, num_seeds) or None) if is_known else None,
-        p_bootstrap=found.p,
-        num_seeds=num_seeds,
-        paired_by_seed=paired and not runs[a].keys().isdisjoint(runs[b]),
-    )
+    return tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, adjusted, strict=True))
 
 
 def _share(on_progress: OnProgress | None, *, part: int, parts: int) -> OnProgress | None:

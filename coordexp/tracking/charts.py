@@ -40,10 +40,7 @@ def group_colors(groups: Iterable[str]) -> dict[str, str]:
 def view_of_runs(now_ms: int) -> str:
     """Return the saved view of an experiment's runs, best AP first, with the columns that a person compares.
 
-    Without it MLflow shows one closed line, the ablation's own, and no metric.
-
-    Args:
-        now_ms: when it was saved, which MLflow wants to know.
+    Without it MLflow shows one closed line, the ablation's own, and no metric. It wants to know when it was saved.
     """
     best = "metrics.`constrained/expected/AP`"
     others = (

@@ -79,9 +79,6 @@ class ArtifactError(TrackingError):
 def connect(uri: str) -> "MlflowClient":
     """Return a client of the server or database at ``uri``; a sqlite file is created on first use.
 
-    Args:
-        uri: any that MLflow knows and that holds no secret, as ``sqlite:////absolute/mlflow.db``.
-
     Raises:
         TrackingError: if it cannot be used, within about 12 seconds.
     """
@@ -143,11 +140,9 @@ def without_secrets(text: str) -> str:
 
 @contextlib.contextmanager
 def tracking_errors(uri: str, doing: str) -> Generator[None]:
-    """Turn what MLflow, its database and its HTTP client raise into one sentence: "cannot DOING".
+    """Turn what MLflow, its database and its HTTP client raise into one TrackingError: "cannot DOING".
 
-    Raises:
-        ServerUnreachableError: where the same call may work later.
-        TrackingError: where it cannot.
+    A ServerUnreachableError where the same call may work later.
     """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -168,11 +163,9 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def artifact_errors(uri: str, root: str) -> Generator[None]:
-    """Turn what MLflow's stores of files raise, each its own kinds of errors, into one sentence.
+    """Turn what MLflow's stores of files raise, each its own kinds of errors, into one ArtifactError.
 
-    Raises:
-        ServerUnreachableError: where it is the server or database that does not answer.
-        ArtifactError: where it is the store.
+    A ServerUnreachableError where it is the server or database that does not answer.
     """
     try:
         yield

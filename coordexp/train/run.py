@@ -73,14 +73,8 @@ def train_run(
 ) -> Ended:
     """Run one group and seed from its newest checkpoint, or the beginning, to the merged model.
 
-    Every rank of a process group calls this. Files go to the run's directory; rows and
-    checkpoints go through ``reporter``.
-
-    Args:
-        config: one run's resolved configuration; the experiment must have been prepared.
-        reporter: makes rows and checkpoints durable.
-        print_line: prints a line of progress.
-        merges: make the merged model.
+    Every rank of a process group calls this, for an experiment that was prepared. Files go to the run's directory; rows
+    and checkpoints go through ``reporter``.
 
     Returns:
         How the run finished. A merge that fails, or loses much, is a warning there: the run has its AP.

@@ -121,7 +121,7 @@ def test_a_merged_checkpoint(checkpoint, shapes, answered, capsys):
     assert "malformed, free: " in text
 
 
-def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpoint):
+def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpoint, capsys):
     """An adapter that changes nothing: the files are those of the base, which it names itself."""
     from peft import LoraConfig, get_peft_model
 
@@ -132,6 +132,7 @@ def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpo
     save_adapter(model, tmp_path / "adapter")
     command = [*arguments(checkpoint, shapes), "--decoding", "constrained", "--num-images", "3"]
     assert main(["evaluate", *command, "--output", str(tmp_path / "plain")]) == 0
+    assert "written objects names a category; most frequent: " in " ".join(capsys.readouterr().out.split())
     assert command[:2] == ["--model", str(checkpoint)]
     assert main(["evaluate", *command[2:], "--adapter", str(tmp_path / "adapter")]) == 0
     output = tmp_path / "eval" / "adapter-instances_val-3"

@@ -236,7 +236,9 @@ def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
     for image_id, category_id, box, area, kind in rows:
         entry: dict[str, object] = {"id": len(annotations) + 1, "image_id": image_id, "category_id": category_id}
         entry |= {"bbox": box, "area": area, "iscrowd": int(kind == CROWD)}
-        annotations.append(entry | ({"ignore": 1} if kind == IGNORED else {}))
+        if kind == IGNORED:
+            entry["ignore"] = 1
+        annotations.append(entry)
     return {
         "images": [
             {"id": one.image_id, "file_name": one.name, "width": one.width, "height": one.height, **one.extras}

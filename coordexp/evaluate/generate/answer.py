@@ -7,19 +7,15 @@ Shapes: N positions, V vocabulary, K bins, T tokens of an answer, S statistics.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.detection.boxes import Floats, Ints
 from coordexp.errors import TrainingError
-
-Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]  # as files hold it and arrays take it
 
 
 @dataclass(frozen=True, eq=False)

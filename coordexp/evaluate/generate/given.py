@@ -20,7 +20,8 @@ from coordexp.data.batch import collate
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import pixel_values
 from coordexp.errors import DataError
-from coordexp.evaluate.generate.answer import Answer, Integer, finish_answer, read_raw_logits
+from coordexp.evaluate.answers import Integer
+from coordexp.evaluate.generate.answer import Answer, finish_answer, read_raw_logits
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.files import read_json_lines
 from coordexp.model.head_bypass import float32_head, pass_through_head

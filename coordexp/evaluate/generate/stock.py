@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.data.batch import EncodedSample, collate
@@ -48,6 +48,7 @@ def generate_batches(
     on_images: Callable[[int], None] | None = None,
 ) -> list[Answer]:
     """Generate for the images of a queue; as :func:`coordexp.evaluate.generate.generation.generate_queue`."""
+    assert isinstance(owner, GenerationMixin)
     settings = GenerationConfig(
         max_new_tokens=max_new_tokens,
         do_sample=False,

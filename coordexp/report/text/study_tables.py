@@ -125,7 +125,7 @@ def sample_notes(comparison: Comparison) -> tuple[str, ...]:
         notes.append(f"From {comparison.num_images} images nothing can be known of others: no interval, no difference.")
     elif comparison.num_images < MIN_OBJECTS:
         notes.append(f"{comparison.num_images} images are too few to rely on an interval.")
-    if images is not None and images < FEW_IMAGES:
+    if images is not None and images < FEW_IMAGES and comparison.num_images >= FEWEST_IMAGES:
         notes.append(
             f"Too few images: a category is in {images:.1f} of the {comparison.num_images:,} on average (harmonic "
             "mean). Intervals are then too narrow, and hold for AP on as many images, not on more."

@@ -59,12 +59,7 @@ def confirm_comparable(config: RunConfig, parts: Components, accelerator: Accele
 
 
 def read_worker(parts: Components, accelerator: Accelerator) -> dict[str, JsonValue]:
-    """Return what a run's numbers follow from and only its own process knows, by names as ``threads``.
-
-    Args:
-        parts: of the run, before they train; their process has been set up.
-        accelerator: of the trainer.
-    """
+    """Return what a run's numbers follow from and only its own process knows, by names as ``threads``."""
     matmul = cuda.matmul
     kernels = {
         "flash": cuda.flash_sdp_enabled(),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coordexp.ablation.preparation import shared_metrics
+from coordexp.ablation.preparation import checked_ceiling
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DataError
 
@@ -21,12 +21,8 @@ def test_a_codec_ceiling_far_from_one_is_an_error(tmp_path):
     }
     path = tmp_path / "val.json"
     path.write_text(json.dumps(document))
-    paths = dict.fromkeys(("train_annotations", "train_images", "val_annotations", "val_images"), str(path))
-    sections = {"experiment": {"name": "x", "runs_dir": str(tmp_path)}, "data": {"format": "coco", **paths}}
-    (tmp_path / "x").mkdir()
     with pytest.raises(DataError, match=r"val.json: the ground truth itself scores an AP of 0\.\d+ after 1,000 bins"):
-        shared_metrics(ExperimentConfig.model_validate(sections))
-    sections["data"]["max_bad_fraction"] = 1.0
-    found = shared_metrics(ExperimentConfig.model_validate(sections))["codec_ceiling/AP"]
+        checked_ceiling(ExperimentConfig(), path)
+    found = checked_ceiling(ExperimentConfig.model_validate({"data": {"max_bad_fraction": 1.0}}), path)
     assert found is not None
     assert found < 0.9

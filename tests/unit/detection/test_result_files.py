@@ -253,6 +253,16 @@ def test_the_order_of_equal_scores_is_that_of_the_boxes_where_it_matters(truth: 
     assert in_fair_order(truth, same) is same, "AP is 0 in any order, and stays that of the file"
 
 
+@pytest.mark.parametrize("key", ["f3b1c2a4-0000-4000-8000-1234567890ab", 2**100 + 7])
+def test_ids_that_are_no_numbers_of_64_bits_are_those_of_the_ground_truth(key: str | int, tmp_path: Path) -> None:
+    box = {"image_id": key, "category_id": 1, "bbox": [1, 2, 3, 4]}
+    document = {"images": [{"id": key}, {"id": 2}], "categories": [{"id": 1, "name": "a"}], "annotations": [box]}
+    (tmp_path / "gt.json").write_text(json.dumps(document))
+    (tmp_path / "dt.json").write_text(json.dumps([{**box, "score": 0.5}]))
+    truth = read_ground_truth(tmp_path / "gt.json")
+    assert read_detections(tmp_path / "dt.json", truth).image_ids.tolist() == truth.image_ids.tolist()
+
+
 @pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not on this machine")
 def test_the_cases() -> None:
     truth = read_ground_truth(CASES / "val.json")
