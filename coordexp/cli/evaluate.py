@@ -71,6 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-pixels", type=positive, help="image size limit (default: that of training)")
     prompt = "the instruction (default: that of training, else the usual one); for --answer qwen-json the question, "
     add("--prompt", help=prompt + "in which {categories} stands for their names")
+    frame = "what boxes are of where EXIF turns a picture (data.boxes_in, default: auto)"
+    add("--boxes-in", choices=("auto", "shown", "stored"), default="auto", help=frame)
+    merge = "categories whose names read the same are one (data.categories.merge)"
+    add("--merge-categories", action="store_true", help=merge)
     add("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
     add("--threads", type=positive, help="CPU threads of a process; it can change last digits")
     add("--num-workers", type=positive, help="processes on Ray, each with the model (default: no Ray)")
@@ -160,6 +164,7 @@ def _aliases(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _settings(options: argparse.Namespace) -> "EvaluationSettings":
+    from coordexp.data.sources.coco import Reading
     from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.model.checkpoint.adapter import named_base
 
@@ -174,6 +179,7 @@ def _settings(options: argparse.Namespace) -> "EvaluationSettings":
         decoding=tuple(dict.fromkeys(decoding)),
         score=options.score,
         aliases=_aliases(options),
+        reading=Reading(options.boxes_in, options.merge_categories),
         model=options.model or named_base(options.adapter),
         adapter=options.adapter,
         annotations=options.annotations,

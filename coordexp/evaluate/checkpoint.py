@@ -42,7 +42,8 @@ def open_data(settings: EvaluationSettings) -> EvaluationData:
         DataError: if they cannot be used, or an alias stands for no category.
     """
     truth = read_ground_truth(settings.annotations)
-    source = (CocoSource if truth.federated is None else LvisSource)(settings.annotations, settings.images)
+    kind = CocoSource if truth.federated is None else LvisSource
+    source = kind(settings.annotations, settings.images, reading=settings.reading)
     with tempfile.TemporaryDirectory() as folder:  # where the file must be written otherwise to be measured on
         made = replace(source, made=Path(folder) / "ground_truth.json").ground_truth()
         truth = truth if made == settings.annotations else replace(read_ground_truth(made), path=settings.annotations)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
+from coordexp.data.sources.coco import Reading
 from coordexp.errors import ConfigError
 from coordexp.evaluate.generate.qwen_json import JSON_FAILURE_KINDS
 from coordexp.metrics import Decoding
@@ -29,6 +30,7 @@ class EvaluationSettings:
         adapter: directory of a trained adapter for ``model``.
         annotations: COCO instances file.
         images: folder of its images.
+        reading: how its records are read.
         num_images: only so many images, spread over the number of objects, fixed by the data; None for all.
         answer: the form of an answer: the target sequence in coord tokens or in digits, or the JSON of an untouched
             Qwen3-VL; None: coord tokens where the tokenizer has them, else digits.
@@ -50,6 +52,7 @@ class EvaluationSettings:
     adapter: Path | None = None
     annotations: Path = Path()
     images: Path = Path()
+    reading: Reading = field(default_factory=Reading)
     num_images: int | None = None
     answer: AnswerName | None = None
     generations: Path | None = None

@@ -426,7 +426,7 @@ def _merged(
         pairs = ", ".join(f"{categories[key].name!r} and {one.name!r}" for key, one in list(merged.items())[:5])
         raise DataError(
             f"{path}: names of categories read the same once case and spacing are folded: {pairs}; rename one, or "
-            "data.categories.merge=true (prepare: --merge-categories) makes them one"
+            "data.categories.merge=true (prepare, evaluate: --merge-categories) makes them one"
         )
     return {key: category for key, category in categories.items() if key not in merged}, merged
 

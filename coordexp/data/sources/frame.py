@@ -104,7 +104,7 @@ class Turned:
         sentence = (
             f"{len(self.headers):,} of {num_images:,} pictures are turned by EXIF, and read as a viewer shows them; "
             f"their boxes are taken to be of {frame} (by {self.why or 'the rule, since nothing tells'}); "
-            "data.boxes_in=shown or =stored says otherwise (coordexp inspect draws them)"
+            "data.boxes_in=shown or =stored (prepare, evaluate: --boxes-in) says otherwise; coordexp inspect draws them"
         )
         # Sizes of the stored picture are what most tools write, whatever they draw boxes on.
         is_sure = self.why not in ("", _SIZES) or (self.why == _SIZES and not self.stored)
