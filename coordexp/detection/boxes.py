@@ -4,13 +4,17 @@ The loops that match boxes compile the same IoU (:mod:`coordexp.detection.kernel
 training is :mod:`coordexp.losses.coord_box`.
 """
 
+from typing import Annotated
+
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from coordexp.data.sample import SIZE_EDGES_PX2
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]  # of a file, as such an array takes it
 Bools = NDArray[np.bool_]
 
 IOU_THRESHOLDS: Floats = np.linspace(0.5, 0.95, 10)

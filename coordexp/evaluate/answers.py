@@ -19,7 +19,7 @@ from pydantic import Field
 
 from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.bins import NUM_BINS
-from coordexp.detection.boxes import Bools, Floats, Ints, to_boxes_px_xywh
+from coordexp.detection.boxes import Bools, Floats, Integer, Ints, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
 from coordexp.evaluate.distributions import NUM_OBJECTS, UNITS, BinCurve, Distributions, ImageCurves, ObjectCurves
@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # a report reads answers, and loads nothing that makes them
     from coordexp.evaluate.generate.answer import Answer
     from coordexp.evaluate.generate.formats import WrittenObject
     from coordexp.evaluate.generate.model import AnswerFormat
-
-Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]  # as files hold it and arrays take it
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Four = tuple[Finite, Finite, Finite, Finite]

@@ -8,29 +8,29 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE, TESTS = 42_700, 46_500  # budgets 42,000 and 46,000
+PACKAGE, TESTS = 42_000, 44_000  # 1,700 of the package are formats and model families that came after the 42,000
 GRACE = 1.03
 ROOT_FILES = "errors files metrics findings limits shipped .py"
 
-# Rooms of `coordexp/` and the lines they may have; behind some of them the budget that they are still to reach.
+# Rooms of `coordexp/` and the lines they may have; behind them the budget still to reach, or what was added.
 ROOMS = {
-    (ROOT_FILES,): 1_241,  # budget 900
-    ("config",): 2_963,  # budget 2,200
-    ("coord_tokens",): 2_476,  # budget 2,000
-    ("losses",): 1_378,  # budget 1,300
-    ("data",): 3_741,  # budget 3,500
-    ("runs",): 2_187,  # budget 1,400
-    ("model",): 3_070,  # budget 3,000
-    ("detection",): 2_360,  # budget 2,200
-    ("statistics",): 1_937,  # budget 1,700
-    ("evaluate",): 3_175,  # budget 2,400
-    ("train",): 3_737,  # budget 2,900
-    ("tracking",): 1_325,  # budget 1,200
-    ("cluster",): 1_229,  # budget 900
-    ("ablation", "sweep"): 2_093,  # budget 1,500
-    ("report",): 6_447,  # budget 4,500
-    ("doctor",): 1_023,  # budget 900
-    ("cli", "scaffold"): 2_253,  # budget 1,900
+    (ROOT_FILES,): 1_150,  # budget 900
+    ("config",): 2_641,  # budget 2,200
+    ("coord_tokens",): 2_150,  # budget 2,000
+    ("losses",): 1_340,  # budget 1,300
+    ("data",): 5_450,  # budget 3,500 and 1,000 for folders as tools write them
+    ("runs",): 1_935,  # budget 1,400
+    ("model",): 3_500,  # budget 3,000 and 700 for model families
+    ("detection",): 2_780,  # budget 2,200; 560 are the reader of other detectors' results
+    ("statistics",): 1_736,  # budget 1,700
+    ("evaluate",): 3_050,  # budget 2,400; 250 are other models' answers and families without rows
+    ("train",): 3_194,  # budget 2,900
+    ("tracking",): 1_205,  # budget 1,200
+    ("cluster",): 1_180,  # budget 900
+    ("ablation", "sweep"): 1_769,  # budget 1,500
+    ("report",): 5_370,  # budget 4,500
+    ("doctor",): 1_063,  # budget 900
+    ("cli", "scaffold"): 2_184,  # budget 1,900
 }
 
 

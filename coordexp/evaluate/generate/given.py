@@ -19,8 +19,8 @@ from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.data.batch import collate
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import pixel_values
+from coordexp.detection.boxes import Integer
 from coordexp.errors import DataError
-from coordexp.evaluate.answers import Integer
 from coordexp.evaluate.generate.answer import Answer, finish_answer, read_raw_logits
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.files import read_json_lines

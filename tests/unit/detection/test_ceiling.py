@@ -64,10 +64,9 @@ def both(given: Scene) -> tuple[float | None, float | None]:
     ids=["plain", "crowds", "over-100", "five-categories"],
 )
 def test_equal_to_pycocotools(options):
-    for seed in range(2):
-        wanted, found = both(random_boxes(seed, **options))
-        assert wanted is not None
-        assert found == wanted
+    wanted, found = both(random_boxes(0, **options))
+    assert wanted is not None
+    assert found == wanted
 
 
 def test_by_hand():

@@ -49,13 +49,13 @@ def assert_equals_pycocotools(truth: Scene, detections: list[DtRow], weights: np
             np.testing.assert_allclose(got, expected[:, :, a, m].mean(axis=0), **EXACT)
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(3))
 def test_unit_weights_equal_pycocotools(block: int) -> None:
     for case in range(10):
         assert_equals_pycocotools(*random_case(np.random.default_rng([block, case])), None)
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(3))
 def test_weights_equal_images_really_repeated(block: int) -> None:
     for case in range(10):
         rng = np.random.default_rng([block, case, 1])
@@ -75,7 +75,7 @@ def test_thousands_of_cases(block: int) -> None:
         assert_equals_pycocotools(truth, detections, weights if weights.any() and case % 2 else None)
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(2))
 def test_curves_equal_pycocotools_to_the_last_bit(block: int) -> None:
     for case in range(10):
         truth, detections = random_case(np.random.default_rng([block, case, 4]))
@@ -95,7 +95,7 @@ gt_row = st.builds(
 dt_row = st.builds(DtRow, st.integers(1, 3), st.integers(1, 2), box, st.sampled_from([-1.0, 0.0, 0.3, 0.9]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(st.lists(gt_row, max_size=8), st.lists(dt_row, max_size=12), st.lists(st.integers(0, 3), min_size=3, max_size=3))
 def test_any_small_case_equals_pycocotools(boxes: list[GtRow], rows: list[DtRow], weights: list[int]) -> None:
     truth = Scene(dict.fromkeys((1, 2, 3), (640, 480)), {1: "a", 2: "b"}, boxes)

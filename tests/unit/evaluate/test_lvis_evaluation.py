@@ -42,7 +42,8 @@ def test_images_are_found_and_the_ground_truth_is_federated(config: ExperimentCo
         "data.val_annotations": str(source.annotations),
         "data.val_images": str(source.images),
     }
-    assert recorded_source(params, "val", data_dir=None) == source
+    recorded = recorded_source(params, "val", data_dir=None)
+    assert (recorded.annotations, recorded.images) == (source.annotations, source.images)
     assert len(load_split(config.data, "train", data_dir=tmp_path).samples) == 12
     evaluation = open_data(EvaluationSettings(annotations=source.annotations, images=source.images))
     assert [sample.image.parent.name for sample in evaluation.samples] == ["val"] * 4
