@@ -19,7 +19,6 @@ def rehearsed(tmp_path_factory) -> Rehearsal:
     return rehearsal
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_deep_bfloat16_checkpoint_goes_the_whole_way(rehearsed):
     client = MlflowClient(f"sqlite:///{rehearsed.runs}/mlflow.db")
@@ -31,7 +30,7 @@ def test_a_deep_bfloat16_checkpoint_goes_the_whole_way(rehearsed):
             answered = rehearsed.runs / NAME / run / "eval" / "final" / decoding / "objects.jsonl"
             assert len(answered.read_text().splitlines()) == 4
     compared = (rehearsed.folder / "comparison" / "report.csv").read_text()
-    assert all(f",group,{boxes}," in compared for boxes in ("argmax", "expected"))
+    assert all(f",group,{group}," in compared for group in "AC")
     memory, *_ = rehearsed.foretold()
     foretold, came = (float(number) for number in re.findall(r"([\d.]+) GiB", memory))
     assert 0.5 * foretold < came < 2 * foretold

@@ -104,12 +104,17 @@ class Rehearsal:
         truth = ("--annotations", str(self.data / "instances_val.json"), "--images", str(self.data / "val"))
         pictures = sorted(map(str, (self.data / "val").iterdir()))
         run_dirs = {group: self.runs / NAME / f"{group}-s0" for group in GROUPS}
-        merged, evaluated = str(run_dirs["C"] / "merged"), self.folder / "evaluated"
+        merged = {group: str(run_dir / "merged") for group, run_dir in run_dirs.items()}
 
-        predict = ("predict", "--model", merged, "--output", str(self.folder / "predictions"))
+        predict = ("predict", "--model", merged["C"], "--output", str(self.folder / "predictions"))
         merge = ("merge", "--adapter", str(run_dirs["C"] / "checkpoints" / "step_000002"), "--dtype=float32")
-        evaluate = ("evaluate", *truth, "--generations", str(self.answers()), "--model", merged)
-        detections = [f"{boxes}={evaluated}/free/detections.{boxes}.json" for boxes in ("argmax", "expected")]
+        outputs = {group: self.folder / f"evaluated-{group}" for group in GROUPS}
+        evaluate = ("-m", "coordexp", "evaluate", *truth, "--generations", str(self.answers()))
+        evaluations = [
+            (f"evaluate {group}", *evaluate, "--model", merged[group], "--output", str(output))
+            for group, output in outputs.items()
+        ]
+        detections = [f"{group}={outputs[group]}/free/detections.{box}.json" for group, box in GROUPS.items()]
 
         self.stage("checkpoint", "-m", "tests.rehearsal.checkpoint", "write", self.size, str(self.model))
         self.stages_at_once(
@@ -120,14 +125,26 @@ class Rehearsal:
         again, *_ = self.stages_at_once(
             ("ablation again", "ray_jobs/ablation.py", *experiment),
             ("merge", "-m", "coordexp", *merge, "--output", str(self.folder / "C-float32")),
-            ("transformers", "-m", "tests.rehearsal.checkpoint", "load", pictures[0], merged),
+            ("transformers", "-m", "tests.rehearsal.checkpoint", "load", pictures[0], *merged.values()),
             ("predict", "-m", "coordexp", *predict, "--max-new-tokens=8", *pictures[:2]),
-            ("evaluate", "-m", "coordexp", *evaluate, "--output", str(evaluated)),
+            *evaluations,
         )
         if not all(f"{group}-s0  finished before" in again.output for group in GROUPS):
             raise StageError(f"ablation again: expected both runs to be finished before, got {again.output}")
-        compare = ("compare", *truth, "--output", str(self.folder / "comparison"), "--resamples=200", *detections)
-        self.stage("compare", "-m", "coordexp", *compare)
+        self.stages_at_once(
+            ("report", "-m", "coordexp.report", NAME, f"--runs-dir={self.runs}"),
+            (
+                "compare",
+                "-m",
+                "coordexp",
+                "compare",
+                *truth,
+                "--output",
+                str(self.folder / "comparison"),
+                "--resamples=200",
+                *detections,
+            ),
+        )
         table = (self.runs / NAME / "report" / "report.csv").read_text()
         if missing := [group for group in GROUPS if f"\n{NAME},group,{group}," not in table]:
             raise StageError(f"report: expected a row of each group, missing {missing} in {table}")
