@@ -67,7 +67,7 @@ def generate_batches(
             keep_probs=[sample.image_id in curves_of for sample in chosen],
         )
         with float32_head(answering.model):
-            # pyright: its annotation asks for a protocol that transformers' own models do not meet
+            # Its annotation asks for a protocol that transformers' own models do not meet
             owner.generate(  # pyright: ignore[reportAttributeAccessIssue]
                 **_left_padded(chosen, answering),
                 generation_config=settings,
