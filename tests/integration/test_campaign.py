@@ -34,6 +34,7 @@ def measured(tmp_path, monkeypatch):
     torch.use_deterministic_algorithms(before)
 
 
+@pytest.mark.slow
 def test_training_steps_are_timed_and_profiled(measured):
     plain, kernels, flash = measured("train", "^C batch 2$|^kernels|^flash")
     assert plain["images_s"] * plain["step_ms"] == pytest.approx(2 * 1000)
@@ -43,6 +44,7 @@ def test_training_steps_are_timed_and_profiled(measured):
     assert "flash" in flash["error"]
 
 
+@pytest.mark.slow
 def test_answers_are_the_annotated_ones(measured):
     rows, plain = measured("generate", "constrained batch 2")
     assert "transformers' generate" in plain["cell"]
@@ -52,6 +54,7 @@ def test_answers_are_the_annotated_ones(measured):
         assert cell["boxes_s"] == pytest.approx(cell["images_s"] * cell["objects"] / 8)
 
 
+@pytest.mark.slow
 def test_the_head_is_a_part(measured):
     (cell,) = measured("head", "")
     assert len(cell["variants"]) == 8

@@ -51,6 +51,7 @@ def numbers_of(config):
     }
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_resumed_there_ends_as_one_on_the_cpu(base, tmp_path):
     steps = {"max_steps": 2, "checkpoint_steps": 1}
     small = {"max_new_tokens": 8, "loss_images": 2}

@@ -63,7 +63,7 @@ def write_tiny(family: Family, output: Path, *, seed: int = 0, tied: bool = True
 
     Weights are spread widely enough that answers depend on the picture and on every token before them.
     """
-    tokenizer = AutoTokenizer.from_pretrained(TINY_BASE, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(TINY_BASE, local_files_only=True, trust_remote_code=False)
     torch.manual_seed(seed)
     model = AutoModelForImageTextToText.from_config(tiny_config(family, tokenizer, tied=tied), dtype=torch.float32)
     for name, parameter in model.named_parameters():

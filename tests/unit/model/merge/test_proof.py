@@ -25,7 +25,7 @@ from tests.unit.model.merge.merge_support import WEIGHTS
 
 DEPTH = 28
 LAYER = "model.language_model.layers.20.self_attn.v_proj.weight"
-STEPS = [1, 2, pytest.param(60, marks=pytest.mark.slow)]
+STEPS = [1, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (2, 60))]
 Fault = Callable[[dict[str, Tensor], dict[str, Tensor], AdapterDelta], None]
 
 
