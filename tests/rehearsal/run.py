@@ -28,7 +28,7 @@ from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 ROOT = Path(__file__).parents[2]
 NAME = "coco_qwen3vl_2b"
 CONFIG = f"experiments/{NAME}.yaml"
-GROUPS = ("A", "C")
+GROUPS = {"A": "argmax", "C": "expected"}  # and how each is read
 _GIB = 2**30
 _SECONDS = 3600  # that a stage may take
 _FEW = (
