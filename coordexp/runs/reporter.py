@@ -81,6 +81,7 @@ class LocalReporter:
         self._after_commit()
 
 
-def has_final_rows(run_dir: Path) -> bool:
-    """Return whether a run's final evaluation is committed."""
-    return any("final/steps" in row.metrics for row in read_rows(RunFolder(run_dir).metrics))
+def final_metrics(run_dir: Path) -> set[str]:
+    """Return the names ``final/...`` that a run has reported: ``final/steps`` with its final evaluation."""
+    rows = read_rows(RunFolder(run_dir).metrics)
+    return {name for row in rows for name in row.metrics if name.startswith("final/")}

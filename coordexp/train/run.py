@@ -20,7 +20,7 @@ from coordexp.model.merging.merge import merge_model
 from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
 from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, ExperimentFolder, RunFolder
-from coordexp.runs.reporter import LocalReporter, has_final_rows
+from coordexp.runs.reporter import LocalReporter, final_metrics
 from coordexp.runs.status import Ended, note_traceback, one_sentence
 from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
 from coordexp.train.forward import mean_units, model_inputs
@@ -101,12 +101,15 @@ def train_run(
     ranks.barrier()
     with _scratch(folder) as scratch:
         _train(run, scratch)
-    if not ranks.from_first([has_final_rows(folder.path)])[0]:
+    reported = ranks.from_first([final_metrics(folder.path)])[0]
+    if "final/steps" not in reported:
         _evaluate(run, step)
     ended = _merge(run, step) if merges and is_first else Ended("finished")
-    run.log.add_row(step, {"final/seconds": time.monotonic() - started})
+    if "final/seconds" not in reported:  # a run that finished without its merge has been timed
+        run.log.add_row(step, {"final/seconds": time.monotonic() - started})
     ranks.barrier()
-    run.log.commit(step)
+    # Final: MLflow counts the rows that it has, so that none may be replaced by another when a merge is tried again.
+    run.log.commit(step, is_final=True)
     return ended
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,17 @@ def test_a_run_without_its_merge_is_finished_with_a_warning_and_merges_later(tmp
     assert load(folder.merged).vocab is not None
     assert json.loads((folder.merged / "merge_report.json").read_text())["num_offset_rows"] == 1000
     again = read_rows(folder.metrics)
-    assert again[: len(rows) - 1] == rows[:-1]
-    assert sum("final/steps" in row.metrics for row in again) == 1
+    assert again[: len(rows)] == rows
+    assert [sum(name in row.metrics for row in again) for name in ("final/steps", "final/seconds")] == [1, 1]
     assert any("final/merge_lost_logits" in row.metrics for row in again)
     client = connect(tracking_uri(config))
     experiment = client.get_experiment_by_name(config.experiment.name).experiment_id
-    assert {run.info.status for run in client.search_runs([experiment])} == {"FINISHED"}
+    recorded = client.search_runs([experiment])
+    assert {run.info.status for run in recorded} == {"FINISHED"}
+    (run,) = (one for one in recorded if one.info.run_name == "A-s0")
+    points = [point for name in {*run.data.metrics} for point in client.get_metric_history(run.info.run_id, name)]
+    told = Counter((point.key, point.step) for point in points)
+    assert told["final/merge_lost_logits", 2] == 1
+    assert told == Counter((name, row.step) for row in again for name in row.metrics if name in run.data.metrics)
 
     assert "A-s0  finished before" in _run(config)[1]
