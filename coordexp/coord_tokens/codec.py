@@ -25,9 +25,20 @@ from coordexp.coord_tokens.bins import (
 )
 
 __all__ = [
-    "DEFAULT_COORD_IDS", "NUM_BINS", "CoordIds", "as_id_list", "coord_mask", "decode", "encode", "int_to_token",
-    "ints_to_tokens", "is_coord_token", "quantise_boxes", "token_to_int", "tokens_to_ints",
-]  # fmt: skip
+    "DEFAULT_COORD_IDS",
+    "NUM_BINS",
+    "CoordIds",
+    "as_id_list",
+    "coord_mask",
+    "decode",
+    "encode",
+    "int_to_token",
+    "ints_to_tokens",
+    "is_coord_token",
+    "quantise_boxes",
+    "token_to_int",
+    "tokens_to_ints",
+]
 
 CoordIds = range | Mapping[str, int] | Sequence[int]
 

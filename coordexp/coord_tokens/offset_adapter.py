@@ -29,9 +29,17 @@ from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS, coord_vocab
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError
 
 __all__ = [
-    "ADAPTER_NAME", "DTYPES", "CoordOffsetAdapter", "DTypeName", "active_offset", "head_offset_block",
-    "head_offset_table", "inner_model", "install_coord_offset_adapter", "reattach_coord_offset_hooks",
-]  # fmt: skip
+    "ADAPTER_NAME",
+    "DTYPES",
+    "CoordOffsetAdapter",
+    "DTypeName",
+    "active_offset",
+    "head_offset_block",
+    "head_offset_table",
+    "inner_model",
+    "install_coord_offset_adapter",
+    "reattach_coord_offset_hooks",
+]
 
 
 def install_coord_offset_adapter(

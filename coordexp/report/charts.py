@@ -215,9 +215,15 @@ def why_charts(study: Study) -> list[Chart]:
             _label_row(axes, top, group, f"AP50 {written(found.value[group][AP50.name].value)}")
             for at, (name, length) in enumerate(parts):
                 (patch,) = axes.barh(
-                    top + _LABEL + _BAR / 2, length, _BAR, left=start, color=looks[group].color,
-                    alpha=1.0 if at == 0 else 0.5 if at % 2 else 0.25, edgecolor=PAPER, linewidth=0.8,
-                )  # fmt: skip
+                    top + _LABEL + _BAR / 2,
+                    length,
+                    _BAR,
+                    left=start,
+                    color=looks[group].color,
+                    alpha=1.0 if at == 0 else 0.5 if at % 2 else 0.25,
+                    edgecolor=PAPER,
+                    linewidth=0.8,
+                )
                 patch.set_gid(tips(f"{group}, {name}: {number(length)}"))
                 if length > 0.055 * most:  # wide enough for its name
                     place = start + length / 2, top + _LABEL + _BAR + _NAMES - 2
@@ -391,10 +397,16 @@ def line_chart(
                 axes.fill_between(xs, lows, highs, color=look.color, alpha=0.17, linewidth=0)
             has_marks = marked or len(points) == 1
             (line,) = axes.plot(
-                [p.x for p in points], [p.y for p in points], color=look.color, linestyle=look.line, linewidth=1.9,
-                marker=look.marker if has_marks else "none", markersize=15 if look.marker == "*" else 6.5,
-                markeredgecolor=PAPER, markeredgewidth=0.8,
-            )  # fmt: skip
+                [p.x for p in points],
+                [p.y for p in points],
+                color=look.color,
+                linestyle=look.line,
+                linewidth=1.9,
+                marker=look.marker if has_marks else "none",
+                markersize=15 if look.marker == "*" else 6.5,
+                markeredgecolor=PAPER,
+                markeredgewidth=0.8,
+            )
             where = [f"{label}: {number(p.y)} at {number(p.x)}" for p in points]
             line.set_gid(tips(*where) if has_marks else tips(label))
         axes.set_xlim(*xlim)
@@ -444,9 +456,14 @@ def row_chart(
                     ends = [found.low, found.high], [y, y]
                     axes.plot(*ends, color=look.color, linewidth=1.7, marker="|", markersize=7)
                 (dot,) = axes.plot(
-                    [found.value], [y], look.marker, color=look.color, markersize=7, markeredgecolor=PAPER,
+                    [found.value],
+                    [y],
+                    look.marker,
+                    color=look.color,
+                    markersize=7,
+                    markeredgecolor=PAPER,
                     markeredgewidth=0.8,
-                )  # fmt: skip
+                )
                 dot.set_gid(tips(text))
             top = bottom + _GAP
         _rows_only(axes, height, x)

@@ -70,9 +70,13 @@ def _draw_boxes(axes: "Axes", prediction: Prediction) -> None:
                 Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=color, linestyle=line, linewidth=1.6)
             )
         axes.annotate(
-            str(number + 1), item.expected_px[:2], color=PAPER, fontsize=10, va="top",
+            str(number + 1),
+            item.expected_px[:2],
+            color=PAPER,
+            fontsize=10,
+            va="top",
             bbox={"boxstyle": "square,pad=0.15", "facecolor": color, "edgecolor": "none"},
-        )  # fmt: skip
+        )
     num = len(prediction.objects)
     count = f"{num or 'no'} object{'s' * (num > 1)}"
     axes.set_title(f"{count}; full: the mean, dashed: the most likely bin" if num else count, loc="left", fontsize=11)

@@ -82,9 +82,13 @@ def study_of(
     """Study runs whose files lie in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what took long."""
     tasks: dict[str, TaskID] = {}
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True,
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
         disable=not console.is_terminal,
-    )  # fmt: skip
+    )
 
     def show(what: str, done: int, total: int) -> None:
         if what not in tasks:

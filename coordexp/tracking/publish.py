@@ -43,8 +43,11 @@ from coordexp.tracking.store import (
 )
 
 _FINAL: dict[State, FinalStatus] = {
-    "finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "pruned": "FINISHED",
-}  # fmt: skip
+    "finished": "FINISHED",
+    "failed": "FAILED",
+    "stopped": "KILLED",
+    "pruned": "FINISHED",
+}
 
 
 @dataclass(frozen=True)

@@ -229,9 +229,13 @@ def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
     """Return a table as the sections of COCO's format, ids of annotations from 1."""
     image_ids = np.repeat([image.image_id for image in table.images], np.diff(table.first)).tolist()
     rows = zip(
-        image_ids, table.category_ids.tolist(), table.boxes_px_xywh.tolist(), table.areas_px2.tolist(),
-        table.kinds.tolist(), strict=True,
-    )  # fmt: skip
+        image_ids,
+        table.category_ids.tolist(),
+        table.boxes_px_xywh.tolist(),
+        table.areas_px2.tolist(),
+        table.kinds.tolist(),
+        strict=True,
+    )
     annotations: list[dict[str, object]] = []
     for image_id, category_id, box, area, kind in rows:
         entry: dict[str, object] = {"id": len(annotations) + 1, "image_id": image_id, "category_id": category_id}

@@ -57,9 +57,11 @@ class Found:
     def sentence(self, folder: Path, fraction: float) -> str:
         """Return what was found, in one line."""
         below = "" if self.where == folder else f" in {self.where.relative_to(folder)}"
-        split = f"split by {self.by}" if "val" in self.splits else (
-            f"not split: {fraction:.0%} of its pictures are for validation, chosen by data.split_seed"
-        )  # fmt: skip
+        split = (
+            f"split by {self.by}"
+            if "val" in self.splits
+            else (f"not split: {fraction:.0%} of its pictures are for validation, chosen by data.split_seed")
+        )
         return f"{self.kind}{below}; {split}"
 
 

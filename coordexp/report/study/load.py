@@ -47,15 +47,19 @@ from coordexp.tracking.store import (
     RUN_DIR,
     RUN_KEY,
     WHY_NOT_BEGUN,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
 _STATES: dict[str, State] = {
-    "SCHEDULED": "waiting", "RUNNING": "running", "FINISHED": "finished", "FAILED": "failed", "KILLED": "stopped",
-}  # fmt: skip
+    "SCHEDULED": "waiting",
+    "RUNNING": "running",
+    "FINISHED": "finished",
+    "FAILED": "failed",
+    "KILLED": "stopped",
+}
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _WHOLE = re.compile(r"[0-9]{1,15}")
 _MAX_NAME = 100

@@ -179,9 +179,17 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
         if run.run_id:
             place = f"{run.name}/{detections.name}"
             download = python_command(
-                "-m", "mlflow", "artifacts", "download", "--run-id", run.run_id, "--artifact-path", detections,
-                "--dst-path", run.name,
-            )  # fmt: skip
+                "-m",
+                "mlflow",
+                "artifacts",
+                "download",
+                "--run-id",
+                run.run_id,
+                "--artifact-path",
+                detections,
+                "--dst-path",
+                run.name,
+            )
             lines.append(f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} {download}")
     if truth.endswith(".gz"):  # which neither judge unpacks
         packed, truth = truth, f"{run.name}/annotations.json"
