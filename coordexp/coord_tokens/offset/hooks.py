@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Self, cast
 
 from peft import PeftConfig
+from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
 from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
@@ -25,11 +26,14 @@ def active_offset(model: nn.Module) -> CoordOffsetAdapter | None:
 
     None without an adapter. Under ``disable_adapter()``, and while an adapter without offsets is
     active, it is the one of the base model, at zero.
+
+    Raises:
+        ConfigError: if PEFT activated an adapter's layers but not its offsets.
     """
-    module = adapter_slot(inner_model(model))
+    owner = inner_model(model)
+    module = adapter_slot(owner)
     if isinstance(module, ModulesToSaveWrapper):
-        names = [] if module.disable_adapters else list(module.active_adapters)
-        module = module.modules_to_save[names[0]] if names else module.original_module
+        module = _active_copy(owner, module)
     if module is None or isinstance(module, CoordOffsetAdapter):
         return module
     raise TypeError(f"{ADAPTER_NAME} is a {type(module).__name__}, expected a CoordOffsetAdapter")
@@ -126,6 +130,20 @@ def _before_forward(module: nn.Module, args: tuple[object, ...]) -> None:
         )
     if slot is not None:
         attach_hooks(owner)
+
+
+def _active_copy(owner: PreTrainedModel, wrapper: ModulesToSaveWrapper) -> nn.Module:
+    if wrapper.disable_adapters:
+        return wrapper.original_module
+    names = list(wrapper.active_adapters)
+    if names:
+        return wrapper.modules_to_save[names[0]]
+    # Nothing is active here; PEFT's delete_adapter may have moved on to an adapter that does have offsets.
+    layer = next((module for module in owner.modules() if isinstance(module, BaseTunerLayer)), None)
+    for name in [] if layer is None else layer.active_adapters:
+        if name in wrapper.modules_to_save:
+            raise ConfigError(f"PEFT activated adapter {name!r} without its coord offsets; call set_adapter({name!r})")
+    return wrapper.original_module
 
 
 def _refuse_a_lost_head(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_unused: object) -> None:

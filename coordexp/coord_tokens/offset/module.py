@@ -42,6 +42,7 @@ class CoordOffsetAdapter(nn.Module):
         are_contiguous = self.listed_ids == tuple(range(coord_ids[0], coord_ids[0] + len(coord_ids)))
         self.first_id: int | None = coord_ids[0] if are_contiguous else None
         self.register_buffer("coord_ids", torch.tensor(self.listed_ids, dtype=torch.int64, device=device))
+        self._seen_ids = self.coord_ids
         shape = (len(coord_ids), hidden_size)
         self.embed_offset = nn.Parameter(torch.zeros(shape, dtype=dtype, device=device))
         self.head_offset = None if tie_head else nn.Parameter(torch.zeros(shape, dtype=dtype, device=device))
@@ -63,6 +64,7 @@ class CoordOffsetAdapter(nn.Module):
         The table is looked up for every token, listed or not: it is in the graph of every rank and
         microbatch, as DDP without ``find_unused_parameters`` demands.
         """
+        self._check_replaced_ids()
         is_listed_T, rows_T = self._rows_of(ids_T)
         shifted_TD = (embeddings_TD + F.embedding(rows_T, self.embed_offset)).to(embeddings_TD.dtype)
         return torch.where(is_listed_T.unsqueeze(-1), shifted_TD, embeddings_TD)
@@ -73,11 +75,26 @@ class CoordOffsetAdapter(nn.Module):
         The product has the widest dtype of the three: under float32 logits of a bfloat16 head
         (``model.head_bypass``) a bfloat16 product would round just the coord columns.
         """
+        self._check_replaced_ids()
         table_KD = head_offset_table(self)
         dtype = torch.promote_types(torch.promote_types(hidden_TD.dtype, table_KD.dtype), logits_TV.dtype)
         delta_TK = F.linear(hidden_TD.to(dtype), table_KD.to(dtype))
         columns = self.coord_ids if self.first_id is None else slice(self.first_id, self.first_id + self.num_ids)
         return _AddToColumns.apply(logits_TV, delta_TK, columns)
+
+    def check_ids(self, ids_K: Tensor) -> None:
+        """Raise TokenizerError for offsets that were trained for other ids than this adapter's."""
+        if tuple(ids_K.tolist()) != self.listed_ids:
+            raise TokenizerError(
+                f"the saved coord offsets are for {_span(ids_K.tolist())}, the installed adapter has "
+                f"{_span(self.listed_ids)}; load them on the vocabulary they were trained on"
+            )
+
+    def _check_replaced_ids(self) -> None:
+        """Look once at ids that a loader put here without ``load_state_dict``, as transformers' own does."""
+        if self.coord_ids is not self._seen_ids:
+            self.check_ids(self.coord_ids)
+            self._seen_ids = self.coord_ids
 
     def extra_repr(self) -> str:
         """Describe the tables for ``print(model)``."""
@@ -158,11 +175,8 @@ def _prepare_to_load(module: nn.Module, state_dict: Mapping[str, Tensor], prefix
     assert isinstance(module, CoordOffsetAdapter)
     check_tables(module, state_dict, prefix=prefix)
     saved_ids = state_dict.get(f"{prefix}coord_ids")
-    if saved_ids is not None and tuple(saved_ids.tolist()) != module.listed_ids:
-        raise TokenizerError(
-            f"the saved coord offsets are for {_span(saved_ids.tolist())}, the installed adapter has "
-            f"{_span(module.listed_ids)}; load them on the vocabulary they were trained on"
-        )
+    if saved_ids is not None:
+        module.check_ids(saved_ids)
     for name, table in module.named_parameters():
         saved = state_dict.get(f"{prefix}{name}")
         # A float32 table of a bfloat16 model, loaded where dtype was left at auto, would be rounded silently.

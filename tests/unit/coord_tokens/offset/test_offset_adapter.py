@@ -59,6 +59,19 @@ def test_only_listed_ids_change_and_by_their_rows(tied, tie_head, ids):
         assert not torch.equal(adapter.embed_offset, head_offset_table(adapter))
 
 
+@pytest.mark.parametrize("ids", [COORD_IDS, SCATTERED], ids=["contiguous", "scattered"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_ids_of_any_shape_and_integer_type(ids, dtype):
+    table = torch.zeros(1641, 4)
+    adapter = randomise(CoordOffsetAdapter(list(ids), hidden_size=4))
+    every = torch.tensor([[5, FIRST + 3], [FIRST + 7, 1640]], dtype=dtype)
+    found = adapter.add_to_embeddings(table[every], every)
+    alone = adapter.add_to_embeddings(table[every[0, 1]], every[0, 1])
+    assert torch.equal(found[0, 1], alone)
+    assert torch.equal(alone, adapter.embed_offset[list(ids).index(FIRST + 3)])
+    assert not found[0, 0].any()
+
+
 @pytest.mark.parametrize(("tied", "tie_head"), TIES)
 def test_only_the_adapter_gets_gradients_at_the_tables(tied, tie_head):
     model = installed(tied, tie_head=tie_head)
@@ -155,12 +168,12 @@ def _both(steps: int, *, rate: float):
     return start, start + adapter.embed_offset.detach(), rows.detach()
 
 
-def test_it_equals_pefts_trainable_tokens_over_eight_steps():
+def test_it_equals_pefts_trainable_tokens_over_twenty_steps():
     """PEFT replaces rows of the tied table, we add to them: plain SGD moves both alike."""
-    start, moved, rows = _both(8, rate=0.5)
-    assert float((moved - start).abs().max()) > 1e-2  # control: eight steps moved them
+    start, moved, rows = _both(20, rate=0.5)
+    assert float((moved - start).abs().max()) > 1e-2  # control: twenty steps moved them
     torch.testing.assert_close(moved, rows, rtol=0, atol=1e-5)
-    _, early, _ = _both(7, rate=0.5)  # control: one step is more than the tolerance
+    _, early, _ = _both(19, rate=0.5)  # control: one step is more than the tolerance
     assert float((early - rows).abs().max()) > 1e-4
 
 
@@ -169,7 +182,7 @@ def _generated(model, **settings):
     return model.generate(**(defaults | {"input_ids": IDS} | settings))
 
 
-@pytest.mark.parametrize("settings", [{}, {"use_cache": False}], ids=["greedy", "uncached"])
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"use_cache": False}], ids=["greedy", "beams", "uncached"])
 def test_generation_equals_that_of_a_baked_table(settings):
     model, baked = installed(), fresh()
     adapter = randomise(model, scale=0.5)
@@ -179,3 +192,14 @@ def test_generation_equals_that_of_a_baked_table(settings):
     assert torch.equal(tokens, _generated(baked, **settings))
     assert any(int(token) in COORD_IDS for token in tokens[0, IDS.shape[1] :])  # control: offsets took part
     assert not torch.equal(tokens, _generated(fresh(), **settings))
+
+
+def test_embeddings_given_directly_carry_the_offsets_of_their_lookup():
+    model = installed()
+    randomise(model, scale=0.5)
+    with torch.no_grad():
+        embedded = model.get_input_embeddings()(IDS)
+        given = model(inputs_embeds=embedded, attention_mask=torch.ones_like(IDS), use_cache=False).logits
+    assert torch.equal(given, logits(model))
+    tokens = _generated(model, input_ids=None, inputs_embeds=embedded)
+    assert torch.equal(tokens, _generated(model)[:, IDS.shape[1] :])

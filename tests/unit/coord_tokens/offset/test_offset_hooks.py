@@ -1,6 +1,7 @@
 """The hooks follow their model: replaced tables, copies, conversions, a bypassed head."""
 
 import copy
+import io
 import pickle
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from coordexp.coord_tokens.offset_adapter import (
+    ADAPTER_NAME,
     active_offset,
     inner_model,
     reattach_coord_offset_hooks,
@@ -60,6 +62,35 @@ def test_replaced_tables_are_hooked_at_the_next_forward(tied, tie_head):
     assert torch.equal(row[0], table[FIRST] + active_offset(model).embed_offset[0])
 
 
+@pytest.mark.parametrize(("tied", "tie_head"), TIES)
+def test_resizing_keeps_offsets_and_frozen_tables(tied, tie_head):
+    model = installed(tied, tie_head=tie_head)
+    randomise(model)
+    before = logits(model)
+    model.resize_token_embeddings(1700, mean_resizing=False)
+    torch.testing.assert_close(logits(model)[..., :1641], before, rtol=0, atol=1e-5)  # other kernels at another width
+    model(input_ids=IDS, labels=IDS).loss.backward()
+    assert model.get_input_embeddings().weight.grad is None
+    assert model.get_output_embeddings().weight.grad is None
+    assert all(float(table.grad.abs().sum()) > 0 for table in active_offset(model).parameters())
+
+
+@pytest.mark.parametrize("settings", [{"target_modules": ["q_proj", "lm_head", "embed_tokens"]}, {}], ids=["lora", ""])
+def test_tables_that_peft_wraps_too_get_the_offsets_once(settings):
+    """LoRA on the head, or the head itself among modules_to_save, moves the hooked module one level down."""
+    plain = installed(tied=False)
+    randomise(plain)
+    saved = [ADAPTER_NAME] if settings else [ADAPTER_NAME, "lm_head"]
+    model = installed(tied=False)
+    outer = get_peft_model(model, LoraConfig(modules_to_save=saved, **({"target_modules": ["q_proj"]} | settings)))
+    randomise(outer)
+    num_modules = sum(1 for _ in outer.modules())
+    assert num_modules < 2 * sum(1 for _ in plain.modules())  # control: copying the head did not copy the model
+    for _ in range(2):
+        assert torch.equal(logits(outer.eval()), logits(plain))
+        reattach_coord_offset_hooks(outer)
+
+
 def test_trainable_tokens_of_the_same_rows_are_refused():
     model = installed()
     config = LoraConfig(target_modules=["q_proj"], trainable_token_indices={"embed_tokens": list(COORD_IDS)})
@@ -68,9 +99,10 @@ def test_trainable_tokens_of_the_same_rows_are_refused():
         logits(outer)
 
 
+@pytest.mark.parametrize("wrap", [False, True], ids=["plain", "peft"])
 @pytest.mark.parametrize("copier", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_copied_model_has_an_adapter_of_its_own(copier):
-    model = wrapped(installed())
+def test_a_copied_model_has_an_adapter_of_its_own(wrap, copier):
+    model = wrapped(installed()) if wrap else installed()
     randomise(model)
     before = logits(model)
     twin = copier(model)
@@ -81,7 +113,17 @@ def test_a_copied_model_has_an_adapter_of_its_own(copier):
     assert _num_hooks(twin) == 2
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_state_dict_survives_torch_save():
+    model, other = installed(tie_head=False), installed(tie_head=False)
+    randomise(model)
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    buffer.seek(0)
+    other.load_state_dict(torch.load(buffer))
+    assert torch.equal(logits(other), logits(model))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_converting_the_model_converts_the_adapter(dtype):
     model = installed()
     randomise(model)
@@ -95,6 +137,17 @@ def test_converting_the_model_converts_the_adapter(dtype):
     expected = logits(twin)
     relative = 1e-9 if dtype == torch.float64 else 0.02
     torch.testing.assert_close(logits(model), expected, rtol=0, atol=relative * float(expected.abs().max()))
+
+
+def test_inference_mode_and_autocast():
+    model = installed()
+    randomise(model)
+    expected = logits(model)
+    with torch.inference_mode():
+        assert torch.equal(model(input_ids=IDS, use_cache=False).logits, expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = logits(model)
+    torch.testing.assert_close(cast.float(), expected, rtol=0, atol=0.05 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("saved_tie", [True, False])

@@ -12,7 +12,7 @@ from coordexp.coord_tokens.offset_adapter import (
     active_offset,
     install_coord_offset_adapter,
 )
-from coordexp.errors import CheckpointError, ConfigError
+from coordexp.errors import CheckpointError, ConfigError, TokenizerError
 from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.model.checkpoint.stored_model import quiet
 from tests.unit.coord_tokens.offset.fold_oracle import fold_coord_offset_adapter
@@ -29,9 +29,13 @@ from tests.unit.coord_tokens.offset.offset_support import (
 )
 
 QUICK = [(*ties, tuning) for ties, tuning in zip(TIES, ("lora", "dora", "dora", "lora"), strict=True)]
+SLOW = [
+    pytest.param(*ties, tuning, marks=pytest.mark.slow)
+    for ties, tuning in zip(TIES, ("dora", "lora", "lora", "dora"), strict=True)
+]
 
 
-@pytest.mark.parametrize(("tied", "tie_head", "tuning"), QUICK)
+@pytest.mark.parametrize(("tied", "tie_head", "tuning"), QUICK + SLOW)
 def test_the_copy_trains_and_disabling_gives_the_base(tied, tie_head, tuning):
     model = fresh(tied)
     base_logits = logits(model)
@@ -95,6 +99,28 @@ def test_deleting_one_adapter_keeps_the_other(deleted):
     assert torch.equal(logits(outer), said[kept])
 
 
+@pytest.mark.filterwarnings("ignore:Adapter .* was active which is now deleted")
+def test_deleting_the_active_adapter_moves_on_with_the_offsets():
+    outer, said = _two_adapters()
+    outer.delete_adapter("second")
+    assert torch.equal(logits(outer), said["default"])
+
+
+@pytest.mark.filterwarnings("ignore:Adapter .* was active which is now deleted")
+def test_half_an_adapter_is_refused():
+    """PEFT moves its layers on to another adapter, but modules_to_save only if the deleted one had some."""
+    outer = wrapped(installed())
+    randomise(outer)
+    expected = logits(outer)
+    outer.add_adapter("second", LoraConfig(target_modules=["q_proj"]))
+    outer.set_adapter("second")
+    outer.delete_adapter("second")
+    with pytest.raises(ConfigError, match=r"activated adapter 'default' without its coord offsets; call set_adapter"):
+        logits(outer)
+    outer.set_adapter("default")
+    assert torch.equal(logits(outer), expected)
+
+
 def _trained(tied: bool, tie_head: bool, tuning: str = "lora") -> PeftModel:
     outer = wrapped(installed(tied, tie_head=tie_head), tuning=tuning)
     generator = torch.Generator().manual_seed(5)
@@ -105,7 +131,7 @@ def _trained(tied: bool, tie_head: bool, tuning: str = "lora") -> PeftModel:
     return outer
 
 
-@pytest.mark.parametrize(("tied", "tie_head"), [(True, False), (False, True)])
+@pytest.mark.parametrize(("tied", "tie_head"), TIES)
 def test_merging_in_memory_keeps_the_offsets_and_folding_bakes_them(tied, tie_head, tmp_path):
     outer = _trained(tied, tie_head, tuning="dora")
     expected = logits(outer)
@@ -129,6 +155,21 @@ def test_merging_in_memory_keeps_the_offsets_and_folding_bakes_them(tied, tie_he
     assert loaded.config.tie_word_embeddings is (tied and tie_head)
 
 
+def test_folding_moves_only_listed_rows():
+    model = installed(tie_head=False)
+    table = model.get_input_embeddings().weight.detach().clone()
+    adapter = randomise(model)
+    fold_coord_offset_adapter(model)
+    for module, offset in (
+        (model.get_input_embeddings(), adapter.embed_offset),
+        (model.get_output_embeddings(), adapter.head_offset),
+    ):
+        assert torch.equal(module.weight[:FIRST], table[:FIRST])
+        assert torch.equal(module.weight[FIRST:], table[FIRST:] + offset)
+    model.resize_token_embeddings(1650, mean_resizing=False)  # nothing of the adapter is left to be in the way
+    install_coord_offset_adapter(model, coord_ids=COORD_IDS)
+
+
 def test_unloading_keeps_the_active_offsets_without_lora():
     """As PEFT does with everything in modules_to_save; wrapped and loaded again, nothing is added twice."""
     outer = _trained(True, True)
@@ -148,10 +189,23 @@ def _reloaded(outer: PeftModel, directory: Path, base: Qwen3VLForConditionalGene
         return PeftModel.from_pretrained(base, directory, **options).eval()
 
 
-@pytest.mark.parametrize("options", [{}, {"low_cpu_mem_usage": True}])
+@pytest.mark.parametrize("options", [{}, {"low_cpu_mem_usage": True}, {"adapter_name": "other"}])
 def test_plain_peft_loads_onto_an_installed_adapter(options, tmp_path):
     outer = _trained(False, False)
     assert torch.equal(logits(_reloaded(outer, tmp_path, installed(False, tie_head=False), **options)), logits(outer))
+
+
+def test_an_adapter_loaded_beside_another(tmp_path):
+    outer = _trained(True, True)
+    save_adapter(outer, tmp_path)
+    other = wrapped(installed())
+    randomise(other, seed=9)
+    before = logits(other)
+    with quiet():
+        other.load_adapter(str(tmp_path), "saved")
+    assert torch.equal(logits(other), before)
+    other.set_adapter("saved")
+    assert torch.equal(logits(other), logits(outer))
 
 
 def test_one_table_is_not_loaded_into_two_or_two_into_one(tmp_path):
@@ -193,3 +247,14 @@ def test_transformers_own_peft_integration(tmp_path):
         model.save_pretrained(tmp_path)
         other.load_adapter(str(tmp_path))
     assert torch.equal(logits(other), logits(model))
+
+
+def test_transformers_own_loader_is_held_to_the_ids_too(tmp_path):
+    """It sets tensors one by one, so that no load_state_dict hook runs."""
+    model, other = installed(), installed(coord_ids=range(FIRST - 1, FIRST + 999))
+    with quiet():
+        model.add_adapter(LoraConfig(target_modules=["q_proj"], modules_to_save=["coord_offset_adapter"]))
+        model.save_pretrained(tmp_path)
+        other.load_adapter(str(tmp_path))
+    with pytest.raises(TokenizerError, match=r"are for 1000 ids 641\.\.1640, the installed adapter has 1000 ids 640"):
+        logits(other)
