@@ -7,21 +7,21 @@ Shapes: D hidden, L padded length, N rows that begin.
 """
 
 import itertools
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.coord_tokens.offset_adapter import inner_model, reattach_coord_offset_hooks
-from coordexp.data.batch import collate, padded_positions
+from coordexp.data.batch import EncodedSample, collate, padded_positions
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import pixel_values, upload
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.evaluate.generate.rows import AnswerRows, row_attention
-from coordexp.evaluate.generate.stock import generate_batches
+from coordexp.evaluate.generate.stock import answers_of_batches
 from coordexp.model.families import family_of
 from coordexp.model.head_bypass import float32_head
 
@@ -85,30 +85,47 @@ def generate_queue(
     """
     owner = inner_model(answering.model)
     assert isinstance(owner, PreTrainedModel)
-    if family_of(owner.config.model_type, where="the model").recurrent:
-        return generate_batches(
-            owner,
-            answering,
-            samples,
-            queue,
-            grammar=grammar,
-            batch_size=batch_size,
-            max_new_tokens=max_new_tokens,
-            curves_of=curves_of,
-            on_images=on_images,
-        )
+    recurrent = family_of(owner.config.model_type, where="the model").recurrent
+    new_rows = partial(AnswerRows, answering=answering, grammar=grammar, max_new_tokens=max_new_tokens)
+    encoded = (samples[index] for index in queue)  # read as rows become free
+    answers = (answers_of_batches if recurrent else _answers_of_rows)(
+        owner,
+        answering,
+        encoded,
+        new_rows,
+        num_samples=len(queue),
+        num_rows=min(batch_size, len(queue)),
+        curves_of=curves_of,
+    )
+    found: list[Answer] = []
+    for ended in answers:
+        found += ended
+        if on_images is not None:
+            on_images(len(ended))
+    return found
+
+
+def _answers_of_rows(
+    owner: PreTrainedModel,
+    answering: AnsweringModel,
+    samples: Iterator[EncodedSample],
+    new_rows: Callable[[int], AnswerRows],
+    *,
+    num_samples: int,
+    num_rows: int,
+    curves_of: Collection[int],
+) -> Iterator[list[Answer]]:
+    """Pass samples through rows that are given on; yields answers as they end."""
     reattach_coord_offset_hooks(owner)  # its own forward pass, which would, is not called
     core, head = owner.base_model, owner.get_output_embeddings()
     assert isinstance(core, PreTrainedModel)
     assert head is not None
     # accelerate puts bfloat16 around the forward pass of a model that trains whole; here is called what is inside.
     half = torch.autocast(core.device.type, torch.bfloat16, enabled="_original_forward" in vars(owner))
-    num_rows = min(batch_size, len(queue))
-    rows = AnswerRows(num_rows, answering, grammar=grammar, max_new_tokens=max_new_tokens)
+    rows = new_rows(num_rows)
 
-    def begin(indices: Sequence[int]) -> None:
+    def begin(chosen: Sequence[EncodedSample]) -> None:
         """Read the prompts of some samples, and choose their first tokens."""
-        chosen = [samples[index] for index in indices]
         batch = collate(chosen, pad_id=answering.pad_id, image_token_id=answering.image_token_id)
         positions_3NL = padded_positions(
             chosen, image_token_id=answering.image_token_id, merge_size=answering.image_spec.merge_size
@@ -136,22 +153,19 @@ def generate_queue(
         with float32_head(answering.model):
             rows.choose(head(hidden_ND), begun)
 
-    found: list[Answer] = []
-    waiting, at_once = deque(queue), prompts_at_once(num_rows)
+    num_waiting, at_once = num_samples, prompts_at_once(num_rows)
     every = _LOOK_EVERY.get(core.device.type, _LOOK_ELSEWHERE)
     for step in itertools.count(1):
-        while waiting and len(rows.free) >= min(at_once, len(waiting)):
-            begin([waiting.popleft() for _ in range(min(at_once, len(waiting)))])
+        while num_waiting and len(rows.free) >= (number := min(at_once, num_waiting)):
+            begin(list(itertools.islice(samples, number)))
+            num_waiting -= number
         if not rows.used:
             break
-        if not waiting and 2 * len(rows.used) <= len(rows):
+        if not num_waiting and 2 * len(rows.used) <= len(rows):
             rows.keep_used()
         with half, row_attention(core.get_submodule("language_model")):
             hidden_BD = core(**rows.next_inputs()).last_hidden_state[:, 0]
         with float32_head(answering.model):
             rows.choose(head(hidden_BD))
         if step % every == 0 and (ended := rows.ended()):
-            found += rows.take(ended)
-            if on_images is not None:
-                on_images(len(ended))
-    return found
+            yield rows.take(ended)

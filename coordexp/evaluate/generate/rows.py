@@ -102,6 +102,7 @@ class AnswerRows:
         row_B: ``[B]`` 0 to B - 1.
         column_B: ``[B]`` the column of each row where its next keys and values go, the same in every layer.
         width: columns that any row uses.
+        limit: most tokens of an answer, the end token included.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class AnswerRows:
             grammar: forbids tokens; its tables are where the logits are. None: everything is allowed.
             max_new_tokens: length limit of an answer, the end token included.
         """
-        self._grammar, self._limit, self._number_ids = grammar, max_new_tokens, answering.answers.number_ids
+        self._grammar, self.limit, self._number_ids = grammar, max_new_tokens, answering.answers.number_ids
         self._end_id, self._pad_id = answering.answers.end_id, answering.pad_id
         self._in_row: list[_InRow | None] = [None] * num_rows
         self._num_steps = 0
@@ -220,7 +221,7 @@ class AnswerRows:
             is_own_N = (id_N == logits_NV.argmax(dim=1)) | ~is_open_N
             self._is_unforced_B[row_N] = self._is_unforced_B[row_N] & is_own_N
         self._num_written_B[row_N] = at_N + is_open_N
-        goes_on_N = (id_N != self._end_id) & (id_N != self._pad_id) & (at_N + 1 < self._limit)
+        goes_on_N = (id_N != self._end_id) & (id_N != self._pad_id) & (at_N + 1 < self.limit)
         self._is_open_B[row_N] = is_open_N & goes_on_N
         return id_N
 
@@ -288,7 +289,7 @@ class AnswerRows:
 
     def _num_chosen(self, one: _InRow) -> int:
         """Return how many tokens a row has once the present step is done, those behind an unseen end included."""
-        return min(self._num_steps - one.began + 1, self._limit)
+        return min(self._num_steps - one.began + 1, self.limit)
 
     def _on_device(self, numbers: Sequence[int]) -> Tensor:
         return upload(torch.tensor(numbers, dtype=torch.int64), self.row_B.device)

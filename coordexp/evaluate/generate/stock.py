@@ -6,15 +6,14 @@ left. A batch waits for its longest answer, which is slower than the rows of :mo
 Shapes: B prompts, L padded length, V vocabulary.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.data.batch import EncodedSample, collate
-from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import pixel_values
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.model import AnsweringModel
@@ -35,30 +34,27 @@ class _Chooser(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen_B.unsqueeze(1), 0.0)
 
 
-def generate_batches(
+def answers_of_batches(
     owner: PreTrainedModel,
     answering: AnsweringModel,
-    samples: DetectionDataset,
-    queue: Sequence[int],
+    samples: Iterator[EncodedSample],
+    new_rows: Callable[[int], AnswerRows],
     *,
-    grammar: ObjectGrammar | None,
-    batch_size: int,
-    max_new_tokens: int,
-    curves_of: Collection[int] = (),
-    on_images: Callable[[int], None] | None = None,
-) -> list[Answer]:
-    """Generate for the images of a queue; as :func:`coordexp.evaluate.generate.generation.generate_queue`."""
+    num_samples: int,
+    num_rows: int,
+    curves_of: Collection[int],
+) -> Iterator[list[Answer]]:
+    """Answer samples in batches of ``num_rows``, one batch after the other."""
     assert isinstance(owner, GenerationMixin)
-    settings = GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-        eos_token_id=[answering.answers.end_id, answering.pad_id],
-        pad_token_id=answering.pad_id,
-    )
-    found: list[Answer] = []
-    for start in range(0, len(queue), batch_size):
-        chosen = [samples[index] for index in queue[start : start + batch_size]]
-        rows = AnswerRows(len(chosen), answering, grammar=grammar, max_new_tokens=max_new_tokens)
+    for start in range(0, num_samples, num_rows):
+        chosen = list(itertools.islice(samples, min(num_rows, num_samples - start)))
+        rows = new_rows(len(chosen))
+        settings = GenerationConfig(
+            max_new_tokens=rows.limit,
+            do_sample=False,
+            eos_token_id=[answering.answers.end_id, answering.pad_id],
+            pad_token_id=answering.pad_id,
+        )
         rows.begin(
             [sample.image_id for sample in chosen],
             None,
@@ -67,16 +63,13 @@ def generate_batches(
             keep_probs=[sample.image_id in curves_of for sample in chosen],
         )
         with float32_head(answering.model):
-            # Its annotation asks for a protocol that transformers' own models do not meet
+            # Its annotation asks for a protocol that transformers' own models do not meet.
             owner.generate(  # pyright: ignore[reportAttributeAccessIssue]
                 **_left_padded(chosen, answering),
                 generation_config=settings,
                 logits_processor=LogitsProcessorList([_Chooser(rows)]),
             )
-        found += rows.take(rows.used)
-        if on_images is not None:
-            on_images(len(chosen))
-    return found
+        yield rows.take(rows.used)
 
 
 def _left_padded(samples: Sequence[EncodedSample], answering: AnsweringModel) -> dict[str, Tensor]:
