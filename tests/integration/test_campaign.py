@@ -63,7 +63,8 @@ def test_the_head_is_a_part(measured):
 
 def test_a_borrowed_machine_needs_no_ray_mlflow_deepspeed_or_pycocotools():
     absent = "import sys; sys.modules.update(dict.fromkeys(['ray', 'mlflow', 'deepspeed', 'pycocotools']))"
-    subprocess.run([sys.executable, "-c", f"{absent}; import tests.gpu.generation, tests.gpu.training"], check=True)
+    code = f"{absent}; import tests.gpu.generation, tests.gpu.training"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_cell_that_fails_or_has_no_time_is_a_row_and_a_kill_leaves_what_was_measured(tmp_path):

@@ -17,7 +17,6 @@ from coordexp.detection.matching import in_fair_order
 from coordexp.detection.result_files import read_results
 from coordexp.errors import DataError
 
-CASES = Path("/work/shared/data/cases/R")
 NAMES = {3: "Cat", 7: "red dog"}
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 IMAGES = {11: "val/a_1.JPG", 12: "val/0007.jpg", 14: "val/Café 2.png"}
@@ -263,8 +262,8 @@ def test_ids_that_are_no_numbers_of_64_bits_are_those_of_the_ground_truth(key: s
     assert read_detections(tmp_path / "dt.json", truth).image_ids.tolist() == truth.image_ids.tolist()
 
 
-@pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not on this machine")
-def test_the_cases() -> None:
-    truth = read_ground_truth(CASES / "val.json")
-    named, whole = (read_detections(CASES / f"{name}.json", truth) for name in ("image_id_stem", "wrapped_coco"))
+def test_the_cases(shared_data: Path) -> None:
+    cases = shared_data / "cases" / "R"
+    truth = read_ground_truth(cases / "val.json")
+    named, whole = (read_detections(cases / f"{name}.json", truth) for name in ("image_id_stem", "wrapped_coco"))
     np.testing.assert_array_equal(named.by_place().boxes_px_xywh, whole.by_place().boxes_px_xywh)
