@@ -269,12 +269,7 @@ def build_table(
     objects, image_index, bad_annotations, num_lost = _usable_annotations(file, images, lost_ids, categories | merged)
     objects = replace(objects, category_id=_renamed(objects.category_id, {key: one.id for key, one in merged.items()}))
     turned = _turned(images, recorded, objects, image_index, folder, reading.boxes_in)
-    # Boxes stand in a frame of this size, and are turned as the picture is.
-    sizes = np.array([(image.width, image.height) for image in images], np.float64).reshape(-1, 2)
-    for place, header in turned.headers.items():
-        if recorded[place] in (None, header[:2], header.shown):
-            images[place] = images[place]._replace(width=header.shown[0], height=header.shown[1])
-            sizes[place] = turned.frame(place)
+    sizes = _frames(images, recorded, turned)
     odd = _frame_doubt(file.path, objects.box_px_xywh, sizes[image_index], max_bad_fraction=max_bad_fraction)
     boxes, was_clipped = _clipped(objects.box_px_xywh, sizes[image_index])
     outside = (boxes[:, 0] >= boxes[:, 2]) | (boxes[:, 1] >= boxes[:, 3])
@@ -283,17 +278,18 @@ def build_table(
         shown = [round(value, 2) for value in objects.box_px_xywh[i].tolist()]
         reason = f"bbox {shown} lies outside its image of {width} x {height} pixels"
         bad_annotations.append(_bad_row(objects, i, reason))
-    bad = {"categories": bad_categories, "images": bad_images, "annotations": bad_annotations}
+    bad: dict[Section, list[BadEntry]] = {
+        "categories": bad_categories,
+        "images": bad_images,
+        "annotations": bad_annotations,
+    }
     totals = {section: getattr(file, section).total for section in ("images", "annotations", "categories")}
-    rejections = Rejections(file.path)
-    for section in SECTIONS:
-        for entry in sorted(bad[section], key=lambda entry: entry.place):
-            rejections.add(section, shown_entry(section, entry), entry.reason)
     cause = _off_by_one(
         file.annotations.good,
         images={image.image_id for image in images} | lost_ids,
         categories={*categories, *merged, *(entry.key for entry in bad_categories)},
     )
+    rejections = _rejections(file.path, bad)
     rejections.accept(totals, max_bad_fraction=max_bad_fraction, cause=cause)
     if not images:
         raise DataError(f"{file.path}: there is no image to use; expected at least one entry in images")
@@ -308,14 +304,14 @@ def build_table(
     first = np.searchsorted(image_index[order], np.arange(len(images) + 1))
     kinds = np.where(objects.is_crowd, CROWD, np.where(objects.is_ignored, IGNORED, TARGET)).astype(np.int8)
     is_target = kinds == TARGET
-    num_targets_before = np.concatenate([[0], np.cumsum(is_target)])[first]
+    targets_of_images = np.diff(np.concatenate([[0], np.cumsum(is_target)])[first])
     counts = {
         "boxes": int(is_target.sum()),
         "crowd": int((kinds == CROWD).sum()),
         "ignored": int((kinds == IGNORED).sum()),
         "clipped": int((was_clipped[order] & is_target).sum()),
         "thin": int(are_thin(boxes[is_target]).sum()),
-        "images_without_objects": int((np.diff(num_targets_before) == 0).sum()),
+        "images_without_objects": int((targets_of_images == 0).sum()),
         "of_rejected_images": num_lost,
         "trimmed_names": num_trimmed,
         **totals,
@@ -338,6 +334,24 @@ def build_table(
         notes=(*file.repairs, *folder.notes, *_repairs_of(file, recorded, merged), *notes),
         is_turned=bool(turned.headers),
     )
+
+
+def _frames(images: list[CocoImage], recorded: Sequence[tuple[int, int] | None], turned: Turned) -> NDArray[np.float64]:
+    """Return ``[I, 2]`` the size of the frame in which the boxes of each image stand; sizes become those as shown."""
+    sizes = np.array([(image.width, image.height) for image in images], np.float64).reshape(-1, 2)
+    for place, header in turned.headers.items():
+        if recorded[place] in (None, header[:2], header.shown):
+            images[place] = images[place]._replace(width=header.shown[0], height=header.shown[1])
+            sizes[place] = turned.frame(place)
+    return sizes
+
+
+def _rejections(path: Path, bad: Mapping[Section, Sequence[BadEntry]]) -> Rejections:
+    rejections = Rejections(path)
+    for section in SECTIONS:
+        for entry in sorted(bad[section], key=lambda entry: entry.place):
+            rejections.add(section, shown_entry(section, entry), entry.reason)
+    return rejections
 
 
 def _repairs_of(

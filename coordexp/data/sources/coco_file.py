@@ -439,7 +439,7 @@ def _repaired(entry: object) -> tuple[object, set[str]]:
     box = value.get("bbox")
     if isinstance(box, list) and any(isinstance(number, str) for number in box):
         value["bbox"] = [float(number) for number in box]
-        what.add("records have numbers written as text")
+        what.add(_TEXT_NUMBERS)
     if "name" in value and type(value["name"]) is int:
         value["name"] = str(value["name"])
         what.add("category names are numbers: read as text")
