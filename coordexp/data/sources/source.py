@@ -75,7 +75,9 @@ def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path |
             found = find_folder(Path(params["data.path"]))
         except DataError:  # on another machine; the ground truth may be here
             return CocoSource(made, made.parent / "images") if made is not None and made.is_file() else None
-        fraction, seed = float(params["data.val_fraction"]), int(params["data.split_seed"])
+        default = Data()  # what a record leaves out
+        fraction = float(params.get("data.val_fraction", default.val_fraction))
+        seed = int(params.get("data.split_seed", default.split_seed))
         where = data_dir or found.where
         return found.source(split, data_dir=where, reading=Reading(), fraction=fraction, seed=seed)
     annotations, images = params.get(f"data.{split}_annotations"), params.get(f"data.{split}_images")
