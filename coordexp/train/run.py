@@ -108,8 +108,9 @@ def train_run(
     if "final/seconds" not in reported:  # a run that finished without its merge has been timed
         run.log.add_row(step, {"final/seconds": time.monotonic() - started})
     ranks.barrier()
-    # Final: MLflow counts the rows that it has, so that none may be replaced by another when a merge is tried again.
-    run.log.commit(step, is_final=True)
+    # MLflow counts the rows that it has. A worker that is killed here makes the same rows again, in the same places; a
+    # merge that is tried again adds rows of its own, behind those that are kept.
+    run.log.commit(step, is_final=not ended.is_merged)
     return ended
 
 
