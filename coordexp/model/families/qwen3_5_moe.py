@@ -5,7 +5,7 @@ fused; a model made from a configuration is saved an expert at a time. transform
 """
 
 from coordexp.model.families.family import Family
-from coordexp.model.families.qwen3_5 import TINY_TEXT
+from coordexp.model.families.qwen3_5 import QWEN3_5, TINY_TEXT
 
 QWEN3_5_MOE = Family(
     model_type="qwen3_5_moe",
@@ -17,7 +17,7 @@ QWEN3_5_MOE = Family(
         "moe_intermediate_size": 24,
         "shared_expert_intermediate_size": 24,
     },
-    tiny_vision={"num_position_embeddings": 256},
+    tiny_vision=QWEN3_5.tiny_vision,
     recurrent=True,
     unadapted=frozenset({"shared_expert_gate"}),  # one number a token: how much of the shared expert
     frozen=frozenset({"experts", "gate", "shared_expert_gate"}),

@@ -5,19 +5,18 @@ hold the experts in one of two layouts, told apart by shape alone, so that trans
 """
 
 from coordexp.model.families.family import Family
+from coordexp.model.families.qwen3_vl import QWEN3_VL
 
 QWEN3_VL_MOE = Family(
     model_type="qwen3_vl_moe",
     title="Qwen3-VL (mixture of experts)",
     tiny_text={
-        "intermediate_size": 96,
-        "head_dim": 16,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 2, 2]},
+        **QWEN3_VL.tiny_text,
         "num_experts": 4,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 24,  # neither this nor twice as many is the hidden size: layouts can be told apart
     },
-    tiny_vision={"num_position_embeddings": 256, "deepstack_visual_indexes": [0]},
+    tiny_vision=QWEN3_VL.tiny_vision,
     frozen=frozenset({"experts", "gate"}),
     on_disk="converted",
 )
