@@ -83,14 +83,12 @@ def merge(
         _building_of(target) as building,
         _as_trained_on(source, trained, near=target, progress=progress) as directory,
     ):
-        processor = Processor.from_directory(directory)
-        samples = samples or default_samples(processor)
-        delta = AdapterDelta.read(info)
-        delta.check_fits(StoredModel.of_headers(directory))
+        AdapterDelta.read(info).check_fits(StoredModel.of_headers(directory))
         progress("logits of the adapter", 0, 1)
-        adapted = load(directory, info.directory, dtype=dtype).model
-        before = _logits_of_both(adapted, samples)
-        nn.Module.to(adapted, "meta")  # its weights make room for the merged model's
+        adapted = load(directory, info.directory, dtype=dtype)
+        samples = samples or default_samples(adapted.processor)
+        before = _logits_of_both(adapted.model, samples)
+        nn.Module.to(adapted.model, "meta")  # its weights make room for the merged model's
         return _merge(info, directory, building, samples, before, dtype=dtype, base_dtype="auto", progress=progress)
 
 
@@ -157,7 +155,7 @@ def _merge(
     for as stored.
     """
     delta, stored = AdapterDelta.read(info), StoredModel.of(base)
-    processor = Processor.from_directory(base)
+    processor = Processor.from_directory(base)  # anew: a tokenizer saves how it padded last
     written = _write_merged(stored, delta, building, dtype=dtype, base_dtype=base_dtype, progress=progress)
     _save_processor(processor, building, info.trained_with)
     progress("comparing weights", 0, 1)
