@@ -22,7 +22,7 @@ from coordexp.runs import ranks
 from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, final_metrics
 from coordexp.runs.status import Ended, note_traceback, one_sentence
-from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
+from coordexp.runs.stop import RunStoppedError, StopListener
 from coordexp.train.forward import mean_units, model_inputs
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
@@ -59,7 +59,8 @@ class Run:
         half_precision = config.training.precision == "bfloat16"
         flops = flop_counter(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
         log = RunLog(config, criterion=parts.criterion, flops=flops, reporter=reporter, print_line=print_line)
-        return Run(config, parts, log, Evaluator(config, parts, on_answers=log.on_answers), listener_for(config))
+        listener = StopListener(RunFolder.of(config).path)
+        return Run(config, parts, log, Evaluator(config, parts, on_answers=log.on_answers), listener)
 
     def stop_if_asked(self) -> None:
         """End the run if that was requested; every rank calls it at the same point."""
