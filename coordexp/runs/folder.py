@@ -9,7 +9,6 @@ from coordexp.config.schema import RunConfig
 from coordexp.files import sha256_of_text
 from coordexp.metrics import BoxKind, Decoding
 
-SCRATCH_PREFIX = ".scratch-"
 _STEP = "step_"
 _EVALUATIONS = "eval"
 
@@ -105,6 +104,7 @@ class RunFolder:
     error_log = Within("error.log")  # tracebacks of failures
     merged = Within("merged")  # the merged checkpoint of a finished run
     checkpoints = Within("checkpoints")
+    scratch = Within(".scratch")  # checkpoints that are not whole yet, on the disk whose room was checked
     lock = Within(".attempt.lock")  # held by the one process that writes the run
 
     @staticmethod
@@ -137,10 +137,6 @@ class RunFolder:
     def evaluations(self) -> dict[int, EvaluationFolder]:
         """Return the evaluations during training that are there, by step."""
         return {step: EvaluationFolder(path) for step, path in sorted(_by_step(self.path / _EVALUATIONS).items())}
-
-    def scratch(self) -> list[Path]:
-        """Return temporary folders that killed processes have left."""
-        return list(self.path.glob(f"{SCRATCH_PREFIX}*"))
 
 
 @dataclass(frozen=True)
