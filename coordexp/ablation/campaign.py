@@ -11,7 +11,7 @@ from coordexp.ablation.preparation import MIN_FREE_BYTES
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import BudgetKeeper
-from coordexp.runs.executor import AllEvents, Executor, InlineExecutor, RunEvents
+from coordexp.runs.executor import Executor, InlineExecutor, RunEvents
 from coordexp.runs.experiment import check_disk, open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import experiment_lock
@@ -106,7 +106,7 @@ class Campaign:
             stop_on_signal(ExperimentFolder.of(self.config).path, print_line=self.show),
             ProgressDisplay(print_line=self.show, on_end=on_end) as display,
         ):
-            listeners = AllEvents(*(listener for listener in (budget, search, display) if listener is not None))
+            listeners = [listener for listener in (budget, search, display) if listener is not None]
             remaining = _noted(plans, offered)
             try:
                 executor.execute(remaining, function, listeners, decide=search.decide if search else None)

@@ -3,7 +3,6 @@
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
 
 from coordexp.config.schema import Cluster, RunConfig
 from coordexp.errors import ResourceError
@@ -34,12 +33,8 @@ def ray_folder() -> str:
 def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
     """Return how many runs the nodes hold at the same time.
 
-    All workers of a run are alike and may lie on several nodes (Ray packs them, but does not insist), so a
-    node's rest that holds no worker is all that is lost: what counts is the sum over nodes of whole workers.
-
-    Args:
-        cluster: what one run asks for, and the user's limit.
-        nodes: the resources of each node, as Ray names them (``CPU``, ``GPU``).
+    Workers of a run may lie on several nodes, so what counts is the sum of whole workers over the nodes, whose
+    resources have Ray's names (``CPU``, ``GPU``).
 
     Raises:
         ResourceError: if not even one run fits.
@@ -57,13 +52,7 @@ def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
 
 
 def workers_on(node: Mapping[str, float], *, cpus: float, gpus: float) -> int:
-    """Return how many workers a node holds.
-
-    Args:
-        node: its resources, as Ray names them.
-        cpus: of each worker.
-        gpus: of each worker; a worker cannot take its share of a GPU from two devices.
-    """
+    """Return how many workers a node holds; none can take its share of a GPU from two devices."""
     # As Ray counts, in ten thousandths; 1 // 0.2 would be 4.
     by_cpu = round(_PARTS * node.get("CPU", 0.0)) // round(_PARTS * cpus)
     if gpus == 0:
@@ -98,27 +87,19 @@ def local_slots(config: RunConfig) -> int:
 def check_answers(address: str, *, seconds: float = CONNECT_SECONDS) -> None:
     """Refuse an address at which nothing answers: Ray itself would try for minutes, and then end this process.
 
-    Args:
-        address: what ``RAY_ADDRESS`` says: ``host:port``, ``auto`` or ``ray://host:port``.
-        seconds: for the port to answer.
-
     Raises:
-        ResourceError: if nothing answers there, or it is no such address.
+        ResourceError: if nothing answers there, or it is no address as ``RAY_ADDRESS`` takes it.
     """
     if address == "auto":
         return
-    try:
-        place = urlsplit(f"//{address.removeprefix('ray://')}")
-        host, port = place.hostname, place.port
-    except ValueError:  # a port that is none
-        host, port = None, None
-    if host is None or port is None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
         raise ResourceError(
             f"RAY_ADDRESS is {address!r}; expected host:port of the head node, ray://host:port or auto, not an address "
             "for submitting jobs (a submitted job gets its own by itself)"
         )
     try:
-        socket.create_connection((host, port), timeout=seconds).close()
+        socket.create_connection((host.strip("[]"), port), timeout=seconds).close()
     except OSError as error:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         raise ResourceError(

@@ -1,4 +1,4 @@
-"""An evaluation on many Ray workers: each has the model, takes one queue of images after the other, sends back answers.
+"""An evaluation on many Ray workers: each has the model, answers queues of images and sends the answers back.
 
 Queues are those of one process, and the files are written here, in the order of the images: the
 result is the same to the byte for any number of workers that compute alike.
@@ -28,17 +28,11 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Workers:
-    """What an evaluation asks of the cluster.
+    """What an evaluation asks of the cluster."""
 
-    Attributes:
-        num_workers: processes with a model each.
-        cpus: CPUs, and threads, of each.
-        gpus: GPUs of each.
-    """
-
-    num_workers: int
-    cpus: int = 1
-    gpus: float = 0.0
+    num_workers: int  # processes with a model each
+    cpus: int = 1  # and threads, of each
+    gpus: float = 0.0  # of each
 
 
 class EvaluationWorker:
@@ -78,19 +72,10 @@ def evaluate_on_ray(
     output: EvaluationFolder,
     on_images: Callable[[int], None],
 ) -> dict[str, float]:
-    """Evaluate on the Ray cluster this process has joined.
+    """Evaluate on the Ray cluster this process has joined, and return the metrics by name.
 
-    A worker that dies is started again, up to twice, and its queue is done again.
-
-    Args:
-        settings: of the evaluation; their paths must lead to the same files on every node.
-        data: what they name.
-        workers: how many, and what each needs.
-        output: folder of the results.
-        on_images: called with the number of images just finished.
-
-    Returns:
-        The metrics by name.
+    A worker that dies is started again, up to twice, and its queue is done again. The paths of ``settings`` must lead
+    to the same files on every node; ``on_images`` is called with the number of images just finished.
 
     Raises:
         CoordExpError: what a worker raised, as in one process.
@@ -103,11 +88,11 @@ def evaluate_on_ray(
     )(EvaluationWorker)
     pool = [actor.remote(settings) for _ in range(workers.num_workers)]
     try:
-        queues, owners = _get(pool[0].queues.remote()), dict[int, ActorProxy[EvaluationWorker]]()
+        queues = _get(pool[0].queues.remote())
         return score(
             data,
             settings,
-            lambda way: _answer_all(pool, way, queues, on_images, owners),
+            lambda way: _answer_all(pool, way, queues, on_images),
             output,
             hardware=f"{workers.num_workers} x {_get(pool[0].hardware.remote())}",
         )
@@ -148,24 +133,14 @@ def _answer_all(
     decoding: Decoding,
     queues: Sequence[list[int]],
     on_images: Callable[[int], None],
-    owners: dict[int, ActorProxy[EvaluationWorker]],
 ) -> list[Answers]:
-    """Give each worker the next queue as soon as it is free: of those without an owner, or its own, which it knows."""
-    waiting = dict(enumerate(queues))
-    busy: dict[ray.ObjectRef[Answers], ActorProxy[EvaluationWorker]] = {}
+    """Deal the queues out in turn, alike for every decoding: a worker reads freely what it has answered already."""
+    waiting = [pool[n % len(pool)].answer.remote(decoding, queue) for n, queue in enumerate(queues)]
     parts: list[Answers] = []
-    free = list(pool)
-    while waiting or busy:
-        for worker in list(free):
-            number = next((number for number in waiting if owners.setdefault(number, worker) is worker), None)
-            if number is not None:
-                free.remove(worker)
-                busy[worker.answer.remote(decoding, waiting.pop(number))] = worker
-        ready, _ = ray.wait(list(busy), num_returns=1)
-        for reference in ready:
-            free.append(busy.pop(reference))
-            parts.append(_get(reference))
-            on_images(len(parts[-1]))
+    while waiting:
+        (ready,), waiting = ray.wait(waiting)
+        parts.append(_get(ready))
+        on_images(len(parts[-1]))
     return parts
 
 

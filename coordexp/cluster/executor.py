@@ -22,7 +22,7 @@ from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, RunConfig
 from coordexp.runs.attempt import TrainFunction
-from coordexp.runs.executor import NO_EVENTS, RunEvents
+from coordexp.runs.executor import RunEvents
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import Ended, tell
 from coordexp.runs.stop import stop_reason
@@ -50,7 +50,7 @@ class RayExecutor:
         self,
         plans: Iterable[RunPlan],
         function: TrainFunction,
-        events: RunEvents = NO_EVENTS,
+        events: Sequence[RunEvents] = (),
         *,
         decide: Callable[[], None] | None = None,
     ) -> None:
@@ -179,7 +179,7 @@ class _NothingRuns(Stopper):
 class _PassEvents(tune.Callback):
     """Passes Tune's events on, in the launcher and before Tune starts the next trial."""
 
-    def __init__(self, queue: _Queue, events: RunEvents, decide: Callable[[], None] | None) -> None:
+    def __init__(self, queue: _Queue, events: Sequence[RunEvents], decide: Callable[[], None] | None) -> None:
         self._queue = queue
         self._events = events
         self._decide = decide
@@ -196,10 +196,11 @@ class _PassEvents(tune.Callback):
             self._decided_at = time.monotonic()
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        self._events.on_begin(self._queue.plans[_name(trial)])
+        for listener in self._events:
+            listener.on_begin(self._queue.plans[_name(trial)])
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        self._events.on_end(self._queue.plans[_name(trial)])
+        self._end(self._queue.plans[_name(trial)])
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._leaks.watch()
@@ -208,7 +209,11 @@ class _PassEvents(tune.Callback):
         self._leaks.watch()
         plan = self._queue.plans[_name(trial)]
         end_without_driver(plan)
-        self._events.on_end(plan)
+        self._end(plan)
+
+    def _end(self, plan: RunPlan) -> None:
+        for listener in self._events:
+            listener.on_end(plan)
 
 
 def _name(trial: Trial) -> str:

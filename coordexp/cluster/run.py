@@ -50,10 +50,6 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
     """Do a run on its own group of workers; a failed run is recorded, not raised.
 
     Tune then retries a trial only when its process dies; workers that die are Train's to restart.
-
-    Args:
-        packed_plan: of the run, as JSON.
-        function: what does a run.
     """
     plan = RunPlan.from_json(packed_plan)
     if stop_reason(plan.run_dir) is not None or plan.is_done():
@@ -61,7 +57,9 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
     tell(plan.run_dir, Begun())
 
     def work(packed: dict[str, str]) -> None:
-        _work(RunPlan.from_json(packed["plan"]), function)
+        ranks.leave_lonely_group()
+        plan = RunPlan.from_json(packed["plan"])
+        attempt(plan, function, lambda warn: RayReporter(plan, warn=warn), is_tried_again=True)
 
     cluster = plan.config.cluster
     trainer = TorchTrainer(
@@ -86,15 +84,6 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
 
 def scaling_config(cluster: Cluster) -> ScalingConfig:
     """Return how many workers a run has, and what each takes."""
-    resources = {"CPU": float(cluster.cpus_per_worker)}
-    if cluster.gpus_per_worker:
-        resources["GPU"] = cluster.gpus_per_worker
-    return ScalingConfig(
-        num_workers=cluster.num_workers, use_gpu=bool(cluster.gpus_per_worker), resources_per_worker=resources
-    )
-
-
-def _work(plan: RunPlan, function: TrainFunction) -> None:
-    """Do a run in this worker, together with the others."""
-    ranks.leave_lonely_group()
-    attempt(plan, function, lambda warn: RayReporter(plan, warn=warn), is_tried_again=True)
+    gpus = cluster.gpus_per_worker
+    resources = {"CPU": float(cluster.cpus_per_worker)} | ({"GPU": gpus} if gpus else {})
+    return ScalingConfig(num_workers=cluster.num_workers, use_gpu=bool(gpus), resources_per_worker=resources)

@@ -44,19 +44,15 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
     """Start or join Ray in the background; wait for the yielded future before using it.
 
     ``RAY_ADDRESS`` (a job submission sets it) names a cluster to join; without it a private one, on
-    loopback, is started and stopped again. A session that is already initialised is used and left alone.
-
-    Args:
-        threads: OpenMP threads of every process Ray starts.
-        debug: let Ray's own log lines through.
+    loopback, is started and stopped again. A session that is already initialised is used and left alone. Every
+    process that Ray starts has so many OpenMP threads; ``debug`` lets Ray's own log lines through.
 
     Raises:
         ResourceError: at once, if ``RAY_ADDRESS`` names no cluster that answers; later, if the cluster is lost.
     """
     address = cluster_address()
-    wanted = LAUNCHER_ENV | (LOOPBACK_ENV if address is None else {})
-    added = wanted.keys() - os.environ.keys()
-    os.environ.update({name: wanted[name] for name in added})
+    for name, value in (LAUNCHER_ENV | (LOOPBACK_ENV if address is None else {})).items():
+        os.environ.setdefault(name, value)
     if address is None:
         os.environ["RAY_TMPDIR"] = ray_folder()
         shorten_temporary_folder()
@@ -83,8 +79,6 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         finally:
             started.exception()  # a half-started session cannot be shut down
             ray.shutdown()
-            for name in LOOPBACK_ENV.keys() & added:
-                os.environ.pop(name, None)  # a cluster that this process joins later is another matter
 
 
 def start_session(threads: int, *, debug: bool) -> None:

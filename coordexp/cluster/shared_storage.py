@@ -1,6 +1,5 @@
 """Whether every node of the cluster sees the files this one does: asked once, before the first run begins."""
 
-import contextlib
 import os
 import time
 import uuid
@@ -8,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ray
-from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from coordexp.config.schema import RunConfig
@@ -24,15 +22,10 @@ def check_shared_storage(config: RunConfig, *, seconds: float = ANSWER_SECONDS) 
     """Refuse a cluster where a run could land on a node without the experiment's directory, data or model.
 
     A new file in the experiment's directory is looked for from each other node, by a task that holds no
-    resources. A cluster of one node is asked nothing.
-
-    Args:
-        config: the experiment; its directory exists.
-        seconds: for all nodes together.
+    resources, for so many seconds in all.
 
     Raises:
-        ResourceError: names a node, what it does not see, and the key that says where it is; or a node that does not
-            answer in time, on which a run would wait for ever.
+        ResourceError: names a node that does not answer in time, or what it does not see and the key that names it.
     """
     here = ray.get_runtime_context().get_node_id()
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
@@ -53,18 +46,13 @@ def check_shared_storage(config: RunConfig, *, seconds: float = ANSWER_SECONDS) 
         answered, late = ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
     finally:
         marker.unlink(missing_ok=True)
-    for reference in late:
-        ray.cancel(reference, force=True)
     if late:
         raise ResourceError(
             f"node {asked[late[0]]} of the Ray cluster does not run a small task within {seconds:g} s; "
             "mend it or take it out of the cluster, then start again"
         )
     for reference in answered:
-        unseen: list[str] = []
-        with contextlib.suppress(RayError):  # it left the cluster meanwhile, so no run lands there
-            unseen = ray.get(reference)
-        if unseen:
+        if unseen := ray.get(reference):
             shown = str(marker.parent) if unseen[0] == str(marker) else unseen[0]
             key = keys[unseen[0]]
             raise ResourceError(

@@ -13,15 +13,7 @@ from coordexp.runs.lock import run_lock
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import LocalReporter
-from coordexp.runs.status import (
-    Ended,
-    Erred,
-    RunStatus,
-    Started,
-    note_traceback,
-    one_sentence,
-    tell,
-)
+from coordexp.runs.status import Ended, Erred, RunStatus, Started, note_traceback, one_sentence, tell
 from coordexp.runs.stop import RunStoppedError, stop_reason
 
 
@@ -44,17 +36,9 @@ def attempt(
 ) -> None:
     """Do a run from its last checkpoint on, and tell its status how that ended. Every rank calls it.
 
-    Nothing is done where a try before this one failed for good, or the run shall stop.
-
-    Args:
-        plan: of the run, which was begun.
-        function: what does it.
-        make_reporter: drops what a former try left uncommitted.
-        is_tried_again: whether somebody sees what is raised, ends the other ranks and may start them all again; what
-            is wrong with the input is then told as a failure, and the next try finds that.
-
-    Raises:
-        Exception: with ``is_tried_again``, what the try ended with.
+    Nothing is done where a try before this one failed for good, or the run shall stop. With ``is_tried_again`` somebody
+    sees what is raised, ends the other ranks and may start them all again: only what is wrong with the input is then
+    told as a failure, and the next try finds that.
     """
     is_first = ranks.rank() == 0
     with run_lock(plan.folder) if is_first else contextlib.nullcontext():

@@ -16,7 +16,7 @@ from coordexp.runs.stop import clear_stop, request_stop, stop_reason
 
 LARGER_BUDGET = "the same command with a larger cluster.max_gpu_hours goes on"
 _HOUR_SECONDS = 3600.0
-_SHORTEST_SECONDS = 0.2  # between two looks of the timer, which may fire early
+_LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def seeds_held(uses: Sequence[RunUse], left_hours: float) -> set[int]:
 
 
 class BudgetKeeper:
-    """Asks runs to stop as the budget demands: at each begin and end of a run, and when time has spent it.
+    """Asks runs to stop as the budget demands: at each end of a run, and every few seconds.
 
     A refused run finds the request where a running one does, so every executor obeys alike.
     """
@@ -85,29 +85,25 @@ class BudgetKeeper:
         self._plans = list(plans)
         self._max_hours = max_hours
         self._spent_hours = spent_hours
-        self._begun: set[str] = set()
         self._over: set[str] = set()
         self._asked: set[str] = set()
-        self._lock = threading.RLock()
-        self._timer: threading.Timer | None = None
-        self._is_closed = False
+        self._lock = threading.Lock()
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="budget", daemon=True)
 
     def __enter__(self) -> "BudgetKeeper":
         """Refuse at once what the budget does not hold."""
         self.review()
+        self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Set no more timers."""
-        with self._lock:
-            self._is_closed = True
-            if self._timer is not None:
-                self._timer.cancel()
+        """Look no more."""
+        self._is_closed.set()
+        self._thread.join()
 
     def on_begin(self, plan: RunPlan) -> None:
-        """Count the time of a run that was started."""
-        self._begun.add(plan.name)
-        self.review()
+        """Do nothing: a run that begins has used nothing."""
 
     def on_end(self, plan: RunPlan) -> None:
         """Decide again, since what runs need is known better."""
@@ -115,10 +111,8 @@ class BudgetKeeper:
         self.review()
 
     def review(self) -> None:
-        """Ask every run to stop that does not fit the budget, and decide again when the budget may be spent."""
+        """Ask every run to stop that does not fit the budget."""
         with self._lock:
-            if self._is_closed:
-                return
             uses = self._uses()
             left = self._max_hours - self._spent_hours - sum(use.hours for use in uses)
             held = seeds_held(uses, left)
@@ -131,7 +125,10 @@ class BudgetKeeper:
                     self._ask(plan, refusal if left > 0 else f"{amount} is spent")
                 elif plan.name in self._asked:
                     self._withdraw(plan)
-            self._set_timer(left)
+
+    def _follow(self) -> None:
+        while not self._is_closed.wait(_LOOK_SECONDS):
+            self.review()
 
     def has_stopped(self) -> bool:
         """Return whether the budget kept a run from beginning or from its end."""
@@ -170,18 +167,6 @@ class BudgetKeeper:
         if status is None or status.state != "running":
             self._asked.remove(plan.name)
             clear_stop(plan.run_dir)
-
-    def _set_timer(self, left_hours: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        rate = sum(units_of(plan.config.cluster) for plan in self._plans if plan.name in self._begun - self._over)
-        if rate and left_hours > 0:
-            # A run that still waits for its workers uses nothing: then the timer fires early, and is set again.
-            seconds = min(max(left_hours * _HOUR_SECONDS / rate, _SHORTEST_SECONDS), threading.TIMEOUT_MAX)
-            self._timer = threading.Timer(seconds, self.review)
-            self._timer.daemon = True
-            self._timer.start()
 
 
 def whole_seeds(plans: Sequence[RunPlan]) -> list[int]:

@@ -30,26 +30,6 @@ class RunEvents(Protocol):
         ...
 
 
-class AllEvents:
-    """Passes events to several listeners in their order: a budget, which decides what may begin, before a display."""
-
-    def __init__(self, *listeners: RunEvents) -> None:
-        self._listeners = listeners
-
-    def on_begin(self, plan: RunPlan) -> None:
-        """Pass on that a run was started."""
-        for listener in self._listeners:
-            listener.on_begin(plan)
-
-    def on_end(self, plan: RunPlan) -> None:
-        """Pass on that a run ended."""
-        for listener in self._listeners:
-            listener.on_end(plan)
-
-
-NO_EVENTS: RunEvents = AllEvents()
-
-
 class Executor(Protocol):
     """Does runs; each one's status says afterwards how it ended."""
 
@@ -61,14 +41,14 @@ class Executor(Protocol):
         self,
         plans: Iterable[RunPlan],
         function: TrainFunction,
-        events: RunEvents = NO_EVENTS,
+        events: Sequence[RunEvents] = (),
         *,
         decide: Callable[[], None] | None = None,
     ) -> None:
         """Do the runs that nobody asked to stop, in the order in which they may begin.
 
-        The plans of a search follow from results: ``decide`` is called as results arrive, so that it may ask runs to
-        stop, and the next plan is asked for only once there is room for it.
+        ``events`` hear of a run in their order. The plans of a search follow from results: ``decide`` is called as
+        results arrive, so that it may ask runs to stop, and a plan is asked for only once there is room for it.
         """
         ...
 
@@ -94,7 +74,7 @@ class InlineExecutor:
         self,
         plans: Iterable[RunPlan],
         function: TrainFunction,
-        events: RunEvents = NO_EVENTS,
+        events: Sequence[RunEvents] = (),
         *,
         decide: Callable[[], None] | None = None,
     ) -> None:
@@ -104,10 +84,12 @@ class InlineExecutor:
                 continue
             keep, after_commit = plan.config.training.keep_checkpoints, decide or (lambda: None)
             reporter = partial(LocalReporter, plan.run_dir, keep_checkpoints=keep, after_commit=after_commit)
-            events.on_begin(plan)
+            for listener in events:
+                listener.on_begin(plan)
             tell(plan.run_dir, Begun())
             attempt(plan, function, lambda warn, reporter=reporter: reporter(warn=warn))
-            events.on_end(plan)
+            for listener in events:
+                listener.on_end(plan)
 
     def live_queue(
         self, experiment: str, plans: Callable[[], Sequence[RunPlan]]

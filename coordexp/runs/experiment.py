@@ -1,5 +1,6 @@
 """The experiment directory: one name, one configuration; more groups and seeds may join."""
 
+import itertools
 import json
 import shutil
 import uuid
@@ -39,8 +40,9 @@ def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> Experim
         ConfigError: if the name exists with another configuration.
     """
     directory = ExperimentFolder.of(config).path
-    if fresh:
-        move_aside(directory)
+    if fresh and directory.exists():
+        names = (directory.with_name(f"{directory.name}.old-{number}") for number in itertools.count(1))
+        directory.rename(next(name for name in names if not name.exists()))
     current, recorded = _record_of(config), check_experiment(config)
     if recorded is not None:
         current = ExperimentRecord(
@@ -97,16 +99,6 @@ def read_record(directory: Path) -> ExperimentRecord | None:
         return parse_model(ExperimentRecord, path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not a record of an experiment ({error}); --fresh moves it aside") from error
-
-
-def move_aside(directory: Path) -> Path | None:
-    """Rename a directory to the first free ``NAME.old-N``; None if there was nothing to move."""
-    if not directory.exists():
-        return None
-    number = 1
-    while directory.with_name(f"{directory.name}.old-{number}").exists():
-        number += 1
-    return directory.rename(directory.with_name(f"{directory.name}.old-{number}"))
 
 
 def check_disk(directory: Path, *, needed_bytes: int) -> None:

@@ -1,7 +1,6 @@
 """Where an experiment and its runs keep their files: every name is written here once, and nowhere else."""
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -10,10 +9,8 @@ from coordexp.config.schema import RunConfig
 from coordexp.files import sha256_of_text
 from coordexp.metrics import BoxKind, Decoding
 
-SCRATCH_PREFIX = ".scratch-"
 _STEP = "step_"
 _EVALUATIONS = "eval"
-_NUMBER = re.compile(rf"{_STEP}[0-9]{{1,18}}")
 
 
 class _Folder(Protocol):
@@ -87,8 +84,7 @@ class CheckpointFolder:
 
     def all_averages(self) -> dict[int, Path]:
         """Return the running averages that are there, by rank."""
-        found = sorted(self.path.glob("averages_*.safetensors"))
-        return {int(path.stem.removeprefix("averages_")): path for path in found}
+        return {int(path.stem[-5:]): path for path in sorted(self.path.glob("averages_*.safetensors"))}
 
 
 @dataclass(frozen=True)
@@ -108,6 +104,7 @@ class RunFolder:
     error_log = Within("error.log")  # tracebacks of failures
     merged = Within("merged")  # the merged checkpoint of a finished run
     checkpoints = Within("checkpoints")
+    scratch = Within(".scratch")  # checkpoints that are not whole yet, on the disk whose room was checked
     lock = Within(".attempt.lock")  # held by the one process that writes the run
 
     @staticmethod
@@ -140,10 +137,6 @@ class RunFolder:
     def evaluations(self) -> dict[int, EvaluationFolder]:
         """Return the evaluations during training that are there, by step."""
         return {step: EvaluationFolder(path) for step, path in sorted(_by_step(self.path / _EVALUATIONS).items())}
-
-    def scratch(self) -> list[Path]:
-        """Return temporary folders that killed processes have left."""
-        return list(self.path.glob(f"{SCRATCH_PREFIX}*"))
 
 
 @dataclass(frozen=True)
@@ -218,5 +211,5 @@ def step_of(folder: Path) -> int:
 
 
 def _by_step(directory: Path) -> dict[int, Path]:
-    found = (path for path in directory.glob(f"{_STEP}*") if path.is_dir() and _NUMBER.fullmatch(path.name))
-    return {step_of(path): path for path in found}
+    found = (path for path in directory.glob(f"{_STEP}*") if path.name.removeprefix(_STEP).isdecimal())
+    return {step_of(path): path for path in found if path.is_dir()}

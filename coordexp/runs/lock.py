@@ -59,11 +59,7 @@ def experiment_lock(config: RunConfig) -> Generator[None]:
 
 
 def check_writable(folder: ExperimentFolder) -> None:
-    """Refuse a place where the experiment's folder cannot be made or written; nothing is made.
-
-    Raises:
-        ResourceError: if it cannot.
-    """
+    """Refuse a place where the experiment's folder cannot be made or written; nothing is made."""
     existing = nearest_existing(folder.path)
     if not existing.is_dir():
         raise ResourceError(f"{folder.path}: cannot be made, {existing} is a file; choose experiment.runs_dir")
@@ -72,11 +68,7 @@ def check_writable(folder: ExperimentFolder) -> None:
 
 
 def check_unlocked(folder: ExperimentFolder) -> None:
-    """Refuse an experiment that another process is running.
-
-    Raises:
-        ResourceError: if so, or if the file system cannot lock.
-    """
+    """Refuse an experiment that another process is running, and a file system that cannot lock."""
     if folder.lock.is_file():
         with _locked(folder):
             pass

@@ -4,7 +4,6 @@ Read from the files, no line is lost, folded or prefixed on its way through Ray,
 """
 
 import contextlib
-import queue
 import re
 import threading
 import time
@@ -70,6 +69,7 @@ class _Followed:
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
+        self.is_running = True
         self.shown = plan.status()
         self._log = plan.folder.progress_log
         self._offset = _size(self._log)
@@ -89,8 +89,8 @@ class _Followed:
 class ProgressDisplay:
     """Prints what running runs append to their progress logs, and reports how each run ends.
 
-    Begins and ends come as events and are handled in this object's own thread: an executor never waits for
-    the terminal or the tracking server. The logs of running runs are looked at, with one ``stat`` each.
+    This is done in the object's own thread, which an end wakes: an executor never waits for the terminal or the
+    tracking server.
     """
 
     def __init__(self, *, print_line: Callable[[str], None], on_end: Callable[[RunPlan, RunStatus], None]) -> None:
@@ -98,7 +98,9 @@ class ProgressDisplay:
         self._print_line = print_line
         self._report_end = on_end
         self._begun: dict[str, _Followed] = {}
-        self._events: queue.SimpleQueue[tuple[str, bool] | None] = queue.SimpleQueue()
+        self._ended: list[_Followed] = []
+        self._wakes = threading.Event()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._follow, name="progress-display", daemon=True)
         self._error: CoordExpError | OSError | None = None
         self._started = self._last_line = time.monotonic()
@@ -109,45 +111,39 @@ class ProgressDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Show the last lines, and ends that came without an event, then stop."""
-        self._events.put(None)
+        """Show the last lines and ends, then stop."""
+        self._is_closed = True
+        self._wakes.set()
         self._thread.join()
         if self._error is not None and exception[0] is None:
             raise self._error
 
     def on_begin(self, plan: RunPlan) -> None:
         """Follow a run that was started; lines and an end from before are not shown again."""
-        if plan.name not in self._begun:
-            self._begun[plan.name] = _Followed(plan)
-        self._events.put((plan.name, True))
+        self._begun.setdefault(plan.name, _Followed(plan)).is_running = True
 
     def on_end(self, plan: RunPlan) -> None:
         """Report the end of a run."""
-        self._events.put((plan.name, False))
+        run = self._begun[plan.name]
+        run.is_running = False
+        self._ended.append(run)
+        self._wakes.set()
 
     def has_begun(self, plan: RunPlan) -> bool:
         """Return whether a run was started."""
         return plan.name in self._begun
 
     def _follow(self) -> None:
-        running: dict[str, _Followed] = {}
         try:
-            while True:
-                try:
-                    event = self._events.get(timeout=LOOK_SECONDS if running else QUIET_SECONDS)
-                except queue.Empty:
-                    for run in running.values():
-                        self._show_new_lines(run)
-                    self._show_life(list(running))
-                    continue
-                if event is None:
-                    break
-                name, has_begun = event
-                if has_begun:
-                    running[name] = self._begun[name]
-                else:
-                    running.pop(name, None)
-                    self._end(self._begun[name])
+            while not self._is_closed:
+                self._wakes.wait(LOOK_SECONDS)
+                self._wakes.clear()
+                running = [run for run in list(self._begun.values()) if run.is_running]
+                for run in running:
+                    self._show_new_lines(run)
+                while self._ended:
+                    self._end(self._ended.pop(0))
+                self._show_life([run.plan.name for run in running])
             for run in self._begun.values():
                 self._end(run)
         except (CoordExpError, OSError) as error:
@@ -178,25 +174,13 @@ class ProgressDisplay:
 
 @contextlib.contextmanager
 def spoken(text: str, console: Console) -> Generator[None]:
-    """Say what the block does while it lasts: a spinner in a terminal, else a line, again after a while."""
+    """Say what the block does: by a spinner in a terminal, else by a line."""
     if console.is_terminal:
         with console.status(text):
             yield
-        return
-    done, started = threading.Event(), time.monotonic()
-
-    def repeat() -> None:
-        while not done.wait(QUIET_SECONDS):
-            console.print(f"{clock_time(time.monotonic() - started)}  {text}", markup=False, highlight=False)
-
-    console.print(text, markup=False, highlight=False)
-    thread = threading.Thread(target=repeat, name="spoken", daemon=True)
-    thread.start()
-    try:
+    else:
+        console.print(text, markup=False, highlight=False)
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def clock_time(seconds: float) -> str:

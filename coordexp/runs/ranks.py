@@ -25,8 +25,7 @@ _GROUP = (
 def ignore_launchers() -> str | None:
     """Remove what other launchers left in the environment, and return a sentence that names it.
 
-    torch and accelerate read precision, strategy and number of processes from it, and would wait for ranks that are
-    not there. A run's configuration alone decides these.
+    torch and accelerate would take precision and strategy from it, and wait for ranks that are not there.
     """
     kept = _GROUP if in_process_group() else ()
     found = sorted(name for name in os.environ if name.startswith(_LAUNCHERS) or name in _GROUP if name not in kept)

@@ -56,11 +56,8 @@ class LocalReporter:
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None, is_final: bool = False) -> None:
         """Append rows, then move the checkpoint into place and commit it: a committed one has all its rows.
 
-        Args:
-            rows: rows since the last commit; only rank 0's count.
-            step: optimizer steps done.
-            checkpoint: a directory to which all ranks have written; it is moved away. Only rank 0's counts.
-            is_final: the rows belong to the last checkpoint from now on; others go where a run dies behind it.
+        All ranks have written to ``checkpoint``; of it and of ``rows`` only rank 0's count. ``is_final`` rows belong to
+        the last checkpoint from now on; others go where a run dies behind it.
         """
         ranks.barrier()  # every rank has written its part of the checkpoint
         if ranks.rank() == 0:

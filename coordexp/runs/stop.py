@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from coordexp.config.schema import RunConfig
 from coordexp.files import parse_model, write_json
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -60,10 +59,9 @@ def stop_reason(run_directory: Path) -> str | None:
 
 
 class StopListener:
-    """Notices a request about once a second, on all ranks at the same step.
+    """Notices a request about once a second, on all ranks at the same step; steps in between cost nothing.
 
-    Rank 0 looks. It sends the others what it found together with the number of steps until the next
-    look, which follows from its own step time: so no rank looks alone, and steps in between cost nothing.
+    Rank 0 looks, and sends the others what it found and the number of steps until the next look.
     """
 
     def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -75,9 +73,7 @@ class StopListener:
 
     def look(self) -> str | None:
         """Return the reason for stopping, or None. Every rank calls it at the same point."""
-        reason = stop_reason(self._directory) if ranks.rank() == 0 else None
-        (reason,) = ranks.from_first([reason])
-        return reason
+        return ranks.from_first([stop_reason(self._directory)])[0]
 
     def at_step(self) -> str | None:
         """Return the reason for stopping if this step looks and finds one; every rank calls it once a step."""
@@ -96,11 +92,6 @@ class StopListener:
         assert isinstance(every, int)
         self._every = self._left = every
         return None if reason is None else str(reason)
-
-
-def listener_for(config: RunConfig) -> StopListener:
-    """Return the listener of one run."""
-    return StopListener(RunFolder.of(config).path)
 
 
 @contextlib.contextmanager
@@ -145,11 +136,7 @@ def stop_on_signal(directory: Path, *, print_line: Callable[[str], None]) -> Gen
 @contextlib.contextmanager
 def terminated_is_interrupted() -> Generator[None]:
     """Treat SIGTERM (a stopped job) as Ctrl-C, so that runs are left marked as stopped."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ Shapes: B sequences, L padded length, D hidden, T supervised tokens, V vocabular
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -57,23 +58,14 @@ class TermForward:
         if weight_VD.dtype in (torch.bfloat16, torch.float16):
             # Autocast hands outputs on in float32; these values were the model's own, so nothing is lost.
             hidden_TD = hidden_TD.to(weight_VD.dtype)
-        if weight_VD.requires_grad:
-            return plain_head(
-                hidden_TD,
-                weight_VD,
-                batch.targets,
-                first_id=block.start,
-                offset_KD=offset_KD,
-                num_coords=len(block),
-                coord_rows_N=batch.coord_rows,
-            )
-        return split_head(
+        num_adapted = len(block) if offset_KD is None else offset_KD.shape[0]
+        head = plain_head if weight_VD.requires_grad else partial(split_head, num_adapted=num_adapted)
+        return head(
             hidden_TD,
             weight_VD,
             batch.targets,
             first_id=block.start,
             offset_KD=offset_KD,
-            num_adapted=len(block) if offset_KD is None else offset_KD.shape[0],
             num_coords=len(block),
             coord_rows_N=batch.coord_rows,
         )

@@ -1,10 +1,8 @@
 """One run, top-down: build its parts, train, evaluate, merge. Knows nothing of Ray; resumes from its reporter."""
 
-import contextlib
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -19,10 +17,10 @@ from coordexp.files import shorten_temporary_folder, write_json
 from coordexp.model.merging.merge import merge_model
 from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
-from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, ExperimentFolder, RunFolder
+from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, final_metrics
 from coordexp.runs.status import Ended, note_traceback, one_sentence
-from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
+from coordexp.runs.stop import RunStoppedError, StopListener
 from coordexp.train.forward import mean_units, model_inputs
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
@@ -59,7 +57,8 @@ class Run:
         half_precision = config.training.precision == "bfloat16"
         flops = flop_counter(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
         log = RunLog(config, criterion=parts.criterion, flops=flops, reporter=reporter, print_line=print_line)
-        return Run(config, parts, log, Evaluator(config, parts, on_answers=log.on_answers), listener_for(config))
+        listener = StopListener(RunFolder.of(config).path)
+        return Run(config, parts, log, Evaluator(config, parts, on_answers=log.on_answers), listener)
 
     def stop_if_asked(self) -> None:
         """End the run if that was requested; every rank calls it at the same point."""
@@ -80,8 +79,7 @@ def train_run(
         How the run finished. A merge that fails, or loses much, is a warning there: the run has its AP.
 
     Raises:
-        CoordExpError: if something in the run's inputs is wrong, or the run would not be comparable with the others.
-        TrainingError: if the loss stops being finite.
+        CoordExpError: if something in the run's inputs is wrong, or it would not be comparable with the others.
         RunStoppedError: if it was asked to stop; everything up to then is committed.
     """
     started = time.monotonic()
@@ -95,12 +93,14 @@ def train_run(
     folder, step = RunFolder.of(config), run.config.training.num_steps
     folder.path.mkdir(parents=True, exist_ok=True)
     if is_first:
-        for left_over in folder.scratch():  # of a killed process; the experiment is locked
-            shutil.rmtree(left_over, ignore_errors=True)
+        shutil.rmtree(folder.scratch, ignore_errors=True)  # of a killed process
         write_json(folder.param_groups, [asdict(row) for row in describe(parts.param_groups)], indent=2)
     ranks.barrier()
-    with _scratch(folder) as scratch:
-        _train(run, scratch)
+    try:
+        _train(run, folder.scratch)
+    finally:
+        if is_first:
+            shutil.rmtree(folder.scratch, ignore_errors=True)
     reported = ranks.from_first([final_metrics(folder.path)])[0]
     if "final/steps" not in reported:
         _evaluate(run, step)
@@ -117,8 +117,7 @@ def train_run(
 def set_up_process(config: RunConfig) -> str | None:
     """Set threads, seeds and algorithms of this process, before anything is built.
 
-    Returns:
-        What its environment asked for and does not get, see :func:`ranks.ignore_launchers`.
+    Returns what its environment asked for and does not get, see :func:`ranks.ignore_launchers`.
     """
     ignored = ranks.ignore_launchers()
     shorten_temporary_folder()
@@ -128,21 +127,6 @@ def set_up_process(config: RunConfig) -> str | None:
     set_seed(config.experiment.seed)
     choose_algorithms(deterministic=config.is_deterministic)
     return ignored
-
-
-@contextlib.contextmanager
-def _scratch(folder: RunFolder) -> Generator[Path]:
-    """Yield a folder, the same on all ranks, for checkpoints that are not whole yet.
-
-    It is on the run's own disk, whose room was checked before the start.
-    """
-    made = tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=folder.path) if ranks.rank() == 0 else ""
-    (scratch,) = ranks.from_first([made])
-    try:
-        yield Path(scratch)
-    finally:
-        if made:
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _train(run: Run, scratch: Path) -> None:

@@ -1,5 +1,6 @@
 """What happens between the steps of a run: when it saves, evaluates, commits and stops."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -16,42 +17,33 @@ from coordexp.train.setup.zero import forget_deepspeed
 from coordexp.train.trainer import CoordTrainer
 
 
+@dataclass(eq=False)
 class Schedule(TrainerCallback):
     """Asks for a checkpoint where the configuration says or a stop is requested, evaluates there and commits."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        trainer: CoordTrainer,
-        *,
-        log: RunLog,
-        evaluator: Evaluator,
-        listener: StopListener,
-    ) -> None:
-        """Wire the schedule of a run."""
-        self._config = config
-        self._trainer = trainer
-        self._log = log
-        self._evaluator = evaluator
-        self._listener = listener
-        self._stop_reason: str | None = None
+    config: RunConfig
+    trainer: CoordTrainer
+    log: RunLog
+    evaluator: Evaluator
+    listener: StopListener
+    _stop_reason: str | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Check what the libraries set up; from here on transformers need not know of DeepSpeed."""
         forget_deepspeed()
-        engine = self._trainer.model_wrapped
+        engine = self.trainer.model_wrapped
         assert isinstance(engine, nn.Module)
-        check_setup(self._config, engine, trainer_world_size=args.world_size)
+        check_setup(self.config, engine, trainer_world_size=args.world_size)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Set the epoch of data set and sampler, which loaders that skip the batches of a resumed run do not."""
         epoch = int(state.epoch or 0)
-        cast("DetectionDataset", self._trainer.train_dataset).set_epoch(epoch)
-        self._trainer.sampler.set_epoch(epoch)
+        cast("DetectionDataset", self.trainer.train_dataset).set_epoch(epoch)
+        self.trainer.sampler.set_epoch(epoch)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -61,16 +53,16 @@ class Schedule(TrainerCallback):
         Raises:
             DivergedError: if a step is not finite, before anything of it is written.
         """
-        norms = self._trainer.term_gradients.norms()
+        norms = self.trainer.term_gradients.norms()
         if norms:
-            self._log.add_row(state.global_step, {f"grad_norm/{name}": norm for name, norm in norms.items()})
-        self._stop_reason = self._listener.at_step()
+            self.log.add_row(state.global_step, {f"grad_norm/{name}": norm for name, norm in norms.items()})
+        self._stop_reason = self.listener.at_step()
         step, is_last = state.global_step, state.global_step == args.max_steps
-        is_due = step % self._config.training.checkpoint_steps == 0 or is_last
+        is_due = step % self.config.training.checkpoint_steps == 0 or is_last
         control.should_save = is_due or self._evaluates_at(step) or self._stop_reason is not None
         control.should_log = control.should_log or is_last
         if control.should_log or control.should_save:
-            self._trainer.finite.look()
+            self.trainer.finite.look()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Evaluate if it is time, then commit rows and checkpoint together.
@@ -79,21 +71,21 @@ class Schedule(TrainerCallback):
             RunStoppedError: after that, if the run was asked to stop; on all ranks.
         """
         step, is_last = state.global_step, state.global_step == args.max_steps
-        with self._log.pause():
+        with self.log.pause():
             if self._evaluates_at(step) or is_last:
-                losses = self._evaluator.validation_losses()
+                losses = self.evaluator.validation_losses()
                 if losses is not None:
-                    self._log.add_validation(step, *losses)
+                    self.log.add_validation(step, *losses)
             if self._evaluates_at(step) and not is_last:
-                metrics = self._evaluator.on_subset(step)
-                num_images = len(self._evaluator.subset_indices())
-                self._log.add_evaluation(step, metrics, num_images=num_images, is_final=False)
+                metrics = self.evaluator.on_subset(step)
+                num_images = len(self.evaluator.subset_indices())
+                self.log.add_evaluation(step, metrics, num_images=num_images, is_final=False)
             checkpoint = Path(str(args.output_dir)) / f"checkpoint-{step}"  # where the trainer has just saved
-            self._trainer.averages.save(checkpoint)
-            self._log.commit(step, checkpoint)
+            self.trainer.averages.save(checkpoint)
+            self.log.commit(step, checkpoint)
         if self._stop_reason is not None:
             raise RunStoppedError(self._stop_reason)
 
     def _evaluates_at(self, step: int) -> bool:
-        every = self._config.evaluation.every_steps
+        every = self.config.evaluation.every_steps
         return every is not None and step % every == 0

@@ -102,7 +102,7 @@ def test_a_budget_begins_no_seed_it_does_not_hold(ray_with_four_gpus, tmp_path):
     hours = 2 * 2 * SECONDS * 1.6 / 3600.0
     plans = make_plans(tmp_path, groups=2, seeds=3, gpus_per_worker=2.0, max_gpu_hours=hours)
     with BudgetKeeper(plans, hours) as budget:
-        RayExecutor().execute(plans, sleeper, budget)
+        RayExecutor().execute(plans, sleeper, [budget])
         assert budget.has_stopped()
     assert [plan.is_finished() for plan in plans[:2]] == [True, True]
     assert [plan.status() for plan in plans[2:]] == [None] * 4

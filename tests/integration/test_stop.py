@@ -69,7 +69,7 @@ class _AsksAt(StopListener):
 
 
 def stopped_at(config, step, monkeypatch):
-    monkeypatch.setattr("coordexp.train.run.listener_for", lambda config: _AsksAt(RunFolder.of(config).path, step=step))
+    monkeypatch.setattr("coordexp.train.run.StopListener", lambda directory: _AsksAt(directory, step=step))
     with pytest.raises(RunStoppedError, match="the test says so"):
         train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     monkeypatch.undo()

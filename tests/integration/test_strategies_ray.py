@@ -40,6 +40,6 @@ def test_zero2_trains_evaluates_and_merges_on_two_workers(ray_folder, tmp_path):
     (checkpoint,) = committed_checkpoints(RunFolder.of(config).path)
     assert {path.name for path in checkpoint.glob("rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
     assert len(list(checkpoint.glob("global_step2/*optim_states.pt"))) == 2
-    assert not list(plan.run_dir.glob(".scratch-*/*"))
+    assert not plan.folder.scratch.exists()
     assert (plan.run_dir / "merged" / "model.safetensors").is_file()
     assert (plan.run_dir / "eval" / "final" / "constrained" / "detections.expected.json").is_file()

@@ -1,7 +1,7 @@
 """Validation losses and AP of a run, during training and at its end; ranks share the work."""
 
-import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,24 +29,21 @@ from coordexp.train.loop.measures import NAMES, RunningAverages, coord_diagnosti
 from coordexp.train.setup.components import Components
 
 
+@dataclass(frozen=True)
 class Evaluator:
-    """Evaluates the model of a run as it is now."""
+    """Evaluates the model of a run as it is now; ``on_answers(done, total)`` reports this rank's progress."""
 
-    def __init__(
-        self, config: RunConfig, parts: Components, *, on_answers: Callable[[int, int], None] | None = None
-    ) -> None:
-        """Called with a run's parts; ``on_answers`` hears of answers written and to write, by this rank."""
-        self._config = config
-        self._parts = parts
-        self._on_answers = on_answers
+    config: RunConfig
+    parts: Components
+    on_answers: Callable[[int, int], None] | None = None
 
     def validation_losses(self) -> tuple[dict[str, float], dict[str, float]] | None:
         """Return means and sums of every term and diagnostic, teacher-forced on validation samples; None without any.
 
         Normalised as in training: every term by its unit's count over all samples.
         """
-        parts, batch_size = self._parts, self._config.training.per_device_batch_size
-        indices = stratified_subset(parts.val.samples, self._config.evaluation.loss_images)
+        parts, batch_size = self.parts, self.config.training.per_device_batch_size
+        indices = stratified_subset(parts.val.samples, self.config.evaluation.loss_images)
         if not indices:
             return None
         samples = parts.encoding.dataset([parts.val.samples[i] for i in indices])
@@ -58,7 +55,9 @@ class Evaluator:
         averages.add_errors(torch.zeros(0, device=device))
         model = parts.forward_terms.base
         ones_U = torch.ones(len(UNITS), device=device)
-        with _evaluating(model), torch.no_grad():
+        was_training = model.training
+        model.eval()
+        with torch.no_grad():
             for start in range(ranks.rank() * batch_size, len(samples), ranks.world_size() * batch_size):
                 chosen = [samples[i] for i in range(start, min(start + batch_size, len(samples)))]
                 batch = parts.encoding.collate(chosen).to(device)
@@ -66,26 +65,27 @@ class Evaluator:
                 _, sums = criterion(terms, ones_U)
                 averages.add_terms(criterion, sums, count_units([batch]))
                 averages.add_diagnostics(coord_diagnostics(terms))
+        model.train(was_training)
         return averages.read()
 
     def on_subset(self, step: int) -> dict[str, float]:
         """Evaluate the subset under constrained decoding; return metrics on rank 0."""
-        output = RunFolder.of(self._config).evaluation(step)
+        output = RunFolder.of(self.config).evaluation(step)
         return self._evaluate(self.subset_indices(), output=output, decoding=("constrained",))
 
     def on_all_images(self) -> dict[str, float]:
         """Evaluate every validation image, for the run's result; return metrics on rank 0."""
-        return self._evaluate(None, output=self._final, decoding=self._config.evaluation.decoding)
+        return self._evaluate(None, output=self._final, decoding=self.config.evaluation.decoding)
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
         """Return what the final evaluation's metrics do not say, a sentence each; to be asked on rank 0."""
-        ways = self._config.evaluation.decoding
+        ways = self.config.evaluation.decoding
         found = [unknown_sentence(self._final.decoding(way), way, metrics) for way in ways]
         return [sentence for sentence in found if sentence is not None]
 
     def subset_of_final(self) -> dict[str, float]:
         """Return the metrics of the final detections on the subset's images: the last point of the curve."""
-        image_ids = [self._parts.val.samples[i].image_id for i in self.subset_indices()]
+        image_ids = [self.parts.val.samples[i].image_id for i in self.subset_indices()]
         truth = read_ground_truth(self._val_annotations)
         metrics: dict[str, float] = {}
         for kind in BOX_KINDS:
@@ -96,24 +96,24 @@ class Evaluator:
 
     def subset_indices(self) -> list[int]:
         """Return the validation images of evaluations during training; fixed by the data alone."""
-        return list(stratified_subset(self._parts.val.samples, self._config.evaluation.subset_images))
+        return list(stratified_subset(self.parts.val.samples, self.config.evaluation.subset_images))
 
     @property
     def _final(self) -> EvaluationFolder:
-        return RunFolder.of(self._config).evaluation("final")
+        return RunFolder.of(self.config).evaluation("final")
 
     @property
     def _device(self) -> torch.device:
-        return next(self._parts.model.parameters()).device
+        return next(self.parts.model.parameters()).device
 
     @property
     def _val_annotations(self) -> Path:
-        return source_of(self._config.data, "val", data_dir=ExperimentFolder.of(self._config).data).ground_truth()
+        return source_of(self.config.data, "val", data_dir=ExperimentFolder.of(self.config).data).ground_truth()
 
     def _evaluate(
         self, indices: Sequence[int] | None, *, output: EvaluationFolder, decoding: tuple[Decoding, ...]
     ) -> dict[str, float]:
-        parts, config, device = self._parts, self._config.evaluation, self._device
+        parts, config, device = self.parts, self.config.evaluation, self._device
         encoding, truth = parts.encoding, read_ground_truth(self._val_annotations)
         settings = EvaluationSettings(
             batch_size=config.batch_size,
@@ -147,7 +147,7 @@ class Evaluator:
 
     def _counted(self, total: int) -> Callable[[int], None] | None:
         """Return what adds up finished answers for ``on_answers``; None where nobody listens."""
-        on_answers, done = self._on_answers, 0
+        on_answers, done = self.on_answers, 0
         if on_answers is None:
             return None
 
@@ -157,13 +157,3 @@ class Evaluator:
             on_answers(done, total)
 
         return add
-
-
-@contextlib.contextmanager
-def _evaluating(model: torch.nn.Module) -> Generator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from tabulate import tabulate
 
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.offset_adapter import active_offset
@@ -95,12 +96,8 @@ def sum_lines(config: RunConfig, dataset: DetectionDataset) -> list[str]:
 def term_table(criterion: Criterion) -> list[str]:
     """Return the loss terms that are on, with weight and unit, as aligned lines under a head."""
     on = [weighted for weighted in criterion.terms if weighted.weight > 0]
-    width = max(len("loss term"), *(len(weighted.term.name) for weighted in on))
-    lines = [f"{'loss term':<{width}}     weight  divided by the number of"]
-    lines += [
-        f"{weighted.term.name:<{width}}  {weighted.weight:>9.4g}  {weighted.term.unit.replace('_', ' ')}"
-        for weighted in on
-    ]
+    rows = [(one.term.name, f"{one.weight:.4g}", one.term.unit.replace("_", " ")) for one in on]
+    lines = _table(("loss term", "weight", "divided by the number of"), rows, ("left", "right", "left"))
     if {weighted.term.name for weighted in on if weighted.term.supervises_coordinates()} == {"gate"}:
         lines.append("only the gate sees coordinates, and it does not say which bin is right")
     return lines
@@ -108,14 +105,23 @@ def term_table(criterion: Criterion) -> list[str]:
 
 def group_table(rows: Sequence[GroupRow]) -> list[str]:
     """Return the optimizer groups as aligned lines under a head."""
-    width = max(len("optimizer group"), *(len(row.name) for row in rows))
-    head = f"{'optimizer group':<{width}}  tensors   parameters         lr      decay"
-    lines = [
-        f"{row.name:<{width}}  {row.num_tensors:>7}  {row.num_parameters:>11,}  {row.learning_rate:>9.3g}"
-        f"  {row.weight_decay:>9.3g}" + (f"  {row.note}" if row.note else "")
-        for row in rows
+    cells = [
+        (
+            one.name,
+            one.num_tensors,
+            f"{one.num_parameters:,}",
+            f"{one.learning_rate:.3g}",
+            f"{one.weight_decay:.3g}",
+            one.note,
+        )
+        for one in rows
     ]
-    return [head, *lines]
+    head = ("optimizer group", "tensors", "parameters", "lr", "decay", "")
+    return _table(head, cells, ("left", *["right"] * 4, "left"))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]], sides: Sequence[str]) -> list[str]:
+    return tabulate(rows, head, tablefmt="plain", colalign=sides, disable_numparse=True).splitlines()
 
 
 def batch_lines(config: RunConfig, sampler: LengthBucketSampler, *, num_ranks: int) -> list[str]:

@@ -197,17 +197,12 @@ class RunLog:
 class Alarms:
     """A term that is on and teaches nothing; losses of one term that do not fit together; values that are not finite.
 
-    Attributes:
-        raised: alarms so far.
+    ``patience`` is logging steps in a row before silence raises an alarm, ``factor`` how far apart training and
+    validation loss of a term may be.
     """
 
     def __init__(self, criterion: Criterion, *, patience: int, factor: float) -> None:
-        """Watch the terms of a criterion that are on.
-
-        ``patience`` is logging steps in a row before silence raises an alarm, ``factor`` how far apart training and
-        validation loss of a term may be.
-        """
-        self.raised = 0
+        self.raised = 0  # alarms so far
         self._on = [weighted for weighted in criterion.terms if weighted.weight != 0]
         self._patience = patience
         self._factor = factor
@@ -265,10 +260,7 @@ class Alarms:
 def progress_line(
     log: StepLog, *, metrics: Mapping[str, float], max_steps: int, seconds_left: float, ap: float | None = None
 ) -> str:
-    """Return e.g. ``step 120/400  loss 2.31 (text 0.80, coord ce 1.51, box 0.61)  AP 0.412  93 img/s  1:20 left``.
-
-    ``ap`` is that of the last evaluation, by the boxes that the run is compared by.
-    """
+    """Return e.g. ``step 120/400  loss 2.31 (text 0.80, coord ce 1.51, box 0.61)  AP 0.412  93 img/s  1:20 left``."""
     labels = {"train_text_loss": "text", "train_coord_ce_loss": "coord ce", "train_coord_loss": "box"}
     labels |= {f"train_{name}": loss_head(name) for name in loss_names(metrics) if name not in LOSS_NAMES}
     parts = ", ".join(f"{label} {metrics[key]:.3f}" for key, label in labels.items() if key in metrics)

@@ -41,14 +41,11 @@ _READ = (
 
 @dataclass(frozen=True)
 class CheckedBase:
-    """What is known of a checkpoint before it is expanded; weights or encoding are None where something is wrong.
-
-    The tokenizer in ``encoding`` is expanded in memory. ``stored`` is also None where weights were not looked at.
-    """
+    """What is known of a checkpoint before it is expanded; None where something is wrong or was not looked at."""
 
     model: PreTrainedConfig
     stored: StoredModel | None
-    encoding: Encoding | None
+    encoding: Encoding | None  # its tokenizer is expanded in memory
 
 
 def prepare_base(config: RunConfig) -> Path:
@@ -60,8 +57,6 @@ def prepare_base(config: RunConfig) -> Path:
     Raises:
         CheckpointError: if the checkpoint is missing, damaged, of no known family, or another one than that which
             runs of this experiment began with.
-        TokenizerError: if its coord tokens get other ids than ``custom.coord_offset.ids`` says.
-        ResourceError: if the disk is too small.
     """
     folder = ExperimentFolder.of(config)
     target, model = folder.base(config), config.model
@@ -118,13 +113,8 @@ def _replaced(config: RunConfig, before: object) -> str | None:
 def check_base(config: RunConfig, directory: Path, *, weights: bool = True) -> Check[CheckedBase | None]:
     """Check that the files of a checkpoint belong together and suit the run; no weight is read.
 
-    Without ``weights`` only the numbers of the image processor are read, and what computes with them is not loaded.
-
-    Yields:
-        What was found of ``weights``, ``tokenizer``, ``coord_offset.ids`` and ``processor``.
-
-    Returns:
-        What was read; None if it is of no known family.
+    Without ``weights`` their headers are not looked at, and of the image processor only the numbers are read. Returns
+    None if the checkpoint is of no known family.
     """
     model = yield from attempt("checkpoint", lambda: model_config(directory))
     if model is None:
@@ -136,12 +126,7 @@ def check_base(config: RunConfig, directory: Path, *, weights: bool = True) -> C
 
 
 def check_attention_of(config: RunConfig) -> None:
-    """Refuse a way to compute attention that cannot work where the run will be.
-
-    Raises:
-        ConfigError: if it cannot compute in the model's dtype.
-        ResourceError: if its package or a CUDA device is not there.
-    """
+    """Refuse a way to compute attention that cannot work where the run will be, or not in the model's dtype."""
     from coordexp.model.loading import check_attention  # here: it imports what loads a model
 
     # The driver of a cluster may have no GPU where its workers have.

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from torch.backends import cuda, cudnn, mkldnn
+from torch.backends import cuda, cudnn
 
 from coordexp.config.identity.differences import WORKER, find_differences
 from coordexp.config.identity.fingerprint import Fingerprint, installed_packages, package_versions, read_fingerprint
@@ -36,13 +36,13 @@ _VARIABLES = (
 def confirm_comparable(config: RunConfig, parts: Components, accelerator: Accelerator) -> None:
     """Compare what this worker computes with to the experiment's other runs, and add it to ``fingerprint.json``.
 
-    Every rank calls it, after its process was set up and before it trains. A run that was started by itself, without
-    a fingerprint, is compared with nothing. With ``ablation.allow_differences`` all is recorded and nothing refused.
+    Every rank calls it, after its process was set up and before it trains, and all end if one does. A run that was
+    started by itself, without a fingerprint, is compared with nothing. With ``ablation.allow_differences`` all is
+    recorded and nothing refused.
 
     Raises:
         ComparisonError: if the ranks differ from each other, or this worker differs from those of the experiment's
             other runs outside ``ablation.factor``.
-        OSError: if a fingerprint cannot be read; every rank ends then, the others with a ComparisonError.
     """
     readings = ranks.gather_to_first([read_worker(parts, accelerator)])
     refusal: Exception | None = None
@@ -60,13 +60,6 @@ def confirm_comparable(config: RunConfig, parts: Components, accelerator: Accele
 
 def read_worker(parts: Components, accelerator: Accelerator) -> dict[str, JsonValue]:
     """Return what a run's numbers follow from and only its own process knows, by names as ``threads``."""
-    matmul = cuda.matmul
-    kernels = {
-        "flash": cuda.flash_sdp_enabled(),
-        "memory_efficient": cuda.mem_efficient_sdp_enabled(),
-        "cudnn": cuda.cudnn_sdp_enabled(),
-        "math": cuda.math_sdp_enabled(),
-    }
     kind = accelerator.distributed_type
     # How many processes there are may change from one start to the next.
     is_replicated = kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
@@ -76,14 +69,8 @@ def read_worker(parts: Components, accelerator: Accelerator) -> dict[str, JsonVa
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "matmul.reduced_bfloat16_sums": bool(matmul.allow_bf16_reduced_precision_reduction),
-        "matmul.reduced_float16_sums": bool(matmul.allow_fp16_reduced_precision_reduction),
-        "cudnn.enabled": bool(cudnn.enabled),
+        "matmul.reduced_bfloat16_sums": bool(cuda.matmul.allow_bf16_reduced_precision_reduction),
         "cudnn.allow_tf32": bool(cudnn.allow_tf32),
-        "cudnn.benchmark": bool(cudnn.benchmark),
-        "cudnn.deterministic": bool(cudnn.deterministic),
-        "mkldnn.enabled": bool(mkldnn.enabled),
-        "attention.kernels": [name for name, is_on in kernels.items() if is_on],
         "precision.autocast": "bf16" if own_autocast else str(accelerator.mixed_precision),
         "precision.strategy": "ddp" if is_replicated else kind.value.lower(),
         "device": "cuda" if torch.cuda.is_available() else "cpu",
@@ -111,9 +98,8 @@ def _confirm(config: RunConfig, readings: list[dict[str, JsonValue]]) -> None:
         return
     for rank, reading in enumerate(readings[1:], start=1):
         _check({"rank 0": current}, f"rank {rank}", replace(stored, worker=reading), config)
-    _check(_others(config, stored), folder.name, current, config)
     write_text(folder.fingerprint, current.to_json() + "\n")
-    try:  # once more: a run that began at the same time may have looked before this one had written
+    try:  # behind the writing: of two runs that begin at the same time, one at least sees the other
         _check(_others(config, stored), folder.name, current, config)
     except ComparisonError:
         write_text(folder.fingerprint, stored.to_json() + "\n")

@@ -75,12 +75,8 @@ def with_adapters(
     """Put on a model what the configuration trains: coord offsets, LoRA, DoRA or all weights.
 
     Offsets of ``dtype: auto`` are float32 on a model in half precision, and so are the optimizer's moments of them: a
-    bfloat16 number forgets every update below 1/512 of it.
-
-    Args:
-        config: of the run; of the coord tokens its ``custom.coord_offset.ids`` get offsets.
-        model: with a row for each id.
-        offset_ids: of all coord tokens, and of the added structure tokens behind them, which always get an offset.
+    bfloat16 number forgets every update below 1/512 of it. ``offset_ids`` are those of all coord tokens, of which
+    ``custom.coord_offset.ids`` get offsets, and of the added structure tokens behind them, which always do.
     """
     offset, lora = config.custom.coord_offset, config.training.lora
     if config.trains_offset:
@@ -101,11 +97,7 @@ def with_adapters(
 
 
 def param_groups(config: RunConfig, model: torch.nn.Module) -> list[ParamGroup]:
-    """Return the optimizer's groups.
-
-    Raises:
-        ConfigError: if a learning rate has nothing to move, or optimizer and offsets do not go together.
-    """
+    """Return the optimizer's groups; a learning rate that has nothing to move is a ConfigError."""
     training, offset = config.training, config.custom.coord_offset
     return build_param_groups(
         model,
