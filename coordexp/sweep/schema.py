@@ -18,7 +18,7 @@ class Parameter(Section):
     low: Finite | None = None
     high: Finite | None = None
     scale: Literal["linear", "log"] = "linear"
-    num: PositiveInt | None = Field(default=None, description="points of a grid along this range")
+    num: PositiveInt | None = None  # points of a grid along this range
     values: tuple[Number, ...] | None = None
 
     @model_validator(mode="after")
@@ -49,7 +49,7 @@ class Search(Section):
     """How points of the space are proposed."""
 
     method: Literal["grid", "random", "optuna"] = "grid"
-    num_trials: PositiveInt | None = Field(default=None, description="of random and optuna; a grid has its own number")
+    num_trials: PositiveInt | None = None  # of random and optuna; a grid has its own number
     seed: Seed = 0
 
 
@@ -57,8 +57,8 @@ class Asha(Section):
     """Stops trials early whose validation AP falls behind."""
 
     enabled: StrictBool = True
-    grace_steps: PositiveInt | None = Field(default=None, description="the first decision; None: the first evaluation")
-    reduction_factor: int = Field(default=3, ge=2, strict=False, description="1 of so many goes on at each rung")
+    grace_steps: PositiveInt | None = None  # the first decision; None: the first evaluation
+    reduction_factor: int = Field(default=3, ge=2, strict=False)  # 1 of so many goes on at each rung
 
 
 class Winners(Section):
@@ -101,7 +101,7 @@ class SweepConfig(Section):
     asha: Asha = Asha()
     winners: Winners = Winners()
     tuning_split: TuningPart = TuningPart(fraction=0.125)
-    overrides: tuple[str, ...] = Field(default=(), description="KEY=VALUE of the experiment")
+    overrides: tuple[str, ...] = ()  # KEY=VALUE of the experiment
 
     @model_validator(mode="after")
     def _search_has_a_size(self) -> "SweepConfig":
