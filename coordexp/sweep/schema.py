@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
-from coordexp.config.schema.fields import Fraction, Name, PositiveInt, Section, Seed
+from coordexp.config.schema.fields import DISTINCT, Fraction, Name, PositiveInt, Section, Seed
 
 Number = StrictInt | StrictFloat
 Finite = Annotated[float, Field(strict=True)]
@@ -19,15 +19,13 @@ class Parameter(Section):
     high: Finite | None = None
     scale: Literal["linear", "log"] = "linear"
     num: PositiveInt | None = None  # points of a grid along this range
-    values: tuple[Number, ...] | None = None
+    values: Annotated[tuple[Number, ...], Field(min_length=1), DISTINCT] | None = None
 
     @model_validator(mode="after")
     def _is_a_range_or_a_list(self) -> "Parameter":
         if self.values is not None:
             if self.low is not None or self.high is not None or self.num is not None:
                 raise ValueError("give either values, or low and high (and num for a grid)")
-            if not self.values or len(set(self.values)) != len(self.values):
-                raise ValueError(f"values must be distinct, at least one, got {list(self.values)}")
             return self
         if self.low is None or self.high is None or not self.low < self.high:
             raise ValueError(f"a range needs low below high, got low {self.low} and high {self.high}")
@@ -65,13 +63,7 @@ class Winners(Section):
     """The best points are run again with seeds that the search has not seen."""
 
     num: PositiveInt = 2
-    seeds: tuple[Seed, ...] = (1, 2, 3)
-
-    @model_validator(mode="after")
-    def _seeds_are_distinct(self) -> "Winners":
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds must be distinct, got {list(self.seeds)}")
-        return self
+    seeds: Annotated[tuple[Seed, ...], DISTINCT] = (1, 2, 3)
 
 
 class TuningPart(Section):

@@ -1,10 +1,10 @@
 """Section ``evaluation``: how a model is evaluated, equal for every group."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from coordexp.config.schema.fields import Name, NaturalInt, PositiveInt, Section, key
+from coordexp.config.schema.fields import DISTINCT, Name, NaturalInt, PositiveInt, Section, key
 from coordexp.metrics import BoxKind
 
 ScoreName = Literal["coord", "desc", "coord_desc", "constant"]
@@ -17,7 +17,7 @@ class Evaluation(Section):
     """Images that are answered at once; more need more memory."""
     max_new_tokens: PositiveInt = key(512, "results", decides=["evaluation"])
     """Tokens of an answer; one cut here loses its last objects, and the table counts it."""
-    decoding: tuple[Literal["constrained", "free"], ...] = key(
+    decoding: Annotated[tuple[Literal["constrained", "free"], ...], DISTINCT] = key(
         ("constrained", "free"), "results", decides=["evaluation"]
     )
     """constrained follows the object grammar and is the headline; free shows malformed ones. Behind it free writes
@@ -40,6 +40,4 @@ class Evaluation(Section):
     def _headline_is_there(self) -> "Evaluation":
         if "constrained" not in self.decoding:
             raise ValueError("decoding must include constrained, the headline of every comparison")
-        if len(set(self.decoding)) != len(self.decoding):
-            raise ValueError(f"decoding must name each way once, got {list(self.decoding)}")
         return self

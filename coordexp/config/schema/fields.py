@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.config import JsonDict
 from typing_extensions import TypedDict
 
@@ -23,6 +23,15 @@ def _whole(value: object) -> object:
 
 WHOLE = BeforeValidator(_whole)
 """Takes a whole number that is written as ``1e3``, too; it stands last."""
+
+
+def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError(f"must be distinct, got {list(values)}")
+    return values
+
+
+DISTINCT = AfterValidator(_distinct)
 PositiveInt = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT), WHOLE]
 NaturalInt = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT), WHOLE]
 Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED), WHOLE]
