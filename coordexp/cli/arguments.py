@@ -1,10 +1,11 @@
 """Arguments that several verbs take."""
 
 import argparse
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordexp.errors import ConfigError, is_name, show
 from coordexp.limits import MAX_COUNT, MAX_SEED
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_NAME = 60
 _Value = TypeVar("_Value")
+_Number = TypeVar("_Number", int, float)
 DEFAULT_CONFIG = Path("experiments/tiny.yaml")
 
 
@@ -63,22 +65,30 @@ def moved_from_temporary(config: "ExperimentConfig", console: "Console") -> list
     return [f"experiment.runs_dir={runs_dir}"]
 
 
-def positive(text: str) -> int:
-    """Parse a whole number of at least 1."""
-    return _between(1, MAX_COUNT, text)
+def number(kind: type[_Number], low: float, high: float) -> Callable[[str], _Number]:
+    """Return a parser of numbers between limits."""
+
+    def parse(text: str) -> _Number:
+        try:
+            value = kind(text)
+        except ValueError:  # argparse would name our function
+            whole = "whole " if kind is int else ""
+            raise argparse.ArgumentTypeError(f"expected a {whole}number, got {show(text)}") from None
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"expected a number from {low:,} to {high:,}, got {show(text)}")
+        return value
+
+    return parse
 
 
-def seed(text: str) -> int:
-    """Parse a seed."""
-    return _between(0, MAX_SEED, text)
+positive = number(int, 1, MAX_COUNT)
+seed = number(int, 0, MAX_SEED)
 
 
-def fraction(text: str) -> float:
-    """Parse a number from 0 to 1."""
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text}")
-    return value
+def settings_of(kind: Callable[..., _Value], options: argparse.Namespace, **others: object) -> _Value:
+    """Return settings of a dataclass: each field has the option of its name, if there is one, or what is given here."""
+    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(kind)  # pyright: ignore
+    return kind(**{one.name: getattr(options, one.name) for one in fields if hasattr(options, one.name)} | others)
 
 
 def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
@@ -129,13 +139,3 @@ def _listed_files(text: str) -> list[str]:
         files.append(",".join(parts[:end]))
         del parts[:end]
     return files
-
-
-def _between(low: int, high: int, text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:  # argparse would name our function
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {show(text)}") from None
-    if not low <= value <= high:
-        raise argparse.ArgumentTypeError(f"expected a number from {low} to {high:,}, got {show(text)}")
-    return value

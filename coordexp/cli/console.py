@@ -4,7 +4,6 @@ import contextlib
 import errno
 import io
 import os
-import select
 import sys
 import traceback
 from collections.abc import Callable, Generator
@@ -119,7 +118,7 @@ class _Outcome:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        if _reader_has_left(error) and isinstance(error, BrokenPipeError):
+        if _reader_has_left() and isinstance(error, BrokenPipeError):
             return True
         if not isinstance(error, Exception | KeyboardInterrupt):
             return False
@@ -130,20 +129,14 @@ class _Outcome:
         return True
 
 
-def _reader_has_left(error: BaseException | None) -> bool:
+def _reader_has_left() -> bool:
     """Write what stdout still holds; return whether its pipe is closed, and let nothing more be written to it."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError as broken:
-        error = broken
-    if not isinstance(error, BrokenPipeError):  # it may be of another pipe
-        return False
-    pipe = select.poll()
-    pipe.register(sys.stdout, 0)
-    is_closed = any(event & select.POLLERR for _, event in pipe.poll(0))
-    if is_closed:
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return is_closed
+        return True
+    return False
 
 
 def _chain(error: BaseException | None) -> Generator[BaseException]:

@@ -20,13 +20,13 @@ decoding is free, and a box has one reading, so that argmax and expected are equ
 """
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.cli.arguments import positive
+from coordexp.cli.arguments import number, positive, settings_of
 from coordexp.cli.console import output_console, progress_bar, show
 from coordexp.errors import ConfigError
+from coordexp.limits import MAX_COUNT
 
 if TYPE_CHECKING:
     from coordexp.evaluate.settings import EvaluationSettings
@@ -76,10 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     merge = "categories whose names read the same are one (data.categories.merge)"
     add("--merge-categories", action="store_true", help=merge)
     add("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
-    add("--threads", type=positive, help="CPU threads of a process; it can change last digits")
+    add("--threads", dest="num_threads", type=positive, help="CPU threads of a process; it can change last digits")
     add("--num-workers", type=positive, help="processes on Ray, each with the model (default: no Ray)")
     add("--cpus-per-worker", type=positive, help="with --num-workers: CPUs, and threads, of each (1)")
-    add("--gpus-per-worker", type=_gpus, help="with --num-workers: GPUs of each; a part of one is legal (0)")
+    add(
+        "--gpus-per-worker",
+        type=number(float, 0, MAX_COUNT),
+        help="with --num-workers: GPUs of each; a part of one is legal (0)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -173,28 +177,12 @@ def _settings(options: argparse.Namespace) -> "EvaluationSettings":
     is_json = options.answer == "qwen-json"
     free_only = is_json or options.generations is not None
     decoding: list[Decoding] = options.decoding or (["free"] if free_only else ["constrained", "free"])
-    return EvaluationSettings(
-        batch_size=options.batch_size,
+    return settings_of(
+        EvaluationSettings,
+        options,
         max_new_tokens=options.max_new_tokens or (_JSON_TOKENS if is_json else _COORD_TOKENS),
         decoding=tuple(dict.fromkeys(decoding)),
-        score=options.score,
         aliases=_aliases(options),
         reading=Reading(options.boxes_in, options.merge_categories),
         model=options.model or named_base(options.adapter),
-        adapter=options.adapter,
-        annotations=options.annotations,
-        images=options.images,
-        num_images=options.num_images,
-        answer=options.answer,
-        generations=options.generations,
-        prompt=options.prompt,
-        max_pixels=options.max_pixels,
-        num_threads=options.threads,
     )
-
-
-def _gpus(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {text}")
-    return value

@@ -5,7 +5,8 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NoReturn, Protocol
+from types import ModuleType
+from typing import NoReturn
 
 from coordexp.cli import (
     ablation,
@@ -26,27 +27,9 @@ from coordexp.cli.arguments import add_debug
 from coordexp.cli.console import accept_any_text, run_command, safe, say
 from coordexp.runs import ranks
 
-
-class Verb(Protocol):
-    """A module of this folder: what a verb takes and what it does; its docstring is the verb's description."""
-
-    __doc__: str | None
-
-    @property
-    def HELP(self) -> str:  # noqa: N802
-        """One line for the list of verbs."""
-        ...
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the verb's arguments."""
-        ...
-
-    def run(self, options: argparse.Namespace) -> int | None:
-        """Do what was asked and return the exit code, None for 0."""
-        ...
-
-
-VERBS: Mapping[str, Verb] = {
+# Each is a module with ``HELP``, ``add_arguments(parser)`` and ``run(options)``, which returns the exit code (None: 0);
+# its docstring is the verb's description.
+VERBS: Mapping[str, ModuleType] = {
     "ablation": ablation,
     "sweep": sweep,
     "train": train,

@@ -11,7 +11,7 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from coordexp.cli.arguments import positive
+from coordexp.cli.arguments import positive, settings_of
 from coordexp.cli.console import output_console, progress_bar, say, show
 
 HELP = "objects in pictures, by a trained checkpoint"
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=positive, default=16)
     parser.add_argument("--max-pixels", type=positive, help="image size limit (default: that of training)")
     parser.add_argument("--prompt", help="the instruction (default: that of training, else the usual one)")
-    parser.add_argument("--threads", type=positive, help="CPU threads; it can change last digits")
+    parser.add_argument("--threads", dest="num_threads", type=positive, help="CPU threads; it can change last digits")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -44,16 +44,7 @@ def run(options: argparse.Namespace) -> None:
 
     check_output(options.output)
     model, adapter = checkpoint_of(options.model)
-    settings = EvaluationSettings(
-        batch_size=options.batch_size,
-        max_new_tokens=options.max_new_tokens,
-        decoding=(options.decoding,),
-        model=model,
-        adapter=adapter,
-        prompt=options.prompt,
-        max_pixels=options.max_pixels,
-        num_threads=options.threads,
-    )
+    settings = settings_of(EvaluationSettings, options, decoding=(options.decoding,), model=model, adapter=adapter)
     for sentence in [*unlike_training(settings), *turned(options.pictures)]:
         say(f"warning: {sentence}")
     with progress_bar("pictures", len(options.pictures)) as advance:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from coordexp.cli.arguments import add_debug, fraction, positive, seed
+from coordexp.cli.arguments import add_debug, number, positive, seed, settings_of
 from coordexp.cli.console import output_console, show, stage_bars
 from coordexp.errors import DataError
 from coordexp.shipped import command
@@ -49,7 +49,9 @@ def _add_annotations(parser: argparse.ArgumentParser) -> None:
     boxes.add_argument("--config", metavar="FILE", help="coord tokens or bins, as its custom.coord_tokens.enabled says")
     opened = "images opened at once by --check-images headers (%(default)s)"
     parser.add_argument("--workers", type=positive, default=_HEADERS_AT_ONCE, help=opened)
-    parser.add_argument("--max-bad-fraction", type=fraction, default=0.0, help="bad records to accept (%(default)s)")
+    parser.add_argument(
+        "--max-bad-fraction", type=number(float, 0, 1), default=0.0, help="bad records to accept (%(default)s)"
+    )
     merge = "categories whose names read the same are one (data.categories.merge)"
     parser.add_argument("--merge-categories", action="store_true", help=merge)
     frame = "what boxes are of where EXIF turns a picture (data.boxes_in, %(default)s)"
@@ -70,20 +72,8 @@ def _run_annotations(options: argparse.Namespace) -> None:
     if options.config is not None:
         coord_tokens = load_config(options.config).custom.coord_tokens.enabled
         bins = not coord_tokens
-    spec = PrepareSpec(
-        annotations=options.annotations,
-        images=options.images,
-        output=options.output,
-        dialect=options.dialect,
-        coord_tokens=coord_tokens,
-        bins=bins,
-        ordering=options.ordering,
-        seed=options.seed,
-        max_objects=options.max_objects,
-        max_bad_fraction=options.max_bad_fraction,
-        check_images=options.check_images,
-        reading=Reading(options.boxes_in, options.merge_categories),
-    )
+    reading = Reading(options.boxes_in, options.merge_categories)
+    spec = settings_of(PrepareSpec, options, coord_tokens=coord_tokens, bins=bins, reading=reading)
     with stage_bars() as progress:
         prepared = prepare(spec, ceiling=ceiling_of_table, num_threads=options.workers, progress=progress)
     console = output_console()

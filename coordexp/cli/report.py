@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from coordexp.cli.arguments import by_name, named_files, positive
+from coordexp.cli.arguments import by_name, named_files, number
 from coordexp.cli.console import error_console, output_console, show
-from coordexp.cli.frames import add_frame, check_frames, named_frames
+from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files
 from coordexp.errors import ConfigError, is_name
 from coordexp.errors import show as show_value
 
@@ -29,21 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tracking-uri", help="default: MLFLOW_TRACKING_URI, else the database in --runs-dir")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="default: runs")
     parser.add_argument("--output", type=Path, help="directory of the files; default: RUNS_DIR/EXPERIMENT/report")
-    parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
-    parser.add_argument("--all", action="store_true", help="print every table, not one screen")
-    parser.add_argument("--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 a pair if more")
-    parser.add_argument("--pictures", type=positive, default=24, help="in the gallery; default: 24")
     read = "read a group's headline otherwise, repeatable: A=expected, C=argmax; without GROUP all of them"
     parser.add_argument("--reading", action="append", default=[], metavar="[GROUP=]BOXES", help=read)
     row = "add another detector's COCO results on the same images as a row, repeatable; several files are seeds"
     parser.add_argument("--with", dest="files", action="append", default=[], metavar="NAME=FILE[,FILE...]", help=row)
-    add_frame(parser)
+    add_comparison(parser)
     parser.add_argument("--allow-differences", action="store_true", help="compare runs that differ outside the factor")
     parser.add_argument("--store", action="store_true", help="store the report with the ablation's run in MLflow")
     parser.add_argument("--publish", type=Path, metavar="DIR", help="write what is worth committing")
     parser.add_argument("--check", type=Path, metavar="DIR", help="compute the numbers of published results again")
     parser.add_argument("--watch", action="store_true", help="show a running experiment live, until it ends or Ctrl-C")
-    parser.add_argument("--interval", type=_seconds, metavar="SECONDS", help="between looks; 2, or 30 in a pipe")
+    between = "between looks; 2, or 30 in a pipe"
+    parser.add_argument("--interval", type=number(float, 0.05, 86_400), metavar="SECONDS", help=between)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -71,15 +68,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
-    from coordexp.detection.ground_truth import read_ground_truth
-    from coordexp.detection.result_files import read_results
     from coordexp.report.study.artifacts import Artifacts
     from coordexp.report.study.data import read_by
     from coordexp.report.study.foreign import with_files
     from coordexp.report.study.study import Settings
-    from coordexp.report.text.notes import remarks
-    from coordexp.report.text.render import print_report
-    from coordexp.report.write import SAME_WITH_ALL, print_paths, print_study, store_report, study_of, write_report
+    from coordexp.report.write import store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 
     data = _load(options)
@@ -92,11 +85,8 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
         annotations = next((path for run in data.runs if (path := found.annotations(run)) is not None), None)
         if annotations is None:
             raise ConfigError(f"--with: the annotations that {data.name} was evaluated on are not on this machine")
-        truth = read_ground_truth(annotations)
-        files = {name: [read_results(path, truth) for path in paths] for name, paths in named.items()}
         command = ["coordexp", "report", *options.experiment, *(w for text in options.files for w in ("--with", text))]
-        for warning in check_frames(files, truth, frames, command):
-            show(errors, warning)
+        files = read_files(named, annotations, frames, command, errors)
         data = with_files(data, files, annotations, frames=frames, scratch=output / ".artifacts")
     settings = Settings(
         resamples=options.resamples,
@@ -110,13 +100,7 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
 
         publish(study, artifacts, options.publish)
     failure = store_report(study, paths, artifacts) if options.store else ""
-    if options.format == "terminal":
-        print_study(study, paths, console, everything=options.all, again=SAME_WITH_ALL)
-    else:
-        print_report(study, options.format, console)
-        for remark in remarks(data):
-            show(errors, f"note: {remark}")
-        print_paths(paths, errors)
+    print_comparison(study, paths, options, console, errors)
     if options.publish is not None:
         show(errors, f"Published in {options.publish}")
     if failure:
@@ -154,13 +138,3 @@ def folder_name(name: str) -> str:
     """Return a title as the name of a folder."""
     folder = quote(name, safe=" +,=@()[]").replace(" ", "_")
     return folder.replace(".", "%2E") if not folder.strip(".") else folder  # not the folder above
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.05 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0.05 and 86400 seconds")
-    return value

@@ -52,19 +52,11 @@ def deciding(config: RunConfig, *parts: Part) -> str:
 
 def select(config: RunConfig, keep: Callable[[Key], bool]) -> Tree:
     """Return the keys of a configuration that ``keep`` wants, nested as they were."""
-
-    def below(tree: Mapping[str, JsonValue], prefix: str) -> Tree:
-        kept: Tree = {}
-        for name, value in tree.items():
-            dotted = f"{prefix}{name}"
-            if isinstance(value, dict) and dotted in sections():
-                if inner := below(value, f"{dotted}."):
-                    kept[name] = inner
-            elif keep(KEYS[dotted]) and not (dotted in LATER and value == _defaults()[dotted]):
-                kept[name] = value
-        return kept
-
-    return below(config.model_dump(mode="json"), "")
+    kept: Tree = {}
+    for name, value in leaves(config.model_dump(mode="json"), is_whole=lambda key, _: key not in sections()).items():
+        if keep(KEYS[name]) and not (name in LATER and value == _defaults()[name]):
+            kept = merged(kept, nested(name.split("."), value))
+    return kept
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from coordexp.config.groups import GROUPS, check_groups, read_groups
 from coordexp.config.schema import KEYS, Experiment, ExperimentConfig, RunConfig
 from coordexp.config.schema.root import OFFSET_OF_TEXT_ARM, contradicts_text_arm
 from coordexp.config.trees import Tree, leaves, merged, nested, place_of, value_at, with_named_weights, with_value
-from coordexp.config.yaml_file import Document, parse_mapping, parse_value, read_mapping
+from coordexp.config.yaml_file import Document, parse_value, read_mapping
 from coordexp.errors import ConfigError, masked, nearest_of
 from coordexp.files import JsonValue
 from coordexp.shipped import shipped_experiments
@@ -43,30 +43,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     Raises:
         ConfigError: says file and line, the dotted key, what was given and what was expected.
     """
-    return _loaded(read_mapping(Path(path)), overrides)
-
-
-def check_text(text: str, path: Path) -> None:
-    """Check that a text would load as the configuration file at a path, before it is written there."""
-    _loaded(parse_mapping(text, path), ())
-
-
-def to_yaml(config: RunConfig) -> str:
-    """Write a configuration as YAML that :func:`load_config` reads back to an equal one."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-
-
-def database_uri(runs_dir: str | Path) -> str:
-    """Return the tracking database of a folder of experiments."""
-    return f"sqlite:///{runs_dir}/mlflow.db"
-
-
-def _loaded(document: Document, overrides: Sequence[str]) -> ExperimentConfig:
-    tree, places, folders = _extended(document)
+    tree, places, folders = _extended(read_mapping(Path(path)))
 
     def where(key: str) -> str:
         """Return where a key was given; for a key nobody gave, where its nearest section was."""
-        return place_of(key, places) or str(document.path)
+        return place_of(key, places) or str(path)
 
     parsed = [_parsed(text) for text in overrides]
     of_groups = [one for one in parsed if one.key.startswith(f"{GROUPS}.")]
@@ -90,10 +71,20 @@ def _loaded(document: Document, overrides: Sequence[str]) -> ExperimentConfig:
         if name not in there:
             raise ConfigError(f"{override.place}: there is no group {name!r}; {nearest_of(name, there)}")
         tree = _overridden(tree, override, places)
-    _fill(tree, places, document.path)
+    _fill(tree, places, Path(path))
     config = validated(tree, where=where)
     check_groups(config, overridden=[one.key for one in of_all if one.key != GROUPS], folders=folders, where=where)
     return config
+
+
+def to_yaml(config: RunConfig) -> str:
+    """Write a configuration as YAML that :func:`load_config` reads back to an equal one."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def database_uri(runs_dir: str | Path) -> str:
+    """Return the tracking database of a folder of experiments."""
+    return f"sqlite:///{runs_dir}/mlflow.db"
 
 
 def _extended(document: Document, above: tuple[Path, ...] = ()) -> tuple[Tree, dict[str, str], tuple[Path, ...]]:

@@ -49,15 +49,6 @@ def read_mapping(path: Path) -> Document:
         raise ConfigError(f"{path}: cannot read the configuration file ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
-    return parse_mapping(text, path)
-
-
-def parse_mapping(text: str, path: Path) -> Document:
-    """Parse the text of a YAML file that holds one mapping; the file need not be there yet.
-
-    Raises:
-        ConfigError: as :func:`read_mapping`.
-    """
     loaded = _loaded(text, str(path))
     if not isinstance(loaded, CommentedMap):
         got = "nothing (the file is empty)" if loaded is None else kind_of(loaded)

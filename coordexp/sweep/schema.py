@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
-from coordexp.config.schema.fields import Fraction, Name, PositiveInt, Section, Seed
+from coordexp.config.schema.fields import DISTINCT, Fraction, Name, PositiveInt, Section, Seed
 
 Number = StrictInt | StrictFloat
 Finite = Annotated[float, Field(strict=True)]
@@ -18,16 +18,14 @@ class Parameter(Section):
     low: Finite | None = None
     high: Finite | None = None
     scale: Literal["linear", "log"] = "linear"
-    num: PositiveInt | None = Field(default=None, description="points of a grid along this range")
-    values: tuple[Number, ...] | None = None
+    num: PositiveInt | None = None  # points of a grid along this range
+    values: Annotated[tuple[Number, ...], Field(min_length=1), DISTINCT] | None = None
 
     @model_validator(mode="after")
     def _is_a_range_or_a_list(self) -> "Parameter":
         if self.values is not None:
             if self.low is not None or self.high is not None or self.num is not None:
                 raise ValueError("give either values, or low and high (and num for a grid)")
-            if not self.values or len(set(self.values)) != len(self.values):
-                raise ValueError(f"values must be distinct, at least one, got {list(self.values)}")
             return self
         if self.low is None or self.high is None or not self.low < self.high:
             raise ValueError(f"a range needs low below high, got low {self.low} and high {self.high}")
@@ -49,7 +47,7 @@ class Search(Section):
     """How points of the space are proposed."""
 
     method: Literal["grid", "random", "optuna"] = "grid"
-    num_trials: PositiveInt | None = Field(default=None, description="of random and optuna; a grid has its own number")
+    num_trials: PositiveInt | None = None  # of random and optuna; a grid has its own number
     seed: Seed = 0
 
 
@@ -57,21 +55,15 @@ class Asha(Section):
     """Stops trials early whose validation AP falls behind."""
 
     enabled: StrictBool = True
-    grace_steps: PositiveInt | None = Field(default=None, description="the first decision; None: the first evaluation")
-    reduction_factor: int = Field(default=3, ge=2, strict=False, description="1 of so many goes on at each rung")
+    grace_steps: PositiveInt | None = None  # the first decision; None: the first evaluation
+    reduction_factor: int = Field(default=3, ge=2, strict=False)  # 1 of so many goes on at each rung
 
 
 class Winners(Section):
     """The best points are run again with seeds that the search has not seen."""
 
     num: PositiveInt = 2
-    seeds: tuple[Seed, ...] = (1, 2, 3)
-
-    @model_validator(mode="after")
-    def _seeds_are_distinct(self) -> "Winners":
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds must be distinct, got {list(self.seeds)}")
-        return self
+    seeds: Annotated[tuple[Seed, ...], DISTINCT] = (1, 2, 3)
 
 
 class TuningPart(Section):
@@ -101,7 +93,7 @@ class SweepConfig(Section):
     asha: Asha = Asha()
     winners: Winners = Winners()
     tuning_split: TuningPart = TuningPart(fraction=0.125)
-    overrides: tuple[str, ...] = Field(default=(), description="KEY=VALUE of the experiment")
+    overrides: tuple[str, ...] = ()  # KEY=VALUE of the experiment
 
     @model_validator(mode="after")
     def _search_has_a_size(self) -> "SweepConfig":

@@ -100,8 +100,6 @@ class _WithoutProse(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
         node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]
-        if isinstance(node.func, ast.Name) and node.func.id == "key":  # of the schema: default, role, description
-            del node.args[2:]
         return node
 
 

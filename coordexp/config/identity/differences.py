@@ -145,18 +145,14 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
 
     first_of_seed: dict[str, str] = {}
     first_with: dict[str, str] = {}
-    first_read = next((name for name, item in fingerprints.items() if item.worker), None)
     found: list[KeyDifference] = []
-    for name, current in fingerprints.items():
+    # Those whose worker has read what it computes with come first: others are compared with them.
+    for name, current in sorted(fingerprints.items(), key=lambda named: not named[1].worker):
         reference = first_of_seed.setdefault(str(flat_values(current)["experiment.seed"]), name)
         if reference == name:
             reference = next(iter(first_of_seed.values()))
         differing = outside(fingerprints[reference], current)
         found += [KeyDifference(key, reference, a, name, b) for key, (a, b) in differing.items()]
-        if first_read is not None and not fingerprints[reference].worker:
-            # The reference's worker has not read anything yet: that is compared with the first run whose worker has.
-            unread = outside(fingerprints[first_read], current).items()
-            found += [KeyDifference(key, first_read, a, name, b) for key, (a, b) in unread if key.startswith(WORKER)]
         for path, own in current.code.items():
             # The reference may lack the source of a term; of the runs that have it, each must have the same.
             first = first_with.setdefault(path, name)

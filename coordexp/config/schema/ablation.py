@@ -1,33 +1,20 @@
 """Section ``ablation``: groups x seeds, and what may differ between groups."""
 
-from pydantic import Field, StrictBool, model_validator
+from typing import Annotated
 
-from coordexp.config.schema.fields import Name, Section, Seed, declaration, key
+from pydantic import Field, StrictBool
+
+from coordexp.config.schema.fields import DISTINCT, Name, Section, Seed, key
 
 
 class Ablation(Section):
     """Groups x seeds, and what may differ between groups."""
 
-    groups: dict[Name, dict[str, object]] = key(
-        {}, "plan", "What is compared: names of groups/NAME.yaml, or a mapping of a name to the keys it changes."
-    )
-    seeds: tuple[Seed, ...] = Field(
-        default=(0,),
-        min_length=1,
-        description="Every group runs with each seed; one tells little, three give a first idea of the spread.",
-        json_schema_extra=declaration("plan"),
-    )
-    factor: tuple[str, ...] = key(
-        ("objective", "custom.coord_soft_ce_w1"),
-        "plan",
-        "Keys or sections in which groups may differ, and nowhere else.",
-    )
-    allow_differences: StrictBool = key(
-        False, "plan", "Show what else differs beside the results, instead of refusing to compare."
-    )
-
-    @model_validator(mode="after")
-    def _seeds_are_distinct(self) -> "Ablation":
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds must be distinct, got {list(self.seeds)}")
-        return self
+    groups: dict[Name, dict[str, object]] = key({}, "plan")
+    """What is compared: names of groups/NAME.yaml, or a mapping of a name to the keys it changes."""
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1), DISTINCT] = key((0,), "plan")
+    """Every group runs with each seed; one tells little, three give a first idea of the spread."""
+    factor: tuple[str, ...] = key(("objective", "custom.coord_soft_ce_w1"), "plan")
+    """Keys or sections in which groups may differ, and nowhere else."""
+    allow_differences: StrictBool = key(False, "plan")
+    """Show what else differs beside the results, instead of refusing to compare."""

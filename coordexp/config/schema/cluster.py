@@ -10,30 +10,22 @@ from coordexp.config.schema.fields import NaturalInt, NotNegative, Positive, Pos
 class Cluster(Section):
     """What a run needs of the cluster, and how runs are scheduled."""
 
-    executor: Literal["tune", "inline"] = key(
-        "tune",
-        "machine",
-        "tune: on Ray, as many runs at once as fit; inline: one after the other, with the same numbers.",
-    )
-    num_workers: PositiveInt = key(
-        1, "rounding", "Processes of one run, one device each; they multiply the batch.", decides=["tokens"]
-    )
-    cpus_per_worker: Positive = key(
-        1, "rounding", "CPUs of a worker, its threads and loader processes; below 1 several runs share one."
-    )
-    gpus_per_worker: NotNegative = key(0.0, "rounding", "GPUs of a worker; below 1 several runs share one.")
-    max_concurrent_runs: PositiveInt | None = key(
-        None, "machine", "The most runs at once; null: as many as the cluster has room for."
-    )
-    max_failures: NaturalInt = key(1, "machine", "Restarts of a run from its last checkpoint.")
-    strategy: Literal["ddp", "zero2"] = key(
-        "ddp", "results", "How several workers share a run: as replicas (ddp), or DeepSpeed's ZeRO stage 2."
-    )
-    max_gpu_hours: Positive | None = key(
-        None,
-        "machine",
-        "Stop cleanly before more is spent, whole seeds first (CPU hours where runs use no GPU); null: no limit.",
-    )
+    executor: Literal["tune", "inline"] = key("tune", "machine")
+    """tune: on Ray, as many runs at once as fit; inline: one after the other, with the same numbers."""
+    num_workers: PositiveInt = key(1, "rounding", decides=["tokens"])
+    """Processes of one run, one device each; they multiply the batch."""
+    cpus_per_worker: Positive = key(1, "rounding")
+    """CPUs of a worker, its threads and loader processes; below 1 several runs share one."""
+    gpus_per_worker: NotNegative = key(0.0, "rounding")
+    """GPUs of a worker; below 1 several runs share one."""
+    max_concurrent_runs: PositiveInt | None = key(None, "machine")
+    """The most runs at once; null: as many as the cluster has room for."""
+    max_failures: NaturalInt = key(1, "machine")
+    """Restarts of a run from its last checkpoint."""
+    strategy: Literal["ddp", "zero2"] = key("ddp", "results")
+    """How several workers share a run: as replicas (ddp), or DeepSpeed's ZeRO stage 2."""
+    max_gpu_hours: Positive | None = key(None, "machine")
+    """Stop cleanly before more is spent, whole seeds first (CPU hours where runs use no GPU); null: no limit."""
 
     @field_validator("cpus_per_worker")
     @classmethod

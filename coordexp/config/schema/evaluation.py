@@ -1,10 +1,10 @@
 """Section ``evaluation``: how a model is evaluated, equal for every group."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from coordexp.config.schema.fields import Name, NaturalInt, PositiveInt, Section, key
+from coordexp.config.schema.fields import DISTINCT, Name, NaturalInt, PositiveInt, Section, key
 from coordexp.metrics import BoxKind
 
 ScoreName = Literal["coord", "desc", "coord_desc", "constant"]
@@ -13,54 +13,31 @@ ScoreName = Literal["coord", "desc", "coord_desc", "constant"]
 class Evaluation(Section):
     """How a model is evaluated, equal for every group."""
 
-    batch_size: PositiveInt = key(
-        16, "results", "Images that are answered at once; more need more memory.", decides=["evaluation"]
+    batch_size: PositiveInt = key(16, "results", decides=["evaluation"])
+    """Images that are answered at once; more need more memory."""
+    max_new_tokens: PositiveInt = key(512, "results", decides=["evaluation"])
+    """Tokens of an answer; one cut here loses its last objects, and the table counts it."""
+    decoding: Annotated[tuple[Literal["constrained", "free"], ...], DISTINCT] = key(
+        ("constrained", "free"), "results", decides=["evaluation"]
     )
-    max_new_tokens: PositiveInt = key(
-        512,
-        "results",
-        "Tokens of an answer; one cut here loses its last objects, and the table counts it.",
-        decides=["evaluation"],
-    )
-    decoding: tuple[Literal["constrained", "free"], ...] = key(
-        ("constrained", "free"),
-        "results",
-        "constrained follows the object grammar and is the headline; free shows malformed ones. Behind it free writes "
-        "again only what the grammar had changed.",
-        decides=["evaluation"],
-    )
-    score: ScoreName = key(
-        "coord_desc",
-        "results",
-        "Confidence of a detection from raw logits: of its coordinates, its description, 0.7 and 0.3 of both, or 1.",
-        decides=["evaluation"],
-    )
-    aliases: dict[str, str] = key(
-        {}, "results", "Further descriptions of a category: description -> category name.", decides=["evaluation"]
-    )
-    reading: dict[Name, BoxKind] = key(
-        {},
-        "plan",
-        "Which boxes of a group are its headline, group -> argmax or expected; one left out is read by argmax where "
-        "cross-entropy alone trains its coordinates, else by expectation.",
-    )
-    every_steps: PositiveInt | None = key(
-        None,
-        "results",
-        "Steps between evaluations on a subset, for AP over steps; null: only the whole split at the end.",
-        decides=["evaluation"],
-    )
-    subset_images: PositiveInt = key(
-        200, "results", "Validation images of an evaluation during training.", decides=["evaluation"]
-    )
-    loss_images: NaturalInt = key(
-        200, "results", "Validation images of the teacher-forced losses.", decides=["evaluation"]
-    )
+    """constrained follows the object grammar and is the headline; free shows malformed ones. Behind it free writes
+    again only what the grammar had changed."""
+    score: ScoreName = key("coord_desc", "results", decides=["evaluation"])
+    """Confidence of a detection from raw logits: of its coordinates, its description, 0.7 and 0.3 of both, or 1."""
+    aliases: dict[str, str] = key({}, "results", decides=["evaluation"])
+    """Further descriptions of a category: description -> category name."""
+    reading: dict[Name, BoxKind] = key({}, "plan")
+    """Which boxes of a group are its headline, group -> argmax or expected; one left out is read by argmax where
+    cross-entropy alone trains its coordinates, else by expectation."""
+    every_steps: PositiveInt | None = key(None, "results", decides=["evaluation"])
+    """Steps between evaluations on a subset, for AP over steps; null: only the whole split at the end."""
+    subset_images: PositiveInt = key(200, "results", decides=["evaluation"])
+    """Validation images of an evaluation during training."""
+    loss_images: NaturalInt = key(200, "results", decides=["evaluation"])
+    """Validation images of the teacher-forced losses."""
 
     @model_validator(mode="after")
     def _headline_is_there(self) -> "Evaluation":
         if "constrained" not in self.decoding:
             raise ValueError("decoding must include constrained, the headline of every comparison")
-        if len(set(self.decoding)) != len(self.decoding):
-            raise ValueError(f"decoding must name each way once, got {list(self.decoding)}")
         return self

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.config import JsonDict
 from typing_extensions import TypedDict
 
@@ -23,6 +23,15 @@ def _whole(value: object) -> object:
 
 WHOLE = BeforeValidator(_whole)
 """Takes a whole number that is written as ``1e3``, too; it stands last."""
+
+
+def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError(f"must be distinct, got {list(values)}")
+    return values
+
+
+DISTINCT = AfterValidator(_distinct)
 PositiveInt = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT), WHOLE]
 NaturalInt = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT), WHOLE]
 Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED), WHOLE]
@@ -61,18 +70,23 @@ _T = TypeVar("_T")
 
 
 class Section(BaseModel):
-    """Base of every section: no unknown key, no change after loading, no NaN or infinity."""
+    """Base of every section: no unknown key, no change after loading, no NaN or infinity.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+    The text below a key is its description: what it does and what it trades.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True, use_attribute_docstrings=True
+    )
 
 
-def key(default: _T, role: Role, description: str, *, decides: Sequence[Part] = ()) -> _T:
-    """Return the field of one key; its description says in one sentence what it does and what it trades."""
-    return Field(default=default, description=description, json_schema_extra=declaration(role, decides))
+def key(default: _T, role: Role, *, decides: Sequence[Part] = ()) -> _T:
+    """Return the field of one key."""
+    return Field(default=default, json_schema_extra=declaration(role, decides))
 
 
 def declaration(role: Role, decides: Sequence[Part] = ()) -> JsonDict:
-    """Return what a field keeps of its role, for a key that has no default or has limits of its own."""
+    """Return what a field keeps of its role, for a key that has no default."""
     return {"role": role, "decides": list(decides)}
 
 
@@ -95,8 +109,9 @@ def declared_keys(root: type[Section], *, prefix: str = "") -> dict[str, Key]:
         sections = [member for member in members if isinstance(member, type) and issubclass(member, Section)]
         if len(sections) < len(members):  # more than sections: it may have a value of its own
             declared = TypeAdapter(_Declaration).validate_python(field.json_schema_extra)
+            description = " ".join((field.description or "").split())
             found[f"{prefix}{name}"] = Key(
-                f"{prefix}{name}", declared["role"], declared["decides"], field.description or "", Path in members
+                f"{prefix}{name}", declared["role"], declared["decides"], description, Path in members
             )
         for section in sections:
             found |= declared_keys(section, prefix=f"{prefix}{name}.")

@@ -10,35 +10,18 @@ from coordexp.config.schema.fields import Section, Text, key
 class Model(Section):
     """The checkpoint to start from."""
 
-    path: Text = key(
-        "embedded",
-        "input",
-        "The small Qwen3-VL of the package (embedded), a local directory, or a hub id.",
-        decides=["base", "tokens"],
-    )
-    revision: str | None = key(
-        None, "input", "Branch, tag or commit of a hub id; null takes its main branch.", decides=["base", "tokens"]
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
-        "auto",
-        "results",
-        "Type of the frozen weights; float32 is exact, bfloat16 halves memory, auto keeps the checkpoint's own.",
-        decides=["base"],
-    )
-    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = key(
-        "sdpa",
-        "results",
-        "How attention is computed; flash_attention_2 is faster on long answers, and needs its package and half "
-        "precision.",
-        decides=["base"],
-    )
-    vocab_init: Literal["mean", "numeric"] = key(
-        "numeric",
-        "results",
-        "How new coordinate rows start: numeric between the rows of the digits, so that neighbours are alike; mean "
-        "all equal.",
-        decides=["base"],
-    )
+    path: Text = key("embedded", "input", decides=["base", "tokens"])
+    """The small Qwen3-VL of the package (embedded), a local directory, or a hub id."""
+    revision: str | None = key(None, "input", decides=["base", "tokens"])
+    """Branch, tag or commit of a hub id; null takes its main branch."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = key("auto", "results", decides=["base"])
+    """Type of the frozen weights; float32 is exact, bfloat16 halves memory, auto keeps the checkpoint's own."""
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = key("sdpa", "results", decides=["base"])
+    """How attention is computed; flash_attention_2 is faster on long answers, and needs its package and half
+    precision."""
+    vocab_init: Literal["mean", "numeric"] = key("numeric", "results", decides=["base"])
+    """How new coordinate rows start: numeric between the rows of the digits, so that neighbours are alike; mean all
+    equal."""
 
     @model_validator(mode="after")
     def _revision_needs_a_hub(self) -> "Model":

@@ -13,58 +13,39 @@ from coordexp.config.schema.fields import NaturalInt, NotNegative, Positive, Pos
 class CoordTokens(Section):
     """Coord tokens in the data."""
 
-    enabled: StrictBool = key(
-        True,
-        "results",
-        "Write coordinates as coord tokens, one for each of 1000 bins; false: as three digits of plain text, the text "
-        "arm.",
-        decides=["base", "weights", "tokens"],
-    )
-    skip_bbox_norm: StrictBool = key(
-        True,
-        "results",
-        "Accept boxes that are bins already, and never scale them a second time.",
-        decides=["weights", "tokens"],
-    )
+    enabled: StrictBool = key(True, "results", decides=["base", "weights", "tokens"])
+    """Write coordinates as coord tokens, one for each of 1000 bins; false: as three digits of plain text, the text
+    arm."""
+    skip_bbox_norm: StrictBool = key(True, "results", decides=["weights", "tokens"])
+    """Accept boxes that are bins already, and never scale them a second time."""
 
 
 class CoordSoftCeW1(Section):
     """Group D: soft CE, Wasserstein-1 and the coord-vocabulary gate."""
 
-    enabled: StrictBool = key(
-        False, "results", "Switch on the three losses of the distribution over bins.", decides=["loss"]
-    )
-    soft_ce_weight: NotNegative = key(
-        1.0, "results", "Weight of the cross-entropy against a Gaussian around the true bin.", decides=["loss"]
-    )
-    w1_weight: NotNegative = key(
-        1.0, "results", "Weight of the Wasserstein-1 distance to that Gaussian.", decides=["loss"]
-    )
-    gate_weight: NotNegative = key(
-        1.0,
-        "results",
-        "Weight of the gate, -log of the coord vocabulary's probability, which makes a model emit coord tokens.",
-        decides=["loss"],
-    )
-    temperature: Positive = key(
-        1.0,
-        "results",
-        "Divides the logits: of the bins in soft CE and W1, of the whole vocabulary in the gate.",
-        decides=["loss"],
-    )
-    target_sigma: Positive = key(
-        2.0, "results", "Standard deviation of the target Gaussian, in bins: how soft the target is.", decides=["loss"]
-    )
-    target_truncate: PositiveInt | None = key(
-        16, "results", "Bins after which the target Gaussian is cut off; null: not at all.", decides=["loss"]
-    )
+    enabled: StrictBool = key(False, "results", decides=["loss"])
+    """Switch on the three losses of the distribution over bins."""
+    soft_ce_weight: NotNegative = key(1.0, "results", decides=["loss"])
+    """Weight of the cross-entropy against a Gaussian around the true bin."""
+    w1_weight: NotNegative = key(1.0, "results", decides=["loss"])
+    """Weight of the Wasserstein-1 distance to that Gaussian."""
+    gate_weight: NotNegative = key(1.0, "results", decides=["loss"])
+    """Weight of the gate, -log of the coord vocabulary's probability, which makes a model emit coord tokens."""
+    temperature: Positive = key(1.0, "results", decides=["loss"])
+    """Divides the logits: of the bins in soft CE and W1, of the whole vocabulary in the gate."""
+    target_sigma: Positive = key(2.0, "results", decides=["loss"])
+    """Standard deviation of the target Gaussian, in bins: how soft the target is."""
+    target_truncate: PositiveInt | None = key(16, "results", decides=["loss"])
+    """Bins after which the target Gaussian is cut off; null: not at all."""
 
 
 class IdRange(Section):
     """Token ids, both ends included."""
 
-    start: NaturalInt = Field(description="First id.", json_schema_extra=declaration("results", ["base", "weights"]))
-    end: NaturalInt = Field(description="Last id.", json_schema_extra=declaration("results", ["base", "weights"]))
+    start: NaturalInt = Field(json_schema_extra=declaration("results", ["base", "weights"]))
+    """First id."""
+    end: NaturalInt = Field(json_schema_extra=declaration("results", ["base", "weights"]))
+    """Last id."""
 
     @model_validator(mode="after")
     def _is_in_order(self) -> "IdRange":
@@ -76,42 +57,22 @@ class IdRange(Section):
 class CoordOffset(Section):
     """The coord-offset adapter."""
 
-    enabled: StrictBool = key(
-        False,
-        "results",
-        "Train an offset for each coord token's row of embedding and head, which stay frozen otherwise; without "
-        "coord tokens it does nothing.",
-        decides=["base", "weights"],
-    )
-    tie_head: StrictBool = key(
-        True, "results", "One offset table for embedding and head; false: one table each.", decides=["weights"]
-    )
-    ids: IdRange | tuple[NaturalInt, ...] | None = key(
-        None,
-        "results",
-        "Coord tokens that get an offset: a mapping of start and end, or a list, all of them or some; checked against "
-        "the tokenizer, and null takes all of its own.",
-        decides=["base", "weights"],
-    )
-    embed_lr: Positive | None = key(
-        None,
-        "results",
-        "Peak learning rate of the embedding's offsets, or of the one tied table; null: training.learning_rate.",
-        decides=["weights"],
-    )
-    head_lr: Positive | None = key(
-        None,
-        "results",
-        "Peak learning rate of the head's offsets with tie_head: false; null: training.learning_rate.",
-        decides=["weights"],
-    )
-    weight_decay: NotNegative = key(0.0, "results", "Weight decay of the offsets.", decides=["weights"])
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
-        "auto",
-        "results",
-        "Type of the offsets; auto is float32 also where the model is in half precision, in which updates round away.",
-        decides=["weights"],
-    )
+    enabled: StrictBool = key(False, "results", decides=["base", "weights"])
+    """Train an offset for each coord token's row of embedding and head, which stay frozen otherwise; without coord
+    tokens it does nothing."""
+    tie_head: StrictBool = key(True, "results", decides=["weights"])
+    """One offset table for embedding and head; false: one table each."""
+    ids: IdRange | tuple[NaturalInt, ...] | None = key(None, "results", decides=["base", "weights"])
+    """Coord tokens that get an offset: a mapping of start and end, or a list, all of them or some; checked against the
+    tokenizer, and null takes all of its own."""
+    embed_lr: Positive | None = key(None, "results", decides=["weights"])
+    """Peak learning rate of the embedding's offsets, or of the one tied table; null: training.learning_rate."""
+    head_lr: Positive | None = key(None, "results", decides=["weights"])
+    """Peak learning rate of the head's offsets with tie_head: false; null: training.learning_rate."""
+    weight_decay: NotNegative = key(0.0, "results", decides=["weights"])
+    """Weight decay of the offsets."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = key("auto", "results", decides=["weights"])
+    """Type of the offsets; auto is float32 also where the model is in half precision, in which updates round away."""
 
     @property
     def listed_ids(self) -> Sequence[int] | None:
@@ -166,26 +127,22 @@ class ExtraTerm(Section):
 class Objective(Section):
     """Loss flags and weights: what the groups differ in."""
 
-    use_coord_ce: StrictBool = key(True, "results", "Cross-entropy on coord tokens (groups A, C).", decides=["loss"])
-    use_coordexp_loss: StrictBool = key(
-        False,
-        "results",
-        "Decode boxes as expectations over bins; alone it logs their diagnostics and adds no loss.",
-        decides=["loss"],
-    )
-    use_geom_loss: StrictBool = key(
-        False, "results", "L1 and GIoU on the expected boxes (groups B, C); needs use_coordexp_loss.", decides=["loss"]
-    )
-    lambda_coord: NotNegative = key(1.0, "results", "Weight of the geometric loss.", decides=["loss"])
-    lambda_coord_ce: NotNegative = key(1.0, "results", "Weight of the cross-entropy on coord tokens.", decides=["loss"])
-    alpha_l1: NotNegative = key(1.0, "results", "Weight of L1 within the geometric loss.", decides=["loss"])
-    beta_giou: NotNegative = key(1.0, "results", "Weight of 1 - GIoU within the geometric loss.", decides=["loss"])
-    extra: dict[str, ExtraTerm] = key(
-        {},
-        "results",
-        "Further loss terms by name: a weight, or a mapping of weight and the term's own knobs.",
-        decides=["loss", "terms"],
-    )
+    use_coord_ce: StrictBool = key(True, "results", decides=["loss"])
+    """Cross-entropy on coord tokens (groups A, C)."""
+    use_coordexp_loss: StrictBool = key(False, "results", decides=["loss"])
+    """Decode boxes as expectations over bins; alone it logs their diagnostics and adds no loss."""
+    use_geom_loss: StrictBool = key(False, "results", decides=["loss"])
+    """L1 and GIoU on the expected boxes (groups B, C); needs use_coordexp_loss."""
+    lambda_coord: NotNegative = key(1.0, "results", decides=["loss"])
+    """Weight of the geometric loss."""
+    lambda_coord_ce: NotNegative = key(1.0, "results", decides=["loss"])
+    """Weight of the cross-entropy on coord tokens."""
+    alpha_l1: NotNegative = key(1.0, "results", decides=["loss"])
+    """Weight of L1 within the geometric loss."""
+    beta_giou: NotNegative = key(1.0, "results", decides=["loss"])
+    """Weight of 1 - GIoU within the geometric loss."""
+    extra: dict[str, ExtraTerm] = key({}, "results", decides=["loss", "terms"])
+    """Further loss terms by name: a weight, or a mapping of weight and the term's own knobs."""
 
     @model_validator(mode="after")
     def _geometry_needs_boxes(self) -> "Objective":

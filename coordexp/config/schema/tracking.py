@@ -45,14 +45,10 @@ def address_problem(uri: str) -> str | None:
 class Tracking(Section):
     """Where runs are recorded."""
 
-    uri: str | None = key(
-        None,
-        "machine",
-        "MLflow server or database; null: MLFLOW_TRACKING_URI, else a SQLite file in experiment.runs_dir.",
-    )
-    max_artifact_mib: NaturalInt = key(
-        512, "machine", "Larger merged checkpoints stay in their run's folder, and MLflow lists where that is."
-    )
+    uri: str | None = key(None, "machine")
+    """MLflow server or database; null: MLFLOW_TRACKING_URI, else a SQLite file in experiment.runs_dir."""
+    max_artifact_mib: NaturalInt = key(512, "machine")
+    """Larger merged checkpoints stay in their run's folder, and MLflow lists where that is."""
 
     @model_validator(mode="after")
     def _uri_holds_no_secret(self) -> "Tracking":

@@ -20,107 +20,76 @@ from coordexp.config.schema.fields import (
 class Lora(Section):
     """Low-rank adapters on linear layers."""
 
-    rank: Annotated[int, Field(strict=True, ge=1), WHOLE] = key(
-        16, "results", "Rank of the adapters; it buys capacity with memory.", decides=["weights"]
-    )
-    alpha: Positive = key(32.0, "results", "Scale of the adapters: they add alpha / rank.", decides=["weights"])
-    dropout: BelowOne = key(0.0, "results", "Dropout before the adapters, in training only.", decides=["weights"])
-    vision: StrictBool = key(True, "results", "Adapters in the vision tower, too.", decides=["weights"])
+    rank: Annotated[int, Field(strict=True, ge=1), WHOLE] = key(16, "results", decides=["weights"])
+    """Rank of the adapters; it buys capacity with memory."""
+    alpha: Positive = key(32.0, "results", decides=["weights"])
+    """Scale of the adapters: they add alpha / rank."""
+    dropout: BelowOne = key(0.0, "results", decides=["weights"])
+    """Dropout before the adapters, in training only."""
+    vision: StrictBool = key(True, "results", decides=["weights"])
+    """Adapters in the vision tower, too."""
 
 
 class Training(Section):
     """The optimisation, equal for every group."""
 
-    optimizer: Literal["multimodal", "multimodal_coord_offset"] = key(
-        "multimodal",
-        "results",
-        "AdamW with a parameter group each for vision, aligner and language model; multimodal_coord_offset adds those "
-        "of the coord offsets, where such are trained.",
-    )
-    tuning: Literal["lora", "dora", "full"] = key(
-        "lora",
-        "results",
-        "What is trained: lora or dora adapters (dora is a little better, and slower), or every weight (full), without "
-        "an offset adapter.",
-        decides=["weights"],
-    )
+    optimizer: Literal["multimodal", "multimodal_coord_offset"] = key("multimodal", "results")
+    """AdamW with a parameter group each for vision, aligner and language model; multimodal_coord_offset adds those of
+    the coord offsets, where such are trained."""
+    tuning: Literal["lora", "dora", "full"] = key("lora", "results", decides=["weights"])
+    """What is trained: lora or dora adapters (dora is a little better, and slower), or every weight (full), without an
+    offset adapter."""
     lora: Lora = Lora()
-    learning_rate: Positive = key(1e-4, "results", "Peak learning rate of the language model and its adapters.")
-    vit_lr: Positive | None = key(
-        None, "results", "Peak learning rate of the vision tower; null: training.learning_rate."
-    )
-    aligner_lr: Positive | None = key(
-        None,
-        "results",
-        "Peak learning rate of the mergers between vision tower and language model; null: training.learning_rate.",
-    )
-    weight_decay: NotNegative = key(
-        0.0, "results", "AdamW's weight decay of matrices; norms and biases are not decayed."
-    )
-    adam_beta1: BelowOne = key(0.9, "results", "AdamW's memory of the gradient.")
-    adam_beta2: BelowOne = key(
-        0.999, "results", "AdamW's memory of the squared gradient; a short run forgets its first, large ones at 0.98."
-    )
-    max_steps: PositiveInt | None = key(
-        1000, "results", "Optimizer steps of a run; null where epochs says how long it is.", decides=["tokens"]
-    )
-    epochs: Positive | None = key(
-        None,
-        "results",
-        "Passes over the training images, instead of max_steps; the steps are counted when the data is read.",
-        decides=["tokens"],
-    )
-    per_device_batch_size: PositiveInt = key(
-        8,
-        "rounding",
-        "Images of a microbatch; it costs memory, and what counts for the result is batch x accumulation x workers.",
-        decides=["tokens"],
-    )
-    gradient_accumulation_steps: PositiveInt = key(
-        1, "rounding", "Microbatches of a step: a larger batch for time instead of memory.", decides=["tokens"]
-    )
-    warmup_fraction: Fraction = key(0.03, "results", "Share of the steps in which the learning rates rise from 0.")
-    lr_schedule: Literal["cosine", "linear", "constant"] = key(
-        "cosine", "results", "How the learning rates fall after the warm-up."
-    )
-    normalise_by: Literal["step", "data"] = key(
-        "step",
-        "results",
-        "What a step's sums of losses are divided by: its own count of tokens and boxes (step), or that of as many "
-        "average training images (data), so that an object in a crowded image weighs as much as a lonely one.",
-    )
-    max_grad_norm: Positive = key(1.0, "results", "Larger gradients are scaled down to this norm.")
-    precision: Literal["float32", "bfloat16"] = key(
-        "float32", "results", "Type of training's matrix products; bfloat16 on GPUs for speed."
-    )
-    gradient_checkpointing: StrictBool = key(
-        False, "results", "Compute activations again in the backward pass: a third slower, far less memory."
-    )
-    deterministic: StrictBool | None = key(
-        None,
-        "rounding",
-        "Only algorithms that repeat every bit, which are slow on GPUs; null: true without GPUs, false with them "
-        "(cluster.gpus_per_worker). torch warns where it has none.",
-    )
-    logging_steps: PositiveInt = key(10, "record", "Steps between two rows of losses.")
-    log_term_gradients: PositiveInt | None = key(
-        None,
-        "record",
-        "Steps between measurements of each loss term's gradient norm, one more backward pass each; null: never.",
-    )
-    alarm_patience: PositiveInt = key(
-        5, "record", "Logging steps without gradient or units before a term that is on raises an alarm."
-    )
-    alarm_factor: AboveOne = key(
-        5.0, "record", "Training and validation loss of one term further apart than this factor raise an alarm."
-    )
-    checkpoint_steps: PositiveInt = key(
-        100, "record", "Steps between checkpoints: what an interruption can cost; a checkpoint also costs time."
-    )
-    keep_checkpoints: PositiveInt = key(2, "record", "Checkpoints of a run that are kept, the newest ones.")
-    num_threads: PositiveInt | None = key(
-        None, "rounding", "CPU threads of a worker, whose number decides last digits; null: its CPUs."
-    )
+    learning_rate: Positive = key(1e-4, "results")
+    """Peak learning rate of the language model and its adapters."""
+    vit_lr: Positive | None = key(None, "results")
+    """Peak learning rate of the vision tower; null: training.learning_rate."""
+    aligner_lr: Positive | None = key(None, "results")
+    """Peak learning rate of the mergers between vision tower and language model; null: training.learning_rate."""
+    weight_decay: NotNegative = key(0.0, "results")
+    """AdamW's weight decay of matrices; norms and biases are not decayed."""
+    adam_beta1: BelowOne = key(0.9, "results")
+    """AdamW's memory of the gradient."""
+    adam_beta2: BelowOne = key(0.999, "results")
+    """AdamW's memory of the squared gradient; a short run forgets its first, large ones at 0.98."""
+    max_steps: PositiveInt | None = key(1000, "results", decides=["tokens"])
+    """Optimizer steps of a run; null where epochs says how long it is."""
+    epochs: Positive | None = key(None, "results", decides=["tokens"])
+    """Passes over the training images, instead of max_steps; the steps are counted when the data is read."""
+    per_device_batch_size: PositiveInt = key(8, "rounding", decides=["tokens"])
+    """Images of a microbatch; it costs memory, and what counts for the result is batch x accumulation x workers."""
+    gradient_accumulation_steps: PositiveInt = key(1, "rounding", decides=["tokens"])
+    """Microbatches of a step: a larger batch for time instead of memory."""
+    warmup_fraction: Fraction = key(0.03, "results")
+    """Share of the steps in which the learning rates rise from 0."""
+    lr_schedule: Literal["cosine", "linear", "constant"] = key("cosine", "results")
+    """How the learning rates fall after the warm-up."""
+    normalise_by: Literal["step", "data"] = key("step", "results")
+    """What a step's sums of losses are divided by: its own count of tokens and boxes (step), or that of as many average
+    training images (data), so that an object in a crowded image weighs as much as a lonely one."""
+    max_grad_norm: Positive = key(1.0, "results")
+    """Larger gradients are scaled down to this norm."""
+    precision: Literal["float32", "bfloat16"] = key("float32", "results")
+    """Type of training's matrix products; bfloat16 on GPUs for speed."""
+    gradient_checkpointing: StrictBool = key(False, "results")
+    """Compute activations again in the backward pass: a third slower, far less memory."""
+    deterministic: StrictBool | None = key(None, "rounding")
+    """Only algorithms that repeat every bit, which are slow on GPUs; null: true without GPUs, false with them
+    (cluster.gpus_per_worker). torch warns where it has none."""
+    logging_steps: PositiveInt = key(10, "record")
+    """Steps between two rows of losses."""
+    log_term_gradients: PositiveInt | None = key(None, "record")
+    """Steps between measurements of each loss term's gradient norm, one more backward pass each; null: never."""
+    alarm_patience: PositiveInt = key(5, "record")
+    """Logging steps without gradient or units before a term that is on raises an alarm."""
+    alarm_factor: AboveOne = key(5.0, "record")
+    """Training and validation loss of one term further apart than this factor raise an alarm."""
+    checkpoint_steps: PositiveInt = key(100, "record")
+    """Steps between checkpoints: what an interruption can cost; a checkpoint also costs time."""
+    keep_checkpoints: PositiveInt = key(2, "record")
+    """Checkpoints of a run that are kept, the newest ones."""
+    num_threads: PositiveInt | None = key(None, "rounding")
+    """CPU threads of a worker, whose number decides last digits; null: its CPUs."""
 
     @model_validator(mode="before")
     @classmethod

@@ -219,7 +219,7 @@ def test_bad_overrides(override: str, message: str):
             "experiment: {runs_dir: 's3://bucket/runs'}\n",
             r"experiment\.runs_dir: got 's3://bucket/runs', expected a folder",
         ),
-        ("ablation: {seeds: [1, 1]}\n", r"ablation: seeds must be distinct, got \[1, 1\]"),
+        ("ablation: {seeds: [1, 1]}\n", r"ablation\.seeds: must be distinct, got \[1, 1\]"),
         ("ablation: {seeds: [-1]}\n", r"ablation\.seeds\.0: got -1, expected a number of at least 0"),
         ("custom: {coord_offset: {ids: {start: 3}}}\n", r"custom\.coord_offset\.ids\.end is missing"),
         ("custom: {coord_offset: {ids: [3, x]}}\n", r"custom\.coord_offset\.ids\.1: got 'x', expected an integer"),

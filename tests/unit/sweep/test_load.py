@@ -75,7 +75,7 @@ def test_a_point_and_overrides_reach_the_trial_and_nothing_else_changes():
         ("sweep.space={objective.alpha_l1: {low: 1.0, high: 2.0}}", r"a grid needs space.objective.alpha_l1.num"),
         ("sweep.group=A", r"objective.lambda_coord has no effect in group A, which trains on text_ce, coord_ce;"),
         ("sweep.group=Q", r"for group 'Q'; there is A"),
-        ("sweep.winners.seeds=[1,1]", r"winners: seeds must be distinct"),
+        ("sweep.winners.seeds=[1,1]", r"winners\.seeds: must be distinct"),
         ("sweep.asha.reduction_factor=2.5", r"asha.reduction_factor: got 2.5.*integer"),
         ("evaluation.every_steps=null", r"asha decides by AP during training, but evaluation.every_steps is null"),
     ],

@@ -16,7 +16,7 @@ FILES = {
         "from coordexp.metrics import NAMES\n"
     ),
     "config/schema/__init__.py": (
-        "from coordexp.config.load import read\n\nSIZE: int = key(1, 'results', 'How many.')\nsteps = SIZE * 2\n"
+        "from coordexp.config.load import read\n\nSIZE: int = key(1, 'results')\n'''How many.'''\nsteps = SIZE * 2\n"
     ),
     "config/load.py": "read = open\n",
     "losses/criterion.py": (
@@ -68,7 +68,7 @@ def test_what_a_run_imports_counts_and_only_that(hashes):
         ("losses/criterion.py", '"""What a step minimises."""', ""),
         ("losses/criterion.py", "x * SCALE", "(\n        x * SCALE  # twice\n    )"),
         ("losses/terms/near.py", "'Where.'", "'Where it turns linear.'"),
-        ("config/schema/__init__.py", "'How many.'", "'How many images.'"),
+        ("config/schema/__init__.py", "How many.", "How many images."),
         ("config/load.py", "open", "print"),
         ("metrics.py", "'loss'", "'train_loss'"),
         ("report/page.py", "total", "total as sum_of_terms"),

@@ -1,0 +1,108 @@
+"""What ``compare`` and ``report`` share: files of detections, in which frame they stand, and how a study is printed."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordexp.cli.arguments import by_name, positive
+from coordexp.cli.console import show
+from coordexp.errors import ComparisonError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from coordexp.detection.frames import Frame
+    from coordexp.detection.result_files import Results
+    from coordexp.report.study.study import Study
+
+
+def add_comparison(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a comparison."""
+    parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
+    parser.add_argument("--all", action="store_true", help="print every table, not one screen")
+    parser.add_argument("--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 a pair if more")
+    parser.add_argument("--pictures", type=positive, default=24, help="in the gallery (%(default)s)")
+    parser.add_argument(
+        "--frame",
+        action="append",
+        default=[],
+        metavar="[NAME=]FRAME",
+        help="how a detector's files write boxes, such as norm1000:xyxy, repeatable; coordexp doctor boxes finds it",
+    )
+
+
+def named_frames(texts: Sequence[str], names: Sequence[str]) -> "dict[str, Frame]":
+    """Return the frame of each name; without a name in front it is that of all files."""
+    from coordexp.detection.frames import Frame
+
+    return by_name("--frame", texts, names, Frame.parse)
+
+
+def read_files(
+    paths: Mapping[str, Sequence[Path]],
+    annotations: Path,
+    frames: "Mapping[str, Frame]",
+    command: Sequence[str],
+    errors: "Console",
+) -> "dict[str, list[Results]]":
+    """Read the files of each name; refuse those that fit the ground truth far better in another frame, or warn.
+
+    A name whose frame is given is taken at its word. Of several files of one name the first is looked at.
+
+    ``command`` is that which was typed, without its frames: it is printed with the right ones.
+
+    Raises:
+        ComparisonError: with the command that reads all files rightly.
+    """
+    from coordexp.detection.ground_truth import read_ground_truth
+    from coordexp.detection.result_files import read_results
+    from coordexp.doctor.boxes import diagnose
+
+    truth = read_ground_truth(annotations)
+    files = {name: [read_results(path, truth) for path in several] for name, several in paths.items()}
+    found = {name: diagnose(several[0], truth) for name, several in files.items() if name not in frames}
+    other = {name: said.best.frame for name, said in found.items() if said is not None and "better" in said.outcome}
+    given = [word for name, frame in {**frames, **other}.items() for word in ("--frame", f"{name}={frame}")]
+    for name, said in found.items():
+        if said is None or said.outcome == "good":
+            continue
+        text = f"{files[name][0].path}: {said.sentence}"
+        if name in other:
+            keep = shlex.quote(f"{name}={said.plain.frame}")
+            text += f"; keep this reading with --frame {keep}, or take the other with\n{shlex.join([*command, *given])}"
+        if said.outcome == "far better":
+            raise ComparisonError(text)
+        show(errors, f"warning: {text}")
+    return files
+
+
+def print_comparison(
+    study: "Study",
+    paths: list[Path],
+    options: argparse.Namespace,
+    console: "Console",
+    errors: "Console",
+    *,
+    numbers: str = "",
+) -> None:
+    """Print a study as ``--format`` asks; in a form for programs, what else is to be known goes to stderr.
+
+    ``numbers`` are JSON in the place of the report's own.
+    """
+    from coordexp.report.text.notes import remarks
+    from coordexp.report.text.render import print_report
+    from coordexp.report.write import SAME_WITH_ALL, print_paths, print_study
+
+    if options.format == "terminal":
+        print_study(study, paths, console, everything=options.all, again=SAME_WITH_ALL)
+        return
+    for remark in (*study.cautions, *remarks(study.data)):
+        show(errors, f"note: {remark}")
+    if options.format == "json" and numbers:
+        sys.stdout.write(numbers)
+    else:
+        print_report(study, options.format, console)
+    print_paths(paths, errors)
