@@ -15,7 +15,7 @@ from coordexp.files import write_text
 from coordexp.metrics import BoxKind
 from coordexp.report.charts import write_plots
 from coordexp.report.page.page import render_page
-from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts, StatisticsCache
+from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts
 from coordexp.report.study.data import ExperimentData, read_by
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, better_first, make_study
@@ -31,7 +31,6 @@ from coordexp.tracking import open_tracker
 from coordexp.tracking.charts import COLOR_TAG, group_colors
 from coordexp.tracking.store import MAX_TAG_LENGTH, READING
 
-STATISTICS = "statistics.json"
 SAME_WITH_ALL = "the same command with --all"
 REPORT_FOLDER = ExperimentFolder(Path()).report.name
 MAX_ANNOTATIONS_BYTES = 64 * 2**20
@@ -79,7 +78,7 @@ def report_experiment(
 def study_of(
     data: ExperimentData, *, output: Path, runs_dir: Path, console: Console, settings: Settings | None = None
 ) -> tuple[Study, Artifacts]:
-    """Study runs whose files lie in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what took long."""
+    """Study runs whose files lie in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what MLflow sends."""
     tasks: dict[str, TaskID] = {}
     bar = Progress(
         TextColumn("{task.description}"),
@@ -97,7 +96,7 @@ def study_of(
 
     with writing(output), bar:
         artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
-        study = make_study(data, artifacts, StatisticsCache(output / STATISTICS), settings, on_progress=show)
+        study = make_study(data, artifacts, settings, on_progress=show)
     return study, artifacts
 
 

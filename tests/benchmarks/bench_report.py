@@ -4,7 +4,7 @@
 
 ``three``: the report of 3 groups, 60 s; ``twelve``: of 12 groups x 5 seeds, 180 s; ``compare``: of two files, 20 s;
 each on 5,000 images with 2,000 resamples. The experiment is made first (``large_experiment.py``; minutes). A command
-runs as a user gives it, with an empty cache, on two quiet cores: wall-clock, and the memory of all its processes at
+runs as a user gives it, on two quiet cores: wall-clock, and the memory of all its processes at
 its peak. Exit code 1 where one takes longer.
 """
 

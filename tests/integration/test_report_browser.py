@@ -16,7 +16,7 @@ from selenium.webdriver.common.keys import Keys
 
 from coordexp.cli.main import main
 from coordexp.report.page.page import render_page
-from coordexp.report.study.artifacts import Artifacts, StatisticsCache
+from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, make_study
@@ -40,7 +40,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     data = load_experiment(write_experiment(folder, seeds=(0, 1)), "paired")
     artifacts = Artifacts(data, cache=folder / "cache", runs_dir=folder)
-    study = make_study(data, artifacts, StatisticsCache(folder / "s.json"), Settings(resamples=20, num_pictures=5))
+    study = make_study(data, artifacts, Settings(resamples=20, num_pictures=5))
     curves = {group: BinProbabilities((99, 100, 101), (0.2, 0.5, 0.3), 100.1) for group in data.groups}
     study = dataclasses.replace(study, coord_curves=(EdgeDistributions(3, SPITEFUL, "x1", 101, curves),))
     path = folder / "report.html"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.report.study.artifacts import Artifacts, StatisticsCache
+from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study
 from tests.integration.mlflow_server_support import mlflow_server
@@ -41,7 +41,7 @@ def report(uri: str, runs_dir: Path, output: Path) -> Study:
         data = dataclasses.replace(data, runs=tuple(dataclasses.replace(run, run_dir="/x") for run in data.runs))
     artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
     settings = Settings(resamples=20, num_pictures=2)
-    return make_study(data, artifacts, StatisticsCache(output / "statistics.json"), settings)
+    return make_study(data, artifacts, settings)
 
 
 def test_the_numbers_are_those_of_the_folders_whichever_are_missing(place: tuple[str, Path], tmp_path: Path) -> None:
@@ -78,8 +78,7 @@ def test_convergence_needs_folders_and_no_id_of_mlflow(place: tuple[str, Path], 
     found: list[Study] = []
     for name, each in (("with", data), ("without", dataclasses.replace(data, runs=runs))):
         artifacts = Artifacts(each, cache=tmp_path / name, runs_dir=runs_dir)
-        cache = StatisticsCache(tmp_path / f"{name}.json")
-        found.append(make_study(each, artifacts, cache, Settings(resamples=20, num_pictures=2)))
+        found.append(make_study(each, artifacts, Settings(resamples=20, num_pictures=2)))
     assert found[0].convergence is not None
     assert found[0].convergence == found[1].convergence
 

@@ -1,17 +1,12 @@
 """The files a report reads: from a run's directory where it is on this machine, else from MLflow, kept in a cache."""
 
-import functools
-import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter, ValidationError
-
-from coordexp.config.identity.code import PACKAGE, hash_of_sources
 from coordexp.config.trees import Tree
 from coordexp.config.yaml_file import read_mapping
 from coordexp.data.image_file import ImageFolder
@@ -20,7 +15,7 @@ from coordexp.data.sources.source import Source, recorded_source
 from coordexp.detection.detections import read_detections, write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import DataError, TrackingError
-from coordexp.files import JsonValue, kept_json, read_json_lines, sha256_of_files, sha256_of_text, write_json
+from coordexp.files import read_json_lines
 from coordexp.metrics import BOX_KINDS
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
@@ -35,7 +30,6 @@ NAMES = RunFolder(Path())  # within a run directory, and among the artifacts of 
 FINAL_CONSTRAINED = NAMES.evaluation("final").decoding("constrained")
 STORED_ANNOTATIONS = "data"
 _DETECTIONS = {FINAL_CONSTRAINED.detections(kind).name for kind in BOX_KINDS}
-_T = TypeVar("_T")
 
 
 def final_detections(run: RunData, reading: ReadingName = "own") -> Path:
@@ -190,37 +184,3 @@ class _Image:
 def image_ids_of(path: Path) -> list[int]:
     """Return the images of an ``objects.jsonl``, ascending."""
     return sorted(image.image_id for image in read_json_lines(_Image, path))
-
-
-class StatisticsCache:
-    """``statistics.json``: what took long, one entry for each part of a report under the hash of its inputs."""
-
-    def __init__(self, path: Path) -> None:
-        """Read what is kept; a damaged file counts as an empty one."""
-        self._path = path
-        found = kept_json(path)
-        self._entries: dict[str, JsonValue] = found if isinstance(found, dict) else {}
-
-    def get(
-        self, part: str, kind: TypeAdapter[_T], files: Mapping[str, Path], settings: object, compute: Callable[[], _T]
-    ) -> _T:
-        """Return a part from the file if its key is the same, else compute and keep it.
-
-        The key is a hash of the bytes of files by what they stand for, of settings (anything JSON can hold), and of
-        the code that computes.
-        """
-        hashes = list(zip(files, sha256_of_files(files.values()), strict=True))
-        key, entry = sha256_of_text(json.dumps([hashes, settings, _code()], sort_keys=True)), self._entries.get(part)
-        if isinstance(entry, dict) and entry.get("key") == key:
-            with suppress(ValidationError):  # what was kept is damaged: make it again
-                return kind.validate_json(json.dumps(entry.get("value")))
-        made = compute()
-        self._entries[part] = {"key": key, "value": kind.dump_python(made, mode="json")}
-        write_json(self._path, self._entries, indent=1)
-        return made
-
-
-@functools.cache
-def _code() -> list[str]:
-    """Return hashes of the code that computes, which takes a third of a second: it was imported once."""
-    return [hash_of_sources(PACKAGE / folder) for folder in ("statistics", "detection", "evaluate", "report/study")]

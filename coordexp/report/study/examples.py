@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from pydantic import TypeAdapter
 
 from coordexp.config.trees import value_at
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array
@@ -22,7 +21,7 @@ from coordexp.detection.matching import overlap_scores
 from coordexp.errors import DataError
 from coordexp.evaluate.distributions import Distributions, ObjectCurves
 from coordexp.report.study.about import writes_digits
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, StatisticsCache
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.data import RunData, by_group
 
 MAX_SIDE_PX = 448
@@ -135,11 +134,8 @@ class EdgeDistributions:
         return max((float(np.abs(a - b).sum()) / 2 for a, b in combinations(dense, 2)), default=0.0)
 
 
-_CURVES = TypeAdapter(tuple[EdgeDistributions, ...])
-
-
 def group_curves(
-    runs: Sequence[RunData], annotations: Path, *, artifacts: Artifacts, cache: StatisticsCache
+    runs: Sequence[RunData], annotations: Path, *, artifacts: Artifacts
 ) -> tuple[tuple[EdgeDistributions, ...], list[str]]:
     """Return coord distributions of chosen edges, and a sentence on groups that have none.
 
@@ -153,10 +149,7 @@ def group_curves(
     missing = [f"Coordinate distributions of {lacking}: their first runs have not kept any."] if lacking else []
     given = value_at(artifacts.config(runs[0]), "evaluation.aliases") if runs else None
     aliases = {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
-    read = {"annotations": annotations, **files}
-    return cache.get(
-        "curves", _CURVES, read, aliases, lambda: choose_curves(annotations, files, aliases=aliases)
-    ), missing
+    return choose_curves(annotations, files, aliases=aliases), missing
 
 
 def choose_curves(

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
-from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import in_fair_order
 from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.files import sha256_of_file
 from coordexp.metrics import MetricName, subset_headline
 from coordexp.report.study.about import About, Fairness, about, check_fairness
-from coordexp.report.study.artifacts import Artifacts, StatisticsCache, final_detections, image_ids_of
+from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
 from coordexp.report.study.examples import EdgeDistributions, GalleryImage, group_curves, make_gallery
@@ -40,8 +39,6 @@ _PART = 0.1
 """Of the images: a file without a box on so many that another has may not have seen them."""
 _T = TypeVar("_T")
 _Pair = TypeVar("_Pair", PairResult, PairParts, CurvePair)
-_COMPARISONS = TypeAdapter(dict[ReadingName, Comparison])
-_CONVERGENCE, _DECOMPOSITION = TypeAdapter(Convergence), TypeAdapter(Decomposition)
 OnProgress = Callable[[str, int, int], None]
 _Detections = Mapping[str, Mapping[int, Path]]
 """Group -> training seed -> its file."""
@@ -107,7 +104,6 @@ def better_first(study: Study) -> Study:
 def make_study(
     data: ExperimentData,
     artifacts: Artifacts,
-    cache: StatisticsCache,
     settings: Settings | None = None,
     *,
     on_progress: OnProgress | None = None,
@@ -134,7 +130,7 @@ def make_study(
     if annotations is None:
         missing.append("No statistics and no images: the annotations of the validation split are not on this machine.")
         return replace(study, missing=tuple(missing))
-    return _Measuring(data, artifacts, cache, settings, annotations, missing, on_progress).added_to(study)
+    return _Measuring(data, artifacts, settings, annotations, missing, on_progress).added_to(study)
 
 
 def _annotations(data: ExperimentData, artifacts: Artifacts) -> Path | None:
@@ -159,7 +155,6 @@ class _Measuring:
 
     data: ExperimentData
     artifacts: Artifacts
-    cache: StatisticsCache
     settings: Settings
     annotations: Path
     missing: list[str]
@@ -180,13 +175,9 @@ class _Measuring:
 
     def added_to(self, study: Study) -> Study:
         """Return a study with all of it."""
-        own: dict[str, dict[int, Path]] = {}
-        for run in self._finished:
-            if (path := self.artifacts.file(run, final_detections(run))) is not None:
-                own.setdefault(run.group, {})[run.seed] = path
-                self.compared.append(run)
-            else:
-                self.missing.append(f"{run.name}: its detections are neither in its directory nor in MLflow.")
+        own, lacking = self._files(self._finished)
+        self.compared = [run for run in self._finished if run not in lacking]
+        self.missing += [f"{run.name}: its detections are neither in its directory nor in MLflow." for run in lacking]
         cautions: tuple[str, ...] = ()
         with contextlib.suppress(CoordExpError):  # a file that cannot be read is named where it is compared
             cautions = tuple(self._cautions(own))
@@ -214,9 +205,18 @@ class _Measuring:
             self.missing.append(f"No {what}: {error}")
             return None
 
-    @property
-    def _resampling(self) -> list[object]:
-        return [self._resamples, self.settings.seed, dict(self._families)]
+    def _files(
+        self, runs: Sequence[RunData], reading: ReadingName = "own"
+    ) -> tuple[dict[str, dict[int, Path]], list[RunData]]:
+        """Return the detections that a reading takes of runs, and the runs that have none of them."""
+        found: dict[str, dict[int, Path]] = {}
+        lacking: list[RunData] = []
+        for run in runs:
+            if (path := self.artifacts.file(run, final_detections(run, reading))) is not None:
+                found.setdefault(run.group, {})[run.seed] = path
+            else:
+                lacking.append(run)
+        return found, lacking
 
     def _progress(self, what: str) -> Callable[[int, int], None]:
         return lambda done, total: self.on_progress(what, done, total) if self.on_progress is not None else None
@@ -272,13 +272,7 @@ class _Measuring:
         """Compare the runs under every reading; one that lacks a file of theirs is left out whole."""
         wanted: dict[ReadingName, _Detections] = {"own": own}
         for name in READINGS[1:] if any(run.foreign is None for run in self.compared) else ():
-            found: dict[str, dict[int, Path]] = {}
-            lacking: list[RunData] = []
-            for run in self.compared:
-                if (path := self.artifacts.file(run, final_detections(run, name))) is not None:
-                    found.setdefault(run.group, {})[run.seed] = path
-                else:
-                    lacking.append(run)
+            found, lacking = self._files(self.compared, name)
             if lacking:
                 decoding, boxes = reads(name, lacking[0].reading)
                 self.missing.append(
@@ -296,66 +290,46 @@ class _Measuring:
             return comparisons
 
     def _comparisons(self, readings: Mapping[ReadingName, _Detections]) -> dict[ReadingName, Comparison]:
-        files = {
-            f"{name}/{group}/{seed}": path
-            for name, groups in readings.items()
-            for group, seeds in groups.items()
-            for seed, path in seeds.items()
-        }
-        found = self.cache.get(
-            "comparison",
-            _COMPARISONS,
-            {"annotations": self.annotations, **files},
-            self._resampling,
-            lambda: compare_readings(
-                self.annotations,
-                readings,
-                resamples=self._resamples,
-                seed=self.settings.seed,
-                families=self._families,
-                on_progress=self._progress("comparing groups"),
-            ),
+        found = compare_readings(
+            self.annotations,
+            readings,
+            resamples=self._resamples,
+            seed=self.settings.seed,
+            families=self._families,
+            on_progress=self._progress("comparing groups"),
         )
-        truth, truth_hash = read_ground_truth(self.annotations), sha256_of_file(self.annotations)
         for run in self.compared:
             if run.foreign is None:
-                self.missing += list(self._not_recorded(run, truth, truth_hash, readings, found))[:1]
-        return {name: found[name] for name in readings}
+                self.missing += list(self._not_recorded(run, readings, found))[:1]
+        return found
 
     def _not_recorded(
-        self,
-        run: RunData,
-        truth: GroundTruth,
-        truth_hash: str,
-        files: Mapping[ReadingName, _Detections],
-        comparisons: Mapping[ReadingName, Comparison],
+        self, run: RunData, files: Mapping[ReadingName, _Detections], comparisons: Mapping[ReadingName, Comparison]
     ) -> Iterator[str]:
         """Yield a sentence for each reading whose detections do not give the AP that the run logged.
 
-        A copy that MLflow sent has to give the very number, or this package has taken one file for another.
-
         Raises:
-            AssertionError: if it does not, and the annotations are those it was measured on.
+            AssertionError: if they are a copy that MLflow sent, and the annotations those that the run was measured
+                on: this package has taken one file for another.
         """
-        changed = bool(run.annotations) and not truth_hash.startswith(run.annotations)
+        truth, is_known = read_ground_truth(self.annotations), bool(run.annotations)
+        has_changed = is_known and not sha256_of_file(self.annotations).startswith(run.annotations)
         for name, comparison in comparisons.items():
             decoding, boxes = reads(name, run.reading)
             path, logged = files[name][run.group][run.seed], run.metrics.get(str(MetricName(decoding, "AP", boxes)))
             again = comparison.value_by_seed[run.group][run.seed].value
+            if logged is None or abs(logged - again) <= _SAME_AP:
+                continue
             written = read_detections(path, truth)
             if in_fair_order(truth, written) is not written:
                 continue  # the comparison has another order
-            if logged is not None and self.artifacts.is_fetched(path):
-                # The comparison adds up in another order, and differs in the last digits.
-                again = BoxEvaluation(truth, written).average_precision("AP")
-                known = bool(run.annotations) and not changed
-                assert again == logged or not known, f"{run.name} logged AP {logged}, {path} from MLflow gives {again}"
-            if logged is not None and (again is None or abs(logged - again) > _SAME_AP):
-                why = f"{truth.path} has changed" if changed else f"{path} is not what was measured"
-                yield (
-                    f"{run.name} logged AP {logged:.4f} under {decoding} decoding, but its detections give "
-                    f"{'none' if again is None else f'{again:.4f}'}: {why} since."
-                )
+            is_taken_for_another = is_known and not has_changed and self.artifacts.is_fetched(path)
+            assert not is_taken_for_another, f"{run.name} logged AP {logged}, {path} from MLflow gives {again}"
+            why = f"{truth.path} has changed" if has_changed else f"{path} is not what was measured"
+            yield (
+                f"{run.name} logged AP {logged:.4f} under {decoding} decoding, but its detections give {again:.4f}: "
+                f"{why} since."
+            )
 
     def _convergence(self) -> Convergence | None:
         detections: dict[str, dict[int, dict[int, Path]]] = {}
@@ -382,28 +356,15 @@ class _Measuring:
                 steps[run.step] = self.artifacts.only_images(final, truth, image_ids, run)
         by_step = {group: {step for steps in seeds.values() for step in steps} for group, seeds in detections.items()}
         used, resamples = consumption(self.data, by_step), min(self._resamples, _CURVE_RESAMPLES)
-
-        files = {
-            f"{group}/{seed}/{step}": path
-            for group, seeds in detections.items()
-            for seed, steps in seeds.items()
-            for step, path in steps.items()
-        }
-        return self.cache.get(
-            "convergence",
-            _CONVERGENCE,
-            {"annotations": self.annotations, **files},
-            [resamples, self.settings.seed, image_ids, repr(used)],
-            lambda: convergence(
-                self.annotations,
-                detections,
-                image_ids,
-                num_images=used["num_images"],
-                num_supervised_tokens=used["num_supervised_tokens"],
-                resamples=resamples,
-                seed=self.settings.seed,
-                on_progress=self._progress("comparing curves"),
-            ),
+        return convergence(
+            self.annotations,
+            detections,
+            image_ids,
+            num_images=used["num_images"],
+            num_supervised_tokens=used["num_supervised_tokens"],
+            resamples=resamples,
+            seed=self.settings.seed,
+            on_progress=self._progress("comparing curves"),
         )
 
     def _subset(self) -> list[int]:
@@ -417,21 +378,13 @@ class _Measuring:
     def _decomposition(self, own: _Detections) -> Decomposition | None:
         if not own:
             return None
-
-        files = {f"{group}/{seed}": path for group, seeds in own.items() for seed, path in seeds.items()}
-        return self.cache.get(
-            "decomposition",
-            _DECOMPOSITION,
-            {"annotations": self.annotations, **files},
-            self._resampling,
-            lambda: decompose(
-                self.annotations,
-                own,
-                resamples=min(self._resamples, DECOMPOSITION_RESAMPLES),
-                seed=self.settings.seed,
-                families=self._families,
-                on_progress=self._progress("finding errors"),
-            ),
+        return decompose(
+            self.annotations,
+            own,
+            resamples=min(self._resamples, DECOMPOSITION_RESAMPLES),
+            seed=self.settings.seed,
+            families=self._families,
+            on_progress=self._progress("finding errors"),
         )
 
     def _gallery(self, own: _Detections) -> tuple[GalleryImage, ...]:
@@ -447,7 +400,7 @@ class _Measuring:
 
     def _curves(self) -> tuple[EdgeDistributions, ...]:
         trained = [run for run in self._finished if run.foreign is None]
-        curves, missing = group_curves(trained, self.annotations, artifacts=self.artifacts, cache=self.cache)
+        curves, missing = group_curves(trained, self.annotations, artifacts=self.artifacts)
         self.missing += missing
         return curves
 

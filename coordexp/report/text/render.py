@@ -1,7 +1,7 @@
 """A study as text for people, the verdict first: every table in a terminal, Markdown, and LaTeX for papers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
@@ -89,8 +89,8 @@ def to_latex(study: Study) -> str:
 
 def all_tables(study: Study) -> list[Table]:
     """Return every table of numbers, those with intervals first."""
-    headline, *others = run_tables(study.data)
-    return [*study_tables(study), *why_tables(study), replace(headline, notes=bucket_notes(study)), *others]
+    headline, others = headline_table(study.data, bucket_notes(study)), run_tables(study.data)[1:]
+    return [*study_tables(study), *why_tables(study), headline, *others]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def run_tables(data: ExperimentData) -> list[Table]:
     return [headline_table(data), *answer_tables(data), *quality_tables(data), *ends]
 
 
-def headline_table(data: ExperimentData) -> Table:
+def headline_table(data: ExperimentData, notes: tuple[str, ...] = ()) -> Table:
     """Return AP of both box kinds under constrained decoding, every seed, each group's own reading first."""
     rows: list[TableRow] = []
     for group, runs in data.groups.items():
@@ -37,7 +37,7 @@ def headline_table(data: ExperimentData) -> Table:
             columns = [_logged(name, MetricName("constrained", name, kind)) for name in AP_NAMES]
             rows += _seed_rows(runs, columns, group, kind if runs[0].foreign is None else FILE)
     how = ", constrained decoding, each group's own reading first" if data.trained else " of each file"
-    return Table(f"Average precision{how}", ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
+    return Table(f"Average precision{how}", ("group", "boxes", "seed", *AP_NAMES), tuple(rows), notes)
 
 
 def answer_tables(data: ExperimentData) -> list[Table]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.metrics import AP_NAMES, LOSS_NAMES
-from coordexp.report.study.artifacts import Artifacts, StatisticsCache
+from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study
@@ -114,8 +114,7 @@ def paired_dir(migrated_database: Path, tmp_path_factory: pytest.TempPathFactory
 def paired(paired_dir: Path) -> Study:
     data = load_experiment(f"sqlite:///{paired_dir}/mlflow.db", "paired")
     artifacts = Artifacts(data, cache=paired_dir / "cache", runs_dir=paired_dir)
-    cache = StatisticsCache(paired_dir / "cache" / "statistics.json")
-    return make_study(data, artifacts, cache, Settings(resamples=60, num_pictures=6))
+    return make_study(data, artifacts, Settings(resamples=60, num_pictures=6))
 
 
 @pytest.fixture(scope="session")

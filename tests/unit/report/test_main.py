@@ -75,7 +75,6 @@ def test_an_experiment_with_files_as_latex(
     captured = capsys.readouterr()
     assert captured.out.startswith("% paired: ")
     assert str(tmp_path / "report.html") in captured.err
-    assert (tmp_path / "statistics.json").is_file()
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -12,7 +12,7 @@ from coordexp.cli.main import main
 from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.distributions import Distributions
 from coordexp.report.publish import NUMBERS, check, publish
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, StatisticsCache
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study
 from tests.unit.report.report_support import write_experiment
@@ -33,8 +33,7 @@ def plain_dir(migrated_database: Path, tmp_path_factory: pytest.TempPathFactory)
 def plain(plain_dir: Path) -> Study:
     data = load_experiment(f"sqlite:///{plain_dir}/mlflow.db", "paired")
     artifacts = Artifacts(data, cache=plain_dir / "cache", runs_dir=plain_dir)
-    cache = StatisticsCache(plain_dir / "cache" / "statistics.json")
-    return make_study(data, artifacts, cache, Settings(resamples=60, num_pictures=6))
+    return make_study(data, artifacts, Settings(resamples=60, num_pictures=6))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError
 from coordexp.report.charts import write_plots
 from coordexp.report.page.page import render_page
-from coordexp.report.study.artifacts import Artifacts, StatisticsCache, final_detections
+from coordexp.report.study.artifacts import Artifacts, final_detections
 from coordexp.report.study.data import ExperimentData, read_by
 from coordexp.report.study.load import load_experiment, load_experiments, load_runs
 from coordexp.report.study.study import Settings, Study, make_study
@@ -33,7 +33,7 @@ WHY = "step 21: the loss is nan"
 
 def study(data: ExperimentData, runs_dir: Path, cache: Path, settings: Settings = QUICK) -> Study:
     artifacts = Artifacts(data, cache=cache, runs_dir=runs_dir)
-    return make_study(data, artifacts, StatisticsCache(cache / "statistics.json"), settings)
+    return make_study(data, artifacts, settings)
 
 
 def test_the_comparison_is_of_all_groups_and_seeds_and_equals_pycocotools(paired: Study, paired_dir: Path) -> None:
@@ -63,20 +63,6 @@ def test_boxes_are_analysed_although_the_runs_kept_no_analysis(paired: Study) ->
     assert best.by_size["small"] > worst.by_size["small"]
     assert len(paired.gallery) == 6
     assert "Coordinate distributions of A, B<i>, C" in paired.missing[0]
-
-
-def test_a_second_study_reads_what_the_first_computed(paired: Study, paired_dir: Path, monkeypatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("computed again")
-
-    for name in ("compare_readings", "convergence"):
-        monkeypatch.setattr(f"coordexp.report.study.study.{name}", refuse)
-    again = study(paired.data, paired_dir, paired_dir / "cache", Settings(resamples=60, num_pictures=6))
-    assert again.comparison == paired.comparison
-    assert again.convergence == paired.convergence
-    assert again.breakdowns == paired.breakdowns
-    with pytest.raises(AssertionError):  # other resamples are other numbers
-        study(paired.data, paired_dir, paired_dir / "cache", Settings(resamples=61))
 
 
 def test_an_unfinished_experiment_gives_what_it_has_and_names_the_rest(store: Path) -> None:
@@ -155,9 +141,8 @@ def test_files_that_do_not_give_the_logged_ap_are_named(store: Path) -> None:
     assert not any("logged AP" in line for line in study(data, store, store / "cache").missing)
     bad, good = (Path(run.run_dir) / final_detections(run) for run in data.runs)
     bad.write_bytes(good.read_bytes())
-    for _ in range(2):  # also from the cache
-        (line,) = [line for line in study(data, store, store / "cache").missing if "logged AP" in line]
-        assert line.startswith("A-s0 logged AP 0.")
+    (line,) = [line for line in study(data, store, store / "cache").missing if "logged AP" in line]
+    assert line.startswith("A-s0 logged AP 0.")
 
 
 def test_a_directory_of_another_life_is_not_taken_for_a_run(store: Path) -> None:
