@@ -15,7 +15,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from coordexp.cluster.capacity import resources_text, workers_on
 from coordexp.errors import CoordExpError, ResourceError
-from coordexp.evaluate.answers import Answers
+from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.checkpoint import open_data, open_evaluation
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
@@ -60,7 +60,7 @@ class EvaluationWorker:
         return self._evaluation().answering.hardware
 
     @ray.method
-    def answer(self, decoding: Decoding, queue: Sequence[int]) -> Answers:
+    def answer(self, decoding: Decoding, queue: Sequence[int]) -> list[ReadAnswer]:
         """Answer one queue."""
         return self._evaluation().answer(decoding, [queue])
 
@@ -149,11 +149,11 @@ def _answer_all(
     queues: Sequence[list[int]],
     on_images: Callable[[int], None],
     owners: dict[int, ActorProxy[EvaluationWorker]],
-) -> list[Answers]:
+) -> list[ReadAnswer]:
     """Give each worker the next queue as soon as it is free: of those without an owner, or its own, which it knows."""
     waiting = dict(enumerate(queues))
-    busy: dict[ray.ObjectRef[Answers], ActorProxy[EvaluationWorker]] = {}
-    parts: list[Answers] = []
+    busy: dict[ray.ObjectRef[list[ReadAnswer]], ActorProxy[EvaluationWorker]] = {}
+    found: list[ReadAnswer] = []
     free = list(pool)
     while waiting or busy:
         for worker in list(free):
@@ -164,9 +164,10 @@ def _answer_all(
         ready, _ = ray.wait(list(busy), num_returns=1)
         for reference in ready:
             free.append(busy.pop(reference))
-            parts.append(_get(reference))
-            on_images(len(parts[-1]))
-    return parts
+            answers = _get(reference)
+            found += answers
+            on_images(len(answers))
+    return found
 
 
 def _get(reference: "ray.ObjectRef[_Result]") -> _Result:
