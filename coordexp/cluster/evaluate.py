@@ -15,7 +15,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from coordexp.cluster.capacity import resources_text, workers_on
 from coordexp.errors import CoordExpError, ResourceError
-from coordexp.evaluate.answers import Answers
+from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.checkpoint import open_data, open_evaluation
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
@@ -54,7 +54,7 @@ class EvaluationWorker:
         return self._evaluation().answering.hardware
 
     @ray.method
-    def answer(self, decoding: Decoding, queue: Sequence[int]) -> Answers:
+    def answer(self, decoding: Decoding, queue: Sequence[int]) -> list[ReadAnswer]:
         """Answer one queue."""
         return self._evaluation().answer(decoding, [queue])
 
@@ -133,15 +133,16 @@ def _answer_all(
     decoding: Decoding,
     queues: Sequence[list[int]],
     on_images: Callable[[int], None],
-) -> list[Answers]:
+) -> list[ReadAnswer]:
     """Deal the queues out in turn, alike for every decoding: a worker reads freely what it has answered already."""
     waiting = [pool[n % len(pool)].answer.remote(decoding, queue) for n, queue in enumerate(queues)]
-    parts: list[Answers] = []
+    found: list[ReadAnswer] = []
     while waiting:
         (ready,), waiting = ray.wait(waiting)
-        parts.append(_get(ready))
-        on_images(len(parts[-1]))
-    return parts
+        answers = _get(ready)
+        found += answers
+        on_images(len(answers))
+    return found
 
 
 def _get(reference: "ray.ObjectRef[_Result]") -> _Result:

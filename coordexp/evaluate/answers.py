@@ -1,13 +1,13 @@
 """Answers as columns: what an evaluation keeps of every image and of every object, in memory and in its files.
 
-A new quantity of an object is a column of :class:`Objects`, filled in :func:`read_answers`.
+A new quantity of an object is a column of :class:`Objects`, filled in :func:`read_answer`.
 
-Legend of shapes: ``I`` images, ``D`` objects, by image and within one in generated order, ``T`` tokens of an answer.
+Legend of shapes: ``D`` objects, by image and within one in generated order, ``T`` tokens of an answer.
 """
 
+import itertools
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +83,12 @@ class Objects:
             np.array(scores, np.float64),
         )
 
+    @classmethod
+    def joined(cls, parts: "Sequence[Objects]") -> "Objects":
+        """Return the objects of all parts."""
+        columns = zip(*(vars(part).values() for part in parts or [cls.of([])]), strict=True)
+        return cls(*map(np.concatenate, columns))
+
     def __len__(self) -> int:
         """Return ``D``."""
         return len(self.scores)
@@ -116,153 +122,102 @@ class Objects:
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """The answers of some images; picklable, so that ranks can send them.
+class ReadAnswer:
+    """What the answer for one image says; picklable, so that ranks can send it.
 
     Attributes:
-        image_ids: ``[I]`` ids in the annotation file.
-        truncated: ``[I]`` whether the length limit came before the end token.
-        unforced: ``[I]`` whether the grammar never forbade what the model preferred, so that free decoding writes the
-            same.
-        token_ids: of each image, ``[T]``, the end token excluded.
-        failures: of each image, the kind of each malformed piece.
-        coord_mass: of each image, the probability of the coord vocabulary at each position that emitted a coord token;
-            in the text arm that of the digits at each digit of a box.
-        objects: of all images.
-        curves: image id -> the four bin distributions of each of its objects, where they are kept.
+        image_id: id in the annotation file.
+        token_ids: ``[T]``, the end token excluded.
+        truncated: the length limit came before the end token.
+        unforced: the grammar never forbade what the model preferred, so that free decoding writes the same.
+        objects: the well-formed ones, in generated order.
+        failures: the kind of each malformed piece.
+        coord_mass: the probability of the coord vocabulary at each position that emitted a coord token; in the text arm
+            that of the digits at each digit of a box.
+        curves: the four bin distributions of each object, where they are kept.
     """
 
-    image_ids: Ints
-    truncated: Bools
-    unforced: Bools
-    token_ids: Sequence[Ints]
-    failures: Sequence[Sequence[str]]
-    coord_mass: Sequence[Floats]
+    image_id: int
+    token_ids: Ints
+    truncated: bool
+    unforced: bool
     objects: Objects
-    curves: Mapping[int, Sequence[tuple[BinCurve, ...]]]
-
-    def __len__(self) -> int:
-        """Return ``I``."""
-        return len(self.image_ids)
-
-    def rows(self, rows: Ints | Bools) -> "Answers":
-        """Return those of some images, chosen or ordered as by numpy's indexing."""
-        chosen: list[int] = np.arange(len(self))[rows].tolist()
-        image_ids = self.image_ids[rows]
-        place = {image_id: at for at, image_id in enumerate(image_ids.tolist())}
-        at = np.array([place.get(image_id, -1) for image_id in self.objects.image_ids.tolist()], np.int64)
-        order = np.argsort(at, kind="stable")
-        return Answers(
-            image_ids,
-            self.truncated[rows],
-            self.unforced[rows],
-            [self.token_ids[row] for row in chosen],
-            [self.failures[row] for row in chosen],
-            [self.coord_mass[row] for row in chosen],
-            self.objects.rows(order[at[order] >= 0]),
-            {image_id: curves for image_id, curves in self.curves.items() if image_id in place},
-        )
-
-    @classmethod
-    def joined(cls, parts: "Sequence[Answers]") -> "Answers":
-        """Return the answers of all parts, at least one."""
-        if len(parts) == 1:
-            return parts[0]
-        columns = zip(*(vars(part.objects).values() for part in parts), strict=True)
-        return cls(
-            np.concatenate([part.image_ids for part in parts]),
-            np.concatenate([part.truncated for part in parts]),
-            np.concatenate([part.unforced for part in parts]),
-            [ids for part in parts for ids in part.token_ids],
-            [kinds for part in parts for kinds in part.failures],
-            [masses for part in parts for masses in part.coord_mass],
-            Objects(*map(np.concatenate, columns)),
-            {image_id: curves for part in parts for image_id, curves in part.curves.items()},
-        )
-
-    @property
-    def num_objects(self) -> Ints:
-        """``[I]`` objects of each image."""
-        counts = Counter(self.objects.image_ids.tolist())
-        return np.array([counts[image_id] for image_id in self.image_ids.tolist()], np.int64)
-
-    @property
-    def distributions(self) -> Distributions:
-        """The curves of the first objects of each image that keeps them, by image id."""
-        images: list[ImageCurves] = []
-        for image_id, curves in sorted(self.curves.items()):
-            first = self.objects.rows(np.flatnonzero(self.objects.image_ids == image_id)[:NUM_OBJECTS])
-            boxes = (map(tuple, column.tolist()) for column in (first.bins, first.expected, first.width))
-            images.append(ImageCurves(image_id, tuple(map(ObjectCurves, first.descs, *boxes, curves[:NUM_OBJECTS]))))
-        return Distributions(NUM_BINS, 1 / UNITS, tuple(images))
-
-    def write_objects(self, path: Path) -> None:
-        """Write ``objects.jsonl``: all objects of an image in a line, also those that name no category."""
-        objects, per_image = self.objects, dict[int, list[dict[str, object]]]()
-        columns = [column.tolist() for column in vars(objects).values()]
-        for image_id, desc, category_id, is_known, *numbers in zip(*columns, strict=True):
-            item: dict[str, object] = {"desc": desc, "category_id": category_id if is_known else None}
-            item |= zip(("bins", "expected", "width", "score"), numbers, strict=True)
-            per_image.setdefault(image_id, []).append(item)
-        images = zip(self.image_ids.tolist(), self.failures, self.truncated.tolist(), strict=True)
-        lines = (
-            {"image_id": image_id, "objects": per_image.get(image_id, []), "failures": kinds, "truncated": truncated}
-            for image_id, kinds, truncated in images
-        )
-        write_text(path, "".join(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n" for line in lines))
-
-    def write_tokens(self, path: Path) -> None:
-        """Write ``answers.jsonl``: the tokens of each answer, as ``coordexp evaluate --generations`` reads them."""
-        images = zip(self.image_ids.tolist(), self.token_ids, self.truncated.tolist(), strict=True)
-        lines = (
-            {"image_id": image_id, "token_ids": ids.tolist(), "finish_reason": "length" if truncated else "stop"}
-            for image_id, ids, truncated in images
-        )
-        write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+    failures: Sequence[str]
+    coord_mass: Floats
+    curves: Sequence[tuple[BinCurve, ...]] | None = None
 
 
-def read_answers(
-    answers: "Sequence[Answer]", form: "AnswerFormat", *, categories: CategoryIndex, score: ScoreName
-) -> Answers:
-    """Find the objects of answers: their category, boxes and score. Nothing that was generated is an error.
+def read_answer(answer: "Answer", form: "AnswerFormat", *, categories: CategoryIndex, score: ScoreName) -> ReadAnswer:
+    """Find the objects of an answer: their category, boxes and score. Nothing that was generated is an error.
 
     Coord tokens give two readings of a box, that of the emitted bins and that of their distributions; digits give the
     written number alone, which then stands for both.
     """
+    has_bins = len(form.number_ids) == NUM_BINS
+    objects, failures = form.read(answer.ids.tolist())
     rows: list[ObjectRow] = []
-    failures: list[Sequence[str]] = []
-    masses: list[Floats] = []
-    curves: dict[int, list[tuple[BinCurve, ...]]] = {}
-    has_bins, first, behind = len(form.number_ids) == NUM_BINS, form.number_ids.start, form.number_ids.stop
-    for answer in answers:
-        objects, kinds = form.read(answer.ids.tolist())
-        failures.append(kinds)
-        for item in objects:
-            places = [number.start for number in item.numbers]
-            expected = answer.expected[places].tolist() if has_bins else [k / NUM_BINS for k in item.bins]
-            width = answer.width[places].tolist() if has_bins else [0.0] * 4
-            found = score_of(score, answer.log_probs, item)
-            category_id = categories.find(item.desc)
-            rows.append((answer.image_id, item.desc, category_id, item.bins, expected, width, found))
-        if has_bins:  # at every token that carries a number; digits do so within a box alone
-            masses.append(answer.coord_mass[(answer.ids >= first) & (answer.ids < behind)])
-        else:
-            in_boxes = [answer.coord_mass[at] for item in objects for at in item.numbers if form.number_ids]
-            masses.append(np.concatenate([np.zeros(0), *in_boxes]))
-        if answer.probs_TK is not None:
-            curves[answer.image_id] = [
-                tuple(BinCurve.of(answer.probs_TK[at.start]) for at in item.numbers) for item in objects
-            ]
-    return Answers(
-        np.array([answer.image_id for answer in answers], np.int64),
-        np.array([answer.truncated for answer in answers], np.bool_),
-        np.array([answer.unforced for answer in answers], np.bool_),
-        [answer.ids for answer in answers],
-        failures,
-        masses,
-        Objects.of(rows),
-        curves,
+    for item in objects:
+        places = [number.start for number in item.numbers]
+        expected = answer.expected[places].tolist() if has_bins else [k / NUM_BINS for k in item.bins]
+        width = answer.width[places].tolist() if has_bins else [0.0] * 4
+        found = score_of(score, answer.log_probs, item)
+        rows.append((answer.image_id, item.desc, categories.find(item.desc), item.bins, expected, width, found))
+    if has_bins:  # at every token that carries a number; digits do so within a box alone
+        is_number = (answer.ids >= form.number_ids.start) & (answer.ids < form.number_ids.stop)
+        coord_mass = answer.coord_mass[is_number]
+    else:
+        in_boxes = [answer.coord_mass[at] for item in objects for at in item.numbers if form.number_ids]
+        coord_mass = np.concatenate([np.zeros(0), *in_boxes])
+    probs_TK, curves = answer.probs_TK, None
+    if probs_TK is not None:
+        curves = [tuple(BinCurve.of(probs_TK[at.start]) for at in item.numbers) for item in objects]
+    return ReadAnswer(
+        image_id=answer.image_id,
+        token_ids=answer.ids,
+        truncated=answer.truncated,
+        unforced=answer.unforced,
+        objects=Objects.of(rows),
+        failures=failures,
+        coord_mass=coord_mass,
+        curves=curves,
     )
+
+
+def distributions_of(answers: Sequence[ReadAnswer]) -> Distributions:
+    """Return the curves of the first objects of each answer that keeps them."""
+    images: list[ImageCurves] = []
+    for answer in answers:
+        if answer.curves is not None:
+            found = answer.objects
+            boxes = (map(tuple, column.tolist()) for column in (found.bins, found.expected, found.width))
+            items = zip(found.descs, *boxes, answer.curves, strict=True)
+            kept = tuple(ObjectCurves(*item) for item in itertools.islice(items, NUM_OBJECTS))
+            images.append(ImageCurves(answer.image_id, kept))
+    return Distributions(NUM_BINS, 1 / UNITS, tuple(images))
+
+
+def write_objects(path: Path, answers: Sequence[ReadAnswer]) -> None:
+    """Write ``objects.jsonl``: all objects of an image in a line, also those that name no category."""
+    lines: list[dict[str, object]] = []
+    for answer in answers:
+        items: list[dict[str, object]] = []
+        columns = [column.tolist() for column in vars(answer.objects).values()]
+        for _, desc, category_id, is_known, *numbers in zip(*columns, strict=True):
+            item: dict[str, object] = {"desc": desc, "category_id": category_id if is_known else None}
+            items.append(item | dict(zip(("bins", "expected", "width", "score"), numbers, strict=True)))
+        about = {"failures": answer.failures, "truncated": answer.truncated}
+        lines.append({"image_id": answer.image_id, "objects": items, **about})
+    write_text(path, "".join(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n" for line in lines))
+
+
+def write_tokens(path: Path, answers: Sequence[ReadAnswer]) -> None:
+    """Write ``answers.jsonl``: the tokens of each answer, as ``coordexp evaluate --generations`` reads them."""
+    reasons = ("length" if answer.truncated else "stop" for answer in answers)
+    lines = (
+        {"image_id": answer.image_id, "token_ids": answer.token_ids.tolist(), "finish_reason": reason}
+        for answer, reason in zip(answers, reasons, strict=True)
+    )
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def score_of(name: ScoreName, log_probs: Floats, item: "WrittenObject") -> float:
@@ -293,7 +248,7 @@ class _ObjectInFile:
 
 @dataclass(frozen=True)
 class _ImageInFile:
-    """One line of ``objects.jsonl``; see :class:`Answers`."""
+    """One line of ``objects.jsonl``; see :class:`ReadAnswer`."""
 
     image_id: Integer
     objects: tuple[_ObjectInFile, ...]

@@ -9,15 +9,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from coordexp.data.sample import Sample
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import DataError
-from coordexp.evaluate.answers import Answers, read_answers
+from coordexp.evaluate.answers import ReadAnswer, read_answer
 from coordexp.evaluate.distributions import images_with_curves
-from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.generation import generate_queue, image_queues
 from coordexp.evaluate.generate.given import GivenAnswer, read_batch, target_ids
 from coordexp.evaluate.generate.model import AnsweringModel
@@ -100,7 +97,7 @@ class Evaluation:
             curves_of = images_with_curves(data.truth, ids) if settings.details else ()
         self._curves_of = curves_of
         self.samples = answering.encode(data.samples)
-        self._constrained: dict[tuple[int, ...], Answers] = {}
+        self._constrained: dict[int, ReadAnswer] = {}
         self._given: Mapping[int, Sequence[int]] | None = None
         lengths, batch_size = self.samples.lengths, settings.batch_size
         if data.given is None:
@@ -117,42 +114,46 @@ class Evaluation:
         return score(
             self.data,
             self.settings,
-            lambda decoding: [self.answer(decoding, self.queues, on_images=on_images)],
+            lambda decoding: self.answer(decoding, self.queues, on_images=on_images),
             output,
             hardware=f"1 x {self.answering.hardware}",
         )
 
     def answer(
         self, decoding: Decoding, queues: Sequence[Sequence[int]], *, on_images: OnImages | None = None
-    ) -> Answers:
+    ) -> list[ReadAnswer]:
         """Answer some of the queues.
 
         Where an evaluation decodes freely after it has decoded under the grammar, an answer that the grammar did not
         change is not generated again.
         """
+        takes_over = self._given is None and self.settings.decoding == ("constrained", "free")
+        found: list[ReadAnswer] = []
         with self.answering.evaluating():
-            if self._given is not None or self.settings.decoding != ("constrained", "free"):
-                parts = [self._answer(decoding, queue, on_images) for queue in queues]
-            elif decoding == "constrained":
-                parts = [self._answer(decoding, queue, on_images) for queue in queues]
-                self._constrained |= zip(map(tuple, queues), parts, strict=True)
-            else:
-                parts = [part for queue in queues for part in self._answer_freely(queue, on_images)]
-        return Answers.joined(parts or [self._read([])])
+            for queue in queues:
+                if takes_over and decoding == "free":
+                    found += self._answer_freely(queue, on_images)
+                    continue
+                answers = self._answer(decoding, queue, on_images)
+                found += answers
+                if takes_over:
+                    self._constrained |= {answer.image_id: answer for answer in answers}
+        return found
 
-    def _answer_freely(self, queue: Sequence[int], on_images: OnImages | None) -> list[Answers]:
+    def _answer_freely(self, queue: Sequence[int], on_images: OnImages | None) -> list[ReadAnswer]:
         """Take over what the grammar did not change, and generate the rest."""
-        constrained = self._constrained.pop(tuple(queue), None)
-        if constrained is None:  # by a worker that was restarted
+        ids = [self.data.samples[index].image_id for index in queue]
+        constrained = [self._constrained.pop(image_id) for image_id in ids if image_id in self._constrained]
+        if len(constrained) < len(ids):  # the worker that held them was restarted
             constrained = self._answer("constrained", queue, None)
-        kept = constrained.rows(constrained.unforced)
-        if on_images is not None and len(kept):
+        kept = [answer for answer in constrained if answer.unforced]
+        if on_images is not None and kept:
             on_images(len(kept))
-        done = set(kept.image_ids.tolist())
-        rest = [index for index in queue if self.data.samples[index].image_id not in done]
-        return [kept, self._answer("free", rest, on_images)] if rest else [kept]
+        done = {answer.image_id for answer in kept}
+        rest = [index for index, image_id in zip(queue, ids, strict=True) if image_id not in done]
+        return kept + (self._answer("free", rest, on_images) if rest else [])
 
-    def _answer(self, decoding: Decoding, queue: Sequence[int], on_images: OnImages | None) -> Answers:
+    def _answer(self, decoding: Decoding, queue: Sequence[int], on_images: OnImages | None) -> list[ReadAnswer]:
         if self._given is not None:
             found = read_batch(self.answering, self.samples, queue, targets=self._given, curves_of=self._curves_of)
             if on_images is not None:
@@ -168,17 +169,14 @@ class Evaluation:
                 curves_of=self._curves_of,
                 on_images=on_images,
             )
-        return self._read(found)
-
-    def _read(self, found: Sequence[Answer]) -> Answers:
-        categories, score = self.data.categories, self.settings.score
-        return read_answers(found, self.answering.answers, categories=categories, score=score)
+        form, categories, score = self.answering.answers, self.data.categories, self.settings.score
+        return [read_answer(answer, form, categories=categories, score=score) for answer in found]
 
 
 def score(
     data: EvaluationData,
     settings: EvaluationSettings,
-    answer: Callable[[Decoding], Sequence[Answers]],
+    answer: Callable[[Decoding], Sequence[ReadAnswer]],
     output: EvaluationFolder,
     *,
     hardware: str = "",
@@ -201,17 +199,16 @@ def score(
     metrics: dict[str, float] = {}
     for decoding in settings.decoding:
         started = time.monotonic()
-        parts = answer(decoding)
+        answers = sorted(answer(decoding), key=lambda one: one.image_id)  # the files do not depend on who made them
         generated = time.monotonic()
-        if not parts:
+        if not answers:
             continue
-        answers = Answers.joined(parts)
-        if sorted(answers.image_ids.tolist()) != sorted(sample.image_id for sample in data.samples):
+        image_ids = [one.image_id for one in answers]
+        if image_ids != sorted(sample.image_id for sample in data.samples):
             raise DataError(
                 f"{data.truth.path}: {len(answers)} answers for {len(data.samples)} images; expected one each"
             )
-        answers = answers.rows(np.argsort(answers.image_ids))  # the files do not depend on who made them
-        truth = data.truth.on_images(answers.image_ids.tolist()) if data.is_subset else data.truth
+        truth = data.truth.on_images(image_ids) if data.is_subset else data.truth
         published = "expected" if decoding == settings.headline and not data.is_subset else None
         sizes_px = {sample.image_id: (sample.width, sample.height) for sample in data.samples}
         with collector_paused():  # a third of the time otherwise: pycocotools makes a million small objects
@@ -228,14 +225,14 @@ def score(
     return metrics
 
 
-def _speed(decoding: Decoding, answers: Answers, seconds: float, *, batch_size: int) -> dict[str, float]:
+def _speed(decoding: Decoding, answers: Sequence[ReadAnswer], seconds: float, *, batch_size: int) -> dict[str, float]:
     """Return the speed of generation; of free decoding only that of answers which the grammar had changed.
 
     The others were taken over, which takes no time. Answers that fill no batch say nothing of speed either.
     """
-    was_written = ~answers.unforced if decoding == "free" else np.ones(len(answers), np.bool_)
-    num_written, num_objects = int(was_written.sum()), int(answers.num_objects[was_written].sum())
-    if num_written < min(batch_size, len(answers)):
+    written = [answer for answer in answers if decoding != "free" or not answer.unforced]
+    if len(written) < min(batch_size, len(answers)):
         return {}
-    speed = {"images_per_second": num_written / seconds, "boxes_per_second": num_objects / seconds}
+    num_objects = sum(len(answer.objects) for answer in written)
+    speed = {"images_per_second": len(written) / seconds, "boxes_per_second": num_objects / seconds}
     return speed | ({"seconds_per_object": seconds / num_objects} if num_objects else {})

@@ -18,7 +18,7 @@ from coordexp.detection.boxes import Floats, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import DataError
-from coordexp.evaluate.answers import Answers, Four
+from coordexp.evaluate.answers import Four, ReadAnswer
 from coordexp.evaluate.checkpoint import open_model
 from coordexp.evaluate.distributions import BinCurve
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData
@@ -135,7 +135,7 @@ def predict_with(
     found: dict[int, Prediction] = {}
     for queue in evaluation.queues:  # one at a time: an answer's distributions are large until they are cut
         answers = evaluation.answer(settings.decoding[0], [queue], on_images=on_pictures)
-        found |= {number: _prediction(samples[number], answers.rows(answers.image_ids == number)) for number in queue}
+        found |= {answer.image_id: _prediction(samples[answer.image_id], answer) for answer in answers}
     return [found[number] for number in range(len(samples))]
 
 
@@ -174,7 +174,7 @@ def _without_boxes(samples: Sequence[Sample]) -> GroundTruth:
     )
 
 
-def _prediction(sample: Sample, answer: Answers) -> Prediction:
+def _prediction(sample: Sample, answer: ReadAnswer) -> Prediction:
     """Return the one answer for a picture in its pixels."""
     objects, sides = answer.objects, np.array([sample.width, sample.height] * 2, np.float64)
 
@@ -182,7 +182,6 @@ def _prediction(sample: Sample, answer: Answers) -> Prediction:
         boxes = to_boxes_px_xywh(boxes_norm_xyxy, sides[None, :2]).tolist()
         return [(left, top, left + width, top + height) for left, top, width, height in boxes]
 
-    has_curves = bool(objects.width.any())  # digits have no distribution
     columns = (
         objects.descs.tolist(),
         objects.scores.tolist(),
@@ -190,15 +189,15 @@ def _prediction(sample: Sample, answer: Answers) -> Prediction:
         in_pixels(objects.boxes_norm_xyxy("argmax")),
         map(tuple, objects.bins.tolist()),
         map(tuple, (objects.width / NUM_BINS * sides).tolist()),
-        answer.curves[sample.image_id] if has_curves else [()] * len(objects),
+        answer.curves or [()] * len(objects),  # digits have no distribution
     )
     return Prediction(
         picture=sample.image,
         width=sample.width,
         height=sample.height,
         objects=tuple(map(PredictedObject, *columns)),
-        malformed=tuple(answer.failures[0]),
-        truncated=bool(answer.truncated[0]),
+        malformed=tuple(answer.failures),
+        truncated=answer.truncated,
     )
 
 

@@ -16,7 +16,7 @@ from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.metrics import measure
 from coordexp.errors import show
 from coordexp.evaluate.analysis import analyse_boxes
-from coordexp.evaluate.answers import Answers, Objects
+from coordexp.evaluate.answers import Objects, ReadAnswer, distributions_of, write_objects, write_tokens
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.files import read_model, write_json
 from coordexp.metrics import BOX_KINDS, BoxKind, Decoding
@@ -30,7 +30,7 @@ Values = dict[tuple[BoxKind | None, str], float]
 
 def write_results(
     folder: DecodingFolder,
-    answers: Answers,
+    answers: Sequence[ReadAnswer],
     truth: GroundTruth,
     sizes_px: Mapping[int, tuple[int, int]],
     *,
@@ -57,7 +57,7 @@ def write_results(
     Returns:
         AP and so on, and the counts; undefined values are absent.
     """
-    objects = answers.objects
+    objects = Objects.joined([answer.objects for answer in answers])
     evaluated: dict[BoxKind, BoxEvaluation] = {}
     # Coordinates that are written as text have no distribution: both kinds of boxes are then one, to the last digit.
     known = objects.rows(objects.is_known)
@@ -66,8 +66,8 @@ def write_results(
         detections = known.detections(kind, sizes_px)
         write_detections(folder.detections(kind), detections)
         evaluated[kind] = evaluated["argmax"] if has_one_reading and evaluated else BoxEvaluation(truth, detections)
-    answers.write_objects(folder.objects)
-    answers.write_tokens(folder.answers)
+    write_objects(folder.objects, answers)
+    write_tokens(folder.answers, answers)
     unknown = Counter(objects.descs[~objects.is_known].tolist())
     write_json(folder.unknown, dict(unknown.most_common()), indent=1)
     is_repeat = repeats(objects)
@@ -85,33 +85,35 @@ def write_results(
         found |= {(kind, f"{name}_cut"): value for name in ("AP", "AP50") if (value := beside.get(name)) is not None}
     if settings.details:
         analyse_boxes(evaluated, known).write(folder.path)
-        answers.distributions.write(folder.path)
+        distributions_of(answers).write(folder.path)
     return found
 
 
-def counts(answers: Answers, is_repeat: Bools, failure_kinds: Sequence[str]) -> dict[str, float]:
+def counts(answers: Sequence[ReadAnswer], is_repeat: Bools, failure_kinds: Sequence[str]) -> dict[str, float]:
     """Return what does not depend on the kind of boxes, by name; undefined values are absent.
 
     - ``duplicate_rate``: share of objects that repeat an earlier one of their answer exactly, see :func:`repeats`.
     - ``longest_repeat``: the most such objects in a row.
     - ``coord_mass``: mean probability of the coord vocabulary where a coord token was emitted.
     """
-    objects, failures = answers.objects, Counter(kind for kinds in answers.failures for kind in kinds)
+    objects = Objects.joined([answer.objects for answer in answers])
+    failures = Counter(kind for answer in answers for kind in answer.failures)
     num_pieces = len(objects) + failures.total()
-    masses = [mass for of_image in answers.coord_mass for mass in of_image.tolist()]
+    masses = [mass for answer in answers for mass in answer.coord_mass.tolist()]
+    num_truncated = sum(answer.truncated for answer in answers)
     found = {
         "num_objects": float(len(objects)),
         "malformed": float(failures.total()),
         "malformed_fraction": failures.total() / num_pieces if num_pieces else 0.0,
         "unknown_category": float(np.count_nonzero(~objects.is_known)),
-        "empty_images": float(np.count_nonzero(answers.num_objects == 0)),
-        "truncated_images": float(np.count_nonzero(answers.truncated)),
-        "truncated_fraction": np.count_nonzero(answers.truncated) / max(1, len(answers)),
+        "empty_images": float(sum(not len(answer.objects) for answer in answers)),
+        "truncated_images": float(num_truncated),
+        "truncated_fraction": num_truncated / max(1, len(answers)),
     }
     if len(objects):
         by_image = zip(objects.image_ids.tolist(), is_repeat.tolist(), strict=True)
         runs = [len(list(run)) for (_, is_one), run in itertools.groupby(by_image) if is_one]
-        found["tokens_per_object"] = sum(map(len, answers.token_ids)) / len(objects)
+        found["tokens_per_object"] = sum(len(answer.token_ids) for answer in answers) / len(objects)
         found["duplicate_rate"] = np.count_nonzero(is_repeat) / len(objects)
         found["longest_repeat"] = float(max(runs, default=0))
     found |= {f"malformed/{kind}": float(failures[kind]) for kind in failure_kinds}

@@ -29,7 +29,7 @@ from coordexp.detection.detections import write_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.evaluate.analysis import analyse_boxes
-from coordexp.evaluate.answers import Answers, Objects
+from coordexp.evaluate.answers import Objects, ReadAnswer, distributions_of, write_objects
 from coordexp.evaluate.distributions import BinCurve, images_with_curves
 from coordexp.metrics import BOX_KINDS, LOSS_NAMES, BoxKind
 from coordexp.runs.folder import DecodingFolder
@@ -80,7 +80,7 @@ def write_data(folder: Path, num_images: int) -> Path:
     return path
 
 
-def made_up(truth: GroundTruth, image_ids: list[int], *, skill: float, per_image: float, seed: int) -> Answers:
+def made_up(truth: GroundTruth, image_ids: list[int], *, skill: float, per_image: float, seed: int) -> list[ReadAnswer]:
     """Make up the answers of one model: it finds more objects, and their boxes fit better, the more skill it has."""
     draw = np.random.default_rng(seed)
     chosen = np.isin(truth.image_ids, image_ids) & ~truth.is_crowd
@@ -100,26 +100,28 @@ def made_up(truth: GroundTruth, image_ids: list[int], *, skill: float, per_image
     width = draw.exponential(8, xyxy.shape)
     descs = np.array([truth.categories[key] for key in category.tolist()], np.object_)
     objects = Objects(image, descs, category, np.ones(len(image), np.bool_), bins, xyxy, width, score)
-    ids = np.array(sorted(image_ids), np.int64)
-    none = [np.zeros(0, np.int64)] * len(ids)
-    return Answers(
-        ids,
-        ids % 97 == 0,
-        np.zeros(len(ids), np.bool_),
-        none,
-        [()] * len(ids),
-        [np.zeros(0)] * len(ids),
-        objects.rows(np.argsort(image, kind="stable")),
-        {},
-    )
+    return [
+        ReadAnswer(
+            image_id,
+            np.zeros(0, np.int64),
+            truncated=image_id % 97 == 0,
+            unforced=False,
+            objects=objects.rows(image == image_id),
+            failures=(),
+            coord_mass=np.zeros(0),
+        )
+        for image_id in sorted(image_ids)
+    ]
 
 
-def write_evaluation(folder: DecodingFolder, found: Answers) -> None:
-    """Write detections of both kinds."""
+def write_evaluation(folder: DecodingFolder, found: list[ReadAnswer]) -> None:
+    """Write detections of both kinds, and the objects."""
     folder.path.mkdir(parents=True)
-    sizes = dict.fromkeys(found.image_ids.tolist(), SIZE_PX)
+    sizes = {answer.image_id: SIZE_PX for answer in found}
+    objects = Objects.joined([answer.objects for answer in found])
     for kind in BOX_KINDS:
-        write_detections(folder.detections(kind), found.objects.detections(kind, sizes))
+        write_detections(folder.detections(kind), objects.detections(kind, sizes))
+    write_objects(folder.objects, found)
 
 
 def write_run(plan: RunPlan, annotations: Path, number: int, num_groups: int, per_image: float) -> dict[str, float]:
@@ -131,9 +133,7 @@ def write_run(plan: RunPlan, annotations: Path, number: int, num_groups: int, pe
     run.path.mkdir(parents=True)
     for step in range(600, 3600, 600):
         made = made_up(truth, subset, skill=skill * step / 3600, per_image=per_image, seed=10_000 * step + number)
-        constrained = run.evaluation(step).decoding("constrained")
-        write_evaluation(constrained, made)
-        made.write_objects(constrained.objects)
+        write_evaluation(run.evaluation(step).decoding("constrained"), made)
     final = run.evaluation("final")
     write_evaluation(
         final.decoding("free"), made_up(truth, every, skill=skill - 0.1, per_image=per_image, seed=number + 500)
@@ -141,14 +141,14 @@ def write_run(plan: RunPlan, annotations: Path, number: int, num_groups: int, pe
     made = made_up(truth, every, skill=skill, per_image=per_image, seed=number)
     constrained = final.decoding("constrained")
     write_evaluation(constrained, made)
-    made.write_objects(constrained.objects)
-    objects, sizes = made.objects, dict.fromkeys(every, SIZE_PX)
+    objects, sizes = Objects.joined([answer.objects for answer in made]), dict.fromkeys(every, SIZE_PX)
     evaluated: dict[BoxKind, BoxEvaluation] = {
         kind: BoxEvaluation(truth, objects.detections(kind, sizes)) for kind in BOX_KINDS
     }
     analyse_boxes(evaluated, objects).write(constrained.path)
-    curves = {image_id: _curves(objects, image_id, group) for image_id in images_with_curves(truth, every)}
-    replace(made, curves=curves).distributions.write(constrained.path)
+    kept = images_with_curves(truth, every)
+    made = [replace(answer, curves=_curves(answer.objects, group)) for answer in made if answer.image_id in kept]
+    distributions_of(made).write(constrained.path)
     run.config.write_text(to_yaml(plan.config))
     own = fingerprint(plan.config, data="data", weights="weights", tokens=f"tokens {seed}")
     run.fingerprint.write_text(own.to_json())
@@ -159,14 +159,14 @@ def write_run(plan: RunPlan, annotations: Path, number: int, num_groups: int, pe
     }
 
 
-def _curves(objects: Objects, image_id: int, group: int) -> list[tuple[BinCurve, ...]]:
-    """Make up the four distributions of each of the first objects, wider in some groups."""
+def _curves(objects: Objects, group: int) -> list[tuple[BinCurve, ...]]:
+    """Make up the four distributions of each object, wider in some groups."""
     bins = np.arange(NUM_BINS)
     return [
         tuple(
             BinCurve.of((p := np.exp(-0.5 * ((bins - NUM_BINS * x) / (3 + group)) ** 2) + 1e-7) / p.sum()) for x in box
         )
-        for box in objects.expected[objects.image_ids == image_id][:4].tolist()
+        for box in objects.expected.tolist()
     ]
 
 

@@ -14,7 +14,7 @@ from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics import measure
-from coordexp.evaluate.answers import Answers
+from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.model import AnsweringModel
@@ -139,9 +139,9 @@ class Evaluator:
             own_queues = evaluation.queues[ranks.rank() :: ranks.world_size()]
             on_images = self._counted(sum(map(len, own_queues)) * len(decoding))
 
-            def answer(way: Decoding) -> list[Answers]:
+            def answer(way: Decoding) -> list[ReadAnswer]:
                 own = evaluation.answer(way, own_queues, on_images=on_images)
-                return [answers for part in ranks.gather_to_first([own]) for answers in part]
+                return [found for part in ranks.gather_to_first(own) for found in part]
 
             return score(data, settings, answer, output, hardware=f"{ranks.world_size()} x {answering.hardware}")
 

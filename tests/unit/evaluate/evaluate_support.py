@@ -9,7 +9,7 @@ import numpy as np
 from coordexp.data.sample import Objects as SampleObjects
 from coordexp.data.sample import Sample
 from coordexp.detection.categories import CategoryIndex
-from coordexp.evaluate.answers import Answers, Objects
+from coordexp.evaluate.answers import Objects, ReadAnswer
 from coordexp.evaluate.evaluation import EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.runs.folder import EvaluationFolder
@@ -44,18 +44,20 @@ def answers_of(
     truncated: Collection[int] = (),
     coord_mass: Mapping[int, Sequence[float]] = {},
     num_tokens: Mapping[int, int] = {},
-) -> Answers:
+) -> list[ReadAnswer]:
     """Answers with these objects; all else by image id."""
-    return Answers(
-        np.array(list(images), np.int64),
-        np.array([image_id in truncated for image_id in images]),
-        np.zeros(len(images), np.bool_),
-        [np.arange(num_tokens.get(image_id, 0)) for image_id in images],
-        [failures.get(image_id, ()) for image_id in images],
-        [np.array(coord_mass.get(image_id, ()), np.float64) for image_id in images],
-        objects_of(images),
-        {},
-    )
+    return [
+        ReadAnswer(
+            image_id,
+            np.arange(num_tokens.get(image_id, 0)),
+            truncated=image_id in truncated,
+            unforced=False,
+            objects=objects_of({image_id: items}),
+            failures=failures.get(image_id, ()),
+            coord_mass=np.array(coord_mass.get(image_id, ()), np.float64),
+        )
+        for image_id, items in images.items()
+    ]
 
 
 def sample_of(image_id: int, size: tuple[int, int]) -> Sample:
@@ -73,5 +75,5 @@ def evaluated(folder: Path, given: Scene, images: Mapping[int, Sequence[Item]]) 
     samples = [sample_of(key, size) for key, size in given.sizes_px.items()]
     data = EvaluationData(given.truth, samples, CategoryIndex(given.categories))
     answers = answers_of({key: images.get(key, ()) for key in given.sizes_px})
-    metrics = score(data, EvaluationSettings(decoding=("free",)), lambda way: [answers], EvaluationFolder(folder))
+    metrics = score(data, EvaluationSettings(decoding=("free",)), lambda way: answers, EvaluationFolder(folder))
     return {name.removeprefix("free/"): value for name, value in metrics.items()}

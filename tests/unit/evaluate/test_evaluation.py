@@ -21,7 +21,7 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics import detection_metrics
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import Analysis, analyse
-from coordexp.evaluate.answers import Answers
+from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.distributions import Distributions
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
@@ -72,7 +72,7 @@ class Split:
         """Evaluate objects by image as if they had been generated."""
         answers = answers or answers_of(images)
         settings = settings or EvaluationSettings(decoding=(decoding,))
-        return score(self.data(**options), settings, lambda way: [answers], EvaluationFolder(output))
+        return score(self.data(**options), settings, lambda way: answers, EvaluationFolder(output))
 
 
 def split_of(base, shapes: Path) -> Split:
@@ -156,25 +156,29 @@ def test_free_decoding_takes_over_what_the_grammar_did_not_change(native, shapes
     done: list[int] = []
     with some_answers_end_at_once(native):
         constrained = evaluation.answer("constrained", evaluation.queues)
-        assert 0 < constrained.unforced.sum() < NUM_IMAGES
+        assert 0 < sum(one.unforced for one in constrained) < NUM_IMAGES
         free = evaluation.answer("free", evaluation.queues, on_images=done.append)
         assert sum(done) == NUM_IMAGES
-        taken = dict(zip(constrained.image_ids.tolist(), map(id, constrained.token_ids), strict=True))
-        for image_id, ids, unforced in zip(free.image_ids.tolist(), free.token_ids, free.unforced, strict=True):
-            assert (id(ids) == taken[image_id]) == unforced
-        assert free.unforced.sum() == constrained.unforced.sum()
+        taken = {one.image_id: one for one in constrained}
+        assert len(free) == NUM_IMAGES
+        for one in free:
+            assert (one is taken[one.image_id]) == one.unforced
+        assert sum(one.unforced for one in free) == sum(one.unforced for one in constrained)
         metrics = split.run(both, tmp_path / "both")
         alone = split.run(replace(both, decoding=("free",)), tmp_path / "alone")
         # A process that takes another one's place knows nothing of its answers.
         late = split.evaluation(both).answer("free", evaluation.queues)
-    assert [ids.tolist() for ids in late.token_ids] == [ids.tolist() for ids in free.token_ids]
+    assert {one.image_id: one.token_ids.tolist() for one in late} == {
+        one.image_id: one.token_ids.tolist() for one in free
+    }
     for name, value in without_time(alone).items():
         assert metrics[name] == pytest.approx(value, abs=1e-5), name
     answers = [(tmp_path / name / "free" / "answers.jsonl").read_text() for name in ("both", "alone")]
     assert answers[0] == answers[1]
     # Speed is of the answers that were written: their boxes a second and images a second, in one and the same time.
-    seconds = (~free.unforced).sum() / metrics["free/images_per_second"]
-    boxes = free.num_objects[~free.unforced].sum()
+    written = [one for one in free if not one.unforced]
+    seconds = len(written) / metrics["free/images_per_second"]
+    boxes = sum(len(one.objects) for one in written)
     assert metrics["free/boxes_per_second"] * seconds == pytest.approx(boxes)
     assert metrics["free/seconds"] > seconds
     with some_answers_end_at_once(native):
@@ -189,16 +193,16 @@ def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path:
     alone = split.run(settings, tmp_path / "one")
     evaluation, data = split.evaluation(settings), split.data()
     assert len(evaluation.queues) > 1
-    sent: dict[str, Answers] = {}
+    sent: dict[str, list[ReadAnswer]] = {}
 
-    def on_second_rank(way: str) -> list[Answers]:
+    def on_second_rank(way: str) -> list[ReadAnswer]:
         sent[way] = pickle.loads(pickle.dumps(evaluation.answer(way, evaluation.queues[1::2])))
         return []  # handed over to the first rank
 
     output = EvaluationFolder(tmp_path / "two")
     assert score(data, settings, on_second_rank, output) == {}
     assert not output.path.exists()
-    found = score(data, settings, lambda way: [evaluation.answer(way, evaluation.queues[0::2]), sent[way]], output)
+    found = score(data, settings, lambda way: evaluation.answer(way, evaluation.queues[0::2]) + sent[way], output)
     assert without_time(found) == without_time(alone)
     for decoding in settings.decoding:
         assert len(list((tmp_path / "one" / decoding).iterdir())) == 7
@@ -317,7 +321,7 @@ def test_what_does_not_fit_together_is_refused(native, shapes: Path, tmp_path: P
     with pytest.raises(DataError, match="no image to evaluate"):
         split.data(num_images=0)
     one = answers_of({split.samples[0].image_id: []})
-    for wrong, num_images in ((Answers.joined([one, one]), 2), (one, NUM_IMAGES), (answers_of({77: []}), 1)):
+    for wrong, num_images in ((one + one, 2), (one, NUM_IMAGES), (answers_of({77: []}), 1)):
         with pytest.raises(DataError, match=rf"{len(wrong)} answers for {num_images} images; expected one each"):
             split.score({}, tmp_path, "free", answers=wrong, num_images=num_images)
     assert not list(tmp_path.glob("free/detections*"))

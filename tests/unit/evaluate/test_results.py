@@ -10,7 +10,7 @@ import pytest
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection import evaluate_detections
 from coordexp.errors import DataError
-from coordexp.evaluate.answers import Answers, read_objects
+from coordexp.evaluate.answers import Objects, read_objects
 from coordexp.evaluate.results import counts, cut_at_repeat, repeats, unknown_sentence
 from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import DecodingFolder
@@ -50,7 +50,7 @@ def test_counts_by_hand() -> None:
         num_tokens={1: 60, 2: 20, 3: 1},
     )
     kinds = {f"malformed/{kind}": 0.0 for kind in FAILURE_KINDS}
-    assert counts(answers, repeats(answers.objects), FAILURE_KINDS) == kinds | {
+    assert counts(answers, repeats(Objects.joined([answer.objects for answer in answers])), FAILURE_KINDS) == kinds | {
         "num_objects": 4,
         "malformed": 3,
         "malformed/unclosed": 2,
@@ -81,16 +81,6 @@ def test_an_answer_cut_at_its_first_repeat_has_an_ap_beside_the_plain_one(tmp_pa
     plain = evaluated(tmp_path / "plain", given, {1: [first, later]})
     assert plain["duplicate_rate"] == 0
     assert plain["argmax/AP_cut"] == plain["argmax/AP"]
-
-
-def test_answers_of_several_processes_become_one_table_in_the_order_of_images() -> None:
-    first, second = answers_of({3: [Item("c")], 1: [Item("a"), Item("b")]}), answers_of({2: [Item("d")], 4: []})
-    found = Answers.joined([first, second])
-    found = found.rows(np.argsort(found.image_ids))
-    assert found.image_ids.tolist() == [1, 2, 3, 4]
-    assert found.objects.descs.tolist() == ["a", "b", "d", "c"]
-    assert found.num_objects.tolist() == [2, 1, 1, 0]
-    assert found.rows(np.array([True, False, True, False])).objects.descs.tolist() == ["a", "b", "c"]
 
 
 def test_detections_and_objects_go_together() -> None:

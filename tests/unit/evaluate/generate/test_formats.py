@@ -13,7 +13,7 @@ from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.vocab import text_vocab
 from coordexp.detection.categories import CategoryIndex
-from coordexp.evaluate.answers import Answers, read_answers, score_of, seem_in_pixels
+from coordexp.evaluate.answers import ReadAnswer, read_answer, score_of, seem_in_pixels
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.formats import SequenceFormat, WrittenObject
 from coordexp.evaluate.generate.model import AnswerFormat
@@ -29,11 +29,11 @@ JSON = JsonFormat(TOKENIZER)
 CATEGORIES = CategoryIndex({1: "red circle", 7: "cat", 8: "boeing 747", 9: "crème brûlée"})
 
 
-def read(form: AnswerFormat, answer: Answer, *, score: ScoreName = "coord_desc") -> Answers:
-    return read_answers([answer], form, categories=CATEGORIES, score=score)
+def read(form: AnswerFormat, answer: Answer, *, score: ScoreName = "coord_desc") -> ReadAnswer:
+    return read_answer(answer, form, categories=CATEGORIES, score=score)
 
 
-def told(found: Answers) -> list[tuple]:
+def told(found: ReadAnswer) -> list[tuple]:
     objects = found.objects
     ids = [key if known else None for key, known in zip(objects.category_ids, objects.is_known, strict=True)]
     return list(zip(objects.descs, ids, map(tuple, objects.bins.tolist()), strict=True))
@@ -57,11 +57,11 @@ def test_an_object_carries_the_numbers_of_its_own_tokens(native) -> None:
     assert found.objects.width[0] == pytest.approx([10.0 + at + n for n in range(4)])
     coord, desc = -0.01 * np.mean([at + n for n in range(4)]), -0.01 * np.mean(range(1, at - 1))
     assert found.objects.scores[0] == pytest.approx(0.7 * math.exp(coord) + 0.3 * math.exp(desc))
-    assert (found.failures, found.truncated.tolist()) == ([("unclosed",)], [True])
+    assert (found.failures, found.truncated) == (("unclosed",), True)
     places = [at + n for n in range(4)] + [len(first) + len(second) - 5 + n for n in range(4)]
     places += [len(first) + len(second) + at + n for n in range(4)]  # also of the piece that is no object
-    assert found.coord_mass[0] == pytest.approx([0.5 + 0.01 * place for place in places])
-    assert [[curve.start for curve in curves] for curves in found.curves[1]] == [
+    assert found.coord_mass == pytest.approx([0.5 + 0.01 * place for place in places])
+    assert [[curve.start for curve in curves] for curves in found.curves] == [
         [5 * place for place in places[start : start + 4]] for start in (0, 4)
     ]
 
@@ -89,8 +89,8 @@ def test_a_coordinate_in_digits_has_the_probability_of_all_its_digits() -> None:
     places = [[box, box + 1, box + 2], [box + 4, box + 5], [box + 7, box + 8, box + 9], [box + 11, box + 12, box + 13]]
     products = [math.exp(-0.01 * sum(number)) for number in places]
     assert found.objects.scores[0] == pytest.approx(math.prod(products) ** 0.25)
-    assert found.coord_mass[0] == pytest.approx([0.5 + 0.01 * place for number in places for place in number])
-    assert found.curves == {}
+    assert found.coord_mass == pytest.approx([0.5 + 0.01 * place for number in places for place in number])
+    assert found.curves is None
 
 
 # Answers in JSON
@@ -112,16 +112,16 @@ def test_boxes_are_what_the_model_said() -> None:
         ("Crème brûlée", 9, (0, 1, 2, 3)),
         ("词🍮", None, (4, 5, 6, 7)),
     ]
-    assert (len(found.failures[0]), len(found.coord_mass[0]), found.curves) == (0, 0, {})
+    assert (len(found.failures), len(found.coord_mass), found.curves) == (0, 0, None)
     assert found.objects.expected[0].tolist() == [0.012, 0.345, 0.006, 1.0], "1000 is the border itself, as no bin is"
     detections = [found.objects.detections(kind, {1: (640, 480)}).boxes_px_xywh for kind in BOX_KINDS]
     assert detections[0].tolist() == detections[1].tolist()
     assert detections[0][0].tolist() == pytest.approx([3.84, 165.6, 3.84, 314.4])
     cut = read(JSON, answer_of(ids_of(ANSWER)[:-12], truncated=True))
-    assert (len(cut.objects), [*cut.failures[0]]) == (2, ["cut_off"])
-    assert [*read(JSON, answer_of([])).failures[0]] == ["no_json"]
+    assert (len(cut.objects), [*cut.failures]) == (2, ["cut_off"])
+    assert [*read(JSON, answer_of([])).failures] == ["no_json"]
     thinks = JsonFormat(TOKENIZER, thinks=True)
-    assert [*read(thinks, answer_of(ids_of(f"first {ANSWER}"))).failures[0]] == ["cut_off"]
+    assert [*read(thinks, answer_of(ids_of(f"first {ANSWER}"))).failures] == ["cut_off"]
     assert len(read(thinks, answer_of(ids_of(f"first {ANSWER}</think>{ANSWER}"))).objects) == 3
 
 
