@@ -73,7 +73,7 @@ class Data(Section):
     split_seed: Seed = key(
         0,
         "results",
-        "Which pictures val_fraction chooses: the same for every group and every experiment.seed.",
+        "Which pictures val_fraction and evaluation.max_images choose: the same for every group and experiment.seed.",
         decides=["data", "tokens"],
     )
     boxes_in: Literal["auto", "shown", "stored"] = key(

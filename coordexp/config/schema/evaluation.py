@@ -53,6 +53,13 @@ class Evaluation(Section):
     subset_images: PositiveInt = key(
         200, "results", "Validation images of an evaluation during training.", decides=["evaluation"]
     )
+    max_images: PositiveInt | None = key(
+        None,
+        "results",
+        "Validation images that count, in AP and in all else, chosen by chance and data.split_seed: the same for every "
+        "group and every experiment.seed; fewer are among more, and null takes all.",
+        decides=["evaluation"],
+    )
     loss_images: NaturalInt = key(
         200, "results", "Validation images of the teacher-forced losses.", decides=["evaluation"]
     )
