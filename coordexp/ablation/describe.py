@@ -15,17 +15,16 @@ from coordexp.config import to_yaml
 from coordexp.config.keys import deciding, identity
 from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.config.trees import leaves
-from coordexp.data.sources.source import source_of
 from coordexp.errors import DataError, ResourceError
 from coordexp.findings import duration_text
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.budget import hours_of, unit_name, units_of
 from coordexp.runs.experiment import check_experiment
-from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import alive_until
 from coordexp.statistics.power import planned_detectable
 from coordexp.train.setup.encoding import read_split
+from coordexp.train.setup.source import source_of_run
 from coordexp.train.setup.strategy import switch_notes
 
 # Of the embedded model on generated shapes, one CPU core for each run; measured, good to a factor of two.
@@ -105,7 +104,7 @@ def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
 def num_train_images(config: RunConfig) -> int | None:
     """Return the images that a run trains on; None where their file cannot be read now. Generates none."""
     try:
-        generated = source_of(config.data, "train", data_dir=ExperimentFolder.of(config).data).generated
+        generated = source_of_run(config, "train").generated
         if generated is not None:
             return min(generated.num_images, config.data.max_train_images or generated.num_images)
         return len(read_split(config, "train").samples)
@@ -163,7 +162,8 @@ def _run_seconds(plans: Sequence[RunPlan]) -> tuple[float | None, str]:
     config = plans[0].config
     if config.model.path != "embedded" or config.data.format != "shapes" or config.cluster.gpus_per_worker:
         return None, ""
-    steps, evaluation, num_val = config.training.num_steps, config.evaluation, config.data.shapes.num_val
+    steps, evaluation = config.training.num_steps, config.evaluation
+    num_val = source_of_run(config, "val").count_images()
     between = (steps - 1) // evaluation.every_steps if evaluation.every_steps else 0
     evaluated = num_val * len(evaluation.decoding) + between * evaluation.subset_images
     seconds = (steps * config.global_batch_size + evaluated) / _IMAGES_PER_SECOND
@@ -191,8 +191,8 @@ def _budget(plans: Sequence[RunPlan]) -> list[str]:
 def _detectable(config: ExperimentConfig) -> str:
     """Return the smallest difference this plan can show, before any data: roughly, see ``docs/STATISTICS.md``."""
     seeds = len(config.ablation.seeds)
-    try:  # all images of the validation split count in AP
-        images = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).count_images()
+    try:
+        images = source_of_run(config, "val").count_images()
     except DataError:
         return f"unknown, since {config.data.path or config.data.val_annotations} cannot be read"
     about = f"{seeds} seeds" if seeds > 1 else "1 seed, so between these checkpoints, not their losses"

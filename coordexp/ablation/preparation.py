@@ -9,7 +9,7 @@ from coordexp.config.identity.differences import diff, rounding_only, went_on
 from coordexp.config.identity.fingerprint import fingerprint, read_fingerprint
 from coordexp.config.keys import deciding
 from coordexp.config.schema import RunConfig
-from coordexp.data.sources.source import SPLITS, source_of
+from coordexp.data.sources.source import SPLITS
 from coordexp.data.splits import missing_files
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import ConfigError, DataError
@@ -23,6 +23,7 @@ from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import has_taken_step
 from coordexp.train.setup.base import check_base
 from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment, settings_hashes, token_stream_hash
+from coordexp.train.setup.source import source_of_run
 from coordexp.train.setup.strategy import check_strategy
 from coordexp.train.setup.weighted_terms import weighted_terms
 
@@ -69,7 +70,7 @@ def data_not_here(plans: Sequence[RunPlan]) -> list[str]:
             found[f"{path}: there is no such folder; put the data there, or set data.path"] = None
             continue
         for split in SPLITS:
-            source = source_of(config.data, split, data_dir=ExperimentFolder.of(config).data)
+            source = source_of_run(config, split)
             if source.generated is None:
                 missing, _ = collect(missing_files(source.annotations, source.images, split))
                 found |= dict.fromkeys(finding.sentence for finding in missing)
@@ -137,7 +138,7 @@ def shared_metrics(config: RunConfig) -> dict[str, float | None]:
     Raises:
         DataError: if it is far from 1, so that no model can be good there.
     """
-    annotations = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth()
+    annotations = source_of_run(config, "val").ground_truth()
     path, stamp = ExperimentFolder.of(config).codec_ceiling, sha256_of_file(annotations)
     kept = kept_model(_Ceiling, path)
     if kept is None or kept.annotations != stamp:

@@ -10,9 +10,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.sources.source import SPLITS, source_of
+from coordexp.data.sources.source import SPLITS
 from coordexp.errors import ResourceError
 from coordexp.runs.folder import ExperimentFolder
+from coordexp.train.setup.source import source_of_run
 
 ANSWER_SECONDS = 90.0  # a node's first process imports Ray, and fetches the job's working directory
 _LOOK_SECONDS = 10.0  # a network file system may show a new file to others a little later
@@ -67,7 +68,7 @@ def input_paths(config: RunConfig) -> dict[str, str]:
         return {"data.path": str(config.data.path)} if config.data.path.exists() else {}
     paths: dict[str, Path] = {}
     for split in SPLITS:
-        source = source_of(config.data, split, data_dir=ExperimentFolder.of(config).data)
+        source = source_of_run(config, split)
         if source.generated is None:
             paths |= {f"data.{split}_annotations": source.annotations, f"data.{split}_images": source.images}
     return {key: str(path) for key, path in paths.items() if path.exists()}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from coordexp.config.schema.data import Data
 from coordexp.data.leaks import leak_sentence
 from coordexp.data.sample import SIZE_EDGES_PX2, Sample, Samples, SplitData, fold
+from coordexp.data.sources.chosen import ChosenSource, chosen_part
 from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.source import Split, found_sentence, source_of
 from coordexp.errors import DataError
@@ -44,10 +45,13 @@ def load_split(data: Data, split: Split, *, data_dir: Path, accept_prequantised:
 
 
 def check_split(
-    data: Data, split: Split, *, data_dir: Path, accept_prequantised: bool = False
+    data: Data, split: Split, *, data_dir: Path, accept_prequantised: bool = False, max_images: int | None = None
 ) -> Check[SplitData | None]:
-    """Look whether the files of a split are there, and read them; arguments and errors are those of ``load_split``."""
-    source = source_of(data, split, data_dir=data_dir)
+    """Look whether the files of a split are there, and read them; arguments and errors are those of ``load_split``.
+
+    Of validation images ``max_images`` are chosen (``evaluation.max_images``).
+    """
+    source = source_of(data, split, data_dir=data_dir, max_images=max_images)
     if split == "train" and (found := found_sentence(data)):
         yield ok("data", f"{data.path}: {found}")
     if source.generated is None:
@@ -62,7 +66,8 @@ def check_split(
         yield failure(f"{split} annotations", error)
         return None
     if split == "val":
-        said = crowded_sentence(loaded.samples, limit=300 if isinstance(source, LvisSource) else 100)
+        whole = source.whole if isinstance(source, ChosenSource) else source
+        said = crowded_sentence(loaded.samples, limit=300 if isinstance(whole, LvisSource) else 100)
         said = said or ("" if loaded.counts["boxes"] else "there is no box in any image, so that AP is not defined")
         loaded = replace(loaded, warnings=(*loaded.warnings, said)) if said else loaded
     categories = f", {len(loaded.categories)} categories" if loaded.categories else ""
@@ -132,25 +137,6 @@ def between_splits(train: SplitData, val: SplitData) -> list[str]:
     """Return warnings of what is in both splits and should not be, or in one and should be in both."""
     said = untrained_names(names_of(train.samples), names_of(val.samples)), leak_sentence(train.samples, val.samples)
     return [sentence for sentence in said if sentence]
-
-
-def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
-    """Return ``num_images`` of a split's samples, in its order; all of them if there are no more.
-
-    By image id and seed alone: the order of the file does not matter, and a smaller part lies in a larger one.
-    """
-    samples = data.samples
-    if len(samples) <= num_images:
-        return data
-    image_ids = samples.image_ids.tolist() if isinstance(samples, Samples) else [one.image_id for one in samples]
-    ranked = sorted(range(len(samples)), key=lambda at: (sha256_of_text(f"{seed}/{image_ids[at]}"), at))
-    part = Samples.of(samples[at] for at in sorted(ranked[:num_images]))
-    counts = data.counts | {
-        "boxes": len(part.boxes_norm_xyxy),
-        "images_without_objects": sum(not len(one.objects) for one in part),
-        "not_chosen": len(samples) - len(part),
-    }
-    return replace(data, samples=part, counts=counts)
 
 
 def missing_files(annotations: Path, images: Path, split: Split) -> Check[None]:

@@ -1,6 +1,6 @@
 """A part of the training images held out for choosing weights: the final validation images stay unseen."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -8,12 +8,13 @@ from typing import cast
 from coordexp.config.schema.data import Data
 from coordexp.data.leaks import shared_pictures
 from coordexp.data.sample import Sample
+from coordexp.data.sources.chosen import write_part
 from coordexp.data.sources.coco_file import read_without_outlines
 from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import load_split, stratified_subset
 from coordexp.errors import DataError
-from coordexp.files import JsonValue, sha256_of_text, write_json
+from coordexp.files import JsonValue, sha256_of_text
 
 TRAIN_NAME, VAL_NAME = "tune_train.json", "tune_val.json"
 
@@ -95,8 +96,8 @@ def write_tuning_split(
     count = num_images if num_images is not None else round((fraction or 0.0) * len(free))
     train_ids, val_ids = _divide(free, count, seed=seed, annotations=annotations)
     content = cast(dict[str, JsonValue], read_without_outlines(annotations))
-    _write_part(directory / TRAIN_NAME, content, train_ids)
-    _write_part(directory / VAL_NAME, content, val_ids)
+    write_part(directory / TRAIN_NAME, content, train_ids)
+    write_part(directory / VAL_NAME, content, val_ids)
     return TuningSplit(
         directory / TRAIN_NAME,
         directory / VAL_NAME,
@@ -124,17 +125,3 @@ def held_out_indices(samples: Sequence[Sample], count: int, *, seed: int) -> lis
     """Choose ``count`` samples that look like all; by image id and seed, in any order of the file."""
     mixed = [replace(sample, image_id=int(sha256_of_text(f"{seed}/{sample.image_id}")[:15], 16)) for sample in samples]
     return stratified_subset(mixed, count)
-
-
-def _write_part(path: Path, content: Mapping[str, JsonValue], image_ids: Collection[int]) -> None:
-    """Write the images of some ids with all their annotations, and whatever else the file says."""
-    part = {
-        "images": [row for row in _rows(content, "images") if row.get("id") in image_ids],
-        "annotations": [row for row in _rows(content, "annotations") if row.get("image_id") in image_ids],
-    }
-    write_json(path, {**content, **part})
-
-
-def _rows(content: Mapping[str, JsonValue], section: str) -> list[dict[str, JsonValue]]:
-    rows = content.get(section)
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

@@ -10,11 +10,12 @@ from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.grammar.sequence import EncodeText
 from coordexp.data.image_file import check_image
 from coordexp.data.sample import Sample, SplitData
-from coordexp.data.sources.source import Split, source_of
+from coordexp.data.sources.source import Split
 from coordexp.errors import DataError
 from coordexp.findings import Check, failure, guarded, ok
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.encoding import check_split_of
+from coordexp.train.setup.source import source_of_run
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class DataFacts:
 
 def examine_split(run: RunConfig, split: Split, pictures: "Pictures | None" = None) -> Check[DataFacts | None]:
     """Check the annotations and images of a split; None where nothing could be read."""
-    folder = ExperimentFolder.of(run).data
-    made = source_of(run.data, split, data_dir=folder).generated
+    made = source_of_run(run, split).generated
     if made is not None:
+        folder = ExperimentFolder.of(run).data
         yield ok(f"{split} data", f"{made.num_images:,} images will be generated in {folder}, unless they are there")
         return DataFacts(made.sizes_px, made.max_objects, made.descs, made.descs)
     data = yield from guarded(f"{split} annotations", check_split_of(run, split))

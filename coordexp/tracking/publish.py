@@ -14,7 +14,6 @@ from coordexp.config.load import database_uri
 from coordexp.config.schema import RunConfig
 from coordexp.config.schema.fields import Key
 from coordexp.config.trees import within
-from coordexp.data.sources.source import source_of
 from coordexp.errors import CoordExpError, TrackingError
 from coordexp.files import JsonValue, kept_model, sha256_of_file, write_json
 from coordexp.metrics import headline
@@ -41,6 +40,7 @@ from coordexp.tracking.store import (
     Tracker,
     open_tracker,
 )
+from coordexp.train.setup.source import source_of_run
 
 _FINAL: dict[State, FinalStatus] = {
     "finished": "FINISHED",
@@ -323,5 +323,5 @@ def _written_at(status: Path) -> float | None:
 
 def _annotations_hash(config: RunConfig) -> str:
     """Return how the SHA-256 of the annotations a run is evaluated on begins; "" where they are not here."""
-    path = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth_file
+    path = source_of_run(config, "val").ground_truth_file
     return sha256_of_file(path)[:32] if path.is_file() else ""

@@ -59,7 +59,7 @@ class Data(Section):
     val_fraction: Annotated[float, Field(strict=True, gt=0, lt=1)] = key(0.2, "results", decides=["data", "tokens"])
     """Share of the pictures of data.path that are for validation, where it does not say itself which are."""
     split_seed: Seed = key(0, "results", decides=["data", "tokens"])
-    """Which pictures val_fraction chooses: the same for every group and every experiment.seed."""
+    """Which pictures val_fraction and evaluation.max_images choose: the same for every group and experiment.seed."""
     boxes_in: Literal["auto", "shown", "stored"] = key("auto", "results", decides=["data", "tokens"])
     """What boxes are of where a viewer turns a picture by its EXIF tag: the picture as shown, or its stored pixels;
     auto: what the boxes or the sizes beside them prove, else as shown."""

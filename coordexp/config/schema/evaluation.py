@@ -33,6 +33,9 @@ class Evaluation(Section):
     """Steps between evaluations on a subset, for AP over steps; null: only the whole split at the end."""
     subset_images: PositiveInt = key(200, "results", decides=["evaluation"])
     """Validation images of an evaluation during training."""
+    max_images: PositiveInt | None = key(None, "results", decides=["evaluation"])
+    """Validation images that count, in AP and in all else, chosen by chance and data.split_seed: the same for every
+    group and every experiment.seed; fewer are among more, and null takes all."""
     loss_images: NaturalInt = key(200, "results", decides=["evaluation"])
     """Validation images of the teacher-forced losses."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from coordexp.config.schema.data import Data
+from coordexp.data.sources.chosen import CHOSEN_NAME, ChosenSource
 from coordexp.data.sources.coco import CocoSource, Reading
 from coordexp.data.sources.folder import SPLITS, Split, find_folder
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
@@ -20,22 +21,31 @@ from coordexp.errors import ConfigError, DataError
 __all__ = ["SPLITS", "Source", "Split", "found_sentence", "recorded_source", "source_of"]
 
 
-Source: TypeAlias = ShapesSource | CocoSource | JsonlSource
+_Whole: TypeAlias = ShapesSource | CocoSource | JsonlSource
+Source: TypeAlias = _Whole | ChosenSource
 """One split in one format; a new format is one file beside this one, and what finds it in ``folder.py``."""
 
 
-def source_of(data: Data, split: Split, *, data_dir: Path) -> Source:
+def source_of(data: Data, split: Split, *, data_dir: Path, max_images: int | None = None) -> Source:
     """Return the source of a split.
 
     Args:
         data: section ``data`` of a configuration.
         split: ``train`` or ``val``.
         data_dir: where a generated data set lives.
+        max_images: ``evaluation.max_images``, of the validation split.
 
     Raises:
         ConfigError: if a path that the format needs is not set.
         DataError: if ``data.path`` holds nothing that is known.
     """
+    whole = _whole(data, split, data_dir)
+    if split == "train" or max_images is None:
+        return whole
+    return ChosenSource(whole, max_images, data.split_seed, data_dir / CHOSEN_NAME)
+
+
+def _whole(data: Data, split: Split, data_dir: Path) -> _Whole:
     if data.format == "shapes":
         return ShapesSource(data_dir, split, ShapesSpec(**data.shapes.model_dump()))
     reading = Reading(data.boxes_in, data.categories.merge, data.bbox_format, data.max_bad_fraction)
@@ -66,6 +76,17 @@ def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path |
         split: ``train`` or ``val``.
         data_dir: where the run's generated data set is, if it is here.
     """
+    whole = _recorded(params, split, data_dir)
+    number = params.get("evaluation.max_images")
+    if split == "train" or number is None:
+        return whole
+    if whole is None or data_dir is None:
+        return None
+    seed = int(params.get("data.split_seed", Data().split_seed))
+    return ChosenSource(whole, int(number), seed, data_dir / CHOSEN_NAME)
+
+
+def _recorded(params: Mapping[str, str], split: Split, data_dir: Path | None) -> _Whole | None:
     form = params.get("data.format", "shapes")
     if form == "shapes":
         return None if data_dir is None else ShapesSource(data_dir, split)

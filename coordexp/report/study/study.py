@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from coordexp.data.sources.chosen import chosen_sentence
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
@@ -229,6 +230,8 @@ class _Measuring:
         if fairness is None:
             return " ".join([*cautions, verdict(comparison, FILES)])
         leads = list(cautions)
+        if chosen := chosen_sentence(self.annotations):
+            leads.append(f"{chosen}.")
         if fairness.undeclared:
             leads.append(f"These runs differ in more than the declared factor ({', '.join(fairness.undeclared)}).")
         compared = {f"{group}-s{seed}" for group, seeds in comparison.seeds.items() for seed in seeds}

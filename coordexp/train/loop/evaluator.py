@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.sources.source import source_of
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.categories import CategoryIndex
@@ -23,10 +22,11 @@ from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
 from coordexp.runs import ranks
-from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
+from coordexp.runs.folder import EvaluationFolder, RunFolder
 from coordexp.train.forward import count_units
 from coordexp.train.loop.measures import NAMES, RunningAverages, coord_diagnostics
 from coordexp.train.setup.components import Components
+from coordexp.train.setup.source import source_of_run
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Evaluator:
         return self._evaluate(self.subset_indices(), output=output, decoding=("constrained",))
 
     def on_all_images(self) -> dict[str, float]:
-        """Evaluate every validation image, for the run's result; return metrics on rank 0."""
+        """Evaluate every validation image, or those chosen, for the run's result; return metrics on rank 0."""
         return self._evaluate(None, output=self._final, decoding=self.config.evaluation.decoding)
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
@@ -108,7 +108,7 @@ class Evaluator:
 
     @property
     def _val_annotations(self) -> Path:
-        return source_of(self.config.data, "val", data_dir=ExperimentFolder.of(self.config).data).ground_truth()
+        return source_of_run(self.config, "val").ground_truth()
 
     def _evaluate(
         self, indices: Sequence[int] | None, *, output: EvaluationFolder, decoding: tuple[Decoding, ...]

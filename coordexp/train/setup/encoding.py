@@ -14,8 +14,8 @@ from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.source import Split
-from coordexp.data.splits import check_split, load_split
-from coordexp.findings import Check
+from coordexp.data.splits import check_split
+from coordexp.findings import Check, require
 from coordexp.model.checkpoint.trained_with import TrainedWith
 from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.runs.folder import ExperimentFolder
@@ -102,14 +102,21 @@ def read_split(config: RunConfig, split: Split) -> SplitData:
     Raises:
         DataError: as :func:`coordexp.data.splits.load_split`.
     """
-    folder = ExperimentFolder.of(config).data
-    return load_split(config.data, split, data_dir=folder, accept_prequantised=_accepts_bins(config))
+    loaded = require(check_split_of(config, split))
+    assert loaded is not None  # a missing file was a failure
+    return loaded
 
 
 def check_split_of(config: RunConfig, split: Split) -> Check[SplitData | None]:
     """Check the files of a split by reading them; nothing is generated."""
     folder = ExperimentFolder.of(config).data
-    return check_split(config.data, split, data_dir=folder, accept_prequantised=_accepts_bins(config))
+    return check_split(
+        config.data,
+        split,
+        data_dir=folder,
+        accept_prequantised=_accepts_bins(config),
+        max_images=config.evaluation.max_images,
+    )
 
 
 def _accepts_bins(config: RunConfig) -> bool:

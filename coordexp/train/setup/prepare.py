@@ -11,7 +11,7 @@ import numpy as np
 from coordexp.config.schema import RunConfig
 from coordexp.data.image_file import read_image
 from coordexp.data.sample import SplitData
-from coordexp.data.sources.source import SPLITS, source_of
+from coordexp.data.sources.source import SPLITS
 from coordexp.data.splits import data_fingerprint
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
@@ -21,6 +21,7 @@ from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.base import base_hashes, check_attention_of, prepare_base
 from coordexp.train.setup.encoding import build_encoding, read_split, train_order
+from coordexp.train.setup.source import source_of_run
 from coordexp.train.setup.strategy import check_strategy, deepspeed_settings
 
 NUM_BATCHES = 100
@@ -50,7 +51,7 @@ def prepare_experiment(config: RunConfig) -> PreparedExperiment:
     train = read_split(config, "train")
     val = read_split(config, "val")
     folder = ExperimentFolder.of(config)
-    sources = [source_of(config.data, split, data_dir=folder.data) for split in SPLITS]
+    sources = [source_of_run(config, split) for split in SPLITS]
     samples = [*train.samples, *val.samples]
     if len(samples) <= _DECODED_IN_ADVANCE and not any(source.generated for source in sources):
         for sample in samples:
