@@ -222,7 +222,12 @@ class Answers:
 
 
 def read_answers(
-    answers: "Sequence[Answer]", form: "AnswerFormat", *, categories: CategoryIndex, score: ScoreName
+    answers: "Sequence[Answer]",
+    form: "AnswerFormat",
+    *,
+    sizes_px: Mapping[int, tuple[int, int]],
+    categories: CategoryIndex,
+    score: ScoreName,
 ) -> Answers:
     """Find the objects of answers: their category, boxes and score. Nothing that was generated is an error.
 
@@ -235,7 +240,7 @@ def read_answers(
     curves: dict[int, list[tuple[BinCurve, ...]]] = {}
     has_bins, first, behind = len(form.number_ids) == NUM_BINS, form.number_ids.start, form.number_ids.stop
     for answer in answers:
-        objects, kinds = form.read(answer.ids.tolist())
+        objects, kinds = form.read(answer.ids.tolist(), sizes_px[answer.image_id])
         failures.append(kinds)
         for item in objects:
             places = [number.start for number in item.numbers]

@@ -52,6 +52,11 @@ class EvaluationData:
     given: Mapping[int, GivenAnswer] | None = None
     remarks: tuple[str, ...] = ()
 
+    @property
+    def sizes_px(self) -> dict[int, tuple[int, int]]:
+        """Width and height of each image, by its id."""
+        return {sample.image_id: (sample.width, sample.height) for sample in self.samples}
+
     def __post_init__(self) -> None:
         """Refuse an evaluation of nothing.
 
@@ -171,8 +176,13 @@ class Evaluation:
         return self._read(found)
 
     def _read(self, found: Sequence[Answer]) -> Answers:
-        categories, score = self.data.categories, self.settings.score
-        return read_answers(found, self.answering.answers, categories=categories, score=score)
+        return read_answers(
+            found,
+            self.answering.answers,
+            sizes_px=self.data.sizes_px,
+            categories=self.data.categories,
+            score=self.settings.score,
+        )
 
 
 def score(
@@ -213,10 +223,9 @@ def score(
         answers = answers.rows(np.argsort(answers.image_ids))  # the files do not depend on who made them
         truth = data.truth.on_images(answers.image_ids.tolist()) if data.is_subset else data.truth
         published = "expected" if decoding == settings.headline and not data.is_subset else None
-        sizes_px = {sample.image_id: (sample.width, sample.height) for sample in data.samples}
         with collector_paused():  # a third of the time otherwise: pycocotools makes a million small objects
             found = write_results(
-                output.decoding(decoding), answers, truth, sizes_px, settings=settings, published=published
+                output.decoding(decoding), answers, truth, data.sizes_px, settings=settings, published=published
             )
         found = {str(MetricName(decoding, name, boxes)): value for (boxes, name), value in found.items()}
         metrics |= found | {str(MetricName(decoding, "seconds")): time.monotonic() - started}
