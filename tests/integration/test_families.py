@@ -10,6 +10,7 @@ from transformers import AutoModelForImageTextToText
 
 from coordexp.cli.main import main
 from coordexp.config import load_config
+from coordexp.config.schema import ExperimentConfig
 from coordexp.evaluate.predict import predict
 from coordexp.model.checkpoint.trained_with import read_trained_with
 from coordexp.model.families import FAMILIES
@@ -20,7 +21,7 @@ from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
-from tests.integration.strategy_support import StoppingReporter
+from tests.integration.strategy_support import StoppingReporter, losses_of, run_on
 from tests.integration.training_support import first_step, prepared, small_config
 
 pytestmark = pytest.mark.timeout(400)
@@ -163,3 +164,27 @@ def test_a_resumed_run_ends_in_the_same_bits(base, tmp_path):
         weights.append(load_file(committed_checkpoints(folder.path)[-1] / "adapter_model.safetensors"))
     for name, tensor in weights[0].items():
         assert torch.equal(weights[1][name], tensor), name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("model_type", ["qwen3_5", "qwen3_vl_moe"])
+def test_two_processes_under_either_strategy_are_one(model_type, tmp_path):
+    """A recurrent family, and one with experts: the same losses and the same adapter after two steps."""
+    write_tiny(FAMILIES[model_type], tmp_path / "base")
+    losses, weights = [], []
+    for world, strategy in ((1, "ddp"), (2, "ddp"), (2, "zero2")):
+        steps = {"max_steps": 2, "per_device_batch_size": 2, "gradient_accumulation_steps": 2 // world}
+        tree = small_config(tmp_path / "base", tmp_path / f"{strategy}-{world}", **steps).model_dump(mode="json")
+        tree["cluster"] |= {"num_workers": world, "strategy": strategy}
+        config = prepared(ExperimentConfig.model_validate(tree))
+        run_on(world, config, tmp_path / "log", stop=2)
+        losses.append(losses_of(config))
+        (newest,) = committed_checkpoints(RunFolder.of(config).path)
+        weights.append(load_file(newest / "adapter_model.safetensors"))
+    assert len(losses[0]) == 2
+    for found, adapter in zip(losses[1:], weights[1:], strict=True):
+        assert found == pytest.approx(losses[0], rel=1e-5)
+        assert adapter.keys() == weights[0].keys()
+        for name, tensor in weights[0].items():
+            torch.testing.assert_close(adapter[name], tensor, rtol=0, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")

@@ -288,6 +288,7 @@ def load_stock(
                 device_map=device_map,
                 attn_implementation=attn_implementation,
                 use_safetensors=True,
+                ignore_mismatched_sizes=device_map == "meta",  # a dry run lists them, in our own words
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
