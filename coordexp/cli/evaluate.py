@@ -15,8 +15,9 @@ same, whatever the number of workers.
 detections.json, which compare and report --with take as a row (pip install "coordexp[vlm]").
 
 --answer qwen-json asks an untouched Qwen3-VL in its own words, without training: the vendor's detection prompt with the
-categories of the annotation file, answered by JSON with coordinates in thousandths. The files and tables are the same;
-decoding is free, and a box has one reading, so that argmax and expected are equal.
+categories of the annotation file, answered by JSON with coordinates in thousandths (Qwen2.5-VL: in pixels of the
+resized picture). The files and tables are the same; decoding is free, and a box has one reading, so that argmax and
+expected are equal.
 """
 
 import argparse
@@ -29,8 +30,10 @@ from coordexp.errors import ConfigError
 from coordexp.limits import MAX_COUNT
 
 if TYPE_CHECKING:
+    from coordexp.evaluate.evaluation import EvaluationData
     from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.metrics import Decoding
+    from coordexp.runs.folder import EvaluationFolder
 
 HELP = "COCO AP of a checkpoint"
 VLM_ANSWERS = (
@@ -89,7 +92,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Evaluate here or on Ray, write the files and print the tables."""
     from coordexp.cli.views import print_metrics
-    from coordexp.evaluate.checkpoint import check_output, default_output, open_data, open_evaluation, unlike_training
+    from coordexp.evaluate.checkpoint import (
+        check_output,
+        default_output,
+        open_data,
+        open_evaluation,
+        slower,
+        unlike_training,
+    )
     from coordexp.evaluate.results import unknown_sentence
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
@@ -102,8 +112,8 @@ def run(options: argparse.Namespace) -> None:
     console, settings = output_console(pipe_width=_PIPE_WIDTH), _settings(options)
     folder = EvaluationFolder((options.output or default_output(settings)).resolve())
     check_output(folder.path)
-    for sentence in unlike_training(settings):
-        show(console, f"warning: {sentence}")
+    for sentence in [*(f"warning: {found}" for found in unlike_training(settings)), *slower(settings)]:
+        show(console, sentence)
     if options.num_workers is None:
         data = open_data(settings)
         evaluation = open_evaluation(settings, data)
@@ -128,13 +138,20 @@ def run(options: argparse.Namespace) -> None:
     for way in settings.decoding:
         if sentence := unknown_sentence(folder.decoding(way), way, metrics):
             show(console, sentence)
-    if settings.answer == "qwen-json":
-        from coordexp.evaluate.answers import read_objects, seem_in_pixels
-
-        sizes_px = {sample.image_id: (sample.width, sample.height) for sample in data.samples}
-        if seem_in_pixels(read_objects(folder.decoding("free").objects), sizes_px):
-            show(console, _IN_PIXELS)
+    if settings.answer == "qwen-json" and _seems_in_pixels(settings, folder, data):
+        show(console, _IN_PIXELS)
     show(console, f"written to {folder.path}")
+
+
+def _seems_in_pixels(settings: "EvaluationSettings", folder: "EvaluationFolder", data: "EvaluationData") -> bool:
+    """Return whether a model seems to answer in pixels although its family does not."""
+    from coordexp.evaluate.answers import read_objects, seem_in_pixels
+    from coordexp.evaluate.checkpoint import family_asked
+
+    family = family_asked(settings)
+    if family is not None and family.json_boxes == "pixels":
+        return False
+    return seem_in_pixels(read_objects(folder.decoding("free").objects), data.sizes_px)
 
 
 def _read_texts(options: argparse.Namespace) -> None:

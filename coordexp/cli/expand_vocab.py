@@ -40,4 +40,6 @@ def run(options: argparse.Namespace) -> None:
             f"{output}: {done.num_added} new tokens, <|coord_*|> is {done.vocab.wildcard_id}; "
             f"the tables have {done.num_rows} rows\n"
         )
+    if done.left_behind:
+        sys.stdout.write(f"{output}: left behind: {done.left_behind}\n")
     sys.stdout.write(f"{output}: coordinate ids {ids.start}..{ids.stop - 1}\n")

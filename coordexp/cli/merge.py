@@ -1,6 +1,8 @@
 """Fold a trained adapter into its base, and say how exact that was."""
 
 import argparse
+import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -43,4 +45,9 @@ def run(options: argparse.Namespace) -> None:
     if merged.warning:
         lines.append(f"warning: {merged.warning}")
     again = command("evaluate", "--model", options.output, "--annotations", "instances.json", "--images", "DIR")
-    sys.stdout.write("\n".join([*lines, f"next: {again}", ""]))
+    lines.append(f"next: {again}")
+    if merged.template:  # a server renders the template's own defaults, and thoughts would come back
+        arguments = shlex.quote(json.dumps(merged.template))
+        output = shlex.quote(str(options.output))
+        lines.append(f"to serve it: vllm serve {output} --default-chat-template-kwargs {arguments}")
+    sys.stdout.write("\n".join([*lines, ""]))

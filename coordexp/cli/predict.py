@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Predict, write the files and print them."""
     from coordexp.cli.views import prediction_table
-    from coordexp.evaluate.checkpoint import check_output, unlike_training
+    from coordexp.evaluate.checkpoint import check_output, slower, unlike_training
     from coordexp.evaluate.predict import checkpoint_of, predict_with, predictions_json, turned
     from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.files import write_text
@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> None:
     settings = settings_of(EvaluationSettings, options, decoding=(options.decoding,), model=model, adapter=adapter)
     for sentence in [*unlike_training(settings), *turned(options.pictures)]:
         say(f"warning: {sentence}")
+    for sentence in slower(settings):
+        say(sentence)
     with progress_bar("pictures", len(options.pictures)) as advance:
         found = predict_with(settings, options.pictures, on_pictures=advance)
     output: Path = options.output

@@ -147,14 +147,16 @@ class ReadAnswer:
     curves: Sequence[tuple[BinCurve, ...]] | None = None
 
 
-def read_answer(answer: "Answer", form: "AnswerFormat", *, categories: CategoryIndex, score: ScoreName) -> ReadAnswer:
+def read_answer(
+    answer: "Answer", form: "AnswerFormat", *, size_px: tuple[int, int], categories: CategoryIndex, score: ScoreName
+) -> ReadAnswer:
     """Find the objects of an answer: their category, boxes and score. Nothing that was generated is an error.
 
     Coord tokens give two readings of a box, that of the emitted bins and that of their distributions; digits give the
     written number alone, which then stands for both.
     """
     has_bins = len(form.number_ids) == NUM_BINS
-    objects, failures = form.read(answer.ids.tolist())
+    objects, failures = form.read(answer.ids.tolist(), size_px)
     rows: list[ObjectRow] = []
     for item in objects:
         places = [number.start for number in item.numbers]

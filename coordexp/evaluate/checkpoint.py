@@ -17,7 +17,7 @@ from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.errors import CheckpointError, ConfigError, ResourceError
+from coordexp.errors import CheckpointError, ResourceError
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.given import read_given_answers
@@ -26,9 +26,9 @@ from coordexp.evaluate.generate.qwen_json import PROMPT, JsonFormat, detection_p
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.files import nearest_existing
 from coordexp.model.checkpoint.adapter import read_adapter
-from coordexp.model.checkpoint.directory import find_checkpoint, local_checkpoint
+from coordexp.model.checkpoint.directory import find_checkpoint, local_checkpoint, model_family
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
-from coordexp.model.families import family_of
+from coordexp.model.families import Family, family_of
 from coordexp.model.loading import LoadedModel, load
 from coordexp.runs.folder import RunFolder
 
@@ -85,27 +85,23 @@ def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> Answe
     loaded = load(settings.model, adapter=settings.adapter, device=device)
     tokenizer, vocab = loaded.processor.tokenizer, None
     trained = _trained_with(settings.adapter, lambda: find_checkpoint(settings.model, weights=False))
-    if settings.answer == "qwen-json":
-        family = family_of(inner_model(loaded.model).config.model_type, where=settings.model)
-        if family.json_boxes == "pixels":
-            raise ConfigError(
-                f"--answer qwen-json: {family.title} writes pixels of the resized picture, and thousandths are read "
-                "here; convert its answers, and compare the detections: coordexp compare NAME=FILE"
-            )
-        question = detection_prompt(categories, template=settings.prompt or PROMPT)
-        prompt = Prompt.build(tokenizer, question, may_think=True)
-        # Whether the prompt has opened the model's reasoning already.
-        thinks = str(tokenizer.decode(list(prompt.after))).rstrip().endswith("<think>")
-        answers = JsonFormat(tokenizer, thinks=thinks)
-    else:
-        prompt = Prompt.build(tokenizer, settings.prompt or (DEFAULT_PROMPT if trained is None else trained.prompt))
-        vocab = _vocab(settings, loaded)
-        answers = SequenceFormat(vocab, tokenizer)
     image_spec = ImageSpec.from_processor(
         loaded.processor.image_processor,
         min_pixels=None if trained is None else trained.min_pixels,
         max_pixels=settings.max_pixels or (None if trained is None else trained.max_pixels),
     )
+    if settings.answer == "qwen-json":
+        family = family_of(inner_model(loaded.model).config.model_type, where=settings.model)
+        question = detection_prompt(categories, template=settings.prompt or PROMPT)
+        prompt = Prompt.build(tokenizer, question, may_think=True)
+        # Whether the prompt has opened the model's reasoning already.
+        thinks = str(tokenizer.decode(list(prompt.after))).rstrip().endswith("<think>")
+        pixels_of = image_spec if family.json_boxes == "pixels" else None
+        answers = JsonFormat(tokenizer, thinks=thinks, pixels_of=pixels_of)
+    else:
+        prompt = Prompt.build(tokenizer, settings.prompt or (DEFAULT_PROMPT if trained is None else trained.prompt))
+        vocab = _vocab(settings, loaded)
+        answers = SequenceFormat(vocab, tokenizer)
 
     def encode(samples: Sequence[Sample]) -> DetectionDataset:
         return DetectionDataset(
@@ -132,6 +128,18 @@ def _vocab(settings: EvaluationSettings, loaded: LoadedModel) -> CoordVocab:
             "with --answer text, or an untouched Qwen3-VL with --answer qwen-json"
         )
     return loaded.vocab
+
+
+def slower(settings: EvaluationSettings) -> list[str]:
+    """Return a sentence where a model answers more slowly than others; nothing of one still to be downloaded."""
+    family = None if settings.generations else family_asked(settings)
+    return [family.slower] if family is not None and family.recurrent else []
+
+
+def family_asked(settings: EvaluationSettings) -> Family | None:
+    """Return the family of the model; None where it is still to be downloaded."""
+    directory = local_checkpoint(settings.model)
+    return None if directory is None else model_family(directory)
 
 
 def unlike_training(settings: EvaluationSettings) -> list[str]:

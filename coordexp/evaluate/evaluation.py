@@ -49,6 +49,11 @@ class EvaluationData:
     given: Mapping[int, GivenAnswer] | None = None
     remarks: tuple[str, ...] = ()
 
+    @property
+    def sizes_px(self) -> dict[int, tuple[int, int]]:
+        """Width and height of each image, by its id."""
+        return {sample.image_id: (sample.width, sample.height) for sample in self.samples}
+
     def __post_init__(self) -> None:
         """Refuse an evaluation of nothing.
 
@@ -169,8 +174,12 @@ class Evaluation:
                 curves_of=self._curves_of,
                 on_images=on_images,
             )
-        form, categories, score = self.answering.answers, self.data.categories, self.settings.score
-        return [read_answer(answer, form, categories=categories, score=score) for answer in found]
+        form, sizes_px = self.answering.answers, self.data.sizes_px
+        categories, score = self.data.categories, self.settings.score
+        return [
+            read_answer(answer, form, size_px=sizes_px[answer.image_id], categories=categories, score=score)
+            for answer in found
+        ]
 
 
 def score(
@@ -210,10 +219,9 @@ def score(
             )
         truth = data.truth.on_images(image_ids) if data.is_subset else data.truth
         published = "expected" if decoding == settings.headline and not data.is_subset else None
-        sizes_px = {sample.image_id: (sample.width, sample.height) for sample in data.samples}
         with collector_paused():  # a third of the time otherwise: pycocotools makes a million small objects
             found = write_results(
-                output.decoding(decoding), answers, truth, sizes_px, settings=settings, published=published
+                output.decoding(decoding), answers, truth, data.sizes_px, settings=settings, published=published
             )
         found = {str(MetricName(decoding, name, boxes)): value for (boxes, name), value in found.items()}
         metrics |= found | {str(MetricName(decoding, "seconds")): time.monotonic() - started}

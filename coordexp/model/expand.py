@@ -41,11 +41,12 @@ _MEAN_COLUMNS = 256  # of a table averaged at a time; a multiple of every vector
 
 @dataclass(frozen=True)
 class Expansion:
-    """The ids after an expansion, its new tokens (0: copied as it is), and the rows of the tables now."""
+    """The ids after an expansion, its new tokens (0: copied as it is), the rows of the tables now, and what is lost."""
 
     vocab: CoordVocab
     num_added: int
     num_rows: int
+    left_behind: str = ""
 
 
 def lacks_tokens(tokenizer: PreTrainedTokenizerBase, structure: Structure) -> bool:
@@ -134,7 +135,7 @@ def expand_checkpoint(
 
     num_rows = max(num_rows, num_after)  # rows beyond the tokenizer's entries are padding, and used up first
     _write_copy(base, output, dtype=dtype, link=link, progress=progress, processor=processor, grow=grow, rows=num_rows)
-    return Expansion(vocab, num_after - num_before, num_rows)
+    return Expansion(vocab, num_after - num_before, num_rows, base.left_behind)
 
 
 def cast_checkpoint(source: Path, output: Path, *, dtype: DTypeName = "auto", progress: Progress = silent) -> None:

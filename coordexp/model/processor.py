@@ -72,6 +72,11 @@ class Processor:
         present = (name for name in _CARRIED if (directory / name).is_file())
         return cls(tokenizer, image_processor, {name: (directory / name).read_text("utf-8") for name in present})
 
+    @property
+    def template_arguments(self) -> dict[str, bool]:
+        """Those arguments of every rendering that this chat template reads; whoever serves the model must give them."""
+        return {name: value for name, value in TEMPLATE_ARGUMENTS.items() if name in str(self.tokenizer.chat_template)}
+
     def apply_chat_template(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """Render messages to text, with one image token for each image."""
         rendered = self.tokenizer.apply_chat_template(

@@ -45,8 +45,11 @@ class SequenceFormat:
         """Return what constrained decoding allows, for a model with so many logits."""
         return ObjectGrammar.for_model(self._vocab, self._tokenizer, vocab_size=vocab_size)
 
-    def read(self, ids: Sequence[int]) -> tuple[list[WrittenObject], Sequence[str]]:
-        """Return the objects of an answer as written, and the kind of each malformed piece; never an error."""
+    def read(self, ids: Sequence[int], size_px: tuple[int, int]) -> tuple[list[WrittenObject], Sequence[str]]:
+        """Return the objects of an answer as written, and the kind of each malformed piece; never an error.
+
+        The size of the picture decides nothing here, and in the other forms of answers only what is in pixels.
+        """
         parsed = parse_generated(ids, self._vocab, text_ids=self._text_ids)
         objects: list[WrittenObject] = []
         for span in parsed.objects:

@@ -1,8 +1,8 @@
 """Qwen3-VL's own words for detection: the vendor's prompt, and the JSON that answers it.
 
 The answer is a list, mostly in a fence of three backticks, with coordinates in thousandths of the image's sides:
-``[{"bbox_2d": [x1, y1, x2, y2], "label": "person"}, ...]``. Nothing here raises on an answer: what is no such object is
-counted by kind, and is no box.
+``[{"bbox_2d": [x1, y1, x2, y2], "label": "person"}, ...]``; Qwen2.5-VL counts pixels of the resized image instead.
+Nothing here raises on an answer: what is no such object is counted by kind, and is no box.
 """
 
 import codecs
@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from coordexp.coord_tokens.vocab import end_id
+from coordexp.data.patches import ImageSpec
 from coordexp.evaluate.generate.formats import WrittenObject
 
 JsonFailureKind = Literal[
@@ -41,10 +42,11 @@ JSON_FAILURE_KINDS: tuple[JsonFailureKind, ...] = get_args(JsonFailureKind)
 object within another object, or in a list within a list. ``repeated_key``: two values for one key of an object.
 ``missing_box``: no ``bbox_2d``, or one that is no list. ``too_few_coords``, ``too_many_coords``: not four.
 ``coord_not_a_number``: text, null or a list for a coordinate. ``coord_not_an_integer``: a decimal fraction, which
-belongs to another scale. ``coord_out_of_range``: below 0 or above 1000, such as pixels. ``missing_label``: no
+belongs to another scale. ``coord_out_of_range``: below 0 or beyond the border, such as pixels. ``missing_label``: no
 ``label``, a blank one, or one that is no text."""
 
-LARGEST = 1000  # of a coordinate: the image's right or lower border
+_MOST_DIGITS = 9  # of a coordinate; int() refuses very many
+_THOUSANDTHS = (1000, 1000)  # where the image's right and lower border are
 CATEGORIES = "{categories}"
 PROMPT = f'Locate every instance that belongs to the following categories: "{CATEGORIES}". ' + (
     "Report bbox coordinates in JSON format."
@@ -64,7 +66,9 @@ def detection_prompt(categories: Iterable[str], *, template: str = PROMPT) -> st
     return template.replace(CATEGORIES, ", ".join(categories))
 
 
-def parse_json_answer(text: str, *, thinks: bool = False) -> tuple[list[WrittenObject], list[JsonFailureKind]]:
+def parse_json_answer(
+    text: str, *, thinks: bool = False, borders: tuple[int, int] = _THOUSANDTHS
+) -> tuple[list[WrittenObject], list[JsonFailureKind]]:
     """Find the objects of an answer and their characters, and what is wrong with each other piece of it.
 
     A list and commas around objects may be there or not.
@@ -72,6 +76,7 @@ def parse_json_answer(text: str, *, thinks: bool = False) -> tuple[list[WrittenO
     Args:
         text: what was generated; what a reasoning model thinks, up to ``</think>``, is not its answer.
         thinks: the prompt has opened the model's reasoning already.
+        borders: the coordinates of the image's right and lower border, in the unit of the answer.
     """
     thought = text.rfind(_THOUGHT)
     if thought < 0 and (thinks or text.lstrip().startswith(_THINKING)):
@@ -91,7 +96,7 @@ def parse_json_answer(text: str, *, thinks: bool = False) -> tuple[list[WrittenO
             failures.append("stray_text" if has_marks else "no_json")
         if start < 0:
             break
-        found, at = _read_object(text, start, is_nested=depth > 1)
+        found, at = _read_object(text, start, borders, is_nested=depth > 1)
         if isinstance(found, WrittenObject):
             objects.append(found)
         else:
@@ -103,7 +108,9 @@ def parse_json_answer(text: str, *, thinks: bool = False) -> tuple[list[WrittenO
     return objects, failures
 
 
-def _read_object(text: str, start: int, *, is_nested: bool) -> tuple[WrittenObject | Sequence[JsonFailureKind], int]:
+def _read_object(
+    text: str, start: int, borders: tuple[int, int], *, is_nested: bool
+) -> tuple[WrittenObject | Sequence[JsonFailureKind], int]:
     """Read the object that begins at ``start``, or what is wrong with it; also return where to read on."""
     repeats: list[bool] = []  # of each object that was read to its end, the outermost last
 
@@ -112,10 +119,10 @@ def _read_object(text: str, start: int, *, is_nested: bool) -> tuple[WrittenObje
         repeats.append(len(set(keys)) < len(keys))
         return dict(pairs)
 
-    # A number of very many digits is refused by int(), and NaN is no JSON.
+    # NaN is no JSON.
     decoder = json.JSONDecoder(
         object_pairs_hook=members,
-        parse_int=lambda digits: int(digits) if len(digits) < 9 else LARGEST + 1,
+        parse_int=lambda digits: int(digits[:_MOST_DIGITS]),
         parse_constant=lambda name: None,
     )
     try:
@@ -128,7 +135,8 @@ def _read_object(text: str, start: int, *, is_nested: bool) -> tuple[WrittenObje
         if brace is None:
             return [*nested, "cut_off"], len(text)
         return [*nested, "malformed_json"], brace.start() if brace[0] == "{" else brace.end()
-    found = "nested" if is_nested else "repeated_key" if repeats[-1] else _to_object(value, text, slice(start, stop))
+    within = slice(start, stop)
+    found = "nested" if is_nested else "repeated_key" if repeats[-1] else _to_object(value, text, within, borders)
     if isinstance(found, WrittenObject):
         return found, stop
     # A wrapper such as {"objects": [...]} counts as what it holds.
@@ -136,7 +144,9 @@ def _read_object(text: str, start: int, *, is_nested: bool) -> tuple[WrittenObje
     return kinds, stop
 
 
-def _to_object(value: dict[str, object], text: str, within: slice) -> WrittenObject | JsonFailureKind:
+def _to_object(
+    value: dict[str, object], text: str, within: slice, borders: tuple[int, int]
+) -> WrittenObject | JsonFailureKind:
     """Return the object that a decoded value makes, or what is wrong with it."""
     numbers, label = value.get("bbox_2d"), value.get("label")
     if not isinstance(numbers, list):
@@ -147,7 +157,7 @@ def _to_object(value: dict[str, object], text: str, within: slice) -> WrittenObj
         return "coord_not_an_integer"
     if len(numbers) != 4:
         return "too_few_coords" if len(numbers) < 4 else "too_many_coords"
-    if any(not 0 <= number <= LARGEST for number in numbers):
+    if any(not 0 <= number <= border for number, border in zip(numbers, borders * 2, strict=True)):
         return "coord_out_of_range"
     if not isinstance(label, str) or not label.strip():
         return "missing_label"
@@ -155,7 +165,8 @@ def _to_object(value: dict[str, object], text: str, within: slice) -> WrittenObj
     if box_at is None or label_at is None:  # a key written with escapes
         return "malformed_json"
     places = [slice(*box_at.span(number)) for number in (1, 2, 3, 4)]
-    return WrittenObject(_LONE_SURROGATE.sub("\ufffd", label), numbers, slice(*label_at.span(1)), places)
+    thousandths = [round(1000 * number / border) for number, border in zip(numbers, borders * 2, strict=True)]
+    return WrittenObject(_LONE_SURROGATE.sub("\ufffd", label), thousandths, slice(*label_at.span(1)), places)
 
 
 _BYTE_OF = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
@@ -186,23 +197,29 @@ class JsonFormat:
     open_id = None  # braces open more than objects
     number_ids = range(0)  # JSON has digits elsewhere, too
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, thinks: bool = False) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, thinks: bool = False, pixels_of: ImageSpec | None = None
+    ) -> None:
         """Prepare for many answers.
 
         Args:
             tokenizer: of the model; byte-level, as Qwen's is.
             thinks: the prompt has opened the model's reasoning already.
+            pixels_of: coordinates are pixels of images that were resized like this; None for thousandths.
         """
-        self._tokenizer, self._thinks = tokenizer, thinks
+        self._tokenizer, self._thinks, self._pixels_of = tokenizer, thinks, pixels_of
         self.end_id = end_id(tokenizer)
 
     def grammar(self, vocab_size: int) -> None:
         """Return None: there is no grammar for such an answer."""
 
-    def read(self, ids: Sequence[int]) -> tuple[list[WrittenObject], Sequence[str]]:
+    def read(self, ids: Sequence[int], size_px: tuple[int, int]) -> tuple[list[WrittenObject], Sequence[str]]:
         """Return the objects of an answer as written, and the kind of each malformed piece; never an error."""
-        written = self.written(ids)
-        objects, failures = parse_json_answer(written.text, thinks=self._thinks)
+        written, borders = self.written(ids), _THOUSANDTHS
+        if self._pixels_of is not None:
+            rows, columns = self._pixels_of.grid(width=size_px[0], height=size_px[1])
+            borders = (columns * self._pixels_of.patch_size, rows * self._pixels_of.patch_size)
+        objects, failures = parse_json_answer(written.text, thinks=self._thinks, borders=borders)
         return [
             item._replace(words=written.tokens(item.words), numbers=[written.tokens(at) for at in item.numbers])
             for item in objects

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from coordexp.coord_tokens.dtypes import DTypeName
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.directory import CONFIG_FILE, foreign_errors, model_config, weight_files
+from coordexp.model.checkpoint.directory import CONFIG_FILE, foreign_errors, model_config, tensor_names, weight_files
 from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec
 from coordexp.model.families import Family, family_of
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 EMBEDDING = "model.language_model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+_PREDICTS_MORE = "mtp"  # the part of released files that proposes several tokens at a time
 
 
 @dataclass(frozen=True)
@@ -240,15 +241,27 @@ class StoredModel:
             unexpected=wrong,
         )
         specs = {name: TensorSpec(tuple(one.shape), one.dtype) for name, one in model.state_dict().items()}
+        files = weight_files(directory)
         weights = StoredWeights.converted(
-            directory, specs, lambda: load_stock(directory, dtype="auto")[0].state_dict(), weight_files(directory)
+            directory, specs, lambda: load_stock(directory, dtype="auto")[0].state_dict(), files
         )
-        return cls(config, weights, needed_shapes(model), has_tied_head(model), tuple(sorted(unexpected)))
+        # Of these transformers says nothing.
+        silent = {name for file in files for name in tensor_names(file) if name.startswith(f"{_PREDICTS_MORE}.")}
+        return cls(config, weights, needed_shapes(model), has_tied_head(model), tuple(sorted(unexpected | silent)))
 
     @property
     def family(self) -> Family:
         """What is particular to models of its kind."""
         return family_of(self.config.model_type, where=self.weights.directory)
+
+    @property
+    def left_behind(self) -> str:
+        """What no copy of it will have, for a person; empty where that is nothing."""
+        if not self.unused:
+            return ""
+        parts = sorted({name.partition(".")[0] for name in self.unused})
+        gone = " (with it goes speculative decoding)" if _PREDICTS_MORE in parts else ""
+        return f"{len(self.unused):,} of the base's tensors, unknown to its model: {', '.join(parts)}{gone}"
 
     @property
     def stores_tied_head(self) -> bool:
@@ -275,6 +288,7 @@ def load_stock(
                 device_map=device_map,
                 attn_implementation=attn_implementation,
                 use_safetensors=True,
+                ignore_mismatched_sizes=device_map == "meta",  # a dry run lists them, in our own words
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,

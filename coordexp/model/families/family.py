@@ -34,3 +34,11 @@ class Family:
     on_disk: Literal["modules", "converted"] = "modules"
     json_boxes: Literal["thousandths", "pixels"] = "thousandths"
     is_sized: bool = False
+
+    @property
+    def slower(self) -> str:
+        """What to say before a recurrent model answers."""
+        return (
+            f"{self.title}: rows of its cache cannot be given on, so that transformers' own generate answers, in "
+            "batches of alike lengths, each as long as its longest answer: slower than other families"
+        )

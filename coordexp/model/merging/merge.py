@@ -173,6 +173,8 @@ def _merge(
         num_merged_layers=len(delta.linear),
         num_offset_rows=delta.num_offset_rows,
         num_unused_weights=len(stored.unused),
+        left_behind=stored.left_behind,
+        template=processor.template_arguments,
         ties_fraction=proof.num_ties / max(1, proof.num_compared),
         lost_at_weights=proof.lost(),
         lost_at_logits=change.lost if change else None,
@@ -222,7 +224,11 @@ def _save_whole(
     for name, tensor in saved.state_dict().items():
         if not torch.equal(tensor, own[name].cpu()):
             raise CheckpointError(f"{_MERGED}: {name} differs from the model's")
-    report = MergeReport(dtype=_name_of_dtype(model), tie_word_embeddings=has_tied_head(saved))
+    report = MergeReport(
+        dtype=_name_of_dtype(model),
+        tie_word_embeddings=has_tied_head(saved),
+        template=processor.template_arguments,
+    )
     report.write(building)
     return report
 

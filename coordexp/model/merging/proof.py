@@ -7,6 +7,7 @@ moves them by more than a wrong layer does.
 Shapes: B batch, L tokens, V vocabulary, K adapted ids, D hidden, O x I a linear layer.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -224,7 +225,9 @@ class MergeReport:
         tie_word_embeddings: whether the result shares embedding and head.
         num_merged_layers: linear layers that changed, and
         num_offset_rows: embedding rows.
-        num_unused_weights: tensors of the base that its model has no place for, and that stayed behind.
+        num_unused_weights: tensors of the base that its model has no place for, and that stayed behind, and
+        left_behind: which they are.
+        template: arguments that whoever serves the result must give its chat template, as training did.
         ties_fraction: of the changed numbers, how many lie between two neighbours of the dtype as float32 computes.
         lost_at_weights: norm of the rounding error over norm of the change that training made, by kind of module.
         lost_at_logits: rms(merged - adapter) / rms(adapter - base) on the samples; None where it is not defined.
@@ -237,6 +240,8 @@ class MergeReport:
     num_merged_layers: int = 0
     num_offset_rows: int = 0
     num_unused_weights: int = 0
+    left_behind: str = ""
+    template: Mapping[str, bool] = field(default_factory=dict)
     ties_fraction: float = 0.0
     lost_at_weights: Mapping[str, float] = field(default_factory=dict)
     lost_at_logits: float | None = None
@@ -282,8 +287,10 @@ class MergeReport:
             rows.append(("lost by rounding, at the logits", f"{self.lost_at_logits:.2g} of what training changed"))
         if lost:
             rows.append(("lost by rounding, at the weights", lost))
-        if self.num_unused_weights:
-            rows.append(("left behind", f"{self.num_unused_weights:,} of the base's tensors, unknown to its model"))
+        if self.left_behind:
+            rows.append(("left behind", self.left_behind))
+        if self.template:
+            rows.append(("arguments of its chat template", json.dumps(self.template)))
         return rows
 
     def write(self, directory: Path) -> None:

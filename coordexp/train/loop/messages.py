@@ -6,7 +6,7 @@ import torch
 from tabulate import tabulate
 
 from coordexp.config.schema import RunConfig
-from coordexp.coord_tokens.offset_adapter import active_offset
+from coordexp.coord_tokens.offset_adapter import active_offset, inner_model
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.fed import fed_sentence
 from coordexp.data.sample import SplitData
@@ -14,6 +14,7 @@ from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.source import found_sentence
 from coordexp.data.splits import between_splits
 from coordexp.losses.criterion import Criterion
+from coordexp.model.families import family_of
 from coordexp.model.param_groups import GroupRow, describe
 from coordexp.runs import ranks
 from coordexp.train.setup.components import Components
@@ -157,4 +158,5 @@ def _notes(parts: Components) -> list[str]:
             f"parameters train in {', '.join(sorted(low))}, where small updates round away; set "
             "custom.coord_offset.dtype (or, for full tuning, model.dtype) to float32"
         )
-    return notes
+    family = family_of(inner_model(parts.model).config.model_type, where="the model")
+    return [*notes, *([f"evaluation: {family.slower}"] if family.recurrent else [])]

@@ -180,6 +180,8 @@ def _check_weights(directory: Path) -> Check[StoredModel]:
         f"{size_text(sum(spec.num_bytes for spec in specs))}) in {num_files} {'file' if num_files == 1 else 'files'}: "
         "every name and shape fits; headers read, no weight loaded",
     )
+    if stored.left_behind:
+        yield ok("weights", f"left behind by every copy: {stored.left_behind}")
     if stored.stores_tied_head:
         yield warning("weights", f"{HEAD} is stored beside a tied embedding; whether they are equal was not read")
     return stored

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.vocab import text_vocab
+from coordexp.data.patches import ImageSpec
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.answers import ReadAnswer, read_answer, score_of, seem_in_pixels
 from coordexp.evaluate.generate.answer import Answer
@@ -19,7 +20,7 @@ from coordexp.evaluate.generate.formats import SequenceFormat, WrittenObject
 from coordexp.evaluate.generate.model import AnswerFormat
 from coordexp.evaluate.generate.qwen_json import JsonFormat
 from coordexp.metrics import BOX_KINDS
-from coordexp.model.tiny.parts import build_tokenizer
+from coordexp.model.tiny.parts import build_image_processor, build_tokenizer
 from tests.unit.evaluate.evaluate_support import Item, objects_of
 from tests.unit.evaluate.model_fixtures import answer_of
 from tests.unit.model.real_vocabulary import build_qwen_tokenizer
@@ -30,7 +31,7 @@ CATEGORIES = CategoryIndex({1: "red circle", 7: "cat", 8: "boeing 747", 9: "crè
 
 
 def read(form: AnswerFormat, answer: Answer, *, score: ScoreName = "coord_desc") -> ReadAnswer:
-    return read_answer(answer, form, categories=CATEGORIES, score=score)
+    return read_answer(answer, form, size_px=(640, 480), categories=CATEGORIES, score=score)
 
 
 def told(found: ReadAnswer) -> list[tuple]:
@@ -171,10 +172,22 @@ def test_the_true_vocabulary() -> None:
     for ids in (answer, rng.integers(0, len(tokenizer) + 200, 2000).tolist()):
         text = form.written(ids).text
         assert text == tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    first, *_ = form.read(answer)[0]
+    first, *_ = form.read(answer, (640, 480))[0]
     # A digit is a token of its own: none of these is shared with a comma, a space or another number.
     assert [tokenizer.decode(answer[place]) for place in first.numbers] == ["12", "345", "6", "1000"]
     assert tokenizer.decode(answer[first.words]) == "red circle"
+
+
+def test_pixels_of_the_resized_picture_become_thousandths() -> None:
+    form = JsonFormat(TOKENIZER, pixels_of=ImageSpec.from_processor(build_image_processor(), max_pixels=64 * 48))
+    inside = '{"bbox_2d": [0, 12, 32, 48], "label": "cat"}'
+    outside = '{"bbox_2d": [0, 12, 65, 48], "label": "cat"}'  # the picture became 64 x 48
+    answer = answer_of(TOKENIZER.encode(f"[{inside}, {outside}]", add_special_tokens=False))
+    found = read(form, answer)
+    assert told(found) == [("cat", 7, (0, 250, 500, 1000))]
+    assert found.objects.expected[0].tolist() == [0.0, 0.25, 0.5, 1.0]
+    assert found.failures == [["coord_out_of_range"]]
+    assert told(read(JSON, answer)) == [("cat", 7, (0, 12, 32, 48)), ("cat", 7, (0, 12, 65, 48))]
 
 
 @pytest.mark.parametrize(
