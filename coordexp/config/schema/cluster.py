@@ -13,7 +13,7 @@ class Cluster(Section):
     executor: Literal["tune", "inline"] = key(
         "tune",
         "machine",
-        "tune: on Ray, as many runs at once as fit; inline: one after the other, with the same numbers.",
+        "tune: on Ray, as many runs at once as fit; inline: one after the other. The numbers are the same.",
     )
     num_workers: PositiveInt = key(
         1, "rounding", "Processes of one run, one device each; they multiply the batch.", decides=["tokens"]
@@ -32,7 +32,7 @@ class Cluster(Section):
     max_gpu_hours: Positive | None = key(
         None,
         "machine",
-        "Stop cleanly before more is spent, whole seeds first (CPU hours where runs use no GPU); null: no limit.",
+        "Stop cleanly before more is spent, with whole seeds finished (CPU hours without GPUs); null: no limit.",
     )
 
     @field_validator("cpus_per_worker")

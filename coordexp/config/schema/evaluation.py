@@ -14,25 +14,24 @@ class Evaluation(Section):
     """How a model is evaluated, equal for every group."""
 
     batch_size: PositiveInt = key(
-        16, "results", "Images that are answered at once; more need more memory.", decides=["evaluation"]
+        16, "results", "Images answered at once; more need more memory.", decides=["evaluation"]
     )
     max_new_tokens: PositiveInt = key(
         512,
         "results",
-        "Tokens of an answer; one cut here loses its last objects, and the table counts it.",
+        "Tokens of an answer; a longer one loses its last objects and is counted as cut off.",
         decides=["evaluation"],
     )
     decoding: tuple[Literal["constrained", "free"], ...] = key(
         ("constrained", "free"),
         "results",
-        "constrained follows the object grammar and is the headline; free shows malformed ones. Behind it free writes "
-        "again only what the grammar had changed.",
+        "constrained follows the object grammar and is the headline; free shows malformed objects.",
         decides=["evaluation"],
     )
     score: ScoreName = key(
         "coord_desc",
         "results",
-        "Confidence of a detection from raw logits: of its coordinates, its description, 0.7 and 0.3 of both, or 1.",
+        "Score of a detection from raw logits: of its coordinates, its description, 0.7 and 0.3 of both, or 1.",
         decides=["evaluation"],
     )
     aliases: dict[str, str] = key(
@@ -41,13 +40,13 @@ class Evaluation(Section):
     reading: dict[Name, BoxKind] = key(
         {},
         "plan",
-        "Which boxes of a group are its headline, group -> argmax or expected; one left out is read by argmax where "
-        "cross-entropy alone trains its coordinates, else by expectation.",
+        "How a group's headline reads its boxes, group -> argmax or expected; default: argmax if cross-entropy "
+        "alone trains its coordinates, else expected.",
     )
     every_steps: PositiveInt | None = key(
         None,
         "results",
-        "Steps between evaluations on a subset, for AP over steps; null: only the whole split at the end.",
+        "Steps between evaluations on a subset, for AP over steps; null: only the end.",
         decides=["evaluation"],
     )
     subset_images: PositiveInt = key(

@@ -22,21 +22,20 @@ class Model(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
         "auto",
         "results",
-        "Type of the frozen weights; float32 is exact, bfloat16 halves memory, auto keeps the checkpoint's own.",
+        "Type of the frozen weights; float32 is exact, bfloat16 halves memory, auto keeps the checkpoint's.",
         decides=["base"],
     )
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = key(
         "sdpa",
         "results",
-        "How attention is computed; flash_attention_2 is faster on long answers, and needs its package and half "
-        "precision.",
+        "flash_attention_2 is faster on long answers, and needs its package and half precision.",
         decides=["base"],
     )
     vocab_init: Literal["mean", "numeric"] = key(
         "numeric",
         "results",
-        "How new coordinate rows start: numeric between the rows of the digits, so that neighbours are alike; mean "
-        "all equal.",
+        "How new coordinate rows start: numeric: between the rows of the digits, so that neighbours are similar; "
+        "mean: all equal.",
         decides=["base"],
     )
 

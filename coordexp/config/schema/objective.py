@@ -16,14 +16,13 @@ class CoordTokens(Section):
     enabled: StrictBool = key(
         True,
         "results",
-        "Write coordinates as coord tokens, one for each of 1000 bins; false: as three digits of plain text, the text "
-        "arm.",
+        "Write coordinates as coord tokens, one for each of 1000 bins; false: as three digits of text, the text arm.",
         decides=["base", "weights", "tokens"],
     )
     skip_bbox_norm: StrictBool = key(
         True,
         "results",
-        "Accept boxes that are bins already, and never scale them a second time.",
+        "Accept boxes that are bins already, and do not scale them again.",
         decides=["weights", "tokens"],
     )
 
@@ -43,7 +42,7 @@ class CoordSoftCeW1(Section):
     gate_weight: NotNegative = key(
         1.0,
         "results",
-        "Weight of the gate, -log of the coord vocabulary's probability, which makes a model emit coord tokens.",
+        "Weight of the gate, -log of the coord vocabulary's probability: it makes a model emit coord tokens.",
         decides=["loss"],
     )
     temperature: Positive = key(
@@ -79,8 +78,7 @@ class CoordOffset(Section):
     enabled: StrictBool = key(
         False,
         "results",
-        "Train an offset for each coord token's row of embedding and head, which stay frozen otherwise; without "
-        "coord tokens it does nothing.",
+        "Train an offset for each coord token's row of embedding and head, which stay frozen otherwise.",
         decides=["base", "weights"],
     )
     tie_head: StrictBool = key(
@@ -89,14 +87,13 @@ class CoordOffset(Section):
     ids: IdRange | tuple[NaturalInt, ...] | None = key(
         None,
         "results",
-        "Coord tokens that get an offset: a mapping of start and end, or a list, all of them or some; checked against "
-        "the tokenizer, and null takes all of its own.",
+        "Ids of the coord tokens that get an offset: start and end, or a list; null: all of the tokenizer's.",
         decides=["base", "weights"],
     )
     embed_lr: Positive | None = key(
         None,
         "results",
-        "Peak learning rate of the embedding's offsets, or of the one tied table; null: training.learning_rate.",
+        "Peak learning rate of the embedding's offsets, or of the tied table; null: training.learning_rate.",
         decides=["weights"],
     )
     head_lr: Positive | None = key(
@@ -109,7 +106,7 @@ class CoordOffset(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
         "auto",
         "results",
-        "Type of the offsets; auto is float32 also where the model is in half precision, in which updates round away.",
+        "Type of the offsets; auto is float32, because small updates round away in half precision.",
         decides=["weights"],
     )
 
