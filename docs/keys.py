@@ -20,7 +20,7 @@ COMMAND = "python docs/keys.py"
 PAGE = Path(__file__).with_name("configuration.md")
 BEGIN = f"<!-- the tables below are written by: {COMMAND} -->"
 END = "<!-- end of the tables -->"
-_HEAD = "| key | values | default | role | what it does and what it trades |\n|---|---|---|---|---|"
+_HEAD = "| key | values | default | role | what it does |\n|---|---|---|---|---|"
 _PLAIN = {"boolean": "`true`, `false`", "null": "`null`", "object": "mapping"}
 _Schema = Mapping[str, JsonValue]
 

@@ -11,7 +11,7 @@ class Cluster(Section):
     """What a run needs of the cluster, and how runs are scheduled."""
 
     executor: Literal["tune", "inline"] = key("tune", "machine")
-    """tune: on Ray, as many runs at once as fit; inline: one after the other, with the same numbers."""
+    """tune: on Ray, as many runs at once as fit; inline: one after the other. The numbers are the same."""
     num_workers: PositiveInt = key(1, "rounding", decides=["tokens"])
     """Processes of one run, one device each; they multiply the batch."""
     cpus_per_worker: Positive = key(1, "rounding")
@@ -25,7 +25,7 @@ class Cluster(Section):
     strategy: Literal["ddp", "zero2"] = key("ddp", "results")
     """How several workers share a run: as replicas (ddp), or DeepSpeed's ZeRO stage 2."""
     max_gpu_hours: Positive | None = key(None, "machine")
-    """Stop cleanly before more is spent, whole seeds first (CPU hours where runs use no GPU); null: no limit."""
+    """Stop cleanly before more is spent, with whole seeds finished (CPU hours without GPUs); null: no limit."""
 
     @field_validator("cpus_per_worker")
     @classmethod

@@ -42,73 +42,69 @@ class Categories(Section):
     """How categories are read."""
 
     merge: StrictBool = key(False, "results", decides=["data", "tokens"])
-    """Whether categories whose names are equal once case, width and spacing are folded are one; else such a file is
-    refused."""
+    """Merge categories whose names differ only in case, width or spacing; false refuses such a file."""
 
 
 class Data(Section):
     """Where the data is and how a sample becomes a sequence."""
 
     format: Literal["shapes", "auto", "coco", "lvis", "jsonl"] = key("shapes", "results", decides=["data", "tokens"])
-    """shapes: a generated data set, written as COCO files; auto: what data.path holds; coco: the four paths below data,
-    annotations in COCO's format, or JSONL where a name ends in .jsonl; lvis: the same four paths in LVIS's format,
-    whose federated AP is then what AP means; jsonl: the same four paths, annotations one image a line."""
+    """shapes: a generated data set; auto: what data.path holds; coco: the four paths below, annotations in COCO's
+    format, or JSONL if the name ends in .jsonl; lvis: the same in LVIS's format, and AP is LVIS's; jsonl: the same,
+    annotations one image a line."""
     path: Path | None = key(None, "input", decides=["data", "tokens"])
-    """A folder that holds pictures and labels in COCO's or LVIS's format, JSONL, Pascal VOC or YOLO, found by what is
-    in it; it takes the place of the four paths."""
+    """A folder with pictures and labels as COCO, LVIS, JSONL, Pascal VOC or YOLO, instead of the four paths."""
     val_fraction: Annotated[float, Field(strict=True, gt=0, lt=1)] = key(0.2, "results", decides=["data", "tokens"])
-    """Share of the pictures of data.path that are for validation, where it does not say itself which are."""
+    """Share of the pictures of data.path for validation, if the data set has no split."""
     split_seed: Seed = key(0, "results", decides=["data", "tokens"])
-    """Which pictures val_fraction and evaluation.max_images choose: the same for every group and experiment.seed."""
+    """Seed of that split and of evaluation.max_images, the same for every group and experiment.seed."""
     boxes_in: Literal["auto", "shown", "stored"] = key("auto", "results", decides=["data", "tokens"])
-    """What boxes are of where a viewer turns a picture by its EXIF tag: the picture as shown, or its stored pixels;
-    auto: what the boxes or the sizes beside them prove, else as shown."""
+    """If EXIF turns a picture, its boxes are of the picture as shown, or of its stored pixels; auto: what boxes and
+    sizes prove, else as shown."""
     categories: Categories = Categories()
     train_annotations: Path | None = key(None, "input", decides=["data", "tokens"])
     """Annotations of the training images."""
     train_images: Path | None = key(None, "input", decides=["data", "tokens"])
     """Folder of the training images."""
     val_annotations: Path | None = key(None, "input", decides=["data", "tokens"])
-    """Annotations of the validation images, the ground truth of AP; of JSONL a COCO file is made, whose categories are
-    the descriptions, and whose areas are those of the boxes."""
+    """Annotations of the validation images, the ground truth of AP; JSONL is converted to a COCO file."""
     val_images: Path | None = key(None, "input", decides=["data", "tokens"])
     """Folder of the validation images."""
     bbox_format: Literal["normalised", "norm1000", "pixels", "smart28"] | None = key(
         None, "results", decides=["data", "tokens"]
     )
-    """What numbers are in boxes of JSONL records that do not say: fractions, thousandths of the image, pixels, or
-    pixels of the copy that Qwen2.5-VL's processor makes (smart28); null: fractions in bbox, and in bbox_2d what their
-    range proves."""
+    """Unit of boxes in JSONL records that do not say: fractions, thousandths, pixels, or pixels of the image as
+    Qwen2.5-VL resizes it (smart28); null: fractions in bbox, and in bbox_2d what their range proves."""
     shapes: Shapes = Shapes()
     structure: Literal["native", "spec"] = key("native", "results", decides=["base", "tokens"])
-    """Markers around an object; native: Qwen3-VL's own, which are trained; spec: <obj_start> and <obj_end>, two new
+    """Markers around an object; native: Qwen3-VL's own, already trained; spec: <obj_start> and <obj_end>, new
     tokens."""
     prompt: Text = key("Describe all objects in the image with their bounding boxes.", "results", decides=["tokens"])
     """What the model is asked, in training and in evaluation."""
     ordering: Literal["top_left", "random", "size", "centre"] = key("top_left", "results", decides=["tokens"])
-    """Order of the objects in an answer; top_left is easy to learn, size has the largest first, centre the most
-    central, random is another one each epoch."""
+    """Order of the objects in an answer; top_left is easy to learn, size: largest first, centre: most central first,
+    random: new each epoch."""
     max_objects: PositiveInt = key(30, "results", decides=["tokens"])
-    """The largest objects of an image, up to so many, are trained on; all of them count in AP."""
+    """The most objects of an image to train on, the largest ones; all count in AP."""
     max_length: PositiveInt = key(4096, "results", decides=["tokens"])
     """Tokens of a sample; a longer target loses its end, and the run counts it."""
     min_pixels: PositiveInt | None = key(None, "results", decides=["tokens"])
-    """Smaller images are enlarged to so many pixels; null: the processor's own."""
+    """Smaller images are enlarged to this many pixels; null: the processor's value."""
     max_pixels: PositiveInt | None = key(None, "results", decides=["tokens"])
-    """Larger images are shrunk to so many pixels, for fewer tokens; null: the processor's own."""
+    """Larger images are shrunk to this many pixels, for fewer tokens; null: the processor's value."""
     max_bad_fraction: Fraction = key(0.0, "results", decides=["data"])
     """Share of rejected records that a run tolerates and leaves out; 0 stops at the first."""
     max_train_images: PositiveInt | None = key(None, "results", decides=["data", "tokens"])
-    """Train on so many of the training images, chosen by chance; fewer are among more, and null takes all."""
+    """Train on a random subset of this size; a smaller one is part of a larger one; null: all."""
     train_subset_seed: Seed = key(0, "results", decides=["data", "tokens"])
-    """Which images max_train_images chooses: the same for every group and every experiment.seed."""
+    """Seed of that subset, the same for every group and experiment.seed."""
     length_buckets: StrictBool = key(True, "results", decides=["tokens"])
-    """Batches of alike lengths: less padding, a less random order."""
+    """Batches of similar lengths: less padding, a less random order."""
     bucket_size: PositiveInt | None = key(None, "results", decides=["tokens"])
-    """Images of alike lengths that stay together; they fill a step. null: a whole step. Fewer mix a step of several
-    lengths, for better steps; that of a microbatch keeps the padding as small."""
+    """Images of similar length that stay together; null: a whole step. Smaller buckets mix lengths within a step, which
+    trains better; the size of a microbatch costs no padding."""
     num_workers: NaturalInt = key(0, "machine")
-    """Loader processes of each rank, 0: none beside it; raise it until throughput/data_wait_fraction is near 0."""
+    """Loader processes of each rank; raise it until throughput/data_wait_fraction is near 0."""
     image_cache_mib: NaturalInt = key(0, "machine")
     """Memory for decoded images of each rank in MiB, shared out over its loader processes."""
 

@@ -14,23 +14,22 @@ class Evaluation(Section):
     """How a model is evaluated, equal for every group."""
 
     batch_size: PositiveInt = key(16, "results", decides=["evaluation"])
-    """Images that are answered at once; more need more memory."""
+    """Images answered at once; more need more memory."""
     max_new_tokens: PositiveInt = key(512, "results", decides=["evaluation"])
-    """Tokens of an answer; one cut here loses its last objects, and the table counts it."""
+    """Tokens of an answer; a longer one loses its last objects and is counted as cut off."""
     decoding: Annotated[tuple[Literal["constrained", "free"], ...], DISTINCT] = key(
         ("constrained", "free"), "results", decides=["evaluation"]
     )
-    """constrained follows the object grammar and is the headline; free shows malformed ones. Behind it free writes
-    again only what the grammar had changed."""
+    """constrained follows the object grammar and is the headline; free shows malformed objects."""
     score: ScoreName = key("coord_desc", "results", decides=["evaluation"])
-    """Confidence of a detection from raw logits: of its coordinates, its description, 0.7 and 0.3 of both, or 1."""
+    """Score of a detection from raw logits: of its coordinates, its description, 0.7 and 0.3 of both, or 1."""
     aliases: dict[str, str] = key({}, "results", decides=["evaluation"])
     """Further descriptions of a category: description -> category name."""
     reading: dict[Name, BoxKind] = key({}, "plan")
-    """Which boxes of a group are its headline, group -> argmax or expected; one left out is read by argmax where
-    cross-entropy alone trains its coordinates, else by expectation."""
+    """How a group's headline reads its boxes, group -> argmax or expected; default: argmax if cross-entropy alone
+    trains its coordinates, else expected."""
     every_steps: PositiveInt | None = key(None, "results", decides=["evaluation"])
-    """Steps between evaluations on a subset, for AP over steps; null: only the whole split at the end."""
+    """Steps between evaluations on a subset, for AP over steps; null: only the end."""
     subset_images: PositiveInt = key(200, "results", decides=["evaluation"])
     """Validation images of an evaluation during training."""
     max_images: PositiveInt | None = key(None, "results", decides=["evaluation"])

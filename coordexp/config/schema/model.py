@@ -15,12 +15,11 @@ class Model(Section):
     revision: str | None = key(None, "input", decides=["base", "tokens"])
     """Branch, tag or commit of a hub id; null takes its main branch."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key("auto", "results", decides=["base"])
-    """Type of the frozen weights; float32 is exact, bfloat16 halves memory, auto keeps the checkpoint's own."""
+    """Type of the frozen weights; float32 is exact, bfloat16 halves memory, auto keeps the checkpoint's."""
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = key("sdpa", "results", decides=["base"])
-    """How attention is computed; flash_attention_2 is faster on long answers, and needs its package and half
-    precision."""
+    """flash_attention_2 is faster on long answers, and needs its package and half precision."""
     vocab_init: Literal["mean", "numeric"] = key("numeric", "results", decides=["base"])
-    """How new coordinate rows start: numeric between the rows of the digits, so that neighbours are alike; mean all
+    """How new coordinate rows start: numeric: between the rows of the digits, so that neighbours are similar; mean: all
     equal."""
 
     @model_validator(mode="after")

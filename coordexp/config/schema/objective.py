@@ -14,10 +14,9 @@ class CoordTokens(Section):
     """Coord tokens in the data."""
 
     enabled: StrictBool = key(True, "results", decides=["base", "weights", "tokens"])
-    """Write coordinates as coord tokens, one for each of 1000 bins; false: as three digits of plain text, the text
-    arm."""
+    """Write coordinates as coord tokens, one for each of 1000 bins; false: as three digits of text, the text arm."""
     skip_bbox_norm: StrictBool = key(True, "results", decides=["weights", "tokens"])
-    """Accept boxes that are bins already, and never scale them a second time."""
+    """Accept boxes that are bins already, and do not scale them again."""
 
 
 class CoordSoftCeW1(Section):
@@ -30,7 +29,7 @@ class CoordSoftCeW1(Section):
     w1_weight: NotNegative = key(1.0, "results", decides=["loss"])
     """Weight of the Wasserstein-1 distance to that Gaussian."""
     gate_weight: NotNegative = key(1.0, "results", decides=["loss"])
-    """Weight of the gate, -log of the coord vocabulary's probability, which makes a model emit coord tokens."""
+    """Weight of the gate, -log of the coord vocabulary's probability: it makes a model emit coord tokens."""
     temperature: Positive = key(1.0, "results", decides=["loss"])
     """Divides the logits: of the bins in soft CE and W1, of the whole vocabulary in the gate."""
     target_sigma: Positive = key(2.0, "results", decides=["loss"])
@@ -58,21 +57,19 @@ class CoordOffset(Section):
     """The coord-offset adapter."""
 
     enabled: StrictBool = key(False, "results", decides=["base", "weights"])
-    """Train an offset for each coord token's row of embedding and head, which stay frozen otherwise; without coord
-    tokens it does nothing."""
+    """Train an offset for each coord token's row of embedding and head, which stay frozen otherwise."""
     tie_head: StrictBool = key(True, "results", decides=["weights"])
     """One offset table for embedding and head; false: one table each."""
     ids: IdRange | tuple[NaturalInt, ...] | None = key(None, "results", decides=["base", "weights"])
-    """Coord tokens that get an offset: a mapping of start and end, or a list, all of them or some; checked against the
-    tokenizer, and null takes all of its own."""
+    """Ids of the coord tokens that get an offset: start and end, or a list; null: all of the tokenizer's."""
     embed_lr: Positive | None = key(None, "results", decides=["weights"])
-    """Peak learning rate of the embedding's offsets, or of the one tied table; null: training.learning_rate."""
+    """Peak learning rate of the embedding's offsets, or of the tied table; null: training.learning_rate."""
     head_lr: Positive | None = key(None, "results", decides=["weights"])
     """Peak learning rate of the head's offsets with tie_head: false; null: training.learning_rate."""
     weight_decay: NotNegative = key(0.0, "results", decides=["weights"])
     """Weight decay of the offsets."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key("auto", "results", decides=["weights"])
-    """Type of the offsets; auto is float32 also where the model is in half precision, in which updates round away."""
+    """Type of the offsets; auto is float32, because small updates round away in half precision."""
 
     @property
     def listed_ids(self) -> Sequence[int] | None:

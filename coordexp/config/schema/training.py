@@ -34,30 +34,30 @@ class Training(Section):
     """The optimisation, equal for every group."""
 
     optimizer: Literal["multimodal", "multimodal_coord_offset"] = key("multimodal", "results")
-    """AdamW with a parameter group each for vision, aligner and language model; multimodal_coord_offset adds those of
-    the coord offsets, where such are trained."""
+    """AdamW with parameter groups for vision, aligner and language model; multimodal_coord_offset adds the coord
+    offsets."""
     tuning: Literal["lora", "dora", "full"] = key("lora", "results", decides=["weights"])
-    """What is trained: lora or dora adapters (dora is a little better, and slower), or every weight (full), without an
-    offset adapter."""
+    """Train lora or dora adapters (dora is a little better, and slower), or every weight (full), without an offset
+    adapter."""
     lora: Lora = Lora()
     learning_rate: Positive = key(1e-4, "results")
     """Peak learning rate of the language model and its adapters."""
     vit_lr: Positive | None = key(None, "results")
     """Peak learning rate of the vision tower; null: training.learning_rate."""
     aligner_lr: Positive | None = key(None, "results")
-    """Peak learning rate of the mergers between vision tower and language model; null: training.learning_rate."""
+    """Peak learning rate of the vision mergers; null: training.learning_rate."""
     weight_decay: NotNegative = key(0.0, "results")
     """AdamW's weight decay of matrices; norms and biases are not decayed."""
     adam_beta1: BelowOne = key(0.9, "results")
     """AdamW's memory of the gradient."""
     adam_beta2: BelowOne = key(0.999, "results")
-    """AdamW's memory of the squared gradient; a short run forgets its first, large ones at 0.98."""
+    """AdamW's memory of the squared gradient; at 0.98 a short run forgets its first, large ones."""
     max_steps: PositiveInt | None = key(1000, "results", decides=["tokens"])
-    """Optimizer steps of a run; null where epochs says how long it is."""
+    """Optimizer steps of a run; null if epochs is set."""
     epochs: Positive | None = key(None, "results", decides=["tokens"])
-    """Passes over the training images, instead of max_steps; the steps are counted when the data is read."""
+    """Passes over the training images, instead of max_steps."""
     per_device_batch_size: PositiveInt = key(8, "rounding", decides=["tokens"])
-    """Images of a microbatch; it costs memory, and what counts for the result is batch x accumulation x workers."""
+    """Images of a microbatch; costs memory. Results depend on batch x accumulation x workers only."""
     gradient_accumulation_steps: PositiveInt = key(1, "rounding", decides=["tokens"])
     """Microbatches of a step: a larger batch for time instead of memory."""
     warmup_fraction: Fraction = key(0.03, "results")
@@ -65,8 +65,8 @@ class Training(Section):
     lr_schedule: Literal["cosine", "linear", "constant"] = key("cosine", "results")
     """How the learning rates fall after the warm-up."""
     normalise_by: Literal["step", "data"] = key("step", "results")
-    """What a step's sums of losses are divided by: its own count of tokens and boxes (step), or that of as many average
-    training images (data), so that an object in a crowded image weighs as much as a lonely one."""
+    """A step's losses are divided by its own count of tokens and boxes (step), or by that of as many average images
+    (data), so that an object weighs the same in a crowded image."""
     max_grad_norm: Positive = key(1.0, "results")
     """Larger gradients are scaled down to this norm."""
     precision: Literal["float32", "bfloat16"] = key("float32", "results")
@@ -74,22 +74,22 @@ class Training(Section):
     gradient_checkpointing: StrictBool = key(False, "results")
     """Compute activations again in the backward pass: a third slower, far less memory."""
     deterministic: StrictBool | None = key(None, "rounding")
-    """Only algorithms that repeat every bit, which are slow on GPUs; null: true without GPUs, false with them
-    (cluster.gpus_per_worker). torch warns where it has none."""
+    """Only algorithms that repeat every bit, slow on GPUs; null: true without GPUs, false with them
+    (cluster.gpus_per_worker)."""
     logging_steps: PositiveInt = key(10, "record")
     """Steps between two rows of losses."""
     log_term_gradients: PositiveInt | None = key(None, "record")
-    """Steps between measurements of each loss term's gradient norm, one more backward pass each; null: never."""
+    """Steps between measurements of each term's gradient norm, which cost a backward pass each; null: never."""
     alarm_patience: PositiveInt = key(5, "record")
     """Logging steps without gradient or units before a term that is on raises an alarm."""
     alarm_factor: AboveOne = key(5.0, "record")
-    """Training and validation loss of one term further apart than this factor raise an alarm."""
+    """Factor between training and validation loss of a term that raises an alarm."""
     checkpoint_steps: PositiveInt = key(100, "record")
     """Steps between checkpoints: what an interruption can cost; a checkpoint also costs time."""
     keep_checkpoints: PositiveInt = key(2, "record")
     """Checkpoints of a run that are kept, the newest ones."""
     num_threads: PositiveInt | None = key(None, "rounding")
-    """CPU threads of a worker, whose number decides last digits; null: its CPUs."""
+    """CPU threads of a worker; their number changes last digits. null: its CPUs."""
 
     @model_validator(mode="before")
     @classmethod
