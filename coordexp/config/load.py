@@ -11,7 +11,6 @@ import yaml
 from coordexp.config.explain import validated
 from coordexp.config.groups import GROUPS, check_groups, read_groups
 from coordexp.config.schema import KEYS, Experiment, ExperimentConfig, RunConfig
-from coordexp.config.schema.root import OFFSET_OF_TEXT_ARM, contradicts_text_arm
 from coordexp.config.trees import Tree, leaves, merged, nested, place_of, value_at, with_named_weights, with_value
 from coordexp.config.yaml_file import Document, parse_value, read_mapping
 from coordexp.errors import ConfigError, masked, nearest_of
@@ -52,12 +51,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     parsed = [_parsed(text) for text in overrides]
     of_groups = [one for one in parsed if one.key.startswith(f"{GROUPS}.")]
     of_all = [one for one in parsed if one not in of_groups]
-    said: Tree = {}
     for override in of_all:
         tree = _overridden(tree, override, places)
-        said = _overridden(said, override, {})
-    if contradicts_text_arm(said):  # on one command line; what a file says may be overridden
-        raise ConfigError(f"overrides: {OFFSET_OF_TEXT_ARM}")
     for key in _LISTS:  # of "A,C" the list that it can only be
         value = value_at(tree, key)
         if type(value) is str or (type(value) is int and key != GROUPS):
