@@ -59,9 +59,9 @@ def plan_table(plans: Sequence[RunPlan]) -> Table:
     table = Table(title=f"{plans[0].config.experiment.name}: {len(plans)} runs, in this order")
     for header in ("run", "steps", "state", "differs in"):
         table.add_column(header, overflow="fold")
-    first = leaves(identity(plans[0].config))
-    for plan in plans:
-        status, own = plan.status(), leaves(identity(plan.config))
+    identities = [leaves(identity(plan.config)) for plan in plans]
+    for plan, own in zip(plans, identities, strict=True):
+        status, first = plan.status(), identities[0]
         changed = [key for key, value in own.items() if first.get(key) != value and key != "experiment.group"]
         differs = "\n".join(f"{key} = {json.dumps(own[key])}" for key in changed) or "(the first run)"
         state = f"{status.state} at step {status.step}" if status else "new"

@@ -17,7 +17,6 @@ from coordexp.files import kept_model, sha256_of_file, write_json, write_text
 from coordexp.findings import collect, require
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.executor import InlineExecutor
-from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import has_taken_step
@@ -236,12 +235,3 @@ def needed_disk_bytes(plans: Sequence[RunPlan], weights_bytes: int) -> int:
         copies = 2 if weights_bytes <= plan.config.tracking.max_artifact_mib * 2**20 else 1
         needed += copies * weights_bytes + (plan.config.training.keep_checkpoints + 1) * checkpoint
     return needed
-
-
-def check_disk_for(plans: Sequence[RunPlan], base: Path) -> None:
-    """Refuse to begin when the disk cannot hold the merged models and checkpoints of these runs.
-
-    Raises:
-        ResourceError: if less is free than :func:`needed_disk_bytes`.
-    """
-    check_disk(plans[0].run_dir, needed_bytes=needed_disk_bytes(plans, directory_bytes(base)))

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from coordexp.ablation.campaign import EXIT_FAILED, Campaign, Ending, open_campaign
 from coordexp.ablation.preparation import (
-    check_disk_for,
     fingerprint_runs,
+    needed_disk_bytes,
     prepare_all,
     rounding_notes,
     shared_metrics,
@@ -21,6 +21,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.executor import Executor
+from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import spoken
 from coordexp.runs.status import Killed, tell
@@ -117,7 +118,8 @@ def _prepare(
         notes += rounding_notes(plans, fingerprints)
         pending = [plan for plan in plans if plan.name in to_do]
         if executor is not None:
-            check_disk_for(pending, prepared[pending[0].name].base)
+            base_bytes = directory_bytes(prepared[pending[0].name].base)
+            check_disk(pending[0].run_dir, needed_bytes=needed_disk_bytes(pending, base_bytes))
             executor.check(pending[0].config)
     if differences:
         campaign.show("runs differ in more than the declared factor, as ablation.allow_differences permits:")

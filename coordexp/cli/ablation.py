@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from coordexp.cli.arguments import add_config, add_launch, launch_overrides, moved_from_temporary
 from coordexp.cli.console import output_console, show
 from coordexp.errors import CoordExpError
-from coordexp.shipped import command, find_experiment
+from coordexp.shipped import command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,12 +39,12 @@ def run(options: argparse.Namespace) -> int:
     from coordexp.config import load_config
 
     console = output_console()
-    path, overrides = find_experiment(options.config), launch_overrides(options)
+    overrides = launch_overrides(options)
     if options.allow_differences:
         overrides.append("ablation.allow_differences=true")
-    config = load_config(path, overrides)
+    config = load_config(options.config, overrides)
     if moved := moved_from_temporary(config, console):
-        config = load_config(path, [*overrides, *moved])
+        config = load_config(options.config, [*overrides, *moved])
     if options.dry_run:
         from coordexp.ablation.describe import describe
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from coordexp.cli.arguments import add_config
 from coordexp.cli.console import error_console, output_console, show
 from coordexp.errors import ConfigError, DataError
-from coordexp.shipped import find_experiment
 
 HELP = "whether a run would start, without loading weights; boxes: how a file of detections is to be read"
 
@@ -35,7 +34,6 @@ def run(options: argparse.Namespace) -> int:
         return _examine_boxes(options)
     if options.annotations is not None:
         raise ConfigError("--annotations belongs to doctor boxes --annotations GT.json FILE; expected boxes and a file")
-    path = find_experiment(options.config)
     looking = "looking at files, checkpoint, machine and services"
     with error_console().status(looking) as status:
         from coordexp.cli.views import examination_json, show_examination
@@ -45,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             if done % 50 == 0 or done == total:
                 status.update(f"{looking}: {done:,} of {total:,} pictures decoded")
 
-        found = examine(path, options.overrides, on_pictures=on_pictures)
+        found = examine(options.config, options.overrides, on_pictures=on_pictures)
     if options.format == "json":
         sys.stdout.write(examination_json(found) + "\n")
     else:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from coordexp.cli.arguments import add_config, positive
 from coordexp.cli.console import output_console, show
-from coordexp.shipped import find_experiment
 
 HELP = "training samples: tokens by role, boxes drawn on the image"
 
@@ -28,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.train.preview import previews
     from coordexp.train.setup.encoding import read_split
 
-    whole = load_config(find_experiment(options.config), options.overrides)
+    whole = load_config(options.config, options.overrides)
     check_experiment(whole)  # its generated data must not be replaced by another configuration's
     config = whole.run(whole.experiment.group, whole.experiment.seed)
     folder: Path = options.output or ExperimentFolder.of(config).inspected

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from coordexp.cli.ablation import show_ending
 from coordexp.cli.arguments import add_config, add_launch, launch_overrides, moved_from_temporary
 from coordexp.cli.console import output_console
-from coordexp.shipped import find_experiment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,10 +37,10 @@ def run(options: argparse.Namespace) -> int:
     from coordexp.sweep.load import load_sweep
 
     console = output_console()
-    path, overrides = find_experiment(options.config, folder="sweeps"), launch_overrides(options)
-    sweep = load_sweep(path, overrides)
+    overrides = launch_overrides(options)
+    sweep = load_sweep(options.config, overrides)
     if moved := moved_from_temporary(sweep.config, console):
-        sweep = load_sweep(path, [*overrides, *moved])
+        sweep = load_sweep(options.config, [*overrides, *moved])
     if options.dry_run:
         from coordexp.sweep.run import describe_sweep
 

@@ -6,7 +6,6 @@ import sys
 from coordexp.cli.ablation import run_and_report
 from coordexp.cli.arguments import add_config, add_dry_run, seed
 from coordexp.cli.console import output_console
-from coordexp.shipped import find_experiment
 
 HELP = "train and evaluate one run, without Ray"
 
@@ -23,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
     """Load the experiment and do one run of it."""
     from coordexp.config import load_config, to_yaml
 
-    config = load_config(find_experiment(options.config), [*options.overrides, "cluster.executor=inline"])
+    config = load_config(options.config, [*options.overrides, "cluster.executor=inline"])
     group = config.experiment.group if options.group is None else options.group
     seed = config.experiment.seed if options.seed is None else options.seed
     if options.dry_run:

@@ -11,12 +11,11 @@ import yaml
 from coordexp.config.explain import validated
 from coordexp.config.groups import GROUPS, check_groups, read_groups
 from coordexp.config.schema import KEYS, Experiment, ExperimentConfig, RunConfig
-from coordexp.config.schema.root import OFFSET_OF_TEXT_ARM, contradicts_text_arm
 from coordexp.config.trees import Tree, leaves, merged, nested, place_of, value_at, with_named_weights, with_value
 from coordexp.config.yaml_file import Document, parse_value, read_mapping
 from coordexp.errors import ConfigError, masked, nearest_of
 from coordexp.files import JsonValue
-from coordexp.shipped import shipped_experiments
+from coordexp.shipped import find_experiment, shipped_experiments
 
 _LISTS = (GROUPS, "ablation.seeds", "ablation.factor", "evaluation.decoding")
 _BRACKETS = {"[": "]", "{": "}"}
@@ -37,27 +36,24 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     place where the environment can change a configuration.
 
     Args:
-        path: a YAML file.
+        path: a YAML file, here or among those that come with coordexp.
         overrides: such as ``training.max_steps=20``, ``ablation.seeds=0,1``; the value is YAML, or a path that exists.
 
     Raises:
         ConfigError: says file and line, the dotted key, what was given and what was expected.
     """
-    tree, places, folders = _extended(read_mapping(Path(path)))
+    document = read_mapping(find_experiment(Path(path)))
+    tree, places, folders = _extended(document)
 
     def where(key: str) -> str:
         """Return where a key was given; for a key nobody gave, where its nearest section was."""
-        return place_of(key, places) or str(path)
+        return place_of(key, places) or str(document.path)
 
     parsed = [_parsed(text) for text in overrides]
     of_groups = [one for one in parsed if one.key.startswith(f"{GROUPS}.")]
     of_all = [one for one in parsed if one not in of_groups]
-    said: Tree = {}
     for override in of_all:
         tree = _overridden(tree, override, places)
-        said = _overridden(said, override, {})
-    if contradicts_text_arm(said):  # on one command line; what a file says may be overridden
-        raise ConfigError(f"overrides: {OFFSET_OF_TEXT_ARM}")
     for key in _LISTS:  # of "A,C" the list that it can only be
         value = value_at(tree, key)
         if type(value) is str or (type(value) is int and key != GROUPS):
@@ -71,7 +67,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
         if name not in there:
             raise ConfigError(f"{override.place}: there is no group {name!r}; {nearest_of(name, there)}")
         tree = _overridden(tree, override, places)
-    _fill(tree, places, Path(path))
+    _fill(tree, places, document.path)
     config = validated(tree, where=where)
     check_groups(config, overridden=[one.key for one in of_all if one.key != GROUPS], folders=folders, where=where)
     return config

@@ -1,6 +1,5 @@
 """Load a sweep: its own file, the experiment it tunes, and what a trial of it is."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from coordexp.config.yaml_file import parse_value, read_mapping
 from coordexp.errors import ConfigError, nearest_of
 from coordexp.files import JsonValue
 from coordexp.losses.criterion import WeightedTerm
+from coordexp.shipped import find_experiment
 from coordexp.sweep.schema import Asha, Parameter, Search, SweepConfig, TuningPart, Winners
 from coordexp.sweep.space import grid, point_text
 from coordexp.train.setup.weighted_terms import weighted_terms
@@ -44,7 +44,8 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     Raises:
         ConfigError: says file and line, the dotted key, what was given and what was expected.
     """
-    document = read_mapping(Path(path))
+    path = find_experiment(Path(path), folder="sweeps")
+    document = read_mapping(path)
     tree, places = document.tree, document.places
     if "space" not in tree and not tree.keys().isdisjoint(("extends", *ExperimentConfig.model_fields)):
         raise ConfigError(
@@ -60,7 +61,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
 
     settings = check(SweepConfig, tree, where=where, unknown=_unknown_key)
     # An experiment named on the command line is relative to the current folder, one in the file to the file's.
-    beside = Path.cwd() if where("experiment").startswith("override") else Path(path).parent
+    beside = Path.cwd() if where("experiment").startswith("override") else path.parent
     settings = settings.model_copy(update={"experiment": (beside / settings.experiment).resolve()})
     own = (*settings.overrides, *(text for text in overrides if not text.startswith(PREFIX)))
     experiment = load_config(settings.experiment, own)
@@ -76,7 +77,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     # The reading is fixed: a weight of 0 at an end of a range must not change what is compared.
     fixed: Tree = {"experiment": {"name": settings.name}, "evaluation": {"reading": {settings.group: group.reading}}}
     config = validated(merged(group.model_dump(mode="json"), fixed), where=lambda _: f"sweep {settings.name}")
-    return Sweep(settings, Path(path), experiment, config, own)
+    return Sweep(settings, path, experiment, config, own)
 
 
 def trial_config(
@@ -157,12 +158,10 @@ def _check_space(settings: SweepConfig, config: RunConfig, where: Where) -> None
                     f"{place}: {key} has no effect in group {settings.group}, which trains on {on}; choose another "
                     "group or key"
                 )
-    if settings.search.method == "grid":
-        points = grid(settings.space)
-    else:  # a range that is sampled stands at its highest value: its lowest is drawn exactly almost never
-        axes = [parameter.values or (parameter.ends[1],) for parameter in settings.space.values()]
-        points = [dict(zip(settings.space, chosen, strict=True)) for chosen in itertools.product(*axes)]
-    for point in points:
+    corners = dict(settings.space)
+    if settings.search.method != "grid":  # a sampled range stands at its highest value: its lowest is hardly ever drawn
+        corners = {key: Parameter(values=one.values or (one.ends[1],)) for key, one in corners.items()}
+    for point in grid(corners):
         _terms_that_are_on(config, point, f"{where('space')}: space: point {point_text(point)}")
 
 

@@ -18,11 +18,11 @@ from coordexp.ablation.campaign import (
     open_campaign,
 )
 from coordexp.ablation.preparation import (
-    check_disk_for,
     check_dry_run,
     data_not_here,
     fingerprint_of,
     fingerprint_runs,
+    needed_disk_bytes,
     prepare_all,
     shared_metrics,
     steps_note,
@@ -34,7 +34,7 @@ from coordexp.errors import TrackingError
 from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import LARGER_BUDGET, BudgetKeeper, unit_name
 from coordexp.runs.executor import Executor
-from coordexp.runs.experiment import check_experiment
+from coordexp.runs.experiment import check_disk, check_experiment, directory_bytes
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import spoken
@@ -64,7 +64,9 @@ def run_sweep(
     """
     with open_campaign(sweep.config, fresh=fresh, console=console) as campaign:
         with spoken("divides the training images", console):
-            split = _divide(sweep)
+            recorded_points(sweep)  # refuses, before the files of another sweep are replaced
+            part, folder = sweep.settings.tuning_split, ExperimentFolder.of(sweep.config)
+            split = write_tuning_split(sweep.config.data, folder.path, data_dir=folder.data, **part.model_dump())
         note = steps_note(sweep.config, split.num_train)
         if note is not None:
             campaign.show(note)
@@ -77,7 +79,8 @@ def run_sweep(
                 begun = [first, *(trial.plan for trial in trials.trials if trial.plan.status() is not None)]
                 fingerprint_runs(begun, dict.fromkeys((plan.name for plan in begun), prepared))
                 if executor is not None:
-                    check_disk_for([first], prepared.base)
+                    needed_bytes = needed_disk_bytes([first], directory_bytes(prepared.base))
+                    check_disk(first.run_dir, needed_bytes=needed_bytes)
                     executor.check(first.config)
             stages, ending = _Stages(campaign, trials, prepared, campaign.new_recorder(first)), Ending()
             try:
@@ -170,20 +173,6 @@ class _Stages:
         stage = "search" if plan.seed == self.trials.seed else "winner"
         with contextlib.suppress(TrackingError):  # tried again when the run has ended
             self.recorder.start_run(plan, identity.short, tags={"sweep_trial": plan.group, "sweep_stage": stage})
-
-
-def _divide(sweep: Sweep) -> TuningSplit:
-    """Write the two files that trials train on and are compared on."""
-    recorded_points(sweep)  # refuses, before the files of another sweep are replaced
-    settings, folder = sweep.settings.tuning_split, ExperimentFolder.of(sweep.config)
-    return write_tuning_split(
-        sweep.config.data,
-        folder.path,
-        data_dir=folder.data,
-        num_images=settings.num_images,
-        fraction=settings.fraction,
-        seed=settings.seed,
-    )
 
 
 def describe_sweep(sweep: Sweep, console: Console) -> None:

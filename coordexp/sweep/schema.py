@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
-from coordexp.config.schema.fields import DISTINCT, Fraction, Name, PositiveInt, Section, Seed
+from coordexp.config.schema.fields import DISTINCT, Name, PositiveInt, Section, Seed
 
 Number = StrictInt | StrictFloat
 Finite = Annotated[float, Field(strict=True)]
@@ -70,15 +70,13 @@ class TuningPart(Section):
     """Which part of the training images the search validates on."""
 
     num_images: PositiveInt | None = None
-    fraction: Fraction | None = None
+    fraction: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = None
     seed: Seed = 0
 
     @model_validator(mode="after")
     def _has_a_size(self) -> "TuningPart":
         if (self.num_images is None) == (self.fraction is None):
             raise ValueError("give num_images or fraction, one of them")
-        if self.fraction is not None and not 0 < self.fraction < 1:
-            raise ValueError(f"fraction must lie between 0 and 1, got {self.fraction}")
         return self
 
 

@@ -53,16 +53,6 @@ class KeyDifference:
     other_run: str
     other_value: JsonValue
 
-    @property
-    def shown(self) -> str:
-        """The first value, cut to a table's width."""
-        return _shown(self.value)
-
-    @property
-    def other_shown(self) -> str:
-        """The other value, cut to a table's width."""
-        return _shown(self.other_value)
-
 
 def diff(a: Fingerprint | RunConfig, b: Fingerprint | RunConfig) -> Differences:
     """Return every difference as ``dotted key -> (value in a, value in b)``; None where one has no such key.
@@ -180,7 +170,10 @@ def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
 def differences_table(differences: Sequence[KeyDifference]) -> str:
     """Return differences as lines of plain text: key, one run and its value, the other and its value."""
     shown = differences[:_MAX_SHOWN]
-    rows = [(item.key, f"{item.run}: {item.shown}", f"{item.other_run}: {item.other_shown}") for item in shown]
+    rows = [
+        (item.key, f"{item.run}: {shown_value(item.value)}", f"{item.other_run}: {shown_value(item.other_value)}")
+        for item in shown
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     lines = [f"  {key:<{widths[0]}}  {a:<{widths[1]}}  {b}" for key, a, b in rows]
     more = [f"  and {len(differences) - len(shown)} more"] if len(shown) < len(differences) else []
@@ -191,6 +184,7 @@ def _is_source(key: str) -> bool:
     return key.startswith("coordexp/")
 
 
-def _shown(value: JsonValue) -> str:
+def shown_value(value: JsonValue) -> str:
+    """Return a value cut to a table's width."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 24 else f"{text[:16]}..."

@@ -116,19 +116,17 @@ class Data(Section):
         return {**said, "format": "auto", **dict.fromkeys(FOUR)}
 
     @model_validator(mode="after")
-    def _files_are_named(self) -> "Data":
+    def _keys_agree(self) -> "Data":
         if self.format == "auto" and self.path is None:
             raise ValueError("format auto needs data.path, the folder of a data set")
         missing = [name for name in FOUR if self.model_dump()[name] is None]
         if self.format not in ("shapes", "auto") and missing:
             raise ValueError(f"format {self.format} needs {', '.join('data.' + name for name in missing)}")
-        return self
-
-    @model_validator(mode="after")
-    def _bbox_format_has_an_effect(self) -> "Data":
         is_jsonl = self.path is not None or any(map(self.is_jsonl, (self.train_annotations, self.val_annotations)))
         if self.bbox_format is not None and not is_jsonl:
             raise ValueError("bbox_format is for JSONL, and neither data.train_annotations nor data.val_annotations is")
+        if self.min_pixels is not None and self.max_pixels is not None and self.min_pixels > self.max_pixels:
+            raise ValueError(f"min_pixels {self.min_pixels} is above max_pixels {self.max_pixels}")
         return self
 
     def is_jsonl(self, annotations: Path | None) -> bool:
@@ -136,9 +134,3 @@ class Data(Section):
         return self.format == "jsonl" or (
             self.format == "coco" and annotations is not None and annotations.suffix == ".jsonl"
         )
-
-    @model_validator(mode="after")
-    def _pixels_are_a_range(self) -> "Data":
-        if self.min_pixels is not None and self.max_pixels is not None and self.min_pixels > self.max_pixels:
-            raise ValueError(f"min_pixels {self.min_pixels} is above max_pixels {self.max_pixels}")
-        return self

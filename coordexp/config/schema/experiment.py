@@ -1,8 +1,11 @@
-"""Section ``experiment``: which experiment a run belongs to, and which of its runs it is."""
+"""Sections ``experiment`` and ``ablation``: what a run belongs to, which run it is, and what it is compared with."""
 
 from pathlib import Path
+from typing import Annotated
 
-from coordexp.config.schema.fields import Name, Section, Seed, key
+from pydantic import Field, StrictBool
+
+from coordexp.config.schema.fields import DISTINCT, Name, Section, Seed, key
 
 
 class Experiment(Section):
@@ -16,3 +19,16 @@ class Experiment(Section):
     """Name of the one group where ablation.groups is empty; set in each run."""
     seed: Seed = key(0, "results", decides=["weights", "tokens"])
     """Seed of weights, order of samples and dropout; an ablation sets it to each of ablation.seeds."""
+
+
+class Ablation(Section):
+    """Groups x seeds, and what may differ between groups."""
+
+    groups: dict[Name, dict[str, object]] = key({}, "plan")
+    """What is compared: names of groups/NAME.yaml, or a mapping of a name to the keys it changes."""
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1), DISTINCT] = key((0,), "plan")
+    """Every group runs with each seed; one tells little, three give a first idea of the spread."""
+    factor: tuple[str, ...] = key(("objective", "custom.coord_soft_ce_w1"), "plan")
+    """Keys or sections in which groups may differ, and nowhere else."""
+    allow_differences: StrictBool = key(False, "plan")
+    """Show what else differs beside the results, instead of refusing to compare."""

@@ -4,11 +4,10 @@ import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.config import JsonDict
-from typing_extensions import TypedDict
 
 from coordexp.limits import MAX_COUNT, MAX_SEED
 
@@ -42,17 +41,7 @@ Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 Role = Literal["results", "rounding", "input", "name", "record", "machine", "plan"]
-"""What a key decides.
-
-- results: the numbers of a run.
-- rounding: their last bits only, by the order of a sum. Of the three keys that divide a step's images (batch size,
-  accumulation, workers) this holds as long as their product stays.
-- input: where something lies that a run reads. Its bytes are hashed, so a copy elsewhere is the same input.
-- name: what a run is called.
-- record: what is written down while a run goes on, and how often; none of its numbers.
-- machine: where and how fast the work is done, and where its files go.
-- plan: which runs there are, and which of them may be compared; nothing within a run.
-"""
+"""What a key decides; ``docs/configuration.md`` says what each means."""
 
 Part = Literal["data", "base", "weights", "tokens", "evaluation", "terms", "loss"]
 """What follows from a key.
@@ -108,16 +97,11 @@ def declared_keys(root: type[Section], *, prefix: str = "") -> dict[str, Key]:
         members = get_args(field.annotation) if isinstance(field.annotation, types.UnionType) else (field.annotation,)
         sections = [member for member in members if isinstance(member, type) and issubclass(member, Section)]
         if len(sections) < len(members):  # more than sections: it may have a value of its own
-            declared = TypeAdapter(_Declaration).validate_python(field.json_schema_extra)
+            declared = cast("dict[str, Any]", field.json_schema_extra or {})
             description = " ".join((field.description or "").split())
             found[f"{prefix}{name}"] = Key(
-                f"{prefix}{name}", declared["role"], declared["decides"], description, Path in members
+                f"{prefix}{name}", declared["role"], frozenset(declared["decides"]), description, Path in members
             )
         for section in sections:
             found |= declared_keys(section, prefix=f"{prefix}{name}.")
     return found
-
-
-class _Declaration(TypedDict):
-    role: Role
-    decides: frozenset[Part]

@@ -23,13 +23,9 @@ class Model(Section):
     equal."""
 
     @model_validator(mode="after")
-    def _revision_needs_a_hub(self) -> "Model":
+    def _keys_agree(self) -> "Model":
         if self.path == "embedded" and self.revision is not None:
             raise ValueError("revision has no effect on the embedded base; remove it or name a hub id in model.path")
-        return self
-
-    @model_validator(mode="after")
-    def _flash_is_half_precision(self) -> "Model":
         if self.attn_implementation == "flash_attention_2" and self.dtype == "float32":
             raise ValueError(
                 "attn_implementation: flash_attention_2 computes in half precision only; set dtype: bfloat16, or sdpa"

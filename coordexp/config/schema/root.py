@@ -7,11 +7,10 @@ from typing import Self, cast
 from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from coordexp.config.schema.ablation import Ablation
 from coordexp.config.schema.cluster import Cluster
 from coordexp.config.schema.data import Data
 from coordexp.config.schema.evaluation import Evaluation
-from coordexp.config.schema.experiment import Experiment
+from coordexp.config.schema.experiment import Ablation, Experiment
 from coordexp.config.schema.fields import Section, declared_keys
 from coordexp.config.schema.model import Model
 from coordexp.config.schema.objective import Custom, Objective, TermWeight, term_weights
@@ -19,14 +18,9 @@ from coordexp.config.schema.tracking import Tracking
 from coordexp.config.schema.training import Training
 from coordexp.config.trees import Tree, merged, nested, value_at
 from coordexp.errors import ConfigError, nearest_of
-from coordexp.files import JsonValue
 from coordexp.metrics import BoxKind
 
 _DISTRIBUTION = "custom.coord_soft_ce_w1.enabled"
-OFFSET_OF_TEXT_ARM = (
-    "custom.coord_tokens.enabled: false writes coordinates as digits, and custom.coord_offset.enabled: true trains "
-    "offsets of coord tokens, which are then not there; leave out one of them"
-)
 
 
 class RunConfig(Section):
@@ -207,10 +201,6 @@ class ExperimentConfig(RunConfig):
         overlays = self.ablation.model_dump()["groups"]  # not as JSON, where a NaN would be null
         for group, overlay in (overlays or {self.experiment.group: {}}).items():
             place = ("ablation", "groups", group) if overlays else ()
-            if contradicts_text_arm(overlay):
-                error = ValueError(OFFSET_OF_TEXT_ARM)
-                wrong.append({"type": "value_error", "loc": place, "input": overlay, "ctx": {"error": error}})
-                continue
             tree = merged(merged(shared, overlay), {"experiment": {"group": group}}) | {"ablation": shared["ablation"]}
             try:
                 self._groups[group] = RunConfig.model_validate(tree)
@@ -243,13 +233,6 @@ def _with_distribution_alone(tree: Tree) -> Tree:
         if isinstance(own, bool) and own != is_on and "use_coord_ce" not in (said if isinstance(said, dict) else {}):
             tree = merged(tree, nested(["ablation", "groups", name, "objective", "use_coord_ce"], not own))
     return tree
-
-
-def contradicts_text_arm(tree: JsonValue) -> bool:
-    """Say whether a group or a command line spells out a text arm and coord offsets, which such an arm never trains."""
-    return (
-        value_at(tree, "custom.coord_tokens.enabled") is False and value_at(tree, "custom.coord_offset.enabled") is True
-    )
 
 
 KEYS = declared_keys(ExperimentConfig)

@@ -98,20 +98,10 @@ class Training(Section):
         return {"max_steps": None, **given} if given.get("epochs") is not None else data
 
     @model_validator(mode="after")
-    def _one_length(self) -> "Training":
+    def _keys_agree(self) -> "Training":
         if (self.max_steps is None) == (self.epochs is None):
             both = "both are given" if self.epochs is not None else "both are null"
             raise ValueError(f"max_steps and epochs: {both}; set one of them, and the other to null")
-        return self
-
-    @property
-    def num_steps(self) -> int:
-        """Optimizer steps of a run; those of ``epochs`` must be counted, see ``ExperimentConfig.with_steps``."""
-        assert self.max_steps is not None, "training.epochs: no data was read yet"
-        return self.max_steps
-
-    @model_validator(mode="after")
-    def _rates_move_something(self) -> "Training":
         rates = {"vit_lr": self.vit_lr, "aligner_lr": self.aligner_lr}
         idle = [f"{name}: {rate:g}" for name, rate in rates.items() if rate is not None]
         if idle and not self.lora.vision:
@@ -120,3 +110,9 @@ class Training(Section):
                 "aligner; leave it out, or set lora.vision: true"
             )
         return self
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of a run; those of ``epochs`` must be counted, see ``ExperimentConfig.with_steps``."""
+        assert self.max_steps is not None, "training.epochs: no data was read yet"
+        return self.max_steps

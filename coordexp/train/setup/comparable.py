@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch.backends import cuda, cudnn
 
-from coordexp.config.identity.differences import WORKER, find_differences
+from coordexp.config.identity.differences import WORKER, find_differences, shown_value
 from coordexp.config.identity.fingerprint import Fingerprint, installed_packages, package_versions, read_fingerprint
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.offset_adapter import inner_model
@@ -132,7 +132,8 @@ def _check(others: Mapping[str, Fingerprint], name: str, own: Fingerprint, confi
     if not found:
         return
     shown = "; ".join(
-        f"{item.key.removeprefix(WORKER)} is {item.other_shown} here and {item.shown} there" for item in found[:_NAMED]
+        f"{item.key.removeprefix(WORKER)} is {shown_value(item.other_value)} here and {shown_value(item.value)} there"
+        for item in found[:_NAMED]
     )
     more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     threads = any(item.key == f"{WORKER}threads" for item in found)

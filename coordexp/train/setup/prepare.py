@@ -22,7 +22,7 @@ from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.base import base_hashes, check_attention_of, prepare_base
 from coordexp.train.setup.encoding import build_encoding, read_split, train_order
 from coordexp.train.setup.source import source_of_run
-from coordexp.train.setup.strategy import check_strategy, deepspeed_settings
+from coordexp.train.setup.strategy import deepspeed_settings
 
 NUM_BATCHES = 100
 _DECODED_IN_ADVANCE = 5_000  # images: some 10 ms each at camera size
@@ -46,7 +46,6 @@ def prepare_experiment(config: RunConfig) -> PreparedExperiment:
     Raises:
         CoordExpError: whatever would stop a run later and can be known now.
     """
-    check_strategy(config)
     check_attention_of(config)
     train = read_split(config, "train")
     val = read_split(config, "val")

@@ -185,21 +185,6 @@ def test_a_text_arm_inherits_coord_offsets_without_effect():
     assert _load(to_yaml(config)) == config
 
 
-@pytest.mark.parametrize("override", ["", "ablation.groups.T.custom.coord_offset={enabled: true}"])
-def test_a_text_arm_for_which_coord_offsets_are_spelt_out_is_refused(override: str):
-    own = "" if override else ", coord_offset: {enabled: true}"
-    groups = f"{{T: {{custom: {{coord_tokens: {{enabled: false}}{own}}}}}, A: {{}}}}"
-    with pytest.raises(ConfigError, match=r"group T: custom\.coord_tokens\.enabled: false .* leave out one") as caught:
-        _load(TEXT + f"ablation: {{factor: [custom], groups: {groups}}}\n", *([override] if override else []))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_command_line_that_asks_for_a_text_arm_with_coord_offsets_is_refused():
-    assert _load(TEXT, "custom.coord_tokens.enabled=false").text_arm
-    with pytest.raises(ConfigError, match=r"^overrides: custom\.coord_tokens\.enabled: false"):
-        _load(TEXT, "custom.coord_tokens.enabled=false", "custom={coord_offset: {enabled: true}}")
-
-
 # Weights that leave nothing but text to learn; of the five, one also for a group.
 NOTHING_BUT_TEXT = [
     ("objective: {lambda_coord_ce: 0}\n", r"objective\.lambda_coord_ce is 0"),

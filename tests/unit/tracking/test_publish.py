@@ -10,7 +10,7 @@ import pytest
 from mlflow import MlflowClient
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.config.schema.ablation import Ablation
+from coordexp.config.schema.experiment import Ablation
 from coordexp.errors import TrackingError
 from coordexp.report.study.load import load_experiment
 from coordexp.runs.folder import ExperimentFolder
