@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.decomposition import AP50, ERRORS, RECALLS
@@ -14,8 +14,8 @@ from coordexp.report.figures import INK, LOOKS, NEUTRAL, PAPER, Chart, Look, tip
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.examples import EdgeDistributions
 from coordexp.report.study.study import Study, better_first
+from coordexp.report.text.study_tables import shown_pairs
 from coordexp.report.text.tables import MINUS, interval, num_objects, pair_name, written
-from coordexp.report.text.why import shown_pairs
 from coordexp.statistics.results import CurvePoint, Estimate
 
 if TYPE_CHECKING:
@@ -32,8 +32,10 @@ _SHORT = {
     "classification": "cls", "localisation": "loc", "both": "both", "duplicate": "dup", "background": "bkg",
     "missed": "miss",
 }  # fmt: skip
+_STEP = "optimizer step"
 _BANDS = "Bands: lowest and highest seed."
 _DASHED = (0, (3, 2.5))
+_EDGE: dict[str, Any] = {"markeredgecolor": PAPER, "markeredgewidth": 0.8}
 _LABEL, _MARK, _GAP, _AXIS = 15, 13, 5, 40  # heights of a row's label and of each mark, between rows, of the axis
 _BAR, _NAMES, _BAR_ROW = 16, 12, 51  # heights of a bar, of the names below it, of all with its label
 
@@ -105,7 +107,7 @@ def ap_charts(study: Study) -> list[Chart]:
     if study.convergence is None:
         means = _mean_lines(data, lambda run: subset_headline(run.reading))
         lines = [line._replace(marked=True) for line in means]
-        return [line_chart(title, [*lines, *stars], x="optimizer step", y="AP", note=_BANDS + note)]
+        return [line_chart(title, [*lines, *stars], x=_STEP, y="AP", note=_BANDS + note)]
     curves = study.convergence.curves
 
     def over(used: Callable[[CurvePoint], float | None]) -> list[Line]:
@@ -116,7 +118,7 @@ def ap_charts(study: Study) -> list[Chart]:
         ]
 
     note = f"Bands: 95 % intervals over images and seeds.{note}"
-    charts = [line_chart(title, [*over(lambda p: p.step), *stars], x="optimizer step", y="AP", note=note)]
+    charts = [line_chart(title, [*over(lambda p: p.step), *stars], x=_STEP, y="AP", note=note)]
     for words, lines in (
         ("images", over(lambda p: p.num_images)),
         ("supervised tokens", over(lambda p: p.num_supervised_tokens)),
@@ -132,21 +134,15 @@ def loss_charts(study: Study) -> list[Chart]:
     for name in study.data.loss_names if study.data.trained else ():
         lines = _mean_lines(study.data, lambda _, name=name: f"train_{name}")
         validation = [
-            Line(
-                f"{line.label}, validation",
-                line.look._replace(line="none"),
-                [Point(p.x, p.y) for p in line.points],
-                True,
-            )
-            for line in _mean_lines(study.data, lambda _, name=name: f"eval_{name}")
+            Line(f"{label}, validation", look._replace(line="none"), [Point(p.x, p.y) for p in points], True)
+            for label, look, points, _ in _mean_lines(study.data, lambda _, name=name: f"eval_{name}")
         ]
         title = LOSS_TITLES.get(name, f"Loss term {loss_head(name)}")
         if len(study.data.groups) == 1:
             title = title.partition(" (")[0]
         has_bands = any(point.low is not None for line in lines for point in line.points)
         note = f"Means over seeds. {_BANDS}" if has_bands else ""
-        chart = line_chart(title, [*lines, *validation], x="optimizer step", y="loss", bottom=None, note=note)
-        charts.append(chart)
+        charts.append(line_chart(title, [*lines, *validation], x=_STEP, y="loss", bottom=None, note=note))
     return charts
 
 
@@ -161,7 +157,7 @@ def gradient_charts(study: Study) -> list[Chart]:
         end = max(point.x for line in lines for point in line.points)
         lines.append(Line("limit", NEUTRAL, [Point(0.0, limit), Point(end, limit)]))
     note = "Above the limit a step is scaled down to it."
-    return [line_chart("Gradient norm before clipping", lines, x="optimizer step", y="norm", note=note)]
+    return [line_chart("Gradient norm before clipping", lines, x=_STEP, y="norm", note=note)]
 
 
 def group_charts(study: Study) -> list[Chart]:
@@ -214,20 +210,18 @@ def why_charts(study: Study) -> list[Chart]:
             top, start = row * _BAR_ROW, 0.0
             _label_row(axes, top, group, f"AP50 {written(found.value[group][AP50.name].value)}")
             for at, (name, length) in enumerate(parts):
-                (patch,) = axes.barh(
-                    top + _LABEL + _BAR / 2,
-                    length,
-                    _BAR,
-                    left=start,
-                    color=looks[group].color,
-                    alpha=1.0 if at == 0 else 0.5 if at % 2 else 0.25,
-                    edgecolor=PAPER,
-                    linewidth=0.8,
-                )
+                shade, place = 1.0 if at == 0 else 0.5 if at % 2 else 0.25, top + _LABEL + _BAR / 2
+                color: dict[str, Any] = {
+                    "color": looks[group].color,
+                    "alpha": shade,
+                    "edgecolor": PAPER,
+                    "linewidth": 0.8,
+                }
+                (patch,) = axes.barh(place, length, _BAR, left=start, **color)
                 patch.set_gid(tips(f"{group}, {name}: {number(length)}"))
                 if length > 0.055 * most:  # wide enough for its name
-                    place = start + length / 2, top + _LABEL + _BAR + _NAMES - 2
-                    axes.text(*place, _SHORT.get(name, name), ha="center", fontsize=9)
+                    below = top + _LABEL + _BAR + _NAMES - 2
+                    axes.text(start + length / 2, below, _SHORT.get(name, name), ha="center", fontsize=9)
                 start += length
         _rows_only(axes, _BAR_ROW * len(bars), "AP50")
         axes.set_xlim(0, most * 1.01)
@@ -264,14 +258,10 @@ def iou_charts(study: Study) -> list[Chart]:
     ious = {group: part.iou for group, part in study.breakdowns.items() if part.iou is not None}
     if not ious:
         return []
-    lines = [
-        Line(
-            group,
-            looks[group],
-            [Point(x, y) for ends, y in zip(pairwise(iou.edges), iou.fractions, strict=True) for x in ends],
-        )
-        for group, iou in ious.items()
-    ]
+    lines: list[Line] = []
+    for group, iou in ious.items():
+        steps = zip(pairwise(iou.edges), iou.fractions, strict=True)
+        lines.append(Line(group, looks[group], [Point(x, y) for ends, y in steps for x in ends]))
     counts = ", ".join(f"{group} {iou.num:,}" for group, iou in ious.items())
     note = f"Only boxes that found an object, at IoU .1 or more: {counts} pairs."
     title = "IoU of matched pairs"
@@ -396,17 +386,9 @@ def line_chart(
                 xs, lows, highs = zip(*band, strict=True)
                 axes.fill_between(xs, lows, highs, color=look.color, alpha=0.17, linewidth=0)
             has_marks = marked or len(points) == 1
-            (line,) = axes.plot(
-                [p.x for p in points],
-                [p.y for p in points],
-                color=look.color,
-                linestyle=look.line,
-                linewidth=1.9,
-                marker=look.marker if has_marks else "none",
-                markersize=15 if look.marker == "*" else 6.5,
-                markeredgecolor=PAPER,
-                markeredgewidth=0.8,
-            )
+            style: dict[str, Any] = {"color": look.color, "linestyle": look.line, "linewidth": 1.9, **_EDGE}
+            marker, size = look.marker if has_marks else "none", 15 if look.marker == "*" else 6.5
+            (line,) = axes.plot([p.x for p in points], [p.y for p in points], marker=marker, markersize=size, **style)
             where = [f"{label}: {number(p.y)} at {number(p.x)}" for p in points]
             line.set_gid(tips(*where) if has_marks else tips(label))
         axes.set_xlim(*xlim)
@@ -455,15 +437,7 @@ def row_chart(
                     text += f" [{number(found.low)}, {number(found.high)}]"
                     ends = [found.low, found.high], [y, y]
                     axes.plot(*ends, color=look.color, linewidth=1.7, marker="|", markersize=7)
-                (dot,) = axes.plot(
-                    [found.value],
-                    [y],
-                    look.marker,
-                    color=look.color,
-                    markersize=7,
-                    markeredgecolor=PAPER,
-                    markeredgewidth=0.8,
-                )
+                (dot,) = axes.plot([found.value], [y], look.marker, color=look.color, markersize=7, **_EDGE)
                 dot.set_gid(tips(text))
             top = bottom + _GAP
         _rows_only(axes, height, x)

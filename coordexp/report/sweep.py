@@ -161,11 +161,7 @@ def _next_commands(sweep_trials: SweepTrials, group: str) -> list[str]:
 
 
 def write_response(
-    name: str,
-    space: Mapping[str, Parameter],
-    trials: Sequence[TrialResult],
-    ranked: Sequence[Winner],
-    output: Path,
+    name: str, space: Mapping[str, Parameter], trials: Sequence[TrialResult], ranked: Sequence[Winner], output: Path
 ) -> tuple[list[Path], str]:
     """Draw AP against each searched weight as PNG and SVG; return their paths, and an ``<svg>`` for the page."""
     seen = [trial for trial in trials if trial.ap is not None]
@@ -174,7 +170,7 @@ def write_response(
         figure.suptitle(f"{name}: AP on the tuning split", fontsize=12, color=INK)
         panels = figure.subplots(1, len(space), squeeze=False)[0]
         for axes, (key, parameter) in zip(panels, space.items(), strict=True):
-            _curve(axes, key, parameter, seen, ranked, joined=len(space) == 1)
+            _curve(axes, key, parameter, seen, ranked, "o-" if len(space) == 1 else "o")
         panels[0].set_ylabel("AP, constrained decoding")
         panels[0].legend(fontsize=9)
         for axes in panels if not seen else ():
@@ -184,19 +180,12 @@ def write_response(
 
 
 def _curve(
-    axes: "Axes",
-    key: str,
-    parameter: Parameter,
-    seen: Sequence[TrialResult],
-    ranked: Sequence[Winner],
-    *,
-    joined: bool,
+    axes: "Axes", key: str, parameter: Parameter, seen: Sequence[TrialResult], ranked: Sequence[Winner], form: str
 ) -> None:
     from matplotlib.ticker import NullFormatter, NullLocator
 
     done = sorted((trial.point[key], trial.ap or 0.0) for trial in seen if trial.state == "finished")
     others = [(trial.point[key], trial.ap or 0.0) for trial in seen if trial.state != "finished"]
-    form = "o-" if joined else "o"
     axes.plot([x for x, _ in done], [y for _, y in done], form, color=_FINISHED, label="every step done", linewidth=1.3)
     if others:
         label = "stopped early: the last AP, on a subset"
