@@ -69,8 +69,7 @@ class Row(NamedTuple):
 def write_plots(study: Study, output: Path) -> list[Path]:
     """Write the charts of papers and slides that there is data for as PNG and SVG into a folder; return their paths."""
     study, name = better_first(study), study.data.name
-    looks: Mapping[str, Look] = looks_of(study.data)
-    named: Mapping[str, Look] = {}  # rows say which group they are of
+    looks, named = looks_of(study.data), dict[str, Look]()  # rows say which group they are of
     found = (
         ("losses", f"{name}: lines in training, marks on validation images", loss_charts(study), looks),
         ("ap", f"{name}: each group by its own reading, constrained decoding", ap_charts(study), looks),
@@ -119,10 +118,8 @@ def ap_charts(study: Study) -> list[Chart]:
 
     note = f"Bands: 95 % intervals over images and seeds.{note}"
     charts = [line_chart(title, [*over(lambda p: p.step), *stars], x=_STEP, y="AP", note=note)]
-    for words, lines in (
-        ("images", over(lambda p: p.num_images)),
-        ("supervised tokens", over(lambda p: p.num_supervised_tokens)),
-    ):
+    seen, read = over(lambda p: p.num_images), over(lambda p: p.num_supervised_tokens)
+    for words, lines in (("images", seen), ("supervised tokens", read)):
         if lines:
             charts.append(line_chart(f"The same over {words}", lines, x=words, y="AP"))
     return charts
@@ -324,10 +321,8 @@ def edge_charts(edge: EdgeDistributions, looks: Mapping[str, Look]) -> list[Char
     charts: list[Chart] = []
     for group, curve in curves.items():
         kept, top = dict(zip(curve.bins, curve.probabilities, strict=True)), max(curve.probabilities) * 1.05
-        # What was left out has no probability worth drawing.
-        line = Line(
-            group, looks[group]._replace(line="-"), [Point(k, p, 0.0, p) for k in bins for p in [kept.get(k, 0.0)]]
-        )
+        heights = [(k, kept.get(k, 0.0)) for k in bins]  # what was left out has no probability worth drawing
+        line = Line(group, looks[group]._replace(line="-"), [Point(k, y, 0.0, y) for k, y in heights])
         truth = Line(f"true bin {true_bin}", Look(INK, _DASHED), [Point(true_bin, 0.0), Point(true_bin, top)])
         note, ends = f"mean {curve.expected:.0f}, mode {curve.mode}, true {true_bin}", (bins[0], bins[-1])
         chart = line_chart(group, [line, truth], x="coord bin", y="probability", xlim=ends, top=top, note=note)
@@ -350,10 +345,8 @@ def _mean_lines(data: ExperimentData, name_of: Callable[[RunData], str]) -> list
             for point in run.curves.get(name_of(run), ()):
                 by_step.setdefault(point.step, []).append(point.value)
         several = any(len(values) > 1 for values in by_step.values())
-        points = [
-            Point(step, fmean(values), min(values) if several else None, max(values) if several else None)
-            for step, values in sorted(by_step.items())
-        ]
+        bands = {step: (min(values), max(values)) if several else () for step, values in by_step.items()}
+        points = [Point(step, fmean(values), *bands[step]) for step, values in sorted(by_step.items())]
         if points:
             lines.append(Line(group, look, points))
     return lines

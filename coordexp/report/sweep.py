@@ -16,7 +16,7 @@ from coordexp.files import write_text
 from coordexp.report.figures import INK, PALETTE, SOFT, figure_style, inline_svg, new_figure, save_figure
 from coordexp.report.page.page import FOOTER, render
 from coordexp.report.text.render import show_table
-from coordexp.report.text.tables import UNDEFINED, Table
+from coordexp.report.text.tables import Table, written
 from coordexp.report.write import print_paths, writing
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.shipped import command
@@ -109,7 +109,8 @@ def trials_table(trials: Sequence[TrialResult]) -> Table:
     keys = map(short, trials[0].point) if trials else ()
     rows: list[tuple[str, ...]] = []
     for trial in trials:
-        ap = _number(trial.ap) if trial.state == "finished" or trial.ap is None else f"({_number(trial.ap)})"
+        ap = written(trial.ap, digits=4)
+        ap = ap if trial.state == "finished" or trial.ap is None else f"({ap})"
         rows.append((trial.name, *(f"{value:g}" for value in trial.point.values()), ap, str(trial.step), trial.state))
     return Table.of("Trials", ("trial", *keys, "AP", "steps", "state"), rows)
 
@@ -120,7 +121,7 @@ def winners_table(ranked: Sequence[Winner]) -> Table:
     heads = ("trial", *keys, "mean AP", "sd", *(f"seed {seed}" for seed in seeds), "in the search")
     rows: list[tuple[str, ...]] = []
     for it in ranked:
-        aps = map(_number, (it.mean, it.spread, *it.aps.values(), it.search_ap))
+        aps = (written(ap, digits=4) for ap in (it.mean, it.spread, *it.aps.values(), it.search_ap))
         rows.append((it.name, *(f"{value:g}" for value in it.point.values()), *aps))
     return Table.of("Winners, run again with seeds that the search has not seen", heads, rows)
 
@@ -208,7 +209,3 @@ def _curve(
 def short(key: str) -> str:
     """Return ``lambda_coord`` of ``objective.lambda_coord``."""
     return key.rpartition(".")[2]
-
-
-def _number(value: float | None) -> str:
-    return UNDEFINED if value is None else f"{value:.4f}"

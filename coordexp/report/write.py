@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,8 +157,10 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
     for path in files:
         tracker.log_file(data.parent_id, path, REPORT_FOLDER)
     annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-    if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES and _is_coco(annotations):
-        tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
+    if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES:
+        with suppress(DataError):  # whoever writes to the server chose the path: it may be no such file
+            read_ground_truth(annotations)
+            tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
     return True
 
 
@@ -189,12 +191,3 @@ def description(study: Study, *, page: str) -> str:
         longer = f"{text}\n\n{markdown_table(table)}"
         text = longer if len(longer) <= MAX_TAG_LENGTH else text
     return text
-
-
-def _is_coco(path: Path) -> bool:
-    """Return whether a file is what a run's parameter calls it: whoever writes to the server chose the path."""
-    try:
-        read_ground_truth(path)
-    except DataError:
-        return False
-    return True
