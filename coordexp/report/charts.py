@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.decomposition import AP50, ERRORS, RECALLS
@@ -14,8 +14,8 @@ from coordexp.report.figures import INK, LOOKS, NEUTRAL, PAPER, Chart, Look, tip
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.examples import EdgeDistributions
 from coordexp.report.study.study import Study, better_first
+from coordexp.report.text.study_tables import shown_pairs
 from coordexp.report.text.tables import MINUS, interval, num_objects, pair_name, written
-from coordexp.report.text.why import shown_pairs
 from coordexp.statistics.results import CurvePoint, Estimate
 
 if TYPE_CHECKING:
@@ -32,8 +32,10 @@ _SHORT = {
     "classification": "cls", "localisation": "loc", "both": "both", "duplicate": "dup", "background": "bkg",
     "missed": "miss",
 }  # fmt: skip
+_STEP = "optimizer step"
 _BANDS = "Bands: lowest and highest seed."
 _DASHED = (0, (3, 2.5))
+_EDGE: dict[str, Any] = {"markeredgecolor": PAPER, "markeredgewidth": 0.8}
 _LABEL, _MARK, _GAP, _AXIS = 15, 13, 5, 40  # heights of a row's label and of each mark, between rows, of the axis
 _BAR, _NAMES, _BAR_ROW = 16, 12, 51  # heights of a bar, of the names below it, of all with its label
 
@@ -67,8 +69,7 @@ class Row(NamedTuple):
 def write_plots(study: Study, output: Path) -> list[Path]:
     """Write the charts of papers and slides that there is data for as PNG and SVG into a folder; return their paths."""
     study, name = better_first(study), study.data.name
-    looks: Mapping[str, Look] = looks_of(study.data)
-    named: Mapping[str, Look] = {}  # rows say which group they are of
+    looks, named = looks_of(study.data), dict[str, Look]()  # rows say which group they are of
     found = (
         ("losses", f"{name}: lines in training, marks on validation images", loss_charts(study), looks),
         ("ap", f"{name}: each group by its own reading, constrained decoding", ap_charts(study), looks),
@@ -105,7 +106,7 @@ def ap_charts(study: Study) -> list[Chart]:
     if study.convergence is None:
         means = _mean_lines(data, lambda run: subset_headline(run.reading))
         lines = [line._replace(marked=True) for line in means]
-        return [line_chart(title, [*lines, *stars], x="optimizer step", y="AP", note=_BANDS + note)]
+        return [line_chart(title, [*lines, *stars], x=_STEP, y="AP", note=_BANDS + note)]
     curves = study.convergence.curves
 
     def over(used: Callable[[CurvePoint], float | None]) -> list[Line]:
@@ -116,11 +117,9 @@ def ap_charts(study: Study) -> list[Chart]:
         ]
 
     note = f"Bands: 95 % intervals over images and seeds.{note}"
-    charts = [line_chart(title, [*over(lambda p: p.step), *stars], x="optimizer step", y="AP", note=note)]
-    for words, lines in (
-        ("images", over(lambda p: p.num_images)),
-        ("supervised tokens", over(lambda p: p.num_supervised_tokens)),
-    ):
+    charts = [line_chart(title, [*over(lambda p: p.step), *stars], x=_STEP, y="AP", note=note)]
+    seen, read = over(lambda p: p.num_images), over(lambda p: p.num_supervised_tokens)
+    for words, lines in (("images", seen), ("supervised tokens", read)):
         if lines:
             charts.append(line_chart(f"The same over {words}", lines, x=words, y="AP"))
     return charts
@@ -132,21 +131,15 @@ def loss_charts(study: Study) -> list[Chart]:
     for name in study.data.loss_names if study.data.trained else ():
         lines = _mean_lines(study.data, lambda _, name=name: f"train_{name}")
         validation = [
-            Line(
-                f"{line.label}, validation",
-                line.look._replace(line="none"),
-                [Point(p.x, p.y) for p in line.points],
-                True,
-            )
-            for line in _mean_lines(study.data, lambda _, name=name: f"eval_{name}")
+            Line(f"{label}, validation", look._replace(line="none"), [Point(p.x, p.y) for p in points], True)
+            for label, look, points, _ in _mean_lines(study.data, lambda _, name=name: f"eval_{name}")
         ]
         title = LOSS_TITLES.get(name, f"Loss term {loss_head(name)}")
         if len(study.data.groups) == 1:
             title = title.partition(" (")[0]
         has_bands = any(point.low is not None for line in lines for point in line.points)
         note = f"Means over seeds. {_BANDS}" if has_bands else ""
-        chart = line_chart(title, [*lines, *validation], x="optimizer step", y="loss", bottom=None, note=note)
-        charts.append(chart)
+        charts.append(line_chart(title, [*lines, *validation], x=_STEP, y="loss", bottom=None, note=note))
     return charts
 
 
@@ -161,7 +154,7 @@ def gradient_charts(study: Study) -> list[Chart]:
         end = max(point.x for line in lines for point in line.points)
         lines.append(Line("limit", NEUTRAL, [Point(0.0, limit), Point(end, limit)]))
     note = "Above the limit a step is scaled down to it."
-    return [line_chart("Gradient norm before clipping", lines, x="optimizer step", y="norm", note=note)]
+    return [line_chart("Gradient norm before clipping", lines, x=_STEP, y="norm", note=note)]
 
 
 def group_charts(study: Study) -> list[Chart]:
@@ -214,20 +207,18 @@ def why_charts(study: Study) -> list[Chart]:
             top, start = row * _BAR_ROW, 0.0
             _label_row(axes, top, group, f"AP50 {written(found.value[group][AP50.name].value)}")
             for at, (name, length) in enumerate(parts):
-                (patch,) = axes.barh(
-                    top + _LABEL + _BAR / 2,
-                    length,
-                    _BAR,
-                    left=start,
-                    color=looks[group].color,
-                    alpha=1.0 if at == 0 else 0.5 if at % 2 else 0.25,
-                    edgecolor=PAPER,
-                    linewidth=0.8,
-                )
+                shade, place = 1.0 if at == 0 else 0.5 if at % 2 else 0.25, top + _LABEL + _BAR / 2
+                color: dict[str, Any] = {
+                    "color": looks[group].color,
+                    "alpha": shade,
+                    "edgecolor": PAPER,
+                    "linewidth": 0.8,
+                }
+                (patch,) = axes.barh(place, length, _BAR, left=start, **color)
                 patch.set_gid(tips(f"{group}, {name}: {number(length)}"))
                 if length > 0.055 * most:  # wide enough for its name
-                    place = start + length / 2, top + _LABEL + _BAR + _NAMES - 2
-                    axes.text(*place, _SHORT.get(name, name), ha="center", fontsize=9)
+                    below = top + _LABEL + _BAR + _NAMES - 2
+                    axes.text(start + length / 2, below, _SHORT.get(name, name), ha="center", fontsize=9)
                 start += length
         _rows_only(axes, _BAR_ROW * len(bars), "AP50")
         axes.set_xlim(0, most * 1.01)
@@ -264,14 +255,10 @@ def iou_charts(study: Study) -> list[Chart]:
     ious = {group: part.iou for group, part in study.breakdowns.items() if part.iou is not None}
     if not ious:
         return []
-    lines = [
-        Line(
-            group,
-            looks[group],
-            [Point(x, y) for ends, y in zip(pairwise(iou.edges), iou.fractions, strict=True) for x in ends],
-        )
-        for group, iou in ious.items()
-    ]
+    lines: list[Line] = []
+    for group, iou in ious.items():
+        steps = zip(pairwise(iou.edges), iou.fractions, strict=True)
+        lines.append(Line(group, looks[group], [Point(x, y) for ends, y in steps for x in ends]))
     counts = ", ".join(f"{group} {iou.num:,}" for group, iou in ious.items())
     note = f"Only boxes that found an object, at IoU .1 or more: {counts} pairs."
     title = "IoU of matched pairs"
@@ -334,10 +321,8 @@ def edge_charts(edge: EdgeDistributions, looks: Mapping[str, Look]) -> list[Char
     charts: list[Chart] = []
     for group, curve in curves.items():
         kept, top = dict(zip(curve.bins, curve.probabilities, strict=True)), max(curve.probabilities) * 1.05
-        # What was left out has no probability worth drawing.
-        line = Line(
-            group, looks[group]._replace(line="-"), [Point(k, p, 0.0, p) for k in bins for p in [kept.get(k, 0.0)]]
-        )
+        heights = [(k, kept.get(k, 0.0)) for k in bins]  # what was left out has no probability worth drawing
+        line = Line(group, looks[group]._replace(line="-"), [Point(k, y, 0.0, y) for k, y in heights])
         truth = Line(f"true bin {true_bin}", Look(INK, _DASHED), [Point(true_bin, 0.0), Point(true_bin, top)])
         note, ends = f"mean {curve.expected:.0f}, mode {curve.mode}, true {true_bin}", (bins[0], bins[-1])
         chart = line_chart(group, [line, truth], x="coord bin", y="probability", xlim=ends, top=top, note=note)
@@ -360,10 +345,8 @@ def _mean_lines(data: ExperimentData, name_of: Callable[[RunData], str]) -> list
             for point in run.curves.get(name_of(run), ()):
                 by_step.setdefault(point.step, []).append(point.value)
         several = any(len(values) > 1 for values in by_step.values())
-        points = [
-            Point(step, fmean(values), min(values) if several else None, max(values) if several else None)
-            for step, values in sorted(by_step.items())
-        ]
+        bands = {step: (min(values), max(values)) if several else () for step, values in by_step.items()}
+        points = [Point(step, fmean(values), *bands[step]) for step, values in sorted(by_step.items())]
         if points:
             lines.append(Line(group, look, points))
     return lines
@@ -396,17 +379,9 @@ def line_chart(
                 xs, lows, highs = zip(*band, strict=True)
                 axes.fill_between(xs, lows, highs, color=look.color, alpha=0.17, linewidth=0)
             has_marks = marked or len(points) == 1
-            (line,) = axes.plot(
-                [p.x for p in points],
-                [p.y for p in points],
-                color=look.color,
-                linestyle=look.line,
-                linewidth=1.9,
-                marker=look.marker if has_marks else "none",
-                markersize=15 if look.marker == "*" else 6.5,
-                markeredgecolor=PAPER,
-                markeredgewidth=0.8,
-            )
+            style: dict[str, Any] = {"color": look.color, "linestyle": look.line, "linewidth": 1.9, **_EDGE}
+            marker, size = look.marker if has_marks else "none", 15 if look.marker == "*" else 6.5
+            (line,) = axes.plot([p.x for p in points], [p.y for p in points], marker=marker, markersize=size, **style)
             where = [f"{label}: {number(p.y)} at {number(p.x)}" for p in points]
             line.set_gid(tips(*where) if has_marks else tips(label))
         axes.set_xlim(*xlim)
@@ -455,15 +430,7 @@ def row_chart(
                     text += f" [{number(found.low)}, {number(found.high)}]"
                     ends = [found.low, found.high], [y, y]
                     axes.plot(*ends, color=look.color, linewidth=1.7, marker="|", markersize=7)
-                (dot,) = axes.plot(
-                    [found.value],
-                    [y],
-                    look.marker,
-                    color=look.color,
-                    markersize=7,
-                    markeredgecolor=PAPER,
-                    markeredgewidth=0.8,
-                )
+                (dot,) = axes.plot([found.value], [y], look.marker, color=look.color, markersize=7, **_EDGE)
                 dot.set_gid(tips(text))
             top = bottom + _GAP
         _rows_only(axes, height, x)

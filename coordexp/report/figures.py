@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from xml.etree import ElementTree
 
 from coordexp.errors import plain, plain_lines
+from coordexp.files import write_text
 from coordexp.tracking.charts import GROUP_COLORS
 
 if TYPE_CHECKING:
@@ -57,19 +58,12 @@ NEUTRAL = Look(INK)
 
 
 class Chart(NamedTuple):
-    """One panel with its caption.
-
-    Attributes:
-        title: stands above it.
-        draw: draws on empty axes; None where there is nothing to draw yet.
-        note: how to read it.
-        height: in pixels, with its axes.
-    """
+    """One panel with its caption."""
 
     title: str
-    draw: "Callable[[Axes], None] | None"
-    note: str = ""
-    height: float = 232
+    draw: "Callable[[Axes], None] | None"  # on empty axes; None where there is nothing to draw yet
+    note: str = ""  # how to read it
+    height: float = 232  # in pixels, with its axes
 
 
 def tips(*texts: str) -> str:
@@ -136,26 +130,22 @@ def write_charts(charts: Sequence[Chart], stem: Path, *, title: str, looks: Mapp
 
 
 def save_figure(figure: "Figure", stem: Path) -> list[Path]:
-    """Write ``stem.png`` and ``stem.svg``, each under another name first: a reader sees a whole picture.
-
-    To be called within :func:`figure_style`.
-    """
+    """Write ``stem.png`` and ``stem.svg`` within :func:`figure_style`; a reader sees a whole picture."""
     figure.patch.set_facecolor(PAPER)
-    paths = [stem.with_name(f"{stem.name}.{form}") for form in ("png", "svg")]
-    png, svg = (path.with_name(f".{path.name}.tmp") for path in paths)
-    figure.savefig(png, dpi=200, format="png")
+    png, svg = paths = [stem.with_name(f"{stem.name}.{form}") for form in ("png", "svg")]
+    building = png.with_name(f".{png.name}.tmp")
+    figure.savefig(building, dpi=200, format="png")
+    building.replace(png)
     root = _svg_of(figure)
     root.set("style", "font-family: 'DejaVu Sans', Arial, Helvetica, sans-serif")
-    svg.write_text(ElementTree.tostring(root, encoding="unicode"), encoding="utf-8")
-    for building, path in zip((png, svg), paths, strict=True):
-        building.replace(path)
+    write_text(svg, ElementTree.tostring(root, encoding="unicode"))
     return paths
 
 
 def inline_svg(figure: "Figure", *, label: str) -> str:
-    """Return a figure as an ``<svg>`` for a page: named for a screen reader, its colours as variables of the page.
+    """Return a figure as an ``<svg>`` for a page, within :func:`figure_style`: its colours are variables of the page.
 
-    To be called within :func:`figure_style`. Its ids are hashes with the label, so they are its own on any page.
+    Its ids are hashes with the label, which a screen reader says, so they are its own on any page.
     """
     import matplotlib
 

@@ -1,7 +1,7 @@
 """A picture with the boxes of a prediction, and beside it the distributions of their coordinates."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.data.image_file import read_image
@@ -27,9 +27,6 @@ def draw_prediction(prediction: Prediction, stem: Path) -> list[Path]:
 
     Boxes of the means are drawn in full, those of the most likely bins dashed. Each of the first eight objects has a
     row of four distributions, with both marked in the same way.
-
-    Raises:
-        DataError: if the picture cannot be read.
     """
     shown = [item for item in prediction.objects if item.distributions][:_MAX_SHOWN]
     width = _PICTURE_PX + (4 * _CURVE_PX + 30 if shown else 0)
@@ -51,9 +48,8 @@ def draw_prediction(prediction: Prediction, stem: Path) -> list[Path]:
                     if row == len(shown) - 1:
                         axes.set_xlabel(_UNIT, fontsize=8)
                     if column == 0:
-                        axes.set_ylabel(
-                            f"{row + 1}  {plain(item.desc)}\nscore {item.score:.2f}", rotation=0, ha="right", color=INK
-                        )
+                        name = f"{row + 1}  {plain(item.desc)}\nscore {item.score:.2f}"
+                        axes.set_ylabel(name, rotation=0, ha="right", color=INK)
         return save_figure(figure, stem)
 
 
@@ -66,17 +62,10 @@ def _draw_boxes(axes: "Axes", prediction: Prediction) -> None:
         color = LOOKS[number % len(LOOKS)].color
         for box, line in ((item.expected_px, "-"), (item.argmax_px, (0, (3, 2)))):
             x1, y1, x2, y2 = box
-            axes.add_patch(
-                Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=color, linestyle=line, linewidth=1.6)
-            )
-        axes.annotate(
-            str(number + 1),
-            item.expected_px[:2],
-            color=PAPER,
-            fontsize=10,
-            va="top",
-            bbox={"boxstyle": "square,pad=0.15", "facecolor": color, "edgecolor": "none"},
-        )
+            style: dict[str, Any] = {"fill": False, "edgecolor": color, "linestyle": line, "linewidth": 1.6}
+            axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, **style))
+        paper = {"boxstyle": "square,pad=0.15", "facecolor": color, "edgecolor": "none"}
+        axes.annotate(str(number + 1), item.expected_px[:2], color=PAPER, fontsize=10, va="top", bbox=paper)
     num = len(prediction.objects)
     count = f"{num or 'no'} object{'s' * (num > 1)}"
     axes.set_title(f"{count}; full: the mean, dashed: the most likely bin" if num else count, loc="left", fontsize=11)

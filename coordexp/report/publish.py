@@ -75,12 +75,7 @@ def _numbers(study: Study) -> dict[str, object]:
 
 
 def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
-    """Write what is worth committing of an experiment; a folder of that name is replaced as a whole.
-
-    Raises:
-        ComparisonError: if something is missing that the numbers must follow from, or a group has no name of one.
-        ResourceError: if the folder cannot be written.
-    """
+    """Write what is worth committing of an experiment; a folder of that name is replaced as a whole."""
     data = study.data
     if study.comparison is None or missing_runs(data):
         raise ComparisonError(f"{data.title} is not whole, and so not published: {' '.join(study.missing)}")
@@ -120,7 +115,6 @@ def check(directory: Path, console: Console) -> int:
     """Compute published numbers again from the published detections, and return how many there are.
 
     Raises:
-        DataError: if a file is missing or damaged.
         ComparisonError: naming the first number that does not follow, or follows and is not stated.
     """
     path = directory / NUMBERS

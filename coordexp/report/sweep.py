@@ -16,7 +16,7 @@ from coordexp.files import write_text
 from coordexp.report.figures import INK, PALETTE, SOFT, figure_style, inline_svg, new_figure, save_figure
 from coordexp.report.page.page import FOOTER, render
 from coordexp.report.text.render import show_table
-from coordexp.report.text.tables import UNDEFINED, Table
+from coordexp.report.text.tables import Table, written
 from coordexp.report.write import print_paths, writing
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.shipped import command
@@ -109,7 +109,8 @@ def trials_table(trials: Sequence[TrialResult]) -> Table:
     keys = map(short, trials[0].point) if trials else ()
     rows: list[tuple[str, ...]] = []
     for trial in trials:
-        ap = _number(trial.ap) if trial.state == "finished" or trial.ap is None else f"({_number(trial.ap)})"
+        ap = written(trial.ap, digits=4)
+        ap = ap if trial.state == "finished" or trial.ap is None else f"({ap})"
         rows.append((trial.name, *(f"{value:g}" for value in trial.point.values()), ap, str(trial.step), trial.state))
     return Table.of("Trials", ("trial", *keys, "AP", "steps", "state"), rows)
 
@@ -120,7 +121,7 @@ def winners_table(ranked: Sequence[Winner]) -> Table:
     heads = ("trial", *keys, "mean AP", "sd", *(f"seed {seed}" for seed in seeds), "in the search")
     rows: list[tuple[str, ...]] = []
     for it in ranked:
-        aps = map(_number, (it.mean, it.spread, *it.aps.values(), it.search_ap))
+        aps = (written(ap, digits=4) for ap in (it.mean, it.spread, *it.aps.values(), it.search_ap))
         rows.append((it.name, *(f"{value:g}" for value in it.point.values()), *aps))
     return Table.of("Winners, run again with seeds that the search has not seen", heads, rows)
 
@@ -161,11 +162,7 @@ def _next_commands(sweep_trials: SweepTrials, group: str) -> list[str]:
 
 
 def write_response(
-    name: str,
-    space: Mapping[str, Parameter],
-    trials: Sequence[TrialResult],
-    ranked: Sequence[Winner],
-    output: Path,
+    name: str, space: Mapping[str, Parameter], trials: Sequence[TrialResult], ranked: Sequence[Winner], output: Path
 ) -> tuple[list[Path], str]:
     """Draw AP against each searched weight as PNG and SVG; return their paths, and an ``<svg>`` for the page."""
     seen = [trial for trial in trials if trial.ap is not None]
@@ -174,7 +171,7 @@ def write_response(
         figure.suptitle(f"{name}: AP on the tuning split", fontsize=12, color=INK)
         panels = figure.subplots(1, len(space), squeeze=False)[0]
         for axes, (key, parameter) in zip(panels, space.items(), strict=True):
-            _curve(axes, key, parameter, seen, ranked, joined=len(space) == 1)
+            _curve(axes, key, parameter, seen, ranked, "o-" if len(space) == 1 else "o")
         panels[0].set_ylabel("AP, constrained decoding")
         panels[0].legend(fontsize=9)
         for axes in panels if not seen else ():
@@ -184,19 +181,12 @@ def write_response(
 
 
 def _curve(
-    axes: "Axes",
-    key: str,
-    parameter: Parameter,
-    seen: Sequence[TrialResult],
-    ranked: Sequence[Winner],
-    *,
-    joined: bool,
+    axes: "Axes", key: str, parameter: Parameter, seen: Sequence[TrialResult], ranked: Sequence[Winner], form: str
 ) -> None:
     from matplotlib.ticker import NullFormatter, NullLocator
 
     done = sorted((trial.point[key], trial.ap or 0.0) for trial in seen if trial.state == "finished")
     others = [(trial.point[key], trial.ap or 0.0) for trial in seen if trial.state != "finished"]
-    form = "o-" if joined else "o"
     axes.plot([x for x, _ in done], [y for _, y in done], form, color=_FINISHED, label="every step done", linewidth=1.3)
     if others:
         label = "stopped early: the last AP, on a subset"
@@ -219,7 +209,3 @@ def _curve(
 def short(key: str) -> str:
     """Return ``lambda_coord`` of ``objective.lambda_coord``."""
     return key.rpartition(".")[2]
-
-
-def _number(value: float | None) -> str:
-    return UNDEFINED if value is None else f"{value:.4f}"

@@ -4,7 +4,6 @@ A folder may be moved away at any moment, and a file may be half written.
 """
 
 import contextlib
-import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,13 +25,13 @@ from coordexp.runs.lock import last_holder
 from coordexp.runs.progress import StepLine
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import read_status
+from coordexp.tracking.payload import last_values
 
 _QUIET_SECONDS = 30.0
-_BAR_CELLS, _MESSAGES = 12, 6
+_MESSAGES = 6
 _STYLES = {"running": "green", "starts": "green", "evaluates": "green", "failed": "red", "stopped": "yellow"}
 _ORDER: tuple[State, ...] = ("running", "failed", "stopped", "waiting", "finished")  # a terminal has room for the first
-_DROPPED = ("", "restarts", "img/s", "left/took", "seen")  # columns, in this order, where a terminal is narrow
-_Version = tuple[int, int, int] | None
+_DROPPED = ("restarts", "img/s", "left/took", "seen")  # columns, in this order, where a terminal is narrow
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,7 @@ class Snapshot:
 
 
 def watched(experiment: str | None, runs_dir: Path) -> Path:
-    """Return the folder of an experiment, or of the one that a command began last.
-
-    Raises:
-        ConfigError: if it is not there.
-    """
+    """Return the folder of an experiment, or of the one that a command began last."""
     there = {folder.name: _changed(folder.record) or 0.0 for folder in experiments_in(runs_dir)}
     name = experiment or max(there, key=lambda name: there[name], default=None)
     if name is not None and (runs_dir / name).is_dir():
@@ -127,7 +122,8 @@ def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: flo
     group, changed, status = folder.name.rpartition("-s")[0], _changed(folder.status), read_status(folder.path)
     metrics, last, alarm = dict[str, float](), None, ""
     with contextlib.suppress(OSError):
-        metrics, last, alarm = _parsed(folder, _version(folder.metrics), _version(folder.progress_log))
+        metrics = last_values(read_rows(folder.metrics))
+        last, alarm = _said(folder.progress_log)
     state: State = "waiting"
     if status is not None:
         state = "stopped" if status.state == "pruned" else status.state
@@ -135,7 +131,7 @@ def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: flo
         state = "waiting"  # left by an earlier command; this one will try again
     is_running, committed = state == "running", status.step if status else 0
     step = last.step if last and (state in ("waiting", "running") or not committed) else committed
-    max_steps = last.max_steps if last else _max_steps(record, group)
+    max_steps = last.max_steps if last else None
     is_evaluating = is_running and max_steps is not None and step >= max_steps
     is_starting = is_running and (status is None or status.since is None)
     # The trials of a sweep are read as the group that it tunes.
@@ -159,13 +155,10 @@ def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: flo
     )
 
 
-@functools.lru_cache(maxsize=1024)
-def _parsed(folder: RunFolder, rows: _Version, log: _Version) -> tuple[dict[str, float], StepLine | None, str]:
-    """Return a run's last metrics, and the last step and alarm of its log; versions of files that are read once."""
-    metrics = {name: value for row in read_rows(folder.metrics) for name, value in row.metrics.items()} if rows else {}
-    lines = folder.progress_log.read_text("utf-8", "replace").split("\n")[:-1] if log else []
+def _said(log: Path) -> tuple[StepLine | None, str]:
+    """Return the last step and the last alarm of a run's log; a torn line is left for later."""
     last, alarm = None, ""
-    for line in lines:
+    for line in log.read_text("utf-8", "replace").split("\n")[:-1] if log.is_file() else ():
         text = line.partition("  ")[2]
         if (step := StepLine.of(line)) is not None:
             last = step
@@ -173,30 +166,14 @@ def _parsed(folder: RunFolder, rows: _Version, log: _Version) -> tuple[dict[str,
             last = None
         elif text.startswith("ALARM "):
             alarm = text
-    return metrics, last, alarm
-
-
-def _max_steps(record: ExperimentRecord | None, group: str) -> int | None:
-    """Return what the record of the experiment says of a run that has not begun."""
-    if record is None:
-        return None
-    own, training = record.groups.get(group), record.config.get("training")
-    shared = training.get("max_steps") if isinstance(training, dict) else None
-    found = own.get("training.max_steps", shared) if isinstance(own, dict) else shared
-    return found if isinstance(found, int) else None
-
-
-def _version(path: Path) -> _Version:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return last, alarm
 
 
 def _changed(path: Path) -> float | None:
-    version = _version(path)
-    return None if version is None else version[1] / 1e9
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def render(snapshot: Snapshot, *, now: float, width: int) -> RenderableType:
@@ -204,14 +181,11 @@ def render(snapshot: Snapshot, *, now: float, width: int) -> RenderableType:
     title = Text(f"{plain(snapshot.experiment)}  ", style="bold")
     title.append(plain(snapshot.source), style="dim")
     lines, by_group = [title], dict[str, list[float]]()
-    if snapshot.runs:
-        count = Counter(run.state for run in snapshot.runs)
-        seen = [run.seen for run in snapshot.runs if run.seen is not None]
-        until = max(seen) if snapshot.ended and seen else now
-        counts = ", ".join(f"{count[state]} {state}" for state in _ORDER if count[state])
-        lines.append(Text(f"{counts}  elapsed {duration(until - snapshot.started)}" if snapshot.started else counts))
-    else:
-        lines.append(Text("waiting for its first run"))
+    count = Counter(run.state for run in snapshot.runs)
+    counts = ", ".join(f"{count[state]} {state}" for state in _ORDER if count[state]) or "waiting for its first run"
+    until = max((run.seen for run in snapshot.runs if run.seen is not None), default=now) if snapshot.ended else now
+    elapsed = f"  elapsed {duration(until - snapshot.started)}" if snapshot.started and snapshot.runs else ""
+    lines.append(Text(counts + elapsed))
     for run in snapshot.runs:
         if run.ap is not None:
             by_group.setdefault(run.group, []).append(run.ap)
@@ -238,7 +212,7 @@ def _table(runs: Sequence[RunRow], now: float, width: int) -> Table:
             heads.remove(dropped)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for head in heads:
-        side = "left" if head in ("run", "state", "") else "right"
+        side = "left" if head in ("run", "state") else "right"
         table.add_column(head, justify=side, no_wrap=True, overflow="ellipsis")
     for run, row in zip(runs, rows, strict=True):
         table.add_row(*(Text(row[head]) for head in heads), style=_STYLES.get(run.word, "dim"))
@@ -247,18 +221,14 @@ def _table(runs: Sequence[RunRow], now: float, width: int) -> Table:
 
 def _cells(run: RunRow, now: float) -> dict[str, str]:
     """Return a run's cells by the heads of their columns."""
-    is_waiting, bar = run.state == "waiting", ""
+    is_waiting = run.state == "waiting"
     age, seconds = None if run.seen is None else max(0.0, now - run.seen), run.seconds
     if run.state == "running" and seconds is not None:
         seconds = max(0.0, seconds - (age or 0.0))
-    if run.max_steps and not is_waiting:
-        done = min(_BAR_CELLS, _BAR_CELLS * run.step // run.max_steps)
-        bar = "━" * done + "╌" * (_BAR_CELLS - done)
     return {
         "run": plain(run.name),
         "state": run.word,
         "steps": f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step or ""),
-        "": bar,
         "loss": "" if run.loss is None else f"{run.loss:.3f}",
         "AP": "" if run.ap is None else f"{run.ap:.3f}",
         "img/s": "" if run.images_per_second is None else f"{run.images_per_second:.0f}",

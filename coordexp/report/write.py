@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from coordexp.report.text.render import render_report, to_latex, to_markdown
 from coordexp.report.text.screen import print_screen
 from coordexp.report.text.study_tables import comparison_tables
 from coordexp.report.text.tables import markdown_table
-from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.shipped import python_command
 from coordexp.statistics.results import Estimate
 from coordexp.tracking import open_tracker
@@ -50,27 +50,19 @@ def report_experiment(
 ) -> None:
     """Write the files of an experiment's report, store them with the ablation in MLflow, and print one screen of it.
 
-    Args:
-        uri: where MLflow is.
-        experiment: its name.
-        output: directory of the files, ``RUNS_DIR/EXPERIMENT/report``.
-        console: where to print.
-        allow_differences: show what else than the factor differs in the header, instead of refusing.
-        seeds: only these, where an ablation ended with some whole; None: all.
-        readings: which boxes of a group are its headline, where that is not as recorded.
-        everything: print every table.
-
-    Raises:
-        CoordExpError: if MLflow cannot be used, the runs cannot be compared or the files cannot be written.
+    ``output`` is ``RUNS_DIR/EXPERIMENT/report``; ``seeds`` are those shown, where an ablation ended with some whole.
     """
-    data = read_by(load_experiment(uri, experiment, runs_dir=output.parent.parent), readings or {})
+    runs_dir = output.parent.parent
+    data = read_by(load_experiment(uri, experiment, runs_dir=runs_dir), readings or {})
     if seeds is not None:
         data = replace(data, runs=tuple(run for run in data.runs if run.seed in seeds))
     settings = Settings(allow_differences=allow_differences)
-    study, artifacts = study_of(data, output=output, runs_dir=output.parent.parent, console=console, settings=settings)
+    study, artifacts = study_of(data, output=output, runs_dir=runs_dir, console=console, settings=settings)
     paths = write_report(study, output)
     failure = store_report(study, paths, artifacts)
-    print_study(study, paths, console, everything=everything)
+    where = [] if runs_dir.absolute() == Path("runs").absolute() else ["--runs-dir", str(runs_dir)]
+    again = python_command("-m", "coordexp", "report", experiment, *where, "--all")
+    print_study(study, paths, console, everything=everything, again=again)
     if failure:
         console.print(failure, markup=False, highlight=False, soft_wrap=True)
 
@@ -80,14 +72,8 @@ def study_of(
 ) -> tuple[Study, Artifacts]:
     """Study runs whose files lie in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what MLflow sends."""
     tasks: dict[str, TaskID] = {}
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     def show(what: str, done: int, total: int) -> None:
         if what not in tasks:
@@ -115,17 +101,12 @@ def write_report(study: Study, output: Path) -> list[Path]:
         return [*(output / name for name in texts), *write_plots(study, output)]
 
 
-def print_study(study: Study, paths: list[Path], console: Console, *, everything: bool, again: str = "") -> None:
+def print_study(study: Study, paths: list[Path], console: Console, *, everything: bool, again: str) -> None:
     """Print a study on one screen, or every table and path of it; ``again`` is the command that does the latter."""
     if everything:
         render_report(study, console)
         print_paths(paths, console)
         return
-    folders = {RunFolder(Path(run.run_dir)).experiment.path.parent for run in study.data.trained if run.run_dir}
-    default = Path("runs").absolute()
-    runs_dir = folders.pop() if len(folders) == 1 else default
-    where = [study.data.name, *([] if runs_dir == default else ["--runs-dir", str(runs_dir)])]
-    again = again or python_command("-m", "coordexp", "report", *where, "--all")
     print_screen(study, console, page=paths[0], again=again)
 
 
@@ -138,11 +119,7 @@ def print_paths(paths: list[Path], console: Console) -> None:
 
 @contextmanager
 def writing(output: Path) -> Generator[None]:
-    """Make a folder to write to.
-
-    Raises:
-        ResourceError: if it cannot be written.
-    """
+    """Make a folder to write to, and say so where that cannot be done."""
     try:
         output.mkdir(parents=True, exist_ok=True)
         yield
@@ -180,16 +157,15 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
     for path in files:
         tracker.log_file(data.parent_id, path, REPORT_FOLDER)
     annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-    if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES and _is_coco(annotations):
-        tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
+    if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES:
+        with suppress(DataError):  # whoever writes to the server chose the path: it may be no such file
+            read_ground_truth(annotations)
+            tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
     return True
 
 
 def comparison_metrics(study: Study) -> dict[str, float | None]:
-    """Return AP of each group and each difference, with their intervals: ``comparison/C_minus_A/AP_low``.
-
-    They are what a person compares in MLflow; everything else that was computed lies beside them in ``report.json``.
-    """
+    """Return AP of each group and each difference, with their intervals: ``comparison/C_minus_A/AP_low``."""
 
     def three(name: str, estimate: Estimate) -> dict[str, float | None]:
         return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
@@ -215,12 +191,3 @@ def description(study: Study, *, page: str) -> str:
         longer = f"{text}\n\n{markdown_table(table)}"
         text = longer if len(longer) <= MAX_TAG_LENGTH else text
     return text
-
-
-def _is_coco(path: Path) -> bool:
-    """Return whether a file is what a run's parameter calls it: whoever writes to the server chose the path."""
-    try:
-        read_ground_truth(path)
-    except DataError:
-        return False
-    return True

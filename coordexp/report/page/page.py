@@ -17,7 +17,7 @@ from markupsafe import Markup
 from coordexp.report import charts
 from coordexp.report.figures import LOOKS, PALETTE, Chart, chart_svg
 from coordexp.report.study.study import Study, better_first
-from coordexp.report.text import heads, notes, run_tables, study_tables, why
+from coordexp.report.text import heads, notes, run_tables, study_tables
 from coordexp.report.text import render as text_render
 from coordexp.statistics.verdict import FILES, RUNS, brief_verdict
 
@@ -26,7 +26,10 @@ FOOTER = f"coordexp {importlib.metadata.version('coordexp')}. This file needs no
 
 def render(template: str, page: object, study: Study | None = None) -> str:
     """Return a page of a template of this folder; whatever text it is given is escaped."""
-    return _environment().get_template(template).render(page=page, study=study)
+    modules = {"heads": heads, "notes": notes, "run_tables": run_tables, "study_tables": study_tables}
+    looks = {"palette": PALETTE, "looks": LOOKS, "num_looks": len(LOOKS), "drawn": _drawn, "plots": charts}
+    known = {**modules, **looks, "render": text_render}
+    return _environment().get_template(template).render(known, page=page, study=study)
 
 
 def render_page(study: Study) -> str:
@@ -78,7 +81,4 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["short"] = _short
-    environment.globals |= {"palette": PALETTE, "looks": LOOKS, "num_looks": len(LOOKS), "drawn": _drawn}
-    modules = {"heads": heads, "notes": notes, "run_tables": run_tables, "study_tables": study_tables, "why": why}
-    environment.globals |= {**modules, "render": text_render, "plots": charts}
     return environment

@@ -100,10 +100,10 @@ def _terms(run: RunData, artifacts: Artifacts) -> tuple[TermUsed, ...]:
 
 def _each(data: ExperimentData, text_of: Callable[[RunData], str]) -> str:
     """Return a text of all runs, or where they differ each with the groups it is of."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, None]] = {}
     for run in data.trained:
-        if (text := text_of(run)) and run.group not in (named := groups.setdefault(text, [])):
-            named.append(run.group)
+        if text := text_of(run):
+            groups.setdefault(text, {})[run.group] = None
     if len(groups) < 2:
         return "".join(groups)
     return "; ".join(f"{', '.join(named)}: {text}" for text, named in groups.items())
@@ -130,17 +130,15 @@ def _decoding(run: RunData) -> str:
 def _training(runs: Sequence[RunData]) -> str:
     """Return steps and images of a run, means over the finished ones."""
     finished = [run for run in runs if run.state == "finished"]
-    if not finished:
-        return ""
     images = [sum(values) for run in finished if (values := run.values("num_images"))]
     repeats = f", {fmean(images):,.0f} images with repeats" if images else ""
-    return f"{fmean(run.step for run in finished):,.0f} steps a run{repeats}"
+    return f"{fmean(run.step for run in finished):,.0f} steps a run{repeats}" if finished else ""
 
 
 def _dates(runs: Sequence[RunData]) -> str:
     starts = [run.started for run in runs if run.started is not None]
     ends = [run.ended for run in runs if run.ended is not None]
-    times = [*([min(starts)] if starts else []), *([max(ends)] if starts and ends else [])]
+    times = [*sorted(starts)[:1], *sorted(ends)[-1:]] if starts else []
     shown = " to ".join(datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M") for at in times)
     return shown and f"{shown} UTC"
 

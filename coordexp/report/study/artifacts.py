@@ -1,5 +1,6 @@
 """The files a report reads: from a run's directory where it is on this machine, else from MLflow, kept in a cache."""
 
+import functools
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,7 +47,6 @@ class Artifacts:
         self._uri = data.uri
         self._cache = cache
         self._runs_dir = runs_dir
-        self._client: MlflowClient | None = None
         self._listed: dict[tuple[str, str], set[str]] = {}
         self._configs: dict[Path, Tree] = {}
 
@@ -98,9 +98,11 @@ class Artifacts:
         annotations, source = self.annotations(run), self._source(run)
         if annotations is None or source is None or not source.images.is_dir():
             return {}
-        entries, folder = read_coco_file(annotations).images.good, ImageFolder(source.images)
-        paths = {entry.id: _image(folder, entry.name_in(source.images)) for entry in entries}
-        return {image_id: path for image_id, path in paths.items() if path is not None}
+        folder, paths = ImageFolder(source.images), dict[int, Path]()
+        for entry in read_coco_file(annotations).images.good:
+            with suppress(DataError):  # the file may come from a server: only images of the folder
+                paths[entry.id] = folder.path_of(entry.name_in(source.images))
+        return paths
 
     def only_images(self, detections: Path, truth: GroundTruth, image_ids: Collection[int], run: RunData) -> Path:
         """Write those detections of a file that are in some images, and return the new file."""
@@ -137,7 +139,7 @@ class Artifacts:
             kept.parent.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=self._cache) as folder:
                 # MLflow 3.17 leaves out a file's folders, other versions do not: only the path it returns is sure.
-                Path(self._mlflow().download_artifacts(run_id, path, folder)).replace(kept)
+                Path(self._client.download_artifacts(run_id, path, folder)).replace(kept)
         return kept
 
     def _names(self, run_id: str, folder: str) -> set[str]:
@@ -146,28 +148,19 @@ class Artifacts:
         if key not in self._listed:
             self._listed[key] = set()
             with suppress(TrackingError), tracking_errors(self._uri, f"list artifacts of run {run_id}"):
-                found = self._mlflow().list_artifacts(run_id, None if folder == "." else folder)
+                found = self._client.list_artifacts(run_id, None if folder == "." else folder)
                 self._listed[key] = {item.path for item in found if not item.is_dir and _stays_below(item.path)}
         return self._listed[key]
 
-    def _mlflow(self) -> "MlflowClient":
-        if self._client is None:
-            self._client = connect(self._uri)
-        return self._client
+    @functools.cached_property
+    def _client(self) -> "MlflowClient":
+        return connect(self._uri)
 
 
 def _stays_below(name: str) -> bool:
     """Return whether a name that a server gave stays below the folder it is put in."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
-
-
-def _image(folder: ImageFolder, name: object) -> Path | None:
-    """Return an image of an annotation file if it is in the folder: the file may come from a server."""
-    try:
-        return folder.path_of(name)
-    except DataError:
-        return None
 
 
 def _taken(place: Path, run: RunData) -> bool:

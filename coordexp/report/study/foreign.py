@@ -33,10 +33,6 @@ def foreign_rows(
     Files of one group count as seeds. Where all groups have as many, those in the same place are paired, as seeds of
     an experiment are; else the groups are independent samples, so that none is left out. ``frames`` say in which frame
     the files of a group stand, where that is not COCO's; ``scratch`` gets what is measured.
-
-    Raises:
-        DataError: if a file does not belong to the annotations.
-        ComparisonError: if one file is given twice.
     """
     _refuse_twins([found for several in files.values() for found in several])
     truth, plain, unpaired = read_ground_truth(annotations), annotations, ""
@@ -95,11 +91,10 @@ def _measured(
     results: Results, truth: GroundTruth, *, frame: Frame, folder: Path
 ) -> tuple[dict[str, float], ForeignFile]:
     """Measure a file, with what a report says of it; boxes of equal score are ordered by where they are."""
-    path, is_plain = results.path, results.is_plain and frame == Frame()
-    detections = detections_of(results, truth, frame)
-    ordered = in_fair_order(truth, detections)
-    tied = 0 if ordered is detections else detections.num_tied
-    detections, is_plain = ordered, is_plain and not tied
+    path, written = results.path, detections_of(results, truth, frame)
+    detections = in_fair_order(truth, written)
+    tied = 0 if detections is written else written.num_tied
+    is_plain = results.is_plain and frame == Frame() and not tied
     evaluation = BoxEvaluation(truth, detections)
     folder.mkdir(parents=True, exist_ok=True)
     if not is_plain:

@@ -30,24 +30,11 @@ from coordexp.runs.lock import last_holder
 from coordexp.runs.progress import StepLine
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import read_status
+from coordexp.tracking import store
 from coordexp.tracking.charts import MEASURED
 from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors, without_secrets
 from coordexp.tracking.payload import flatten_config, last_values
 from coordexp.tracking.publish import read_hardware, read_recorded
-from coordexp.tracking.store import (
-    ANNOTATIONS,
-    COMMIT,
-    EXPERIMENT_TAG,
-    HARDWARE,
-    LAST_STEP,
-    MESSAGE,
-    PARENT,
-    PLANNED,
-    READING,
-    RUN_DIR,
-    RUN_KEY,
-    WHY_NOT_BEGUN,
-)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -70,15 +57,9 @@ def load_experiment(
 ) -> ExperimentData:
     """Read an experiment from MLflow, and from its folders what MLflow does not have.
 
-    Args:
-        uri: ``sqlite:////absolute/mlflow.db`` or ``http(s)://host:port``.
-        name: the experiment; None: the one in which a run was started last.
-        runs_dir: where experiments lie on this machine; None: read no folder.
-        is_named: whether the user named this MLflow, whose experiment then goes before another of the same name that
-            lies in ``runs_dir``.
+    ``name`` None is the experiment in which a run was started last, and ``runs_dir`` None reads no folder; ``is_named``
+    says that the user named this MLflow, whose experiment then goes before another of that name in ``runs_dir``.
 
-    Raises:
-        TrackingError: if MLflow cannot be used, or has no such experiment or no runs in it, and no folder has them.
     """
     found = name
     try:
@@ -117,9 +98,6 @@ def load_runs(uri: str, title: str, run_ids: Sequence[str]) -> ExperimentData:
     """Read chosen runs of any experiments, by MLflow's ids.
 
     Names are made distinct by the experiment's name, and where that is not enough by the start of the run's id.
-
-    Raises:
-        TrackingError: if MLflow cannot be used, or a run is not there or is no run of a group and seed.
     """
     client = _open_client(uri)
     with tracking_errors(uri, "read the runs"):
@@ -140,23 +118,14 @@ def load_runs(uri: str, title: str, run_ids: Sequence[str]) -> ExperimentData:
 
 
 def plain_id(text: str) -> str:
-    """Return an id of MLflow; it becomes part of paths, addresses and commands to paste.
-
-    Raises:
-        TrackingError: if a server gives something else for one.
-    """
+    """Return an id of MLflow, which becomes part of paths, addresses and commands to paste, or refuse it."""
     if not _ID.fullmatch(text):
         raise TrackingError(f"MLflow gives {show(text)} as an id: expected letters, digits, '_' and '-'")
     return text
 
 
 def read_folders(directory: Path, *, uri: str) -> ExperimentData | None:
-    """Return an experiment's runs as its folders hold them, those that wait among them; None where there are none.
-
-    Args:
-        directory: ``RUNS_DIR/EXPERIMENT``.
-        uri: of the MLflow that its commands use.
-    """
+    """Return an experiment's runs as its folders hold them, those that wait among them; None where there are none."""
     record, folder = _record(directory), ExperimentFolder(directory)
     if record is None:
         return None
@@ -207,9 +176,7 @@ def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> Ru
         step = max(step, next((said.step for line in reversed(lines) if (said := StepLine.of(line))), 0))
     metrics, written = last_values(rows), folder.status.stat().st_mtime
     curves = {
-        name: tuple(
-            Point(row.step, row.metrics[name]) for row in rows if math.isfinite(row.metrics.get(name, math.nan))
-        )
+        name: tuple(Point(row.step, y) for row in rows if math.isfinite(y := row.metrics.get(name, math.nan)))
         for name in sorted(metrics)
         if CURVES.fullmatch(name)
     }
@@ -243,7 +210,9 @@ def _open_client(uri: str) -> "MlflowClient":
 
 def _find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Experiment":
     """Return an experiment, or for None the one in which a run was started last."""
-    known = {item.name: item for item in client.search_experiments(filter_string=f"tags.{EXPERIMENT_TAG} = 'ablation'")}
+    known = {
+        item.name: item for item in client.search_experiments(filter_string=f"tags.{store.EXPERIMENT_TAG} = 'ablation'")
+    }
     where = f"MLflow at {server_of(uri)}"
     if name in known:
         return known[name]
@@ -265,21 +234,14 @@ def _search(
     """Return runs that coordexp started, newest first."""
     from mlflow.entities import ViewType
 
-    found: list[Run] = []
-    token: str | None = None
-    while True:
-        page = client.search_runs(
-            experiment_ids,
-            f"tags.{RUN_KEY} LIKE '%'",
-            run_view_type=ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY,
-            max_results=limit or 1000,
-            order_by=["attributes.start_time DESC"],
-            page_token=token,
-        )
+    view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
+    query, order = f"tags.{store.RUN_KEY} LIKE '%'", ["attributes.start_time DESC"]
+    page = client.search_runs(experiment_ids, query, view, limit or 1000, order)
+    found = list(page)
+    while page.token and not limit:
+        page = client.search_runs(experiment_ids, query, view, 1000, order, page.token)
         found += page
-        token = page.token
-        if not token or (limit is not None and len(found) >= limit):
-            return found
+    return found
 
 
 def _newest_runs(
@@ -292,12 +254,12 @@ def _newest_runs(
     found = _search(client, [experiment_id])  # newest first
     children = [run for run in found if "seed" in run.data.tags]
     parents = [run for run in found if "seed" not in run.data.tags]
-    if key and not any(run.data.tags[RUN_KEY] == key for run in parents):
+    if key and not any(run.data.tags[store.RUN_KEY] == key for run in parents):
         parents += _search(client, [experiment_id], deleted=True)  # its runs may be left
-    parent = next((run for run in parents if key in ("", run.data.tags[RUN_KEY])), None)
+    parent = next((run for run in parents if key in ("", run.data.tags[store.RUN_KEY])), None)
     kept: dict[tuple[str | None, str], Run] = {}
     for run in children:
-        of = run.data.tags.get(PARENT)
+        of = run.data.tags.get(store.PARENT)
         if (parent is None and not key) or (parent is not None and of == parent.info.run_id):
             kept.setdefault((run.data.tags.get("group"), run.data.tags["seed"]), run)
     shown = {run.info.run_id for run in kept.values()}
@@ -347,8 +309,8 @@ def _others(name: str, uri: str, runs: "Sequence[Run]") -> tuple[str, ...]:
     """Return that MLflow has runs of other experiments of this name, and the command that shows the newest of them."""
     if not runs:
         return ()
-    of = runs[0].data.tags.get(PARENT, "")
-    ids = [plain_id(run.info.run_id) for run in runs if run.data.tags.get(PARENT, "") == of]
+    of = runs[0].data.tags.get(store.PARENT, "")
+    ids = [plain_id(run.info.run_id) for run in runs if run.data.tags.get(store.PARENT, "") == of]
     begun = datetime.fromtimestamp(runs[0].info.start_time / 1000, UTC)
     command = ["coordexp", "report", f"{name}-{ids[0][:6]}", "--tracking-uri", without_secrets(uri), "--runs", *ids]
     num = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
@@ -360,16 +322,15 @@ def _others(name: str, uri: str, runs: "Sequence[Run]") -> tuple[str, ...]:
 
 def _waiting(parent: "Run | None", experiment: str, begun: Collection[tuple[str, int]]) -> list[RunData]:
     """Return the runs that an ablation's own run announces and that have not begun, so are not there."""
-    text = parent.data.tags.get(PLANNED, "") if parent else ""
+    text = parent.data.tags.get(store.PLANNED, "") if parent else ""
     if parent is None or not text:
         return []
     try:
         planned = parse_model(dict[str, list[Seed]], text)
     except ValueError as error:
-        raise TrackingError(
-            f"MLflow's tag {PLANNED} of the ablation is {show(text)}: expected seeds ({error})"
-        ) from None
-    why = parent.data.tags.get(WHY_NOT_BEGUN, "")
+        said = f"MLflow's tag {store.PLANNED} of the ablation is {show(text)}: expected seeds ({error})"
+        raise TrackingError(said) from None
+    why = parent.data.tags.get(store.WHY_NOT_BEGUN, "")
     return [
         RunData("", group, seed, "stopped" if why else "waiting", message=why, experiment=experiment)
         for group, seeds in planned.items()
@@ -393,23 +354,23 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         group=group,
         seed=_whole_tag(run, "seed"),
         state=_STATES[run.info.status],
-        step=int(steps) if math.isfinite(steps) else _whole_tag(run, LAST_STEP),
-        message=tags.get(MESSAGE, ""),
-        run_dir=tags.get(RUN_DIR, ""),
+        step=int(steps) if math.isfinite(steps) else _whole_tag(run, store.LAST_STEP),
+        message=tags.get(store.MESSAGE, ""),
+        run_dir=tags.get(store.RUN_DIR, ""),
         # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
         metrics=_finite(metrics),
         params=dict(run.data.params),
         curves={name: _curve(client, run_id, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
         experiment=experiment,
-        parent_id=tags.get(PARENT, ""),
-        key=tags.get(RUN_KEY, ""),
+        parent_id=tags.get(store.PARENT, ""),
+        key=tags.get(store.RUN_KEY, ""),
         not_finite=_not_finite(metrics),
-        reading="argmax" if tags.get(READING) == "argmax" else "expected",
-        hardware=tags.get(HARDWARE, ""),
+        reading="argmax" if tags.get(store.READING) == "argmax" else "expected",
+        hardware=tags.get(store.HARDWARE, ""),
         started=run.info.start_time / 1000,
         ended=None if run.info.end_time is None else run.info.end_time / 1000,
-        commit=tags.get(COMMIT, ""),
-        annotations=tags.get(ANNOTATIONS, ""),
+        commit=tags.get(store.COMMIT, ""),
+        annotations=tags.get(store.ANNOTATIONS, ""),
     )
 
 
@@ -447,9 +408,9 @@ def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:
                 return read_model(dict[str, float], file, what=MEASURED)
     except (TrackingError, ImportError):
         pass
-    here = RunFolder(Path(run.data.tags.get(RUN_DIR, "/")))
+    here = RunFolder(Path(run.data.tags.get(store.RUN_DIR, "/")))
     recorded = read_recorded(here)
-    is_another = recorded is not None and recorded.key != run.data.tags.get(RUN_KEY)
+    is_another = recorded is not None and recorded.key != run.data.tags.get(store.RUN_KEY)
     return {} if is_another else last_values(read_rows(here.metrics))
 
 

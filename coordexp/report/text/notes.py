@@ -178,18 +178,8 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
         place = str(folder.path / detections)
         if run.run_id:
             place = f"{run.name}/{detections.name}"
-            download = python_command(
-                "-m",
-                "mlflow",
-                "artifacts",
-                "download",
-                "--run-id",
-                run.run_id,
-                "--artifact-path",
-                detections,
-                "--dst-path",
-                run.name,
-            )
+            options = ("--run-id", run.run_id, "--artifact-path", detections, "--dst-path", run.name)
+            download = python_command("-m", "mlflow", "artifacts", "download", *options)
             lines.append(f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} {download}")
     if truth.endswith(".gz"):  # which neither judge unpacks
         packed, truth = truth, f"{run.name}/annotations.json"

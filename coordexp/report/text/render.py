@@ -12,9 +12,8 @@ from coordexp.report.text.heads import PAGE as HEADS_PAGE
 from coordexp.report.text.notes import ABOUT, about_lines, next_commands, notes, summary, terms_table
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.run_tables import headline_table, run_tables
-from coordexp.report.text.study_tables import bucket_notes, study_tables
+from coordexp.report.text.study_tables import bucket_notes, study_tables, why_sentences, why_tables, why_title
 from coordexp.report.text.tables import Table, aligned, latex_table, markdown_table, plain_markdown, text_lines
-from coordexp.report.text.why import why_sentences, why_tables, why_title
 
 
 def print_report(study: Study, form: str, console: Console) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from textwrap import wrap
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from tabulate import LATEX_ESCAPE_RULES, tabulate
 
 from coordexp.metrics import Decoding, MetricName
@@ -58,15 +58,8 @@ class Table:
 
 def aligned(lines: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> list[str]:
     """Return lines of cells with their columns below each other; ``right``: those that stand to the right."""
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    padded = [
-        [
-            " " * (width - cell_len(cell)) + cell if at in right else set_cell_size(cell, width)
-            for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        for cells in lines
-    ]
-    return ["  ".join(cells).rstrip() for cells in padded]
+    sides = ["right" if at in right else "left" for at in range(len(lines[0]))]
+    return tabulate(lines, tablefmt="plain", colalign=sides, disable_numparse=True).split("\n")
 
 
 def text_lines(table: Table) -> list[str]:

@@ -191,8 +191,7 @@ def test_seeds_fold_under_their_mean_and_single_rows_stay(paired: Study, monkeyp
     rows = [TableRow(("A", "mean of 2", "0.2"), is_mean=True), TableRow(("A", "0", "0.1")), TableRow(("B", "0", "0.3"))]
     one = [Table("one seed", ("group", "seed", "AP"), tuple(rows[1:]))]
     found = [Table("seeds", ("group", "seed", "AP"), tuple(rows)), *one]
-    monkeypatch.setattr("coordexp.report.page.page.study_tables", lambda study: found)
-    monkeypatch.setattr("coordexp.report.page.page.convergence_tables", lambda study: [])
+    monkeypatch.setattr("coordexp.report.text.study_tables.comparison_tables", lambda study: found)
     page = render_page(with_everything(paired))
     several, single = (
         re.search(rf'<table aria-label="{name}">.*?</table>', page, re.DOTALL) for name in ("seeds", "one seed")
@@ -210,8 +209,7 @@ def test_a_long_table_scrolls_in_itself_and_many_notes_fold(paired: Study, monke
     rows = tuple(TableRow((f"pair {at}", "0.1")) for at in range(25))
     notes = tuple(f"note {at}" for at in range(9))
     tables = [Table("long", ("pair", "AP"), rows, notes), Table("short", ("pair", "AP"), rows[:24], notes[:6])]
-    monkeypatch.setattr("coordexp.report.page.page.study_tables", lambda study: tables)
-    monkeypatch.setattr("coordexp.report.page.page.convergence_tables", lambda study: [])
+    monkeypatch.setattr("coordexp.report.text.study_tables.comparison_tables", lambda study: tables)
     page = render_page(with_everything(paired))
     long, short = re.findall(r'<div class="([^"]+)" data-rows="(\d+)"[^>]+aria-label="(?:long|short)"', page)
     assert long == ("scroll tall long", "25")

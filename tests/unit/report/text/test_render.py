@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from coordexp.report import render_report, report_experiment
 from coordexp.report.page.page import render_page
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import next_commands
 from coordexp.report.text.records import COLUMNS, to_csv, to_json
-from coordexp.report.text.render import to_latex, to_markdown
+from coordexp.report.text.render import render_report, to_latex, to_markdown
+from coordexp.report.write import report_experiment
 from coordexp.shipped import python_command
 
 

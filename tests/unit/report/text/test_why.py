@@ -10,7 +10,7 @@ from coordexp.report.page.page import render_page
 from coordexp.report.study.study import DECOMPOSITION_RESAMPLES, Study, better_first
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.render import to_markdown
-from coordexp.report.text.why import why_sentences, why_tables
+from coordexp.report.text.study_tables import why_sentences, why_tables
 from coordexp.report.write import comparison_metrics
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 from tests.unit.report.test_figures import parsed, tooltips
