@@ -321,12 +321,13 @@ class _Measuring:
             decoding, boxes = reads(name, run.reading)
             path, logged = files[name][run.group][run.seed], run.metrics.get(str(MetricName(decoding, "AP", boxes)))
             again = comparison.value_by_seed[run.group][run.seed].value
-            if logged is None or abs(logged - again) <= _SAME_AP:
+            is_fetched = self.artifacts.is_fetched(path)
+            if logged is None or logged == again or (not is_fetched and abs(logged - again) <= _SAME_AP):
                 continue
             written = read_detections(path, truth)
             if in_fair_order(truth, written) is not written:
                 continue  # the comparison has another order
-            is_taken_for_another = is_known and not has_changed and self.artifacts.is_fetched(path)
+            is_taken_for_another = is_known and not has_changed and is_fetched
             assert not is_taken_for_another, f"{run.name} logged AP {logged}, {path} from MLflow gives {again}"
             why = f"{truth.path} has changed" if has_changed else f"{path} is not what was measured"
             yield (
