@@ -194,7 +194,7 @@ def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
         DataError: naming the file, the line and what is wrong with it.
     """
     try:
-        text = read_content(path).decode("utf-8")
+        text = read_content(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected a text file with one JSON object a line ({error})") from None
     found = list[_T]()

@@ -158,21 +158,23 @@ def _read_texts(options: argparse.Namespace) -> None:
     """Measure what another model wrote, and write its detections."""
     from coordexp.cli.views import print_metrics
     from coordexp.detection.box_evaluation import BoxEvaluation
+    from coordexp.detection.detections import write_detections
     from coordexp.detection.ground_truth import read_ground_truth
     from coordexp.detection.metrics import measure
-    from coordexp.evaluate.vlm_answers import read_vlm_answers, write_vlm_detections
+    from coordexp.evaluate.vlm_answers import read_vlm_answers
 
     if options.generations is None:
         raise ConfigError(f"--answer {options.answer} reads texts of that model; expected --generations FILE.jsonl")
     console, truth = output_console(pipe_width=_PIPE_WIDTH), read_ground_truth(options.annotations)
-    found = read_vlm_answers(options.answer, options.generations, truth, options.images, aliases=_aliases(options))
-    metrics = {
-        f"free/expected/{name}": value for name, value in measure(BoxEvaluation(truth, found.detections)).items()
-    }
-    print_metrics(metrics, ("free",), num_images=found.num_answers, console=console)
-    show(console, found.sentence)
+    aliases = _aliases(options)
+    found, said = read_vlm_answers(options.answer, options.generations, truth, options.images, aliases=aliases)
+    metrics = {f"free/expected/{name}": value for name, value in measure(BoxEvaluation(truth, found)).items()}
+    print_metrics(metrics, ("free",), num_images=len(truth.sizes_px), console=console)
+    show(console, said)
     output: Path = options.output or options.generations.parent / f"{options.answer}-{options.generations.stem}"
-    path = write_vlm_detections(found, output)
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / "detections.json"
+    write_detections(path, found)
     show(console, f"written to {path}; as a row: coordexp compare --annotations ... {options.answer}={path}")
 
 

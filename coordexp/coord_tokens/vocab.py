@@ -134,12 +134,6 @@ class CoordVocab:
         return len(self.before_box) + self.numbers.num_box_tokens
 
     @property
-    def no_text_ids(self) -> frozenset[int]:
-        """Ids that are never part of a description: markers and wildcard."""
-        wildcard = () if self.wildcard_id is None else (self.wildcard_id,)
-        return frozenset((self.obj_start_id, *self.before_box, self.obj_end_id, self.end_id, *wildcard))
-
-    @property
     def added_structure_ids(self) -> tuple[int, ...]:
         """Structure ids that no pre-trained model knows; they need trained rows."""
         return () if self.structure == "native" else (self.obj_start_id, self.obj_end_id)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats
-from coordexp.detection.matches import Matches, Weights
+from coordexp.detection.matches import Matches, Weights, totals
 
 _DRAWS_AT_ONCE = 128
 
@@ -74,21 +74,12 @@ def tied_precision(matches: Matches) -> float | None:
     With one score there is one operating point, of precision P and recall R. COCO's interpolated precision is then P
     at each of the 101 recall levels up to R and 0 above: AP = P x (levels up to R) / 101.
     """
-    thresholds = np.arange(len(IOU_THRESHOLDS), dtype=np.uint16)
-    values: list[Floats] = []
-    for k in range(len(matches.start) - 1):
-        rows = slice(matches.start[k], matches.start[k + 1])
-        num_gt = int(matches.gt_count[matches.gt_start[k] : matches.gt_start[k + 1]].sum())
-        if num_gt == 0:
-            continue
-        hits_T, ignored_T = (
-            ((bits[rows, None] >> thresholds) & np.uint16(1)).sum(axis=0, dtype=np.int64)
-            for bits in (matches.hit, matches.ignored)
-        )
-        precision_T = hits_T / (rows.stop - rows.start - ignored_T + np.spacing(1))
-        levels_T = np.searchsorted(RECALL_LEVELS, hits_T / num_gt, side="right")
-        values.append(precision_T * levels_T / len(RECALL_LEVELS))
-    return float(np.mean(values)) if values else None
+    hits_TK, ignored_TK, num_K, num_gt_K = totals(matches)
+    there = num_gt_K > 0
+    precision_TK = hits_TK / (num_K - ignored_TK + np.spacing(1))
+    levels_TK = np.searchsorted(RECALL_LEVELS, hits_TK[:, there] / num_gt_K[there], side="right")
+    values_TK = precision_TK[:, there] * levels_TK / len(RECALL_LEVELS)
+    return float(np.mean(values_TK.T.copy())) if there.any() else None  # summed up by category
 
 
 def precisions(matches: Matches, first: int, last: int, weights_RN: Weights) -> Floats:

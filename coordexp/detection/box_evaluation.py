@@ -60,11 +60,8 @@ class BoxEvaluation:
 
         Equal ones go in the order of the boxes themselves, so that the order of emission does not matter.
         """
-        given = self.detections
-        scored = replace(given, scores=self._matcher.best_iou())
-        # The last key is the primary one.
-        keys = (*given.boxes_px_xywh.T[::-1], -scored.scores, given.category_ids, given.image_ids)
-        return Matcher(self.truth, scored.rows(np.lexsort(keys))).matches()
+        scored = replace(self.detections, scores=self._matcher.best_iou())
+        return Matcher(self.truth, scored.by_place()).matches()
 
     @cached_property
     def every_match(self) -> Matches:

@@ -85,3 +85,15 @@ class Matches(NamedTuple):
             gt_image=gt_image.astype(np.int32),
             gt_count=gt_count.astype(np.int32),
         )
+
+
+def totals(matches: Matches) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return of each category hits and ignored detections, ``[T, K]``, all detections and objects, ``[K]``."""
+    num_K = np.diff(matches.start)
+    category, thresholds = np.repeat(np.arange(len(num_K)), num_K), np.arange(len(IOU_THRESHOLDS), dtype=np.uint16)
+    hits_TK, ignored_TK = (
+        np.stack([np.bincount(category[(bits >> t) & 1 == 1], minlength=len(num_K)) for t in thresholds])
+        for bits in (matches.hit, matches.ignored)
+    )
+    num_gt_K = np.diff(np.append(0, np.cumsum(matches.gt_count))[matches.gt_start])
+    return hits_TK, ignored_TK, num_K, num_gt_K

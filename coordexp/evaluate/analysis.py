@@ -2,8 +2,7 @@
 
 ``{"num_images": 300, "num_gt": 702, "min_iou": 0.1, "coordinate_edges": [0.0, 0.025, ..., 1.0],
 "boxes": {"argmax": BoxAnalysis, "expected": BoxAnalysis}}``. Every object is written with its
-attributes as keys. ``null`` stands for what is undefined. The file is made from the annotation file
-and the folder of an evaluation alone; :func:`analyse` makes it again.
+attributes as keys. ``null`` stands for what is undefined.
 
 Legend of shapes: ``D`` detections, ``M`` pairs of detections and ground truth.
 """
@@ -19,13 +18,11 @@ from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import AREA_RANGES_PX2, Floats, to_boxes_norm_xyxy
-from coordexp.detection.detections import read_detections
-from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics.calibration import ScoreBin, score_bins
 from coordexp.errors import DataError
-from coordexp.evaluate.answers import Objects, read_objects
+from coordexp.evaluate.answers import Objects
 from coordexp.files import read_model, write_json
-from coordexp.metrics import BOX_KINDS, BoxKind
+from coordexp.metrics import BoxKind
 from coordexp.runs.folder import DecodingFolder
 
 MIN_IOU = 0.1
@@ -161,24 +158,6 @@ class Analysis:
     def read(cls, path: Path) -> "Analysis":
         """Read what :meth:`write` wrote; a DataError names a file that is missing or holds something else."""
         return read_model(cls, path, what="an analysis")
-
-
-def analyse(annotations_json: Path, folder: Path) -> Analysis:
-    """Analyse the folder of one decoding, such as ``eval/final/constrained``, over all images of the split.
-
-    Args:
-        annotations_json: the split's annotation file, with image sizes.
-        folder: holds ``detections.argmax.json``, ``detections.expected.json`` and ``objects.jsonl``.
-
-    Raises:
-        DataError: if a file is missing or malformed, or they do not belong together.
-    """
-    truth, files = read_ground_truth(annotations_json), DecodingFolder(folder)
-    evaluated: dict[BoxKind, BoxEvaluation] = {
-        kind: BoxEvaluation(truth, read_detections(files.detections(kind), truth)) for kind in BOX_KINDS
-    }
-    objects = read_objects(files.objects)
-    return analyse_boxes(evaluated, objects.rows(objects.is_known))
 
 
 def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: Objects | None) -> Analysis:

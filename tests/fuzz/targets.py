@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from coordexp.config import load_config
 from coordexp.config.keys import known_keys
 from coordexp.coord_tokens.codec import int_to_token
+from coordexp.coord_tokens.grammar.constrain import plain_text_ids
 from coordexp.coord_tokens.grammar.parse import parse_generated
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import coord_vocab, expand_vocab
@@ -28,7 +29,6 @@ from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CoordExpError
-from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.generate.given import read_given_answers
 from coordexp.evaluate.generate.qwen_json import parse_json_answer
 from coordexp.model.checkpoint.adapter import read_adapter, save_adapter
@@ -45,6 +45,7 @@ from coordexp.statistics import compare
 from coordexp.statistics.results import from_json, to_json
 from coordexp.sweep.load import load_sweep
 from tests.fuzz.mutations import ODD_VALUES, misplace, mutate_bytes, mutate_json_file, mutate_weights
+from tests.unit.evaluate.evaluate_support import analyse
 
 REPOSITORY = Path(__file__).parents[2]
 Damage = Callable[[Path, random.Random], None]
@@ -220,10 +221,11 @@ def _tokenizer_with_coords():
 def _read_answers(folder: Path) -> None:
     ids = [image["id"] for image in json.loads((folder / "instances_val.json").read_text())["images"]]
     tokenizer, vocab = _tokenizer_with_coords()
+    text_ids = frozenset(plain_text_ids(tokenizer))
     for answer in read_given_answers(folder / "answers.jsonl", known=ids, wanted=ids).values():
         text = answer.text or ""
         parse_json_answer(text)
-        parse_generated(tokenizer.encode(text), vocab)
+        parse_generated(tokenizer.encode(text), vocab, text_ids=text_ids)
 
 
 # Checkpoints and adapters.

@@ -11,8 +11,9 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from coordexp.cli.main import main
-from coordexp.evaluate.analysis import Analysis, analyse
+from coordexp.evaluate.analysis import Analysis
 from tests.integration.evaluate_support import NUM_IMAGES, arguments
+from tests.unit.evaluate.evaluate_support import analyse
 from tests.unit.metrics_support import unregistered
 
 pytestmark = pytest.mark.timeout(240)

@@ -3,13 +3,14 @@
 import pytest
 
 from coordexp.detection.metrics import detection_metrics
-from coordexp.evaluate.analysis import Analysis, analyse
+from coordexp.evaluate.analysis import Analysis
 from coordexp.evaluate.distributions import Distributions
 from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
 from tests.integration.training_support import prepared, small_config, write_base
+from tests.unit.evaluate.evaluate_support import analyse
 from tests.unit.metrics_support import unregistered
 
 pytestmark = pytest.mark.timeout(240)

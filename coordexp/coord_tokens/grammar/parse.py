@@ -37,12 +37,10 @@ class ObjectSpan(NamedTuple):
 
     Attributes:
         desc: the tokens of its description, at least one.
-        box: the tokens between its markers.
         numbers: the tokens of x1, y1, x2 and y2, of each its own; corners may be swapped.
     """
 
     desc: slice
-    box: slice
     numbers: tuple[slice, slice, slice, slice]
 
 
@@ -54,13 +52,13 @@ class ParsedIds:
     failures: tuple[FailureKind, ...]
 
 
-def parse_generated(ids: Sequence[int], vocab: "CoordVocab", *, text_ids: Collection[int] | None = None) -> ParsedIds:
+def parse_generated(ids: Sequence[int], vocab: "CoordVocab", *, text_ids: Collection[int]) -> ParsedIds:
     """Find the objects of a generated sequence.
 
     Args:
         ids: what was generated; the end token, if there, and all behind it are ignored.
         vocab: ids of markers and numbers.
-        text_ids: ids a description may hold, best as a set; None: whatever is no marker and no coord token.
+        text_ids: ids a description may hold, best as a set.
 
     Returns:
         Objects and failures. Each malformed object, and each run of tokens outside objects, is
@@ -68,13 +66,6 @@ def parse_generated(ids: Sequence[int], vocab: "CoordVocab", *, text_ids: Collec
     """
     if vocab.end_id in ids:
         ids = ids[: ids.index(vocab.end_id)]
-    no_text, numbers = vocab.no_text_ids, vocab.numbers
-
-    def is_text(token: int) -> bool:
-        if text_ids is not None:
-            return token in text_ids
-        return token not in no_text and (numbers.are_text or token not in numbers.ids)
-
     objects: list[ObjectSpan] = []
     failures: list[FailureKind] = []
     for begin, stop, malformed in _pieces(ids, vocab):
@@ -83,14 +74,13 @@ def parse_generated(ids: Sequence[int], vocab: "CoordVocab", *, text_ids: Collec
             continue
         start = begin + 1
         body = ids[start : stop - 1]
-        num_text = next((at for at, token in enumerate(body) if not is_text(token)), len(body))
+        num_text = next((at for at, token in enumerate(body) if token not in text_ids), len(body))
         found = _numbers_of(body, num_text, vocab)
         if isinstance(found, str):
             failures.append(found)
             continue
         x1, y1, x2, y2 = (slice(start + at.start, start + at.stop) for at in found)
-        box = slice(x1.start, y2.stop)
-        objects.append(ObjectSpan(slice(start, start + num_text), box, (x1, y1, x2, y2)))
+        objects.append(ObjectSpan(slice(start, start + num_text), (x1, y1, x2, y2)))
     return ParsedIds(objects=tuple(objects), failures=tuple(failures))
 
 

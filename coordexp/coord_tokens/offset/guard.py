@@ -30,20 +30,10 @@ class OffsetGuard(TrainableTokensWrapper):
         self._disable_adapters = False
         self._adapters: set[str] = set()
 
-    def update(self, active_adapter: str, **kwargs: object) -> None:
-        """Do nothing for a new adapter."""
+    def _nothing(self, *args: object, **kwargs: object) -> None: ...
 
-    def enable_adapters(self, enabled: bool) -> None:
-        """Do nothing when adapters are switched off or on."""
-
-    def check_set_adapter(self, adapter_name: str | list[str]) -> None:
-        """Say that there is no adapter to activate."""
-
-    def set_adapter(self, adapter_names: str | list[str], inference_mode: bool = False) -> None:
-        """Do nothing when an adapter is activated."""
-
-    def delete_adapter(self, adapter_name: str, new_active_adapters: list[str] | None) -> None:
-        """Do nothing when an adapter is deleted."""
+    # Whatever PEFT asks of a wrapper for an adapter that is added, switched, activated or deleted.
+    update = enable_adapters = check_set_adapter = set_adapter = delete_adapter = _nothing
 
     def adapter_state_dict(self, adapter_name: str, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Add nothing to a saved adapter."""

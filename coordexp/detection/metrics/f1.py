@@ -19,7 +19,8 @@ import numpy as np
 
 from coordexp.detection.average_precision import PrecisionTable
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
-from coordexp.detection.boxes import IOU_THRESHOLDS, Floats
+from coordexp.detection.boxes import Floats
+from coordexp.detection.matches import totals
 from coordexp.metrics import Metric
 
 F1_PERCENTS = (50, 75, 95)
@@ -33,15 +34,8 @@ def _f1(min_iou: float, boxes: BoxEvaluation) -> float | None:
 
 def macro_f1(boxes: BoxEvaluation) -> Floats:
     """Return ``[T]`` F1 with every detection and every category; empty without ground truth."""
-    matches = boxes.every_match
-    thresholds, num_categories = np.arange(len(IOU_THRESHOLDS), dtype=np.uint16), len(matches.start) - 1
-    category = np.repeat(np.arange(num_categories), np.diff(matches.start))
-    hits_TK, ignored_TK = (
-        np.stack([np.bincount(category[(bits >> t) & 1 == 1], minlength=num_categories) for t in thresholds])
-        for bits in (matches.hit, matches.ignored)
-    )
-    counted_TK = np.diff(matches.start) - ignored_TK
-    num_gt_K = np.diff(np.append(0, np.cumsum(matches.gt_count))[matches.gt_start])
+    hits_TK, ignored_TK, num_K, num_gt_K = totals(boxes.every_match)
+    counted_TK = num_K - ignored_TK
     if not num_gt_K.any():
         return np.zeros(0)
     precision_T = (hits_TK / np.maximum(counted_TK, 1)).sum(axis=1) / ((counted_TK > 0) | (num_gt_K > 0)).sum(axis=1)

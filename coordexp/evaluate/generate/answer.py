@@ -60,7 +60,7 @@ def finish_answer(
     Args:
         image_id: of the image.
         ids: every token that was chosen.
-        values_ST: on the CPU; log probabilities and what :func:`read_raw_logits` returns.
+        values_ST: on the CPU; what :func:`read_raw_logits` returns.
         stop_ids: the tokens that end an answer.
         probs_TK: bin distributions, if they are kept.
         unforced: see :class:`Answer`.
@@ -85,23 +85,25 @@ def finish_answer(
     )
 
 
-def read_raw_logits(logits_NV: Tensor, total_N: Tensor, number_ids: range) -> tuple[Tensor, Tensor | None]:
-    """Return coord mass, expected coordinate and width of each position, and the bin distributions.
+def read_raw_logits(logits_NV: Tensor, id_N: Tensor, number_ids: range) -> tuple[Tensor, Tensor | None]:
+    """Return log probability, coord mass, expected coordinate and width of each position, and the bin distributions.
 
     Args:
         logits_NV: ``[N, V]`` float32, of a step of generation or of one forward pass.
-        total_N: ``[N]`` their log-sum-exp.
+        id_N: ``[N]`` the tokens that were chosen there.
         number_ids: bins, or digits, which have no distribution over bins; without any the mass is 0.
 
     Returns:
-        ``[3, N]`` and ``[N, K]``; where numbers are digits, ``[1, N]`` and None.
+        ``[4, N]`` and ``[N, K]``; where numbers are digits, ``[2, N]`` and None.
     """
+    total_N = logits_NV.logsumexp(dim=1)
+    log_prob_N = logits_NV.gather(1, id_N.unsqueeze(1)).squeeze(1) - total_N
     number_NK = logits_NV[:, number_ids.start : number_ids.stop]
     mass_N = (number_NK.logsumexp(dim=1) - total_N).exp() if number_NK.shape[1] else torch.zeros_like(total_N)
     if len(number_ids) != NUM_BINS:
-        return mass_N.unsqueeze(0), None
+        return torch.stack((log_prob_N, mass_N)), None
     p_NK = number_NK.softmax(dim=1)
-    return torch.stack((mass_N, *mean_and_width(p_NK))), p_NK
+    return torch.stack((log_prob_N, mass_N, *mean_and_width(p_NK))), p_NK
 
 
 def mean_and_width(p_NK: Tensor) -> tuple[Tensor, Tensor]:

@@ -143,39 +143,31 @@ def read_batch(
             use_cache=False,
         ).logits
     hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, inputs.supervised_rows)
-    keeps = [sample.image_id in curves_of for sample in chosen for _ in sample.target_ids]
-    values_ST, probs_RK = _read_hidden(answering, hidden_TD, inputs.targets, keeps_curve=keeps)
+    parts = hidden_TD.split([len(sample.target_ids) for sample in chosen])
     found: list[Answer] = []
-    start = first_curve = 0
-    for sample in chosen:
-        ids, probs_TK = sample.target_ids, None
-        if probs_RK is not None and sample.image_id in curves_of:
-            probs_TK = probs_RK[first_curve : first_curve + len(ids)]
-            first_curve += len(ids)
-        own_ST = values_ST[:, start : start + len(ids)]
-        found.append(finish_answer(sample.image_id, ids, own_ST, stop_ids=(end_id, pad_id), probs_TK=probs_TK))
-        start += len(ids)
+    for sample, own_TD in zip(chosen, parts, strict=True):
+        values_ST, probs_TK = _read_hidden(answering, own_TD, sample.target_ids)
+        if sample.image_id not in curves_of:
+            probs_TK = None
+        stop_ids = (end_id, pad_id)
+        found.append(finish_answer(sample.image_id, sample.target_ids, values_ST, stop_ids=stop_ids, probs_TK=probs_TK))
     return found
 
 
 def _read_hidden(
-    answering: AnsweringModel, hidden_TD: Tensor, targets_T: Tensor, *, keeps_curve: Sequence[bool]
+    answering: AnsweringModel, hidden_TD: Tensor, target_ids: Sequence[int]
 ) -> tuple[Tensor, Tensor | None]:
-    """Project hidden states chunk by chunk, so that no ``[T, V]`` exists; return what is kept of each on the CPU."""
+    """Return on the CPU what the logits of an answer say; projected chunk by chunk, so that no ``[T, V]`` exists."""
     head = inner_model(answering.model).get_output_embeddings()
     assert head is not None, "pass_through_head has refused a model without a head"
-    keeps_T = torch.tensor(keeps_curve, dtype=torch.bool, device=hidden_TD.device)
+    targets_T = torch.tensor(target_ids, dtype=torch.int64, device=hidden_TD.device)
+    rows = max(1, _CHUNK_ELEMENTS // answering.vocab_size)
     values: list[Tensor] = []
     probs: list[Tensor] = []
-    rows = max(1, _CHUNK_ELEMENTS // answering.vocab_size)
     with float32_head(answering.model):
-        for start in range(0, max(1, len(hidden_TD)), rows):
-            part = slice(start, start + rows)
-            logits_NV = head(hidden_TD[part]).float()
-            total_N = logits_NV.logsumexp(dim=1)
-            log_prob_N = logits_NV.gather(1, targets_T[part].unsqueeze(1)).squeeze(1) - total_N
-            others_SN, p_NK = read_raw_logits(logits_NV, total_N, answering.answers.number_ids)
-            values.append(torch.cat((log_prob_N.unsqueeze(0), others_SN)))
+        for hidden_ND, target_N in zip(hidden_TD.split(rows), targets_T.split(rows), strict=True):
+            values_SN, p_NK = read_raw_logits(head(hidden_ND).float(), target_N, answering.answers.number_ids)
+            values.append(values_SN)
             if p_NK is not None:
-                probs.append(p_NK[keeps_T[part]].cpu())
-    return torch.cat(values, dim=1).cpu(), torch.cat(probs) if probs else None
+                probs.append(p_NK)
+    return torch.cat(values, dim=1).cpu(), torch.cat(probs).cpu() if probs else None

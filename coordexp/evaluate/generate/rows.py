@@ -196,21 +196,18 @@ class AnswerRows:
         """
         row_N = self.row_B if rows is None else self._on_device(rows)
         logits_NV = logits_NV.float()
-        total_N = logits_NV.logsumexp(dim=1)
-        others_SN, p_NK = read_raw_logits(logits_NV, total_N, self._number_ids)
         state_N, at_N, is_open_N = self._state_B[row_N], self._num_written_B[row_N], self._is_open_B[row_N]
         allowed_NV = logits_NV
         if self._grammar is not None:
             allowed_NV = logits_NV.where(self._grammar.allowed_SV[state_N], -torch.inf)
         id_N = allowed_NV.argmax(dim=1).where(is_open_N, self._pad_id)
-        log_prob_N = logits_NV.gather(1, id_N.unsqueeze(1)).squeeze(1) - total_N
-        values_NS = torch.stack((log_prob_N, *others_SN), dim=1)
+        values_SN, p_NK = read_raw_logits(logits_NV, id_N, self._number_ids)
         if self._values_BTS is None:
-            self._values_BTS = values_NS.new_zeros(len(self), 0, values_NS.shape[1])
+            self._values_BTS = values_SN.new_zeros(len(self), 0, len(values_SN))
         columns = 1 + max(self._num_chosen(one) for one in self._in_row if one is not None)
         self._ids_BT, self._values_BTS = (_widened(table, 1, columns) for table in (self._ids_BT, self._values_BTS))
         # A row that has ended stays where it is, and writes padding behind its end again and again.
-        self._ids_BT[row_N, at_N], self._values_BTS[row_N, at_N] = id_N, values_NS
+        self._ids_BT[row_N, at_N], self._values_BTS[row_N, at_N] = id_N, values_SN.T
         if p_NK is not None:
             for at, row in enumerate(range(len(self)) if rows is None else rows):
                 one = self._in_row[row]

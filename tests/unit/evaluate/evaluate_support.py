@@ -8,11 +8,16 @@ import numpy as np
 
 from coordexp.data.sample import Objects as SampleObjects
 from coordexp.data.sample import Sample
+from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.categories import CategoryIndex
-from coordexp.evaluate.answers import Objects, ReadAnswer
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.evaluate.analysis import Analysis, analyse_boxes
+from coordexp.evaluate.answers import Objects, ReadAnswer, read_objects
 from coordexp.evaluate.evaluation import EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
-from coordexp.runs.folder import EvaluationFolder
+from coordexp.metrics import BOX_KINDS
+from coordexp.runs.folder import DecodingFolder, EvaluationFolder
 from tests.unit.detection.detection_support import Scene
 
 
@@ -58,6 +63,14 @@ def answers_of(
         )
         for image_id, items in images.items()
     ]
+
+
+def analyse(annotations_json: Path, folder: Path) -> Analysis:
+    """Analyse the files of one decoding, such as ``eval/final/constrained``, over all images of the split."""
+    truth, files = read_ground_truth(annotations_json), DecodingFolder(folder)
+    boxes = {kind: BoxEvaluation(truth, read_detections(files.detections(kind), truth)) for kind in BOX_KINDS}
+    objects = read_objects(files.objects)
+    return analyse_boxes(boxes, objects.rows(objects.is_known))
 
 
 def sample_of(image_id: int, size: tuple[int, int]) -> Sample:

@@ -20,14 +20,14 @@ from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics import detection_metrics
 from coordexp.errors import DataError
-from coordexp.evaluate.analysis import Analysis, analyse
+from coordexp.evaluate.analysis import Analysis
 from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.distributions import Distributions
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import ANSWER_METRICS, MetricName
 from coordexp.runs.folder import EvaluationFolder
-from tests.unit.evaluate.evaluate_support import Item, answers_of, sample_of
+from tests.unit.evaluate.evaluate_support import Item, analyse, answers_of, sample_of
 from tests.unit.metrics_support import unregistered
 
 NUM_IMAGES = 6

@@ -13,10 +13,10 @@ from PIL import Image
 
 from coordexp.config.identity.fingerprint import Fingerprint
 from coordexp.detection import evaluate_detections
-from coordexp.evaluate.analysis import analyse
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
 from coordexp.tracking.payload import last_values
+from tests.unit.evaluate.evaluate_support import analyse
 
 SPITEFUL = "<script>document.title='broken'</script>"
 CATEGORIES = {1: "red circle", 2: f"blue & {SPITEFUL}"}

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS, parse_generated
+from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS, ObjectSpan, parse_generated
 from coordexp.coord_tokens.vocab import CoordVocab, NumberTokens
 
 # text 0..9, markers 10..12, end 13, other 15, wildcard 16, coords from 17: bin k is id 17 + k.
@@ -13,12 +13,17 @@ C = [17, 18, 117, 1016]
 GOOD = [10, 3, 4, 11, *C, 12]
 
 
+def box_of(ids: list[int], span: ObjectSpan) -> list[int]:
+    """The tokens between the markers of a box."""
+    return ids[span.numbers[0].start : span.numbers[3].stop]
+
+
 def test_an_object_is_found_where_it_stands() -> None:
     ids = [*GOOD, 10, 5, 11, 20, 21, 22, 23, 12, 13]
-    parsed = parse_generated(ids, NATIVE)
+    parsed = parse_generated(ids, NATIVE, text_ids=TEXT)
     assert parsed.failures == ()
-    assert [(ids[span.desc], ids[span.box]) for span in parsed.objects] == [([3, 4], C), ([5], [20, 21, 22, 23])]
-    assert [span.box.start for span in parsed.objects] == [4, 12]
+    assert [(ids[span.desc], box_of(ids, span)) for span in parsed.objects] == [([3, 4], C), ([5], [20, 21, 22, 23])]
+    assert [span.numbers[0].start for span in parsed.objects] == [4, 12]
 
 
 @pytest.mark.parametrize(
@@ -45,21 +50,15 @@ def test_each_failure_is_counted_once_between_good_objects(piece: list[int], kin
     ids = [*GOOD, *piece, *GOOD]
     parsed = parse_generated(ids, NATIVE, text_ids=TEXT)
     assert parsed.failures == (kind,)
-    assert [ids[span.box] for span in parsed.objects] == [C, C]
+    assert [box_of(ids, span) for span in parsed.objects] == [C, C]
     alone = parse_generated(piece, NATIVE, text_ids=TEXT)
     assert (alone.failures, alone.objects) == ((kind,), ())
 
 
 def test_nothing_behind_the_end_token_counts() -> None:
-    parsed = parse_generated([*GOOD, 13, *GOOD, 3], NATIVE)
+    parsed = parse_generated([*GOOD, 13, *GOOD, 3], NATIVE, text_ids=TEXT)
     assert (len(parsed.objects), parsed.failures) == (1, ())
-    assert parse_generated([], NATIVE).objects == ()
-
-
-def test_without_text_ids_unknown_tokens_read_as_description() -> None:
-    ids = [10, 3, 15, 11, *C, 12]
-    assert [ids[span.desc] for span in parse_generated(ids, NATIVE).objects] == [[3, 15]]
-    assert parse_generated(ids, NATIVE, text_ids=TEXT).objects == ()
+    assert parse_generated([], NATIVE, text_ids=TEXT).objects == ()
 
 
 @given(
@@ -67,12 +66,12 @@ def test_without_text_ids_unknown_tokens_read_as_description() -> None:
 )
 @pytest.mark.parametrize("vocab", [NATIVE, SPEC])
 def test_any_ids_parse_and_every_opening_is_accounted_for(vocab: CoordVocab, ids: list[int]) -> None:
-    parsed = parse_generated(ids, vocab)
+    parsed = parse_generated(ids, vocab, text_ids=TEXT)
     before_end = ids[: ids.index(13)] if 13 in ids else ids
     malformed = [kind for kind in parsed.failures if kind != "stray_tokens"]
     assert len(parsed.objects) + len(malformed) == before_end.count(10)
     assert set(parsed.failures) <= set(FAILURE_KINDS)
     for span in parsed.objects:
-        assert all(0 <= token - 17 <= 999 for token in ids[span.box])
-        assert len(ids[span.box]) == 4
+        assert all(0 <= token - 17 <= 999 for token in box_of(ids, span))
+        assert len(box_of(ids, span)) == 4
         assert len(ids[span.desc]) >= 1
