@@ -29,7 +29,7 @@ _BOX = re.compile(r'"box_2d"|"bbox_2d"|(?:<loc\d{4}>){4}|<\|det\|>')
 class _Line:
     """One answer: ``{"image_id": 7, "text": "..."}``, or with ``file_name``."""
 
-    text: str | dict[str, object]
+    text: str | dict[str, object] | None  # null: the model failed
     image_id: int | str | None = None
     file_name: str | None = None
     image: str | None = None
