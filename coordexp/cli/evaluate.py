@@ -100,9 +100,9 @@ def run(options: argparse.Namespace) -> None:
         slower,
         unlike_training,
     )
-    from coordexp.evaluate.results import unknown_sentence
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
+    from coordexp.runs.unknown import unknown_sentence
 
     if options.num_workers is None and (options.cpus_per_worker, options.gpus_per_worker) != (None, None):
         raise ConfigError("--cpus-per-worker and --gpus-per-worker have no effect without --num-workers")

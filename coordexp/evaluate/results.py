@@ -14,16 +14,13 @@ from coordexp.detection.coco_eval import published_precision
 from coordexp.detection.detections import write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.metrics import measure
-from coordexp.errors import show
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.answers import Objects, ReadAnswer, distributions_of, write_objects, write_tokens
 from coordexp.evaluate.settings import EvaluationSettings
-from coordexp.files import read_model, write_json
-from coordexp.metrics import BOX_KINDS, BoxKind, Decoding
+from coordexp.files import write_json
+from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.runs.folder import DecodingFolder
 
-_LOW = 0.05  # an AP below which one wants to know what is written instead
-_SHOWN = 5
 Values = dict[tuple[BoxKind | None, str], float]
 """Kind of boxes and name of a metric -> value; no kind where it does not depend on them."""
 
@@ -143,20 +140,3 @@ def cut_at_repeat(objects: Objects, is_repeat: Bools) -> Objects:
             has_ended.add(image_id)
         is_left.append(image_id not in has_ended)
     return objects.rows(np.array(is_left, np.bool_))
-
-
-def unknown_sentence(folder: DecodingFolder, decoding: Decoding, metrics: Mapping[str, float]) -> str | None:
-    """Say which descriptions name no category, where most objects have such a one and AP is low; else None.
-
-    Args:
-        folder: of the decoding.
-        decoding: by which it is called.
-        metrics: of the evaluation, by name.
-    """
-    total, unknown = (metrics.get(f"{decoding}/{name}", 0.0) for name in ("num_objects", "unknown_category"))
-    if not unknown or 2 * unknown < total or any(metrics.get(f"{decoding}/{kind}/AP", 0) >= _LOW for kind in BOX_KINDS):
-        return None
-    names = read_model(dict[str, int], folder.unknown, what="descriptions and their counts")
-    how_many = "none" if unknown == total else f"{total - unknown:,.0f}"
-    frequent = ", ".join(show(name) for name in list(names)[:_SHOWN])
-    return f"{decoding}: {how_many} of {total:,.0f} written objects names a category; most frequent: {frequent}"

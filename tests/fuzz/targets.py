@@ -23,7 +23,6 @@ from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import coord_vocab, expand_vocab
 from coordexp.data.image_file import read_image
 from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.detection.detections import read_detections
@@ -45,6 +44,7 @@ from coordexp.statistics import compare
 from coordexp.statistics.results import from_json, to_json
 from coordexp.sweep.load import load_sweep
 from tests.fuzz.mutations import ODD_VALUES, misplace, mutate_bytes, mutate_json_file, mutate_weights
+from tests.unit.data.sample_support import read_jsonl
 from tests.unit.evaluate.evaluate_support import analyse
 
 REPOSITORY = Path(__file__).parents[2]

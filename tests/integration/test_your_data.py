@@ -12,6 +12,30 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 DAY = [block for block in blocks(ROOT / "docs" / "your-data.md") if "a slow test runs these" in block.reason]
 
 
+OTHERS = [block for block in blocks(ROOT / "docs" / "your-data.md") if "the other slow test runs" in block.reason]
+
+
+@pytest.mark.parametrize(("name", "place"), [("cards", "cards"), ("yolo", "cases/Y1")])
+def test_the_cards_and_a_folder_of_yolo_go_the_same_way(shared_data: Path, tmp_path: Path, name, place) -> None:
+    (tmp_path / name).symlink_to(shared_data / place)
+    (command,) = (one for block in OTHERS for one in block.commands if f"data.path={name}" in (one.argv or ()))
+    assert command.argv is not None
+    printed = run(tmp_path, "-m", "coordexp", *command.argv).replace(str(tmp_path), "/home/me")
+    assert lines_not_printed(command.output, printed) == []
+    run(tmp_path, *("-m", "coordexp", "inspect", f"data.path={name}", "--num", "1", "--output", "seen"))
+    assert len(list((tmp_path / "seen").glob("*.png"))) == 1
+    trial = (
+        "training.max_steps=2",
+        "training.checkpoint_steps=2",
+        "data.max_train_images=6",
+        "evaluation.max_images=1",
+    )
+    groups = ("cluster.executor=inline", "ablation.groups=[A, C]", f"experiment.name={name}")
+    printed = run(tmp_path, *("-m", "coordexp", "ablation", f"data.path={name}"), *trial, *groups)
+    assert "AP is on 1 of" in printed
+    assert list((tmp_path / "runs" / name).rglob("*.html")), "the page"
+
+
 def test_the_day_with_the_blood_cells_is_as_printed(shared_data: Path, tmp_path: Path) -> None:
     (tmp_path / "BCCD_Dataset").symlink_to(shared_data / "bccd")
     for block in DAY:

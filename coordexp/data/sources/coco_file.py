@@ -14,7 +14,7 @@ import contextlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -36,8 +36,6 @@ MAX_ID = 2**63 - 1
 UNFIT = (msgspec.ValidationError, UnicodeEncodeError)
 
 _TEXT_NUMBERS = "records have numbers written as text"
-_BLOCK = 50_000
-_SMALL_BYTES = 16 * 2**20
 
 _Pairs = list[tuple[str, object]]
 Id: TypeAlias = Annotated[int, Meta(ge=-MAX_ID, le=MAX_ID, description="a whole number")]
@@ -289,42 +287,6 @@ def has_mark(path: Path) -> bool:
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_entries(path: Path, entry_type: type[_AnyEntry]) -> Generator[Entries[_AnyEntry]]:
-    """Yield a file that is one list of entries, such as detections in COCO's results format, a block at a time.
-
-    As objects, entries take far more memory than as text: whoever makes arrays of each block never has them all. A
-    small file without a bad entry is one block, which is faster.
-
-    Args:
-        path: the file.
-        entry_type: what each entry must hold.
-
-    Raises:
-        DataError: if the file is missing, no JSON, or no list.
-    """
-    with collector_paused():
-        content = read_utf8(path)
-        if len(content) <= _SMALL_BYTES and (good := _all_good(content, entry_type)) is not None:
-            yield Entries(good, [], np.arange(len(good)))
-            return
-        try:
-            found: list[Raw] | object = msgspec.json.decode(content, type=list[Raw])
-        except (msgspec.MsgspecError, RecursionError):
-            found = _parse_json(content, path, dict)
-        if not isinstance(found, list):
-            raise DataError(f"{path}: the top level is {kind_of(found)}, expected a list")
-        for first in range(0, len(found), _BLOCK):
-            yield _typed(found[first : first + _BLOCK], entry_type, first=first, repair=False)
-
-
-def _all_good(content: bytes, entry_type: type[_AnyEntry]) -> list[_AnyEntry] | None:
-    """Return the entries of a file; None where something is wrong, which is to be looked for entry by entry."""
-    try:
-        return msgspec.json.decode(content, type=list[entry_type])
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
-        return None
-
-
 def read_without_outlines(path: Path) -> object:
     """Read a COCO file as it is, but for its outlines, which nobody here reads.
 
@@ -394,26 +356,22 @@ def _lenient_members(content: bytes, path: Path) -> _Pairs:
     raise DataError(f"{path}: the top level is {kind_of(value)}, expected an object (COCO instances format)")
 
 
-def _typed(
-    entries: list[Raw] | list[object], entry_type: type[_AnyEntry], *, first: int = 0, repair: bool = True
-) -> Entries[_AnyEntry]:
+def _typed(entries: list[Raw] | list[object], entry_type: type[_AnyEntry]) -> Entries[_AnyEntry]:
     decode = msgspec.json.Decoder(entry_type).decode
     good: list[_AnyEntry] = []
     bad: list[BadEntry] = []
     repairs: Counter[str] = Counter()
-    for place, entry in enumerate(entries, start=first):
+    for place, entry in enumerate(entries):
         try:
             good.append(decode(entry) if isinstance(entry, Raw) else msgspec.convert(entry, entry_type))
         except UNFIT as error:
             try:
-                if not repair:
-                    raise
                 value, what = _repaired(json.loads(bytes(entry)) if isinstance(entry, Raw) else entry)
                 good.append(msgspec.convert(value, entry_type))
                 repairs.update(what)
             except (*UNFIT, ValueError, RecursionError):
                 bad.append(_bad_entry(place, entry, entry_type, reason=str(error)))
-    places = np.setdiff1d(np.arange(first, first + len(entries)), [entry.place for entry in bad], assume_unique=True)
+    places = np.setdiff1d(np.arange(len(entries)), [entry.place for entry in bad], assume_unique=True)
     return Entries(good, bad, places, repairs)
 
 
@@ -424,7 +382,7 @@ def _repaired(entry: object) -> tuple[object, set[str]]:
     value, what = dict(entry), set[str]()
     is_annotation = "image_id" in value
     for name in ("id", "image_id", "category_id"):
-        if name in value and not _is_id(value[name]):
+        if value.get(name) is not None and not _is_id(value[name]):
             found = id_of(value[name])
             value[name] = None if is_annotation and name == "id" and not _is_id(found) else found
             what.add("records have ids that are text or too large: read as the number, else numbered by their text")

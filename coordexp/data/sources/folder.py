@@ -1,6 +1,8 @@
 """What a folder of data holds: its format by content, its splits as it says them, also one or two folders down."""
 
+import glob
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ SPLITS: tuple[Split, ...] = ("train", "val")
 # What COCO publishes beside the boxes of things.
 _NOT_BOXES = re.compile(r"^(captions|person_keypoints|panoptic|stuff|image_info|unlabeled)")
 # A split's words, the best one first: where there is no validation split, that for tests is one.
-_WORDS: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "val": ("val", "dev", "test")}
+_WORDS: Mapping[Split, tuple[str, ...]] = {"train": ("train", "trainval"), "val": ("val", "dev", "test")}
 _NAMES_TRIED, _HEAD_BYTES, _DEPTH = 20, 4096, 2
 FolderSource: TypeAlias = CocoSource | JsonlSource
 _Make: TypeAlias = Callable[[Split, Path, Reading, Part | None], FolderSource]
@@ -231,44 +233,55 @@ def _names(annotations: Path, kind: str) -> Iterator[str]:
 
 
 def _find_voc(folder: Path) -> Found | None:
-    """Find XML files: in ``Annotations`` with official lists, in a folder for each split, or beside the pictures."""
-    labels = next((place for place in _below(folder) if place.name.lower() == "annotations" and _has_xml(place)), None)
-    if labels is not None:
-        lists = folder / "ImageSets" / "Main"
-        lists = lists if lists.is_dir() else folder / "ImageSets"
-        listed: dict[Split, Path] = {
-            split: path
-            for split in SPLITS
-            for word in reversed(_WORDS[split])
-            if (path := lists / f"{word}.txt").is_file()
-        }
-        images = next((place for place in _below(folder) if place.name.lower() in ("jpegimages", "images")), folder)
-        if "train" in listed:
-            by = f"its official lists {' and '.join(path.name for path in listed.values())}"
-            made: dict[Split, _Make] = {of: _voc(labels, images, path) for of, path in listed.items()}
-            return Found("Pascal VOC", folder, made, by)
-        splits = _by_split([place / "x.xml" for place in _below(labels) if _has_xml(place)], labels.parent)
-        if "train" not in splits:
-            return Found("Pascal VOC", folder, {"train": _voc(labels, images, None)}, "")
-        every = tuple(path.parent for path in splits.values())
-        own = {split: images / path.parent.name for split, path in splits.items()}
-        made: dict[Split, _Make] = {
-            split: _voc(path.parent, own[split] if own[split].is_dir() else images, None, every)
-            for split, path in splits.items()
-        }
-        return Found("Pascal VOC", folder, made, "its folders")
-    places = [place for place in _below(folder) if _has_xml(place)]
+    """Find XML files: with official lists beside their folder, in a folder for each split, or all in one."""
+    below = _below(folder)
+    places = [folder, *below, *(inner for place in below for inner in _below(place))]
+    places = [place for place in places if _has_xml(place)]
+    if len(named := [place for place in places if place.name.lower() == "annotations"]) == 1:
+        places = named
+    if len(places) == 1:
+        return _one_voc(places[0], folder)
     splits = _by_split([place / "x.xml" for place in places], folder)
-    if "train" in splits:
-        by = "its folders " + " and ".join(path.parent.name for path in splits.values())
-        every = tuple(path.parent for path in splits.values())
-        made: dict[Split, _Make] = {
-            split: _voc(path.parent, path.parent, None, every) for split, path in splits.items()
-        }
-        return Found("Pascal VOC", folder, made, by)
-    if _has_xml(folder):
-        return Found("Pascal VOC", folder, {"train": _voc(folder, folder, None)}, "")
-    return None
+    if "train" not in splits:
+        return None
+    labels: dict[Split, Path] = {split: path.parent for split, path in splits.items()}
+    where = Path(os.path.commonpath(labels.values()))
+    every = tuple(labels.values())
+    made: dict[Split, _Make] = {
+        of: _voc(place, _pictures_of(place, folder), None, every) for of, place in labels.items()
+    }
+    return Found("Pascal VOC", where, made, f"its folders {' and '.join(str(one.relative_to(where)) for one in every)}")
+
+
+def _one_voc(labels: Path, folder: Path) -> Found:
+    """Return what a folder of XML files is: split by official lists, or not split."""
+    images = _pictures_of(labels, folder)
+    lists = labels.parent / "ImageSets" / "Main"
+    lists = lists if lists.is_dir() else lists.parent
+    listed: dict[Split, Path] = {
+        split: path for split in SPLITS for word in reversed(_WORDS[split]) if (path := lists / f"{word}.txt").is_file()
+    }
+    if "train" not in listed:
+        where = labels if images == labels else labels.parent
+        return Found("Pascal VOC", where, {"train": _voc(labels, images, None)}, "")
+    by = f"its official lists {' and '.join(path.name for path in listed.values())}"
+    made: dict[Split, _Make] = {of: _voc(labels, images, path) for of, path in listed.items()}
+    return Found("Pascal VOC", labels.parent, made, by)
+
+
+def _pictures_of(labels: Path, folder: Path) -> Path:
+    """Return the folder of the pictures of XML files: their own, else the nearest beside it that has the first one."""
+    stem = next(path.stem for path in sorted(labels.iterdir()) if path.suffix.lower() == ".xml")
+    above = [place for place in labels.parents if place == folder or folder in place.parents]
+    beside = [place for parent in above for place in sorted(_below(parent), key=_is_not_images)]
+    for place in (labels, *(beside_one for one in beside for beside_one in (one / labels.name, one))):
+        if any(path.suffix.lower() in PICTURES for path in place.rglob(f"{glob.escape(stem)}.*")):
+            return place
+    return labels
+
+
+def _is_not_images(place: Path) -> bool:
+    return place.name.lower() not in ("jpegimages", "images")
 
 
 def _has_xml(folder: Path) -> bool:
@@ -288,7 +301,10 @@ def _find_yolo(folder: Path) -> Found | None:
 
     def make(places: tuple[Path, ...]) -> _Make:
         return lambda _, made, reading, part: YoloSource(
-            found.root, found.root, made, reading, part, names=found.names, places=places
+            *(found.root, found.root, made, reading, part),
+            names=found.names,
+            places=places,
+            has_points=found.has_points,
         )
 
     splits: dict[Split, _Make] = {split: make(found.splits[split]) for split in SPLITS if split in found.splits}

@@ -19,7 +19,6 @@ import numpy as np
 from coordexp.coord_tokens.bins import are_thin, decode_array, quantise_boxes
 from coordexp.coord_tokens.validator import (
     AmbiguousBoxesError,
-    BBoxFormat,
     PrequantisedError,
     RecordBoxes,
     check_scaling,
@@ -146,24 +145,6 @@ def format_record(
         assert isinstance(entries, list)
         record[_NOT_TARGETS] = [entry | {flag: 1} for entry, flag in zip(entries, flags, strict=True)]
     return json.dumps(record | dict(extras or {}), ensure_ascii=False)
-
-
-def read_jsonl(
-    path: Path,
-    image_root: Path,
-    *,
-    max_bad_fraction: float = 0.0,
-    accept_prequantised: bool = False,
-    bbox_format: BBoxFormat | None = None,
-) -> SplitData:
-    """Read a JSONL file, whose images lie in the folder ``image_root``; blank lines are skipped.
-
-    Raises:
-        DataError: if the file is missing or holds no usable record, more than ``max_bad_fraction`` of its records is
-            bad (it names their lines and reasons), or boxes are bins already and would be scaled a second time.
-    """
-    reading = Reading(bbox_format=bbox_format, max_bad_fraction=max_bad_fraction)
-    return _read(path, image_root, reading, accept_prequantised=accept_prequantised)[1]
 
 
 class _Record(NamedTuple):

@@ -59,9 +59,10 @@ def _named(item: object) -> object:
 
 
 def _from_swift(objects: Mapping[str, object], texts: list[str]) -> dict[str, object]:
-    refs, boxes, kind = objects.get("ref", []), objects.get("bbox"), objects.get("bbox_type")
+    refs, boxes, kind = objects.get("ref"), objects.get("bbox"), objects.get("bbox_type")
     if not isinstance(refs, list) or not isinstance(boxes, list):
-        raise DataError(f"objects.bbox is {kind_of(boxes)}, expected lists under ref and bbox, as ms-swift writes them")
+        there = ", ".join(map(str, objects)) or "nothing"
+        raise DataError(f"objects holds {there}; expected lists under ref and bbox, as ms-swift writes them")
     if kind is not None and (not isinstance(kind, str) or kind not in _BBOX_TYPES):
         raise DataError(f"objects.bbox_type is {show(kind)}, expected real, norm1 or norm1000")
     if len(refs) != len(boxes):

@@ -77,8 +77,8 @@ def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path |
         data_dir: where the run's generated data set is, if it is here.
     """
     whole = _recorded(params, split, data_dir)
-    number = params.get("evaluation.max_images")
-    if split == "train" or number is None:
+    number = params.get("evaluation.max_images", "null")
+    if split == "train" or number == "null":
         return whole
     if whole is None or data_dir is None:
         return None

@@ -32,12 +32,14 @@ class YoloSet:
         says: the file that names the classes; the folder itself where none does.
         names: of the classes, in order.
         splits: split -> folders of pictures, or lists of them; empty where nobody has split it.
+        has_points: whether key points stand behind each box.
     """
 
     root: Path
     says: Path
     names: tuple[str, ...]
     splits: Mapping[str, tuple[Path, ...]] = field(default_factory=dict[str, tuple[Path, ...]], hash=False)
+    has_points: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,12 @@ class YoloSource(CocoSource):
     Attributes:
         names: of the classes, in order.
         places: folders of pictures, or lists of them.
+        has_points: whether key points stand behind each box.
     """
 
     names: tuple[str, ...] = ()
     places: tuple[Path, ...] = ()
+    has_points: bool = False
     is_converted = True
 
     def file(self) -> CocoFile:
@@ -71,7 +75,8 @@ class YoloSource(CocoSource):
             boxes: list[tuple[str, tuple[float, float, float, float]]] = []
             for at, line in enumerate(lines, start=1):
                 try:
-                    boxes.append(_box(line, self.names, size or (1, 1)))
+                    box = " ".join(line.split()[:5]) if self.has_points else line
+                    boxes.append(_box(box, self.names, size or (1, 1)))
                 except DataError as error:
                     bad.append(f"{labels}: line {at}: {error}")
             names += [desc for desc, _ in boxes if desc not in names]
@@ -199,7 +204,8 @@ def _from_yaml(path: Path) -> YoloSet | None:
             splits[split] = tuple(_place(path, str(said.get("path") or "."), str(place)) for place in places)
     inside = all(place.is_relative_to(path.parent) for places in splits.values() for place in places)
     root = path.parent if inside else Path(os.path.commonpath([place for part in splits.values() for place in part]))
-    return YoloSet(root if root.is_dir() else root.parent, path, tuple(map(str, names)), splits)
+    root = root if root.is_dir() else root.parent
+    return YoloSet(root, path, tuple(map(str, names)), splits, has_points="kpt_shape" in said)
 
 
 def _place(says: Path, base: str, written: str) -> Path:

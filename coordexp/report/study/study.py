@@ -18,12 +18,14 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import in_fair_order
 from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.files import sha256_of_file
-from coordexp.metrics import MetricName, subset_headline
+from coordexp.metrics import DECODINGS, MetricName, subset_headline
 from coordexp.report.study.about import About, Fairness, about, check_fairness
 from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
 from coordexp.report.study.examples import EdgeDistributions, GalleryImage, group_curves, make_gallery
+from coordexp.runs.folder import RunFolder
+from coordexp.runs.unknown import unknown_sentence
 from coordexp.statistics.comparison import compare_readings
 from coordexp.statistics.convergence import convergence
 from coordexp.statistics.decomposition import decompose
@@ -238,7 +240,19 @@ class _Measuring:
         if absent := [run.name for run in self.data.runs if run.name not in compared]:
             leads.append(f"Without {_few(absent)}:")
         under = reading_sentence(readings) if has_learned(comparison, *comparison.groups) else ""
-        return " ".join([*leads, verdict(comparison), under]).rstrip()
+        return " ".join(filter(None, [*leads, verdict(comparison), under, *self._unknown_names()]))
+
+    def _unknown_names(self) -> Iterator[str]:
+        """Yield, for each decoding, what a run writes in place of categories where that is why its AP is low."""
+        for way in DECODINGS:
+            for run in self.compared:
+                local = self.artifacts.run_dir(run)
+                written = None if local is None else RunFolder(local).evaluation("final").decoding(way)
+                if written is None or not written.unknown.is_file():
+                    continue
+                if sentence := unknown_sentence(written, way, run.metrics):
+                    yield f"{run.name}, {sentence}."
+                    break
 
     def _cautions(self, own: _Detections) -> Iterator[str]:
         """Yield what may decide a comparison beside the detectors: images left out, the order of equal scores."""

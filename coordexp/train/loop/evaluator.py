@@ -17,12 +17,12 @@ from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.model import AnsweringModel
-from coordexp.evaluate.results import unknown_sentence
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
 from coordexp.runs import ranks
 from coordexp.runs.folder import EvaluationFolder, RunFolder
+from coordexp.runs.unknown import unknown_sentence
 from coordexp.train.forward import count_units
 from coordexp.train.loop.measures import NAMES, RunningAverages, coord_diagnostics
 from coordexp.train.setup.components import Components

@@ -8,8 +8,8 @@ import pytest
 
 from coordexp.cli.main import main
 from coordexp.config.schema.data import Data
-from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.data.splits import load_split
+from tests.unit.data.sample_support import read_jsonl
 
 
 def arguments(coco, *more, what="coco"):

@@ -6,7 +6,8 @@ import numpy as np
 
 from coordexp.data.prepare import prepare as prepare_with
 from coordexp.data.sample import Objects
-from coordexp.data.sources.jsonl import format_record
+from coordexp.data.sources.coco import Reading
+from coordexp.data.sources.jsonl import JsonlSource, format_record
 from coordexp.detection.ceiling import ceiling_of_table
 
 prepare = partial(prepare_with, ceiling=ceiling_of_table)
@@ -26,6 +27,12 @@ def pairs_of(objects):
 def content(sample):
     """All of a sample, comparable."""
     return sample.image, sample.width, sample.height, sample.image_id, pairs_of(sample.objects)
+
+
+def read_jsonl(path, image_root, *, max_bad_fraction=0.0, accept_prequantised=False, bbox_format=None):
+    """Read a JSONL file, whose images lie in the folder ``image_root``."""
+    source = JsonlSource(path, image_root, "train", path.parent / "made.json", Reading(bbox_format=bbox_format))
+    return source.read(max_bad_fraction=max_bad_fraction, accept_prequantised=accept_prequantised)
 
 
 def write_jsonl(samples, path, *, coord_tokens, image_root):

@@ -10,11 +10,10 @@ from PIL import Image
 from coordexp.coord_tokens.bins import quantise_boxes
 from coordexp.data.prepare import PrepareSpec
 from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.detection import evaluate_detections
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import pairs_of, prepare
+from tests.unit.data.sample_support import pairs_of, prepare, read_jsonl
 
 
 def spec_of(coco, **options):

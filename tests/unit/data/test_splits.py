@@ -15,7 +15,6 @@ from coordexp import files
 from coordexp.config.schema.data import Data
 from coordexp.data.sample import Sample, Samples, SplitData
 from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.data.splits import (
     chosen_part,
     data_fingerprint,
@@ -26,7 +25,7 @@ from coordexp.data.splits import (
 )
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import pairs_of, things
+from tests.unit.data.sample_support import pairs_of, read_jsonl, things
 
 
 def made(num_objects, image_id):

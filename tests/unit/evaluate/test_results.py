@@ -11,9 +11,10 @@ from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection import evaluate_detections
 from coordexp.errors import DataError
 from coordexp.evaluate.answers import Objects, read_objects
-from coordexp.evaluate.results import counts, cut_at_repeat, repeats, unknown_sentence
+from coordexp.evaluate.results import counts, cut_at_repeat, repeats
 from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import DecodingFolder
+from coordexp.runs.unknown import unknown_sentence
 from tests.unit.detection.detection_support import crowded_scene, scene
 from tests.unit.evaluate.evaluate_support import Item, answers_of, evaluated, objects_of
 

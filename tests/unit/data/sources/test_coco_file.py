@@ -1,13 +1,11 @@
 """The reader of annotation files itself: what is strict JSON and what is not read alike, and nothing else is kept."""
 
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from coordexp.data.sources import coco_file
-from coordexp.data.sources.coco_file import Id, read_coco_file, read_entries
+from coordexp.data.sources.coco_file import read_coco_file
 from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.errors import DataError
 
@@ -91,22 +89,3 @@ def test_a_folder_and_a_missing_file(coco):
     for path in (coco.images, coco.root / "gone.json"):
         with pytest.raises(DataError, match=str(path)):
             read_coco_file(path)
-
-
-class Row(msgspec.Struct):
-    image_id: Id
-
-
-@pytest.mark.parametrize("small_bytes", [0, 2**20])
-def test_a_list_is_the_same_in_one_block_and_in_many(
-    tmp_path: Path, small_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coco_file, "_SMALL_BYTES", small_bytes)
-    monkeypatch.setattr(coco_file, "_BLOCK", 2)
-    path = tmp_path / "list.json"
-    path.write_text('[{"image_id": 3}, {"image_id": 4, "more": []}, {"image_id": 5}]')
-    assert [row.image_id for block in read_entries(path, Row) for row in block.good] == [3, 4, 5]
-    path.write_text('[{"image_id": 3}, {"image_id": 4}, {"image_id": "five"}]')
-    blocks = list(read_entries(path, Row))
-    assert [row.image_id for block in blocks for row in block.good] == [3, 4]
-    assert [bad.place for block in blocks for bad in block.bad] == [2]

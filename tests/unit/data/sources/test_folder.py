@@ -126,6 +126,35 @@ def voc_by_folder_from_zero(root: Path) -> None:
             write(root / "images" / folder / f"{name}.xml", "\ufeff" + voc(name, objects, ending=".JPG", first=0))
 
 
+def lay_out_voc(root: Path, pictures: str, labels: str) -> None:
+    for split, images in TRUTH.items():
+        for name, objects in images.items():
+            picture(root / pictures.format(split=split) / f"{name}.jpg")
+            write(root / labels.format(split=split) / f"{name}.xml", voc(name, objects))
+
+
+def voc_beside_each_split(root: Path) -> None:
+    lay_out_voc(root, "{split}/images", "{split}/annotations")
+
+
+def voc_by_folder_of_labels(root: Path) -> None:
+    lay_out_voc(root, "images/{split}", "xmls/{split}")
+
+
+def voc_trainval_and_test(root: Path) -> None:
+    lay_out_voc(root, "pictures", "annotations")
+    write(root / "ImageSets" / "trainval.txt", "".join(f"{name}\n" for name in TRUTH["train"]))
+    write(root / "ImageSets" / "test.txt", "".join(f"{name}\n" for name in TRUTH["val"]))
+
+
+def yolo_pose(root: Path) -> None:
+    ultralytics(root)
+    lay_out_yolo(root, "images/{split}", "labels/{split}")
+    for path in (root / "labels").rglob("*.txt"):
+        path.write_text("".join(f"{line} 0.01 0.02 0.9 0.95\n" for line in path.read_text().splitlines()))
+    write(root / "data.yaml", (root / "data.yaml").read_text() + "\nkpt_shape: [2, 2]\n")
+
+
 def coco_2017(root: Path) -> None:
     for split, images in TRUTH.items():
         write(root / "annotations" / f"instances_{split}2017.json", coco(split))
@@ -184,8 +213,11 @@ def swift(root: Path) -> None:
 
 
 LAYOUTS = {
-    "YOLO": (ultralytics, roboflow_yolo, yaml_of_lists, darknet, bare_folders),
-    "Pascal VOC": (official_voc, voc_by_folder_from_zero),
+    "YOLO": (ultralytics, roboflow_yolo, yaml_of_lists, darknet, bare_folders, yolo_pose),
+    "Pascal VOC": (
+        *(official_voc, voc_by_folder_from_zero, voc_beside_each_split),
+        *(voc_by_folder_of_labels, voc_trainval_and_test),
+    ),
     "COCO": (coco_2017, roboflow_coco, label_studio_coco),
     "JSONL": (jsonl, swift),
     "JSON records": (chat,),
@@ -208,6 +240,15 @@ def test_a_layout_is_found_and_read_to_the_boxes_that_are_in_it(tmp_path, kind, 
             assert sample.objects.descs == tuple(NAMES[c] for c, _ in wanted)
             boxes = sample.objects.boxes_norm_xyxy * np.array(SIZE * 2)
             assert np.abs(boxes - np.array([box for _, box in wanted])).max() < 0.26  # of the chat's quarter pixel
+
+
+@pytest.mark.parametrize("places", [("images", "labels"), ("images", "annotations/xmls")])
+def test_xml_in_a_folder_of_its_own_beside_the_pictures(tmp_path, places):
+    lay_out_voc(tmp_path, *places)
+    data = Data.model_validate({"path": tmp_path})
+    loaded = [load_split(data, split, data_dir=tmp_path / "made") for split in SPLITS]
+    assert [len(one.samples) for one in loaded] == [5, 1]
+    assert sum(one.counts["boxes"] for one in loaded) == 10
 
 
 @pytest.mark.parametrize("fraction", [0.2, 0.5])  # 0.2 is the default, which a record leaves out

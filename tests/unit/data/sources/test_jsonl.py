@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from coordexp.coord_tokens.codec import decode, encode
 from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import content, write_jsonl
+from tests.unit.data.sample_support import content, read_jsonl, write_jsonl
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from coordexp.coord_tokens.validator import annotate_coord_tokens
-from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import content, pairs_of
+from tests.unit.data.sample_support import content, pairs_of, read_jsonl
 
 
 def write(coco, *records):

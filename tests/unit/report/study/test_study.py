@@ -289,3 +289,18 @@ def test_equal_scores_of_a_run_are_said_in_front_of_the_verdict(store: Path) -> 
     found = study(load_experiment(uri, "tied"), store, store / "cache")
     assert "boxes of A have the score of another: its logged AP depends on the order" in found.verdict
     assert not any("logged AP" in line for line in found.missing), "the comparison has another order"
+
+
+def test_what_is_written_in_place_of_categories_is_said_behind_the_verdict_where_ap_is_low(store: Path) -> None:
+    data = load_experiment(write_experiment(store, "unknown", groups=("A", "C")), "unknown")
+    free = store / "unknown" / "B-s0" / "eval" / "final" / "free"
+    free.mkdir(exist_ok=True)
+    (free / "unknown.json").write_text('{"RC": 19, "CC": 1}')
+    written = {"free/unknown_category": 20.0}
+    runs = [dataclasses.replace(run, metrics={**run.metrics, **written}) for run in data.runs]
+    of_good = study(dataclasses.replace(data, runs=tuple(runs)), store, store / "cache")
+    assert "names a category" not in of_good.verdict
+    low = {"free/argmax/AP": 0.0, "free/expected/AP": 0.01}
+    runs = [dataclasses.replace(run, metrics={**run.metrics, **low}) for run in runs]
+    verdict = study(dataclasses.replace(data, runs=tuple(runs)), store, store / "cache").verdict
+    assert verdict.endswith("C-s0, free: none of 20 written objects names a category; most frequent: 'RC', 'CC'.")
