@@ -29,11 +29,11 @@ def write_model_card(config: RunConfig, *, metrics: Mapping[str, float]) -> None
     text = f"""---
 library_name: transformers
 pipeline_tag: image-text-to-text
-tags: [object-detection, qwen3_vl, coordexp]
+tags: [object-detection, coordexp]
 ---
 # {experiment.name}, group {experiment.group}, seed {experiment.seed}
 
-A Qwen3-VL that detects objects by writing them: a description and a box each. It was fine-tuned from
+A vision-language model that detects objects by writing them: a description and a box each. It was fine-tuned from
 `{config.model.path}` by coordexp to compare losses on coordinates. It knows what its training data holds, and nothing
 more is claimed of it.
 

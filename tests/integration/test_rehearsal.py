@@ -1,10 +1,11 @@
-"""The rehearsal of a first real run, narrow but as deep as the 2B."""
+"""The rehearsal of a first real run, narrow but as deep as the 2B, and as the other families are."""
 
 import re
 
 import pytest
 from mlflow import MlflowClient
 
+from tests.rehearsal.checkpoint import SIZES
 from tests.rehearsal.run import NAME, Rehearsal, write_pictures
 from tests.unit.model.real_vocabulary import ranks_file
 
@@ -34,3 +35,17 @@ def test_a_deep_bfloat16_checkpoint_goes_the_whole_way(rehearsed):
     memory, *_ = rehearsed.foretold()
     foretold, came = (float(number) for number in re.findall(r"([\d.]+) GiB", memory))
     assert 0.5 * foretold < came < 2 * foretold
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("family", [name for name in SIZES if name != "qwen3_vl"])
+def test_each_family_goes_the_whole_way_on_ray(family, tmp_path):
+    """Its own shape and vocabulary; each stage has to end well, and the report to have a row of each group."""
+    ranks_file()
+    write_pictures(tmp_path / "data")
+    rehearsal = Rehearsal(tmp_path, "small", family=family)
+    rehearsal.run()
+    memory, disk, _ = rehearsal.foretold()
+    assert "not estimated for this family" in memory
+    assert "came: " in disk

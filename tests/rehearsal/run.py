@@ -1,7 +1,9 @@
 """Everything that a first real run does, at the true shape of Qwen3-VL-2B, on a CPU and without a download.
 
-make rehearsal               # 2b: 12 minutes of two cores, 10 GB of memory, 30 GB of disk
-make rehearsal SIZE=small    # as deep and as many words, but narrow: two minutes
+make rehearsal                                # 2b: 12 minutes of two cores, 10 GB of memory, 30 GB of disk
+make rehearsal SIZE=small                     # as deep and as many words, but narrow: two minutes
+make rehearsal FAMILY=qwen3_5                 # the shape of Qwen3.5-0.8B
+make rehearsal FAMILY=qwen3_vl_moe SIZE=small # every family has a narrow one
 
 A checkpoint with random weights is trained, evaluated, merged, reported on and read again by the commands of
 docs/cluster.md with the shipped experiment. It prints what each took beside what ``doctor`` and the plan had foretold.
@@ -24,6 +26,7 @@ from pathlib import Path
 import psutil
 
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from tests.rehearsal.checkpoint import SIZES
 
 ROOT = Path(__file__).parents[2]
 NAME = "coco_qwen3vl_2b"
@@ -48,10 +51,8 @@ _FEW = (
     "ablation.groups=[A, C]",
     "ablation.seeds=[0]",
 )
-_OF_SIZE = {
-    "2b": ("cluster.cpus_per_worker=2", "cluster.max_concurrent_runs=1"),
-    "small": ("cluster.cpus_per_worker=1",),
-}
+_ONE_AT_A_TIME = ("cluster.cpus_per_worker=2", "cluster.max_concurrent_runs=1")
+_AT_ONCE = ("cluster.cpus_per_worker=1",)
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ class StageError(Exception):
 class Rehearsal:
     """Runs the commands one after the other, in the folder of the checkout."""
 
-    def __init__(self, folder: Path, size: str) -> None:
-        self.folder, self.size, self.stages = folder, size, list[Stage]()
+    def __init__(self, folder: Path, size: str, *, family: str = "qwen3_vl") -> None:
+        self.folder, self.size, self.family, self.stages = folder, size, family, list[Stage]()
         self.commands: list[tuple[str, ...]] = []
         self.model, self.data, self.runs = folder / "checkpoint", folder / "data", folder / "runs"
         self.overrides = [
@@ -91,7 +92,7 @@ class Rehearsal:
             *(f"data.{split}_annotations={self.data}/instances_{split}.json" for split in ("train", "val")),
             *(f"data.{split}_images={self.data}/{split}" for split in ("train", "val")),
             *_FEW,
-            *_OF_SIZE[size],
+            *(_AT_ONCE if size == "small" else _ONE_AT_A_TIME),
         ]
 
     def run(self) -> None:
@@ -116,7 +117,7 @@ class Rehearsal:
         ]
         detections = [f"{group}={outputs[group]}/free/detections.{box}.json" for group, box in GROUPS.items()]
 
-        self.stage("checkpoint", "-m", "tests.rehearsal.checkpoint", "write", self.size, str(self.model))
+        self.stage("checkpoint", "-m", "tests.rehearsal.checkpoint", "write", self.family, self.size, str(self.model))
         self.stages_at_once(
             ("doctor", "-m", "coordexp", "doctor", "--format=json", *experiment),
             ("plan", "-m", "coordexp", "ablation", "--dry-run", *experiment),
@@ -204,13 +205,15 @@ class Rehearsal:
         """Return what was known before anything ran beside what came, a line each."""
         by_name = {stage.name: stage for stage in self.stages}
         said = json.loads(by_name["doctor"].output)
-        memory = max(phase["bytes"] for phase in said["memory"].values())
         sentences = {finding["check"]: finding["sentence"] for finding in said["findings"]}
+        memory = sentences["memory"]
+        if said["memory"]:
+            memory = f"{max(phase['bytes'] for phase in said['memory'].values()) / _GIB:.2f} GiB"
         (hours,) = (line for line in by_name["plan"].output.splitlines() if line.startswith("estimated time"))
         ablation = by_name["ablation"]
         disk = sum(path.stat().st_size for path in self.runs.rglob("*") if path.is_file() and not path.is_symlink())
         return [
-            f"memory of a worker  doctor: {memory / _GIB:.2f} GiB; came: {ablation.largest_bytes / _GIB:.2f} GiB",
+            f"memory of a worker  doctor: {memory}; came: {ablation.largest_bytes / _GIB:.2f} GiB",
             f"disk                doctor: {sentences['disk']}; came: {disk / 1e9:.1f} GB",
             f"time                plan: {hours.removeprefix('estimated time').strip()}; came: {ablation.seconds:.0f} s",
         ]
@@ -268,13 +271,19 @@ def _environment() -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rehearse; 0 where everything went."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=tuple(_OF_SIZE), default="2b")
+    parser.add_argument("--family", choices=tuple(SIZES), default="qwen3_vl")
+    sizes = "; ".join(f"{family}: {', '.join(found)}" for family, found in SIZES.items())
+    parser.add_argument("--size", help=f"the first that a family has, by default ({sizes})")
     parser.add_argument("--folder", type=Path, help="of everything it makes; emptied first (runs/rehearsal-SIZE)")
     options = parser.parse_args(arguments)
-    folder = (options.folder or ROOT / "runs" / f"rehearsal-{options.size}").absolute()
+    size = options.size or next(iter(SIZES[options.family]))
+    if size not in SIZES[options.family]:
+        parser.error(f"{options.family} has the sizes {', '.join(SIZES[options.family])}, not {size}")
+    name = f"rehearsal-{size}" if options.family == "qwen3_vl" else f"rehearsal-{options.family}-{size}"
+    folder = (options.folder or ROOT / "runs" / name).absolute()
     shutil.rmtree(folder, ignore_errors=True)
     write_pictures(folder / "data")
-    rehearsal = Rehearsal(folder, options.size)
+    rehearsal = Rehearsal(folder, size, family=options.family)
     began = time.monotonic()
     try:
         rehearsal.run()

@@ -13,6 +13,7 @@ from coordexp.evaluate.checkpoint import (
     default_output,
     open_data,
     open_evaluation,
+    slower,
     unlike_training,
 )
 from coordexp.evaluate.settings import EvaluationSettings
@@ -104,6 +105,15 @@ def test_a_checkpoint_is_asked_as_it_was_trained_or_something_else_is_said(shape
     assert of_pixels.startswith(f"{checkpoint} was trained on images of at most 4,096 pixels and is asked with 2,048; ")
     assert of_words.startswith(f"{checkpoint} was trained with the prompt 'Name all.' and is asked with 'What is ")
     assert unlike_training(settings(**other, answer="qwen-json", decoding=("free",))) == [of_pixels]
+
+
+def test_a_recurrent_model_that_generates_is_said_to_be_slower(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
+    (said,) = slower(EvaluationSettings(model=str(tmp_path)))
+    assert said.startswith("Qwen3.5 (dense): ")
+    given = EvaluationSettings(model=str(tmp_path), generations=tmp_path / "answers.jsonl", decoding=("free",))
+    assert slower(given) == []
+    assert slower(EvaluationSettings(model="embedded")) == slower(EvaluationSettings(model="nobody/has-this")) == []
 
 
 def test_aliases_stand_for_categories(shapes: Path) -> None:
