@@ -118,12 +118,9 @@ class RunMetrics:
         self._labels = run_labels(plan)
         self._publish = _Publisher(sink)
         self._nonfinite_rows = 0
-        started = (
-            Sample("coordexp_max_steps", plan.config.training.num_steps),
-            Sample("coordexp_last_step_time_seconds", time.time()),  # a start is a sign of life
-            Sample("coordexp_nonfinite_rows", 0),
-        )
-        self._publish(started, self._labels)
+        alive = Sample("coordexp_last_step_time_seconds", time.time())  # a start is a sign of life
+        steps, nonfinite = plan.config.training.num_steps, Sample("coordexp_nonfinite_rows", 0)
+        self._publish([Sample("coordexp_max_steps", steps), alive, nonfinite], self._labels)
 
     def observe(self, row: Row) -> None:
         """Publish a row and the memory of the device."""
@@ -203,21 +200,18 @@ class QueueMetrics:
 
 def run_labels(plan: RunPlan) -> dict[str, str]:
     """Return what every sample of a run carries."""
-    return {
-        "experiment": plan.config.experiment.name,
-        "group": plan.group,
-        "seed": str(plan.seed),
-        "run": plan.name,
-    }
+    values = (plan.config.experiment.name, plan.group, str(plan.seed), plan.name)
+    return dict(zip(RUN_LABELS, values, strict=True))
 
 
 def row_samples(row: Row) -> list[Sample]:
     """Return what dashboards show of a row of metrics; other names are left out."""
-    samples = [Sample("coordexp_step", row.step), Sample("coordexp_last_step_time_seconds", row.time)]
-    for name, value in row.metrics.items():
-        if (gauge := gauge_of(name)) is not None:
-            samples.append(Sample(gauge[0], value, gauge[1]))
-    return samples
+    shown = [(gauge_of(name), value) for name, value in row.metrics.items()]
+    return [
+        Sample("coordexp_step", row.step),
+        Sample("coordexp_last_step_time_seconds", row.time),
+        *(Sample(gauge[0], value, gauge[1]) for gauge, value in shown if gauge is not None),
+    ]
 
 
 def state_of(plan: RunPlan, status: RunStatus | None, *, since: float = 0.0) -> str:
@@ -236,11 +230,9 @@ def state_of(plan: RunPlan, status: RunStatus | None, *, since: float = 0.0) -> 
 
 def final_samples(plan: RunPlan) -> list[Sample]:
     """Return the final AP of a run from its rows: its worker may end before Ray has handed the value on."""
-    for row in reversed(read_rows(plan.folder.metrics)):
-        found = [sample for sample in row_samples(row) if sample.labels.get("images") == "all"]
-        if found:
-            return found
-    return []
+    rows = map(row_samples, reversed(read_rows(plan.folder.metrics)))
+    found = ([sample for sample in row if sample.labels.get("images") == "all"] for row in rows)
+    return next(filter(None, found), [])
 
 
 def has_diverged(plan: RunPlan, status: RunStatus | None) -> bool:

@@ -14,15 +14,10 @@ from coordexp.runs.status import RunStatus, read_status
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run to be: one group with one seed.
+    """One run to be: one group with one seed."""
 
-    Attributes:
-        config: every key of this run.
-        instance: id of the experiment's record, which ``--fresh`` replaces.
-    """
-
-    config: RunConfig
-    instance: str = ""
+    config: RunConfig  # every key of this run
+    instance: str = ""  # id of the experiment's record, which ``--fresh`` replaces
 
     @functools.cached_property
     def key(self) -> str:

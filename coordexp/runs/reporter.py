@@ -22,11 +22,8 @@ from coordexp.runs.status import Committed, tell
 class LocalReporter:
     """Rows and checkpoints in a run's folder, which rank 0 writes; all ranks see the same file system.
 
-    Every rank has one and calls it at the same points.
-
-    Attributes:
-        rows: that are written.
-        newest: the newest committed checkpoint, the same on all ranks; None to start from the beginning.
+    Every rank has one and calls it at the same points. ``rows`` are those that are written, ``newest`` is the newest
+    committed checkpoint, the same on all ranks; None to start from the beginning.
     """
 
     def __init__(

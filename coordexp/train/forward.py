@@ -22,17 +22,11 @@ from coordexp.model.head_bypass import pass_through_head
 
 @dataclass(frozen=True)
 class TermForward:
-    """Runs a model, bare or wrapped, on a batch.
+    """Runs a model, bare or wrapped, on a batch."""
 
-    Attributes:
-        base: the unwrapped model: owner of the output table and of the coord-offset adapter.
-        vocab: ids of the tokens that carry coordinates.
-        image_spec: how patches become pixel values.
-    """
-
-    base: nn.Module
+    base: nn.Module  # the unwrapped model: owner of the output table and of the coord-offset adapter
     vocab: CoordVocab
-    image_spec: ImageSpec
+    image_spec: ImageSpec  # how patches become pixel values
 
     def __call__(self, model: nn.Module, batch: Batch) -> TermInputs:
         """Return the term inputs of ``batch``; ``model`` is ``base``, perhaps inside DDP or DeepSpeed."""
@@ -111,12 +105,9 @@ def count_units(batches: Sequence[Batch]) -> Tensor:
 
 
 def mean_units(dataset: DetectionDataset) -> Tensor:
-    """Return the units of one training image on average: what ``training.normalise_by: data`` divides by, per image.
+    """Return the ``[U]`` units of one training image on average, by which ``training.normalise_by: data`` divides.
 
-    Objects that ``data.max_length`` cuts off count as boxes and coord tokens here.
-
-    Returns:
-        ``[U]`` float64 on the CPU in the order of UNITS; zeros for no images.
+    Objects that ``data.max_length`` cuts off count as boxes and coord tokens here; zeros for no images.
     """
     num_boxes = dataset.num_target_objects
     num_coord = num_boxes * dataset.num_tokens_of_a_box

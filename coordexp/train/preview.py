@@ -34,21 +34,13 @@ class TokenSpan:
 
 @dataclass(frozen=True)
 class Preview:
-    """One sample as it is trained.
-
-    Attributes:
-        sample: where it comes from.
-        spans: the whole sequence.
-        num_tokens: its length.
-        objects: description and box in pixels of the sample, read back from the tokens alone.
-        picture: the image as it is fed to the model: turned as EXIF says, and resized.
-    """
+    """One sample as it is trained."""
 
     sample: Sample
-    spans: list[TokenSpan]
+    spans: list[TokenSpan]  # the whole sequence
     num_tokens: int
-    objects: list[tuple[str, BoxPx]]
-    picture: Image.Image
+    objects: list[tuple[str, BoxPx]]  # with boxes in pixels of the sample, read back from the tokens alone
+    picture: Image.Image  # as it is fed to the model: turned as EXIF says, and resized
 
 
 def previews(

@@ -48,11 +48,7 @@ class Schedule(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Ask for a checkpoint where one is due, before an evaluation, before a stop, and at the end.
-
-        Raises:
-            DivergedError: if a step is not finite, before anything of it is written.
-        """
+        """Ask for a checkpoint where one is due, before an evaluation, before a stop, and at the end."""
         norms = self.trainer.term_gradients.norms()
         if norms:
             self.log.add_row(state.global_step, {f"grad_norm/{name}": norm for name, norm in norms.items()})
@@ -61,8 +57,6 @@ class Schedule(TrainerCallback):
         is_due = step % self.config.training.checkpoint_steps == 0 or is_last
         control.should_save = is_due or self._evaluates_at(step) or self._stop_reason is not None
         control.should_log = control.should_log or is_last
-        if control.should_log or control.should_save:
-            self.trainer.finite.look()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Evaluate if it is time, then commit rows and checkpoint together.

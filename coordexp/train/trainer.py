@@ -9,7 +9,6 @@ DeepSpeed, bf16, accumulation, schedules, activation checkpointing and resume ar
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import cast
@@ -74,8 +73,7 @@ class CoordTrainer(Trainer):
 
         ``on_first_step`` is called before this process reads its first batch, when training time begins. A step's sums
         are divided by ``mean_units_U``, the ``[U]`` units of an average image, or by its own. Each term's gradient is
-        measured every ``term_gradient_steps``. ``fused`` is for CUDA without DeepSpeed: the fused AdamW, with which the
-        host looks whether steps are finite only where it reads or writes anything else.
+        measured every ``term_gradient_steps``. ``fused`` takes the fused AdamW.
         """
         super().__init__(
             model=model,
@@ -88,7 +86,7 @@ class CoordTrainer(Trainer):
         self.averages = RunningAverages()
         self.term_gradients = TermGradients()
         self.sampler = sampler
-        self.finite = FiniteSteps(self._bad_terms, late=fused)
+        self.finite = FiniteSteps(self._bad_terms)
         self._groups = param_groups
         self._on_step_log = on_step_log
         self._on_first_step = on_first_step
@@ -162,7 +160,7 @@ class CoordTrainer(Trainer):
         """Clip, and stop before the optimizer moves if loss or gradients are not finite."""
         norm = torch.as_tensor(super()._clip_grad_norm(model)).detach()
         if not self._deepspeed_step_checked:
-            self.finite.end(self.state.global_step + 1, norm, self._adam)
+            self.finite.end(self.state.global_step + 1, norm)
         self._deepspeed_step_checked = False
         # Every rank has the same norm, and the ranks are summed when this is read: each adds its share of one step.
         share = 1 / self.args.world_size
@@ -228,13 +226,13 @@ class CoordTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Build AdamW on our parameter groups."""
-        self.optimizer = self._adam = AdamW(
+        self.optimizer = AdamW(
             [dict(group) for group in self._groups],
             betas=(self.args.adam_beta1, self.args.adam_beta2),
             eps=self.args.adam_epsilon,
             fused=self._fused or None,
         )
-        self._adam.register_load_state_dict_pre_hook(self._keep_fused)
+        self.optimizer.register_load_state_dict_pre_hook(self._keep_fused)
         if self.is_deepspeed_enabled:  # it steps inside the backward, before this class is asked to clip
             self.optimizer.register_step_pre_hook(self._before_deepspeed_step)
         return self.optimizer
@@ -247,11 +245,11 @@ class CoordTrainer(Trainer):
 
     def _before_deepspeed_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """Stop before ZeRO moves its first parameter group if loss or gradients are not finite."""
-        del args, kwargs
+        del optimizer, args, kwargs
         if not self._deepspeed_step_checked:
             self._deepspeed_step_checked = True
             norm = torch.as_tensor(self.model_wrapped.optimizer._global_grad_norm)  # pyright: ignore
-            self.finite.end(self.state.global_step + 1, norm, optimizer)
+            self.finite.end(self.state.global_step + 1, norm)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """Write adapters without PEFT's guess that a resized vocabulary needs its tables saved too."""
@@ -265,81 +263,40 @@ class CoordTrainer(Trainer):
         self._load_from_checkpoint(str(checkpoint))
 
 
-@dataclass(frozen=True)
-class _Step:
-    """One optimizer step, as long as nobody has looked at it; every tensor is where it was computed."""
-
-    number: int
-    loss: Tensor
-    norm: Tensor
-    image_ids: tuple[Tensor, ...]
-
-
 class FiniteSteps:
-    """Ends a run at a step whose loss or gradients are not finite, alike on every rank; it never reaches the weights.
+    """Ends a run at a step whose loss or gradients are not finite, alike on every rank, before the optimizer moves.
 
-    On a CPU, and under DeepSpeed, which reads the norm itself, each step is looked at before the optimizer moves. On a
-    GPU a look makes the host wait for all work before it, so there the optimizer itself is kept from moving: a fused
-    AdamW leaves weights and moments alone where its ``found_inf`` is 1. From the first bad step on it stays 1, so that
-    the weights are those from before that step whenever somebody looks.
+    The host waits for the device once a step for it, as it does in transformers' forward, which reads sizes of images.
     """
 
-    def __init__(self, bad_terms: Callable[[], list[str]], *, late: bool) -> None:
-        """Start before the first step.
-
-        ``bad_terms`` names what is not finite, once there is a bad step. ``late``: look where :meth:`look` is called,
-        and until then hold the optimizer; else at every step.
-        """
+    def __init__(self, bad_terms: Callable[[], list[str]]) -> None:
+        """Start before the first step; ``bad_terms`` names what is not finite, once there is a bad step."""
         self._bad_terms = bad_terms
-        self._late = late
         self._image_ids: list[Tensor] = []
         self._loss: Tensor | None = None
-        self._steps: list[_Step] = []
-        self._found: Tensor | None = None
 
     def add(self, share: Tensor, image_ids: Tensor) -> None:
         """Add a microbatch of the present step: this rank's part of the loss, and its images."""
         self._loss = share.detach() if self._loss is None else self._loss + share.detach()
         self._image_ids.append(image_ids)
 
-    def end(self, step: int, norm: Tensor, optimizer: Optimizer) -> None:
-        """End a step, before ``optimizer`` moves, with the norm of all gradients, the same on every rank.
-
-        DeepSpeed writes a norm that is not finite as -1.
+    def end(self, step: int, norm: Tensor) -> None:
+        """Look at a step, with the norm of all gradients, the same on every rank.
 
         Raises:
-            DivergedError: if it is not finite and is looked at.
+            DivergedError: if it is not finite, naming its terms and its images.
         """
         assert self._loss is not None
         if ranks.in_process_group():
             distributed.all_reduce(self._loss)
-        last = _Step(step, self._loss, norm.to(self._loss.device), tuple(self._image_ids))
-        self._steps.append(last)
-        self._loss, self._image_ids = None, []
-        if not self._late:
-            self.look()
+        loss, length = torch.stack([self._loss.double(), norm.to(self._loss.device).double()]).tolist()
+        image_ids, self._loss, self._image_ids = self._image_ids, None, []
+        if math.isfinite(loss) and math.isfinite(length) and length >= 0:  # DeepSpeed's is -1 where it is not finite
             return
-        is_bad = (~(last.loss.isfinite() & norm.isfinite()) | (norm < 0)).to(torch.float32)
-        self._found = is_bad if self._found is None else torch.maximum(self._found, is_bad)
-        vars(optimizer)["found_inf"] = self._found  # where a gradient scaler would leave it for a fused optimizer
-
-    def look(self) -> None:
-        """Read the steps since the last look, in one copy.
-
-        Raises:
-            DivergedError: naming the first bad step, its terms and its images.
-        """
-        steps, self._steps = self._steps, []
-        if not steps:
-            return
-        read = torch.stack([torch.stack([step.loss.double(), step.norm.double()]) for step in steps]).tolist()
-        for step, (loss, norm) in zip(steps, read, strict=True):
-            if math.isfinite(loss) and math.isfinite(norm) and norm >= 0:
-                continue
-            bad, images = self._bad_terms(), torch.cat(step.image_ids).tolist()
-            listed = ", ".join(map(str, images[:_LISTED_IMAGES])) + (", ..." if len(images) > _LISTED_IMAGES else "")
-            raise DivergedError(
-                f"step {step.number}: the loss is {loss}, the gradient norm {norm} "
-                f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}) on images {listed}; "
-                "the weights were not changed, and checkpoints from before are kept"
-            )
+        bad, images = self._bad_terms(), torch.cat(image_ids).tolist()
+        listed = ", ".join(map(str, images[:_LISTED_IMAGES])) + (", ..." if len(images) > _LISTED_IMAGES else "")
+        raise DivergedError(
+            f"step {step}: the loss is {loss}, the gradient norm {length} "
+            f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}) on images {listed}; "
+            "the weights were not changed, and checkpoints from before are kept"
+        )

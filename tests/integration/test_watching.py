@@ -69,35 +69,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_the_optimizer_moves(base
         assert torch.equal(parameter, before[name]), name
 
 
-def _weights_after(config, scratch, *, steps):
-    run = _run(config, [])
-    trainer = make_trainer(run, scratch)
-    trainer.args.max_steps = steps
-    trainer.train()
-    return {name: p.detach().clone() for name, p in run.parts.model.named_parameters()}
-
-
-@pytest.mark.parametrize(("gradient", "saved_at"), [(False, 6), (True, 4)])
-def test_on_a_gpu_a_bad_step_is_found_before_the_next_record_and_never_reaches_the_weights(
-    base, tmp_path, monkeypatch, gradient, saved_at
-):
-    """Steps 4 and later do nothing, though step 5 is finite, until step 6 is logged or step 4 saved."""
-    monkeypatch.setattr("coordexp.train.run.steps_on_device", lambda arguments: True)
-    steps = {"logging_steps": 6, "max_steps": 12, "checkpoint_steps": saved_at, "lr_schedule": "constant"}
-    config = prepared(small_config(base, tmp_path / "one", **steps))
-    expected = _weights_after(_with_term(monkeypatch, config, lambda log_z_T: log_z_T.sum() * 0), tmp_path, steps=3)
-    config = prepared(small_config(base, tmp_path / "two", **steps))
-    run = _run(_with_term(monkeypatch, config, _Explodes(at_call=4, gradient=gradient)), [])
-    trainer = make_trainer(run, tmp_path / "scratch")
-    with pytest.raises(TrainingError, match=r"^step 4: .*not finite: planted\) on images \d+, \d+, \d+, \d+; the w"):
-        trainer.train()
-    assert trainer.state.global_step == min(saved_at, 6)
-    for name, parameter in run.parts.model.named_parameters():
-        assert torch.equal(parameter, expected[name]), name
-    assert not committed_checkpoints(RunFolder.of(config).path)
-    assert not read_rows(RunFolder.of(config).metrics)
-
-
 def test_a_fused_run_goes_on_from_a_checkpoint_of_one_that_was_not(base, tmp_path, monkeypatch):
     config = prepared(small_config(base, tmp_path, max_steps=2))
     train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)

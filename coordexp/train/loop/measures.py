@@ -27,15 +27,10 @@ _CELLS_PER_BIN = 4
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Diagnostics of one batch.
+    """Diagnostics of one batch."""
 
-    Attributes:
-        sums: name -> (sum, count).
-        errors_N: ``[N]`` |expected bin - true bin|, whose distribution gives ``expected_bin_p90``.
-    """
-
-    sums: dict[str, tuple[Tensor, int]]
-    errors_N: Tensor
+    sums: dict[str, tuple[Tensor, int]]  # name -> (sum, count)
+    errors_N: Tensor  # |expected bin - true bin|, whose distribution gives ``expected_bin_p90``
 
 
 @torch.no_grad()

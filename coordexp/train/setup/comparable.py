@@ -71,6 +71,7 @@ def read_worker(parts: Components, accelerator: Accelerator) -> dict[str, JsonVa
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "matmul.reduced_bfloat16_sums": bool(cuda.matmul.allow_bf16_reduced_precision_reduction),
         "cudnn.allow_tf32": bool(cudnn.allow_tf32),
+        "cudnn.benchmark": bool(cudnn.benchmark),
         "precision.autocast": "bf16" if own_autocast else str(accelerator.mixed_precision),
         "precision.strategy": "ddp" if is_replicated else kind.value.lower(),
         "device": "cuda" if torch.cuda.is_available() else "cpu",

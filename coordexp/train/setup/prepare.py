@@ -92,9 +92,6 @@ def token_stream_hash(config: RunConfig, prepared: PreparedExperiment) -> str:
 
     Validation samples are encoded too: a description or a prompt that cannot be used shows before
     training, not in the evaluation behind it.
-
-    Raises:
-        DataError: if a description or the length of a prompt cannot be used.
     """
     encoding = build_encoding(config, Processor.from_directory(prepared.base))
     dataset = encoding.dataset(prepared.train.samples)
