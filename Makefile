@@ -12,7 +12,6 @@ ARGS ?=
 PROCESSES ?= 2
 # Extra arguments for installing torch, such as the index of CPU wheels, where pip's own configuration has none.
 TORCH_INSTALL_ARGS ?=
-SIZE ?= 2b
 
 # pip's warnings matter where it fails; they are kept.
 PIP_INSTALL := $(PYTHON) -m pip install --disable-pip-version-check -c constraints.txt
@@ -81,9 +80,9 @@ docs: install
 	$(PYTHON) docs/build.py
 
 # A first real run at the true shape of the 2B, without a download: 12 minutes, 10 GB of memory, 30 GB of disk below runs/;
-# SIZE=small is as deep with as many words, but narrow.
+# SIZE=small is as deep with as many words, but narrow; FAMILY=qwen3_5 is Qwen3.5 at the shape of its 0.8B.
 rehearsal: install
-	$(PYTHON) -m tests.rehearsal.run --size $(SIZE) $(ARGS)
+	$(PYTHON) -m tests.rehearsal.run $(if $(FAMILY),--family $(FAMILY)) $(if $(SIZE),--size $(SIZE)) $(ARGS)
 
 # Damages 2,000 inputs as people and other tools do; what escapes is printed as the command that reads it again.
 fuzz: install

@@ -66,7 +66,7 @@ class ResourceError(CoordExpError):
 
 
 class TrainingError(CoordExpError):
-    """Training went wrong in a way that more steps cannot mend (a non-finite loss)."""
+    """Training failed in a way that more steps cannot fix (a non-finite loss)."""
 
 
 class DivergedError(TrainingError):

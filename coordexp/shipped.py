@@ -1,4 +1,4 @@
-"""What people type: the experiments that come with coordexp, found by name, and commands as they are printed.
+"""What users type: the shipped experiments, found by name, and commands as they are printed.
 
 The experiments lie beside the package in a checkout, inside it where a wheel is installed.
 """
@@ -36,7 +36,7 @@ def find_experiment(path: Path, *, folder: str = ".") -> Path:
         ConfigError: if there is no such file anywhere.
     """
     if path.exists() or path.is_absolute():
-        return path  # whoever reads it says what is wrong with it
+        return path  # the reader reports what is wrong with it
     shipped = shipped_experiments()
     name = path.relative_to(_FOLDER) if path.parts[:1] == (_FOLDER,) else path
     if ".." not in name.parts:

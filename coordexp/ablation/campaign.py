@@ -25,7 +25,7 @@ from coordexp.tracking.publish import Recorder, open_experiment_tracker
 EXIT_FAILED = 1
 EXIT_BUDGET = 3
 EXIT_INTERRUPTED = 130
-GOES_ON = "the same command goes on from the last checkpoints"
+GOES_ON = "the same command continues from the last checkpoints"
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _why_not_done(plan: RunPlan, display: ProgressDisplay) -> str | None:
 
 
 def _stop(plan: RunPlan, reason: str, display: ProgressDisplay) -> None:
-    """Set a run to stopped that has no process of its own any more."""
+    """Mark a run as stopped whose process has ended."""
     display.on_begin(plan)
     tell(plan.run_dir, Ended("stopped", reason))
     display.on_end(plan)

@@ -94,7 +94,7 @@ def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
         *_budget(plans),
         f"can detect      {_detectable(config)}",
         *(f"note            {', '.join(dict.fromkeys(groups))}: {note}" for note, groups in notes.items()),
-        f"not checked     what is in annotations, images and weights, which coordexp doctor looks at{hub}",
+        f"not checked     what is in annotations, images and weights, which coordexp doctor checks{hub}",
         *data_not_here(plans),
         f"directory       {plans[0].run_dir.parent}",
         f"tracking        {config.tracking.uri}",

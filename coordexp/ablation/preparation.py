@@ -77,7 +77,7 @@ def data_not_here(plans: Sequence[RunPlan]) -> list[str]:
 
 
 def _check_keys(plans: Sequence[RunPlan]) -> None:
-    """Refuse keys of a run that contradict each other; what no key can mend is left to the executor."""
+    """Refuse keys of a run that contradict each other; the executor checks the rest."""
     check_plans(plans)
     for config in (plan.config for plan in plans):
         check_strategy(config)

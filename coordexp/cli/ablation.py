@@ -90,7 +90,7 @@ def show_ending(console: "Console", missing: Sequence[str], sentence: str) -> No
 
 
 def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[int] | None, everything: bool) -> bool:
-    """Print and store the report, of these seeds or of all; the runs are safe whatever becomes of it."""
+    """Print and store the report, of these seeds or of all; a failure here does not touch the runs."""
     from coordexp.report.write import report_experiment
     from coordexp.runs.folder import ExperimentFolder
     from coordexp.runs.progress import spoken

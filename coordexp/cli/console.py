@@ -29,7 +29,7 @@ _MACHINE_ERRNOS = (
 
 
 def output_console(*, pipe_width: int = _PIPE_WIDTH) -> "Console":
-    """Return the console of stdout; a pipe has no width of its own and gets this one."""
+    """Return the console of stdout; a pipe has no width, so this one is used."""
     from coordexp.cli.plain_output import PlainConsole
 
     return PlainConsole(width=None if sys.stdout.isatty() else pipe_width)

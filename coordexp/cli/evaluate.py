@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--annotations", type=Path, required=True, help="COCO instances JSON")
     add("--images", type=Path, required=True, help="folder of the images")
     add("--output", type=Path, help="folder of the results (default: eval/NAME-ANNOTATIONS beside the checkpoint)")
-    add("--num-images", type=positive, help="only so many, spread over the number of objects, always the same")
+    add("--num-images", type=positive, help="at most this many, spread over the number of objects, always the same")
     form = "the form of an answer: coord tokens, digits of plain text, or the JSON of an untouched Qwen3-VL "
     form += "(default: coord tokens where the tokenizer has them, else text)"
     form += "; or that of another model, read from --generations"

@@ -93,7 +93,7 @@ def _run_shapes(options: argparse.Namespace) -> None:
     from coordexp.detection.ceiling import ceiling_of_table
 
     output: Path = options.output
-    # A generated set may be replaced by another; anything else in the way is somebody's work.
+    # Replace a generated set only; anything else may be a user's work.
     is_free = not output.exists() or (output.is_dir() and not any(output.iterdir()))
     if not is_free and not (output / "shapes.json").is_file():
         raise DataError(f"{output}: exists and is no generated data set; expected a new or empty folder")

@@ -1,4 +1,4 @@
-"""Train and evaluate one group with one seed in this process, without Ray; a second call goes on."""
+"""Train and evaluate one group with one seed in this process, without Ray; a second call continues."""
 
 import argparse
 import sys

@@ -96,7 +96,7 @@ def check_answers(address: str, *, seconds: float = CONNECT_SECONDS) -> None:
     if not host or "/" in host or not port.isdecimal():
         raise ResourceError(
             f"RAY_ADDRESS is {address!r}; expected host:port of the head node, ray://host:port or auto, not an address "
-            "for submitting jobs (a submitted job gets its own by itself)"
+            "for submitting jobs (a submitted job gets its own)"
         )
     try:
         socket.create_connection((host.strip("[]"), port), timeout=seconds).close()

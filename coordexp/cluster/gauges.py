@@ -107,7 +107,7 @@ class _Publisher:
                 self._sink(replace(sample, labels={**labels, **sample.labels}))
         except _FAILURES as error:
             if not self._has_warned:
-                _LOG.warning("live metrics are incomplete, the run goes on: %s: %s", type(error).__name__, error)
+                _LOG.warning("live metrics are incomplete, the run continues: %s: %s", type(error).__name__, error)
             self._has_warned = True
 
 

@@ -33,7 +33,7 @@ PROCESS_ENV = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
     "TOKENIZERS_PARALLELISM": "false",
 }
-# For a private session only: nobody preempts this machine, and the helper process that would look costs 110 MB.
+# For a private session only: this machine is not preempted, and the helper process that checks costs 110 MB.
 PRIVATE_SESSION_ENV = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
 _OBJECT_STORE_BYTES = 128 * 2**20  # nothing of ours goes through it but configurations
 _REASON_CHARACTERS = 160  # of an error that may be a page

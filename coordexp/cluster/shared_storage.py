@@ -1,4 +1,4 @@
-"""Whether every node of the cluster sees the files this one does: asked once, before the first run begins."""
+"""Whether every node of the cluster sees the files this one does: checked once, before the first run."""
 
 import os
 import time
@@ -50,7 +50,7 @@ def check_shared_storage(config: RunConfig, *, seconds: float = ANSWER_SECONDS) 
     if late:
         raise ResourceError(
             f"node {asked[late[0]]} of the Ray cluster does not run a small task within {seconds:g} s; "
-            "mend it or take it out of the cluster, then start again"
+            "fix it or remove it from the cluster, then start again"
         )
     for reference in answered:
         if unseen := ray.get(reference):

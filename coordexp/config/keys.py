@@ -72,7 +72,7 @@ def sections() -> frozenset[str]:
 
 
 def key_of(dotted: str) -> Key | None:
-    """Return the key that a dotted name is, or lies in: ``evaluation.aliases.tv`` lies in ``evaluation.aliases``."""
+    """Return the key that a dotted name is or is in: ``evaluation.aliases.tv`` is in ``evaluation.aliases``."""
     return next((KEYS[name] for name in (dotted, *reversed(_above(dotted))) if name in KEYS), None)
 
 
@@ -114,6 +114,6 @@ def _with_step(tree: Tree, config: RunConfig) -> Tree:
 
 
 def _above(dotted: str) -> list[str]:
-    """Return the sections that a dotted name lies in, the outermost first."""
+    """Return the sections that contain a dotted name, outermost first."""
     parts = dotted.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts))]

@@ -46,7 +46,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     tree, places, folders = _extended(document)
 
     def where(key: str) -> str:
-        """Return where a key was given; for a key nobody gave, where its nearest section was."""
+        """Return where a key was given; for a default, where its nearest section was given."""
         return place_of(key, places) or str(document.path)
 
     parsed = [_parsed(text) for text in overrides]
@@ -84,7 +84,7 @@ def database_uri(runs_dir: str | Path) -> str:
 
 
 def _extended(document: Document, above: tuple[Path, ...] = ()) -> tuple[Tree, dict[str, str], tuple[Path, ...]]:
-    """Take a file and, below it, the files it extends; its groups replace theirs, whose union nobody asked for.
+    """Take a file and, below it, the files it extends; its groups replace theirs (no union).
 
     Returns:
         The raw values; where each dotted key was given; and the folders whose ``groups/`` may hold group files,
@@ -204,7 +204,7 @@ def _absolute(path: str) -> str:
 
 
 def _put(tree: Tree, key: str, value: JsonValue) -> None:
-    """Set a value; a section that is none is left for the validation to name."""
+    """Set a value; validation reports a section that is not a mapping."""
     section, _, name = key.partition(".")
     below = tree.setdefault(section, {})
     if isinstance(below, dict):

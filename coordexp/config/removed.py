@@ -7,7 +7,7 @@ _ORACLE = "answers are no longer sampled for the recall of their union"
 _MLFLOW = "run mlflow server itself, as in ray_jobs/compose.yaml"
 
 KEYS: Mapping[str, str] = {
-    "cluster.min_workers": "a run waits for its workers and goes on from its last checkpoint",
+    "cluster.min_workers": "a run waits for its workers and continues from its last checkpoint",
     "cluster.strategy: zero3": "ZeRO-3 was never measured; zero2 and ddp stay",
     "data.holdout_images": _SCORE,
     "data.noise_objects": "made-up objects are not built any more",

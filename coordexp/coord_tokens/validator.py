@@ -10,7 +10,7 @@ An object holds its box as ``bbox`` or ``bbox_2d``, ``[x1, y1, x2, y2]``. All bo
 Without ``bbox_format``, ``bbox`` is normalised. ``bbox_2d`` is in use for thousandths (Qwen2-VL, Qwen3-VL) and for
 pixels (Qwen2.5-VL), so that a record must say which, or prove it: numbers that fit only one of the readings.
 
-Coord tokens and thousandths are *pre-quantised*: nothing may scale them again. Numbers that reach a hair beyond the
+Coord tokens and thousandths are *pre-quantised*: nothing may scale them again. Numbers that are slightly beyond the
 image, as YOLO's six digits do, are clipped to it.
 """
 
@@ -34,7 +34,7 @@ _Form = Literal["numbers in [0, 1]", "coord tokens", "integer bins", "pixels"]
 
 
 class AmbiguousBoxesError(DataError):
-    """Numbers that may be pixels as well as thousandths: somebody has to say which."""
+    """Numbers that may be pixels or thousandths: the record or a key must say which."""
 
 
 class PrequantisedError(DataError):
@@ -156,7 +156,7 @@ def _format_by_range(record: Mapping[str, object], entries: list[object]) -> BBo
     if all(0 <= value <= 1 for value in chain(*found)):  # also none; a thousandth or a pixel of extent is no object
         return "normalised"
     width, height = _size(record)
-    # Whole numbers prove the border; others may reach a hair beyond it.
+    # Whole numbers prove the border; others may be slightly beyond it.
     slack = 0.0 if all(type(value) is int for value in chain(*found)) else _SLACK
     are_pixels = all(
         -slack * side <= value <= side * (1 + slack)

@@ -124,7 +124,7 @@ def shown_size(path: Path) -> tuple[int, int]:
 
 
 def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:
-    """Return the headers of those pictures that a viewer turns or mirrors, by their place; what cannot be read is none.
+    """Return the headers of the readable pictures that a viewer turns or mirrors, by their place.
 
     Most files say in their first bytes that they are not turned: of 118,000 that takes seconds.
     """
@@ -142,7 +142,7 @@ def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:
 
 
 def turn_boxes(boxes_norm_xyxy: NDArray[np.float64], orientation: int) -> NDArray[np.float64]:
-    """Return ``[M, 4]`` boxes of the stored pixels as they stand in the picture that a viewer shows."""
+    """Return ``[M, 4]`` boxes of the stored pixels in the picture as a viewer shows it."""
     x1, y1, x2, y2 = boxes_norm_xyxy.T
     turned = {
         2: (1 - x2, y1, 1 - x1, y2),

@@ -23,7 +23,7 @@ def is_copy(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """A split's part of pictures that nobody has split.
+    """A split's part of pictures without an official split.
 
     Attributes:
         is_val: whether it is the validation split.

@@ -177,7 +177,7 @@ def _existing(output: Path, made_from: Manifest) -> Manifest | None:
     """Return the manifest of a data set that is there already.
 
     Raises:
-        DataError: if something else is there: it may be somebody's work, or in use by a run.
+        DataError: if something else is there: it may be a user's work, or in use by a run.
     """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None

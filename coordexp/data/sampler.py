@@ -1,4 +1,4 @@
-"""Shuffle so that each batch holds sequences of alike lengths: padding falls from 30 % to about 1 %."""
+"""Shuffle so that each batch holds sequences of similar lengths: padding falls from 30 % to about 1 %."""
 
 from collections.abc import Iterator, Sequence
 

@@ -122,6 +122,6 @@ def unit_weights(num_images: int) -> Weights:
 
 
 def mean_of_defined(values: Floats) -> float | None:
-    """Return the mean of what COCOeval defines (-1 is undefined), added up in its order so that it rounds alike."""
+    """Return the mean of what COCOeval defines (-1 is undefined), added up in its order, to round as it does."""
     defined = values[values > -1]
     return float(np.mean(defined)) if defined.size else None

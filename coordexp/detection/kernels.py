@@ -36,7 +36,7 @@ from coordexp.detection.matches import Index, Matches, Weights
 NUM_LEVELS = len(RECALL_LEVELS)
 _EPS = float(np.spacing(1))
 HIT, CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, BACKGROUND = range(6)
-"""What a detection is, where AP is lost; 0 is none of the errors."""
+"""Kind of error of a detection; 0: no error."""
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -85,7 +85,7 @@ class Matcher:
         # [C + 1] where the detections of each cell begin, and [D] the place of each within its cell.
         self._begin = np.append(np.flatnonzero(np.diff(self._dt_cell, prepend=-1)), len(cell))
         self._dt_rank = np.arange(len(cell)) - np.repeat(self._begin[:-1], np.diff(self._begin))
-        # LVIS does not count detections in a cell nobody looked at, nor unmatched ones in one not annotated in full.
+        # LVIS ignores detections in cells without annotation, and unmatched ones in cells not annotated exhaustively.
         self._dt_unjudged = self._dt_exempt = np.zeros(len(cell), np.bool_)
         if (federated := truth.federated) is not None:
             negative, open_ = (self._cells(*pairs.T) for pairs in (federated.negative, federated.not_exhaustive))

@@ -1,4 +1,4 @@
-"""The forms in which people's tools write files of detections, each as columns: images, categories, boxes, scores.
+"""The formats in which other tools write detections, each as columns: images, categories, boxes, scores.
 
 COCO's list of results is decoded at once. All else is walked, since the forms differ in where a box finds its image:
 

@@ -59,7 +59,7 @@ class BoxDiagnosis:
 
 @dataclass(frozen=True, eq=False)
 class _Image:
-    """Objects of an image, and its best-scored boxes as they stand in the file."""
+    """Objects of an image, and its best-scored boxes as written in the file."""
 
     size_px: Floats
     gt_px_xywh: Floats

@@ -77,7 +77,7 @@ def examine_experiment(run: ExperimentConfig) -> Check[None]:
         *attempt("runs_dir", lambda: check_writable(folder)),
         *attempt("experiment", lambda: check_unlocked(folder)),
     ]
-    state = "goes on there" if folder.record.is_file() else "new"
+    state = "continues there" if folder.record.is_file() else "new"
     yield from problems or [ok("runs_dir", f"{folder.path}: {state}, writable")]
 
 

@@ -129,7 +129,7 @@ def predict_with(
     """Find objects in pictures, as :func:`predict` does, by the settings of an evaluation under one decoding."""
     samples = [_sample(number, picture) for number, picture in enumerate(pictures)]
     if not samples:
-        raise DataError("there is no picture to look at; expected at least one image file")
+        raise DataError("no picture given; expected at least one image file")
     data = EvaluationData(_without_boxes(samples), samples, CategoryIndex({}))
     evaluation = Evaluation(open_model(settings, ()), data, settings, curves_of=range(len(samples)))
     found: dict[int, Prediction] = {}

@@ -112,5 +112,5 @@ def _image_of(line: _Line, truth: GroundTruth, names: ImageNames, *, where: str)
         if isinstance(value, str) and (found := names.find(value)) is not None:
             return found
     raise DataError(
-        f"{where}: its image is none of the {len(truth.sizes_px)} of the annotation file; expected image_id"
+        f"{where}: its image is not among the {len(truth.sizes_px)} of the annotation file; expected image_id"
     )

@@ -142,7 +142,7 @@ def _area(sides_M2: Tensor) -> Tensor:
 
 
 def _ratio(part_M: Tensor, whole_M: Tensor, *, otherwise_M: Tensor, least: float = 0.0) -> Tensor:
-    """Divide, with a value of its own where the whole is 0; dividing by 0 there would make every gradient NaN."""
+    """Divide, with a given value where the divisor is 0: otherwise every gradient would be NaN."""
     empty_M = whole_M <= least
     return torch.where(empty_M, otherwise_M, part_M / whole_M.masked_fill(empty_M, 1))
 

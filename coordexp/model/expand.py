@@ -154,7 +154,7 @@ def _write_copy(
     grow: Callable[[Tensor], Tensor] | None = None,
     rows: int = 0,
 ) -> None:
-    """Write a copy in another dtype; with ``grow``, of tables with so many ``rows``, beside another processor."""
+    """Write a copy in another dtype; with ``grow``, of tables with ``rows`` rows, beside another processor."""
     source = base.weights.directory
     specs = {name: base.weights.specs[name].cast_to(dtype) for name in base.shapes}
     if grow is None and all(specs[name] == base.weights.specs[name] for name in specs):

@@ -212,7 +212,7 @@ def _require(directory: Path, names: Sequence[str], *, what: str) -> None:
 
 
 def _is_overruled(directory: Path) -> bool:
-    """Return whether the image processor stands in the processor's own file, which transformers takes first."""
+    """Return whether the image processor is in the processor's own file, which transformers takes first."""
     file = directory / _PROCESSOR_CONFIG
     return file.is_file() and isinstance(read_json(file).get("image_processor"), dict)
 

@@ -195,7 +195,7 @@ def why_charts(study: Study) -> list[Chart]:
     if found is None:
         return []
     bars = {
-        # An error whose correction would cost AP50, by a hair, has no length.
+        # An error whose fix costs a little AP50 gets no bar.
         group: [(m.head, max(values[m.name].value, 0.0)) for m in (AP50, *ERRORS) if m.name in values]
         for group, values in found.value.items()
         if AP50.name in values
@@ -282,7 +282,7 @@ def box_charts(study: Study) -> list[Chart]:
     if widths := _marked(study, {group: part.width_by_error for group, part in study.breakdowns.items()}):
         note = (
             "A group that knows where it is wrong rises to the right. "
-            "Each point stands in the middle of its range of errors; the last is 200 to 1000."
+            "Each point is at the middle of its range of errors; the last range is 200 to 1000."
         )
         title, x = "Width of the coordinate distribution by error", "error of the coordinate, bins"
         charts.append(line_chart(title, widths, x=x, y="mean standard deviation, bins", note=note))
@@ -446,7 +446,7 @@ def _rows_by_label(
     looks: Mapping[str, Look],
     objects: Mapping[str, int],
 ) -> list[Chart]:
-    """Return rows of marks; many rows in charts of one scale and about one height, which stand beside each other."""
+    """Return rows of marks; many rows in charts of one scale and about one height, side by side."""
     labels = dict.fromkeys(label for part in parts.values() for label in part)
     known = {label: [ap for part in parts.values() if (ap := part.get(label)) is not None] for label in labels}
     spread = {label: max(aps) - min(aps) for label, aps in known.items() if aps}

@@ -105,7 +105,7 @@ def _notes(sweep_trials: SweepTrials, trials: Sequence[TrialResult], chosen: Win
 
 
 def trials_table(trials: Sequence[TrialResult]) -> Table:
-    """Return one row for each trial, in the order of proposal; an AP before the last step stands in parentheses."""
+    """Return one row for each trial, in the order of proposal; an AP before the last step is in parentheses."""
     keys = map(short, trials[0].point) if trials else ()
     rows: list[tuple[str, ...]] = []
     for trial in trials:

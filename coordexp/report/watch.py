@@ -114,7 +114,7 @@ def read_experiment(directory: Path, now: float) -> Snapshot:
     is_over = bool(runs) and all(run.state in ("finished", "failed", "stopped") for run in runs)
     seen = [at for at in (started, *(run.seen for run in runs)) if at is not None]
     is_left = is_gone and bool(runs) and now - max(seen, default=now) > _QUIET_SECONDS
-    note = "the ablation's process has ended; the same command goes on" if is_left and not is_over else ""
+    note = "the ablation's process has ended; the same command continues" if is_left and not is_over else ""
     return Snapshot(folder.name, str(directory), runs, started, note, ended=is_over or is_left)
 
 

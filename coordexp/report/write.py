@@ -70,7 +70,7 @@ def report_experiment(
 def study_of(
     data: ExperimentData, *, output: Path, runs_dir: Path, console: Console, settings: Settings | None = None
 ) -> tuple[Study, Artifacts]:
-    """Study runs whose files lie in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what MLflow sends."""
+    """Study runs whose files are in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what MLflow sends."""
     tasks: dict[str, TaskID] = {}
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -14,7 +14,7 @@ from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
 from coordexp.runs.stop import clear_stop, request_stop, stop_reason
 
-LARGER_BUDGET = "the same command with a larger cluster.max_gpu_hours goes on"
+LARGER_BUDGET = "the same command with a larger cluster.max_gpu_hours continues"
 _HOUR_SECONDS = 3600.0
 _LOOK_SECONDS = 2.0
 

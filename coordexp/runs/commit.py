@@ -103,7 +103,7 @@ def drop_uncommitted(run_dir: Path, *, warn: Callable[[str], None] = lambda sent
         damaged.append(f"checkpoint {found.pop().name} is damaged ({reason})")
     newest = found[-1] if found else None
     for sentence in damaged:
-        warn(f"{sentence}; the run {f'goes on from {newest.name}' if newest else 'starts from the beginning'}")
+        warn(f"{sentence}; the run {f'continues from {newest.name}' if newest else 'starts from the beginning'}")
     marker = read_commit_marker(newest) if newest else None
     keep_rows(folder.metrics, marker.rows if marker else 0)
     for checkpoint in folder.all_checkpoints():
@@ -130,7 +130,9 @@ def explain_disk_full(error: Exception, run_dir: Path) -> Exception:
             shutil.rmtree(checkpoint.path, ignore_errors=True)  # several ranks may do so at once
     disk = next(path for path in (run_dir, *run_dir.parents) if path.is_mount())
     free = size_text(shutil.disk_usage(run_dir).free)
-    return ResourceError(f"the disk at {disk} is full ({free} are free); make room, and the same command goes on")
+    return ResourceError(
+        f"the disk at {disk} is full ({free} are free); free some space, then give the same command again"
+    )
 
 
 def _damage(checkpoint: Path, rows: int) -> str | None:

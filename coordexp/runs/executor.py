@@ -26,7 +26,7 @@ class RunEvents(Protocol):
         ...
 
     def on_end(self, plan: RunPlan) -> None:
-        """Note that a run ended, in whatever way; its status says how. The next run has not been started."""
+        """Called when a run has ended (its status says how), before the next one starts."""
         ...
 
 
@@ -45,7 +45,7 @@ class Executor(Protocol):
         *,
         decide: Callable[[], None] | None = None,
     ) -> None:
-        """Do the runs that nobody asked to stop, in the order in which they may begin.
+        """Run everything that was not asked to stop, in order.
 
         ``events`` hear of a run in their order. The plans of a search follow from results: ``decide`` is called as
         results arrive, so that it may ask runs to stop, and a plan is asked for only once there is room for it.

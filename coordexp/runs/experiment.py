@@ -34,7 +34,7 @@ class ExperimentRecord:
 def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> ExperimentRecord:
     """Create the experiment's directory, or go on in it; ``fresh`` moves an existing one aside and starts over.
 
-    A name is bound to its configuration once a run has begun: what failed before that may be mended.
+    A name is bound to its configuration once a run has begun: what failed before may be fixed under the same name.
 
     Raises:
         ConfigError: if the name exists with another configuration.
@@ -149,4 +149,4 @@ def _same_step(config: RunConfig, images: JsonValue) -> str:
     if type(images) is not int or images == config.global_batch_size or images % at_once:
         return ""
     steps = images // at_once
-    return f"training.gradient_accumulation_steps={steps} keeps a step of {images} images and goes on; else "
+    return f"training.gradient_accumulation_steps={steps} keeps a step of {images} images and continues; else "

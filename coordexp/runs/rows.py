@@ -41,7 +41,7 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def keep_rows(path: Path, number: int) -> None:
-    """Cut a file after so many rows."""
+    """Truncate a file after this many rows."""
     content = path.read_bytes() if path.is_file() else b""
     kept = b"".join(content.splitlines(keepends=True)[:number])
     if kept != content:

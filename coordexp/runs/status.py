@@ -27,7 +27,7 @@ _CAN_BECOME: dict[EndState, tuple[State, ...]] = {
 
 @dataclass(frozen=True)
 class Begun:
-    """A command begins the run, which now waits for its workers."""
+    """A command has queued the run, which waits for its workers."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def read_status(run_dir: Path) -> RunStatus | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError):
-        return RunStatus("stopped", f"{path} cannot be read; the same command goes on and writes it anew")
+        return RunStatus("stopped", f"{path} cannot be read; the same command continues and rewrites it")
 
 
 def write_status(run_dir: Path, status: RunStatus) -> None:

@@ -98,7 +98,7 @@ class StopListener:
 def stop_on_signal(directory: Path, *, print_line: Callable[[str], None]) -> Generator[None]:
     """Turn the first SIGTERM or SIGINT into a request to stop, and a second one into KeyboardInterrupt.
 
-    In a submitted job the second comes by itself shortly before Ray's grace is over. Processes forked from this one
+    In a submitted job Ray sends the second shortly before its grace period ends. Processes forked from this one
     within the block (loaders) leave it to their run.
 
     Raises:
@@ -144,12 +144,12 @@ def terminated_is_interrupted() -> Generator[None]:
 
 
 def is_temporary(path: Path) -> bool:
-    """Return whether a path lies in the copy that Ray makes of a submitted working directory."""
+    """Return whether a path is in Ray's copy of a submitted working directory."""
     return path.is_relative_to(Path.cwd()) and "working_dir_files" in Path.cwd().parts
 
 
 def clean_seconds() -> float | None:
-    """Return for how long runs may take to stop; None where nobody is going to send SIGKILL."""
+    """Return how long runs may take to stop; None if no SIGKILL follows."""
     if SUBMITTED_ENV not in os.environ:
         return None
     text = os.environ.get(GRACE_ENV, "")

@@ -21,7 +21,7 @@ PLANNED_IMAGE_STD = 0.2
 """Planning: std of a paired difference of AP by the choice of images, times the root of their number."""
 
 PLANNED_OWN_SHARE = 0.8
-"""Planning: part of its square that each seed has by itself, since its detections on an image are its own."""
+"""Planning: share of its variance that is independent between seeds."""
 
 PLANNED_SEED_STD = 0.006
 """Planning: std between seeds of the AP difference of two groups trained with the same seed, images apart."""

@@ -40,7 +40,7 @@ FILES = Wording(
     many="",
     between="",
     scope="with one file each this is about these detectors, not about how they were made",
-    nothing="None of these detectors finds anything to speak of",
+    nothing="None of these detectors finds anything worth comparing",
 )
 
 
@@ -122,7 +122,7 @@ def has_learned(comparison: Comparison, *groups: str) -> bool:
 
 
 def open_reason(pair: PairResult, num_pairs: int) -> str:
-    """Return why one of so many pairs is not told apart although the interval leaves 0 out; "" where that is not so."""
+    """Return why a pair is not significant although its interval leaves 0 out; "" otherwise."""
     if pair.significant or not pair.difference.excludes_zero:
         return ""
     if pair.p_swap >= ALPHA:
@@ -173,7 +173,7 @@ def _interval(found: Estimate, *, p: float | None = None) -> str:
 
 
 def p_value(p: float) -> str:
-    """Return a p-value as people write it, in tables and in sentences: ``0.012``, or ``< 0.001``."""
+    """Return a p-value as it is printed in tables and sentences: ``0.012``, or ``< 0.001``."""
     return "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 

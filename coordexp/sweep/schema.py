@@ -56,7 +56,7 @@ class Asha(Section):
 
     enabled: StrictBool = True
     grace_steps: PositiveInt | None = None  # the first decision; None: the first evaluation
-    reduction_factor: int = Field(default=3, ge=2, strict=False)  # 1 of so many goes on at each rung
+    reduction_factor: int = Field(default=3, ge=2, strict=False)  # 1 in this many continues at each rung
 
 
 class Winners(Section):

@@ -67,6 +67,6 @@ def point_text(point: Point) -> str:
 
 
 def _rounded(value: float, parameter: Parameter) -> float:
-    """Round a weight to four digits: more would be noise, and nobody could type it."""
+    """Round a weight to four digits: more digits would be noise."""
     low, high = parameter.ends
     return min(max(float(f"{value:.4g}"), low), high)

@@ -266,7 +266,7 @@ def upcoming_points(sweep: Sweep) -> list[Point] | None:
 
 
 def _recorded_events(sweep: Sweep) -> list[_Event]:
-    """Return what the sweep would go on with; nothing where it is new, or no run of another search has begun."""
+    """Return what the sweep would continue; nothing if it is new, or no run of another search has started."""
     folder = ExperimentFolder.of(sweep.config)
     text = folder.sweep_journal.read_bytes() if folder.sweep_journal.is_file() else b""
     try:

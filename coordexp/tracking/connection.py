@@ -156,7 +156,7 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
     except ImportError as error:
         needed = f"needs a package that is not installed ({error}); install it"
         raise TrackingError(f"MLflow at {server_of(uri)} {needed}") from error
-    # requests' errors are OSErrors; a damaged database gives text that is none.
+    # requests' errors are OSErrors; a damaged database raises an error that is not an OSError.
     except (SQLAlchemyError, OSError, UnicodeError) as error:
         raise ServerUnreachableError(f"MLflow at {server_of(uri)}: cannot {doing}: {_reason(error)}") from error
 
@@ -176,7 +176,7 @@ def artifact_errors(uri: str, root: str) -> Generator[None]:
             package = _PACKAGES.get(root.partition(":")[0], error.name)
             raise ArtifactError(f"{place} needs the package {package}: pip install {package}") from error
         raise ArtifactError(
-            f"{place} cannot be written: {_reason(error)}; mend that, or set tracking.uri to a server that stores "
+            f"{place} cannot be written: {_reason(error)}; fix that, or set tracking.uri to a server that stores "
             "files itself (--artifacts-destination)"
         ) from error
 

@@ -317,7 +317,7 @@ def _began_at(plan: RunPlan) -> float | None:
 
 
 def _written_at(status: Path) -> float | None:
-    """Return when a run's last status was written, since a server may hear of its end much later."""
+    """Return when a run's last status was written, since a server may be told of its end much later."""
     return status.stat().st_mtime if status.exists() else None
 
 

@@ -150,7 +150,7 @@ def test_an_interrupted_run_is_marked_and_gone_on_with(base, runs_dir):
     config = make_config(base, runs_dir, "interrupted")
     code, text = run(config, StandIn({"A": KeyboardInterrupt()}))
     assert code == 130
-    assert "the same command goes on" in text
+    assert "the same command continues" in text
     assert plan_runs(config)[0].status().state == "stopped"
     data = load_experiment(tracking_uri(config), "interrupted")
     assert {run.name: run.state for run in data.runs} == {"A-s0": "stopped", "C-s0": "waiting"}

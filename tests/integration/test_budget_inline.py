@@ -85,7 +85,7 @@ def test_a_budget_ends_with_whole_seeds_and_a_larger_one_goes_on(base, runs_dir,
     assert (code, function.names) == (3, ["A-s0", "C-s0", "A-s1", "C-s1"])
     reason = "what is left of the budget of 5 CPU hours does not hold another whole seed"
     assert f"C-s2  not begun: {reason}" in text
-    assert text.rstrip().endswith("the same command with a larger cluster.max_gpu_hours goes on")
+    assert text.rstrip().endswith("the same command with a larger cluster.max_gpu_hours continues")
     assert "budget: 4 of 5 CPU hours are used, and 2 of 6 runs are not finished" in text
     assert "0.250" in text  # the report of the whole seeds
     found = recorded(config)

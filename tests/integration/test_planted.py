@@ -206,7 +206,7 @@ def test_a_switch_is_noticed_by_the_worker(begun, plant, named):
         assert begun.add_c()[0] == 1
     assert "C-s0 would not be comparable with A-s0: " in begun.message()
     assert re.search(named, begun.message())
-    assert begun.add_c()[0] == 0  # without it the same command goes on
+    assert begun.add_c()[0] == 0  # without it the same command continues
 
 
 def test_differences_of_a_worker_can_be_allowed_and_are_recorded(begun):

@@ -1,4 +1,4 @@
-"""SIGTERM during an ablation: the run is stopped with its rows, MLflow says KILLED, the same command goes on."""
+"""SIGTERM during an ablation: the run is stopped with its rows, MLflow says KILLED, the same command continues."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def test_a_terminated_ablation_stops_its_runs_and_goes_on_later(make_runs_dir, t
     assert code == 130
     assert first.done == ["A"]  # C was asked to stop before it began
     assert "stopping: every run writes a checkpoint at its next step" in text
-    assert "stopped: the job was stopped; the same command goes on from the last checkpoints" in text
+    assert "stopped: the job was stopped; the same command continues from the last checkpoints" in text
     a, c = plan_runs(config)
     assert a.status().state == "stopped"
     assert (a.status().message, a.status().step) == ("the job was stopped", 1)

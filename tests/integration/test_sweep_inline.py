@@ -146,7 +146,7 @@ def test_an_interrupted_sweep_goes_on_and_adds_nothing_twice(base, tmp_path):
 
     code, text, sweep = run(path, StandIn(stop_at=("t003-s0", 3)), INLINE)
     assert code == 130
-    assert "the same command goes on" in text
+    assert "the same command continues" in text
     root = tmp_path / "runs" / "find"
     assert read_status(root / "t003-s0").state == "stopped"
     assert len(recorded_points(sweep)) == 4

@@ -78,7 +78,7 @@ def test_trials_are_pruned_resumed_recorded_once_and_leak_nothing(ray_on_two_cpu
     stopper.start()
     code, text, _ = run(path, Slow(), one_at_a_time)
     assert code == 130, text
-    assert "stopped: interrupted; the same command goes on" in text
+    assert "stopped: interrupted; the same command continues" in text
     assert [item.name for item in root.glob("t*-s*")] == ["t000-s0"]  # no further trial was begun
     assert read_status(root / "t000-s0").state == "stopped"
     assert wait_until_nothing_is_left() == []

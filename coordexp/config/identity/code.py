@@ -25,7 +25,7 @@ _METRICS = Path("detection", "metrics")
 # Imported by every run, without influence on its numbers: errors and findings are sentences, a number is what it is
 # under any name, and a shipped file wherever it lies. How a configuration is read and compared changes none either,
 # since its values are compared key by key; what its schema computes of them (steps, weights) does. The package's own
-# __init__.py is a door for those who import it.
+# __init__.py only re-exports.
 _WITHOUT_INFLUENCE = ("__init__.py", "errors.py", "findings.py", "limits.py", "metrics.py", "shipped.py")
 
 

@@ -9,7 +9,7 @@ of samples, so every pair of runs with one seed must agree in it; it explains no
 groups that compute other loss terms have other sources, each of which one of the two runs lacks.
 
 What changes rounding only may differ, since a run may go on with more CPUs or fewer workers after others have finished;
-groups cannot choose it, and whoever compares says so (:func:`rounding_only`).
+groups cannot set it, and a comparison reports it (:func:`rounding_only`).
 """
 
 import json

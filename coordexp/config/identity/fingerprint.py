@@ -122,12 +122,12 @@ def read_fingerprint(path: Path) -> Fingerprint:
     """Read the fingerprint that a run has stored.
 
     Raises:
-        ComparisonError: naming the file, if it is none.
+        ComparisonError: if it is not a fingerprint; names the file.
     """
     try:
         return Fingerprint.from_json(path.read_bytes().decode("utf-8", "replace"))
     except (OSError, ComparisonError) as error:
-        raise ComparisonError(f"{path}: expected the fingerprint of a run ({error}); --fresh begins anew") from None
+        raise ComparisonError(f"{path}: expected the fingerprint of a run ({error}); --fresh starts over") from None
 
 
 def package_versions() -> dict[str, str]:

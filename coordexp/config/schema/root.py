@@ -98,7 +98,7 @@ class RunConfig(Section):
         return self.cluster.gpus_per_worker == 0 if asked is None else asked
 
     def with_steps(self, num_images: int) -> Self:
-        """Return the run with ``training.max_steps`` in place of ``training.epochs``, for so many training images."""
+        """Return the run with ``training.max_steps`` in place of ``training.epochs``, for this many training images."""
         epochs = self.training.epochs
         if epochs is None:
             return self
@@ -217,7 +217,7 @@ class ExperimentConfig(RunConfig):
 
 
 def _with_distribution_alone(tree: Tree) -> Tree:
-    """Switch cross-entropy on coord tokens off where the distribution losses are on and nobody says ``use_coord_ce``.
+    """Turn off cross-entropy on coord tokens if the distribution losses are on and ``use_coord_ce`` is not set.
 
     So that a file with only their switch is what specification 003 means by it; the same holds for a group.
     """

@@ -208,7 +208,7 @@ def read_coco(
 
 
 def split_of(table: CocoTable, images: Path) -> SplitData:
-    """Return the targets of a table as samples, whose pictures lie in the folder ``images``."""
+    """Return the targets of a table as samples, whose pictures are in the folder ``images``."""
     is_target = table.kinds == TARGET
     category_ids = np.array(sorted(table.categories), np.int64)
     samples = Samples(
@@ -374,7 +374,7 @@ def _frame_doubt(
     """Return what is odd about the boxes of a whole file.
 
     Raises:
-        DataError: if they stand in another frame, and nobody said to take them as they are.
+        DataError: if they are in another frame, unless the key says to take them as they are.
     """
     problem = frame_problem(boxes_px_xywh, sizes_px)
     if problem is not None and max_bad_fraction < 1:
@@ -433,7 +433,7 @@ def _merged(
     """Return the categories, and those merged into one of them whose name reads the same, by their own id.
 
     Raises:
-        DataError: if there are some, and nobody said that they are one; with the key that says it.
+        DataError: if there are some and the key that merges them is not set; names the key.
     """
     kept: dict[str, Category] = {}
     merged: dict[int, Category] = {}

@@ -55,7 +55,7 @@ class Category(Struct, gc=False):
     supercategory: object = None
 
     def __post_init__(self) -> None:
-        """Check that the name can stand in a table, a chart and a page."""
+        """Check that the name can be printed in a table, a chart and a page."""
         name = self.name.strip()
         if plain(name) != name:
             raise ValueError(f"name is {show(self.name)}, expected text without control characters")
@@ -288,7 +288,7 @@ _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_without_outlines(path: Path) -> object:
-    """Read a COCO file as it is, but for its outlines, which nobody here reads.
+    """Read a COCO file as it is, except its outlines, which are not used.
 
     They are dropped while parsing, so that they never exist all at once: they are nine tenths of a file.
 
@@ -432,7 +432,7 @@ def _number(text: str) -> float | None:
 
 
 def _area(row: Annotation) -> float:
-    """Return the annotated area; that of the box where it is none."""
+    """Return the annotated area, or the box's area without one."""
     if isinstance(row.area, int | float) and not isinstance(row.area, bool) and abs(row.area) < math.inf:
         return float(row.area)
     return float(row.bbox[2]) * float(row.bbox[3])

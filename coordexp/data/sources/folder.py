@@ -41,7 +41,7 @@ class Found:
     Attributes:
         kind: the format, as a person calls it.
         where: the folder, or the one below it, that holds it.
-        splits: split -> what makes its source; ``val`` is missing where nobody has split the data.
+        splits: split -> what makes its source; ``val`` is missing if the data has no split.
         by: what tells the splits; "" where nothing does.
     """
 
@@ -51,7 +51,7 @@ class Found:
     by: str
 
     def source(self, split: Split, *, data_dir: Path, reading: Reading, fraction: float, seed: int) -> FolderSource:
-        """Return the source of a split, which is a part of the pictures where nobody has split them."""
+        """Return the source of a split, or a part of the pictures if they have no split."""
         is_split = "val" in self.splits
         part = None if is_split else Part(split == "val", fraction, seed)
         return self.splits[split if is_split else "train"](split, data_dir / ground_truth_name(split), reading, part)

@@ -38,7 +38,7 @@ def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float
     reach = (first + second) / sizes_px
     is_beyond = (reach > 1 + _SLACK).any(axis=1)
     if boxes_px_xywh.max() <= 1.0 and sizes_px.min() > 1:
-        return "all numbers lie in [0, 1]: they look like fractions of the image's sides"
+        return "all numbers are in [0, 1]: they look like fractions of the image's sides"
     if (second > first).all() and (second <= sizes_px * (1 + _SLACK)).all() and is_beyond.mean() > _SLACK:
         return (
             f"{is_beyond.mean():.0%} of the boxes reach beyond their image, and none would as two corners: they look "
@@ -90,7 +90,7 @@ class Turned:
     why: str
 
     def frame(self, place: int) -> Size:
-        """Return width and height of the frame that the boxes of a picture stand in."""
+        """Return width and height of the frame of a picture's boxes."""
         return self.headers[place][:2] if place in self.stored else self.headers[place].shown
 
     def said(self, num_images: int) -> tuple[list[str], list[str]]:

@@ -148,7 +148,7 @@ def format_record(
 
 
 class _Record(NamedTuple):
-    """A usable record: its image with the targets, and the boxes that are none, with their flags."""
+    """A usable record: its image with the targets, and the rejected boxes, with their flags."""
 
     sample: Sample
     not_targets: Objects
@@ -233,7 +233,7 @@ def _read(
         "rejected_records": len(rejected),
     }
     warnings, notes = turned.said(len(found))
-    notes = [*folder.notes, *(["the file begins with a byte-order mark"] if has_mark(path) else []), *notes]
+    notes = [*folder.notes, *(["the file starts with a byte-order mark"] if has_mark(path) else []), *notes]
     return records, SplitData(samples, rejected, counts, {}, tuple(warnings), (*notes, *joined.notes))
 
 
@@ -306,7 +306,7 @@ class _Joined:
                 f"{len(self.records):,} images"
             )
         if self._num_renumbered:
-            notes.append(f"{self._num_renumbered:,} records have the image_id of another picture: numbered anew")
+            notes.append(f"{self._num_renumbered:,} records share an image_id with another picture: renumbered")
         return notes
 
 

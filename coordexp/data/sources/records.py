@@ -17,7 +17,7 @@ _JSON = re.compile(r"\[\s*\{.*\}\s*\]|\{.*\}|\[\s*\]", re.DOTALL)
 
 
 def as_record(found: Mapping[str, object]) -> dict[str, object]:
-    """Return a record with ``image`` and a list ``objects`` of ``desc`` and box, whoever has written it.
+    """Return a record with ``image`` and a list ``objects`` of ``desc`` and box, in any dialect that is read.
 
     Raises:
         DataError: if it names several pictures, or it does not say what its boxes are of.

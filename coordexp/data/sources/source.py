@@ -105,7 +105,7 @@ def _recorded(params: Mapping[str, str], split: Split, data_dir: Path | None) ->
     if annotations is None:
         return None
     path = Path(annotations)
-    # Without a folder of images: a place that is none.
+    # Without a folder of images: a path that does not exist.
     folder = path / "images" if images is None else Path(images)
     if form == "jsonl" or path.suffix == ".jsonl":
         return None if made is None else JsonlSource(path, folder, split, made)

@@ -31,7 +31,7 @@ class YoloSet:
         root: the folder.
         says: the file that names the classes; the folder itself where none does.
         names: of the classes, in order.
-        splits: split -> folders of pictures, or lists of them; empty where nobody has split it.
+        splits: split -> folders of pictures, or lists of them; empty if it has no split.
         has_points: whether key points stand behind each box.
     """
 
@@ -130,7 +130,7 @@ def _box(line: str, names: Sequence[str], size: tuple[int, int]) -> tuple[str, t
 
 
 def find_yolo(folder: Path) -> YoloSet | None:
-    """Return what a folder holds of YOLO, by its files; None where it is none."""
+    """Return the YOLO layout of a folder; None if it has none."""
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         found = _from_yaml(path)
         if found is not None:
@@ -173,7 +173,7 @@ def _has_labels(folder: Path) -> bool:
 
 
 def _split_folders(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Return the splits that lie in folders: ``images/train``, ``train/images`` or ``train``."""
+    """Return the splits that are folders: ``images/train``, ``train/images`` or ``train``."""
     found: dict[str, tuple[Path, ...]] = {}
     for split, names in _SPLITS.items():
         places = [folder / part for name in names for part in (f"images/{name}", f"{name}/images", name)]

@@ -111,7 +111,7 @@ def parse_json_answer(
 def _read_object(
     text: str, start: int, borders: tuple[int, int], *, is_nested: bool
 ) -> tuple[WrittenObject | Sequence[JsonFailureKind], int]:
-    """Read the object that begins at ``start``, or what is wrong with it; also return where to read on."""
+    """Read the object at ``start``, or what is wrong with it; also return where to continue."""
     repeats: list[bool] = []  # of each object that was read to its end, the outermost last
 
     def members(pairs: list[tuple[str, object]]) -> dict[str, object]:

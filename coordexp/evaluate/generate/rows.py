@@ -65,7 +65,7 @@ class _RowLayer(DynamicLayer):
         values[row_N, :, :columns] = prompt.values
 
     def widen(self, columns: int) -> None:
-        """Have room for so many columns; what is new is zero, since what is masked must still be a number."""
+        """Make room for this many columns; new ones are zero, since masked values must still be finite."""
         self.keys, self.values = (_widened(table, 2, columns) for table in self.tables)
 
     def keep(self, row_N: Tensor) -> None:
@@ -136,7 +136,7 @@ class AnswerRows:
 
     @property
     def free(self) -> list[int]:
-        """Rows that nobody is in."""
+        """Unused rows."""
         return [row for row, one in enumerate(self._in_row) if one is None]
 
     @property
@@ -231,7 +231,7 @@ class AnswerRows:
         self.end_step()
         last_B = (self._num_written_B - 1).clamp(min=0)
         self.width = max(one.prompt + self._num_chosen(one) - 1 for one in self._in_row if one is not None)
-        self.column_B = (self._prompt_B + last_B).clamp(max=self.width - 1)  # rows that nobody is in may be longer
+        self.column_B = (self._prompt_B + last_B).clamp(max=self.width - 1)  # unused rows may be longer
         sees_BL = torch.arange(self.width, device=last_B.device) <= self.column_B.unsqueeze(1)
         for layer in self._layers:
             layer.widen(self.width)
@@ -273,7 +273,7 @@ class AnswerRows:
         return found
 
     def keep_used(self) -> None:
-        """Let go of the rows that nobody is in."""
+        """Drop unused rows."""
         rows = self.used
         row_N = self._on_device(rows)
         for layer in self._layers:

@@ -46,7 +46,7 @@ def _term_of(name: str) -> type[Term]:
     except Exception as error:  # whatever a user's file may raise
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         where = f"the loss file {__name__}.{name} cannot be imported"
-        raise ConfigError(f"{where}: {reason}; mend it or take it away") from error
+        raise ConfigError(f"{where}: {reason}; fix it or remove it") from error
     found = [
         value
         for value in vars(module).values()

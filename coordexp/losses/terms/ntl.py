@@ -21,9 +21,7 @@ class Ntl(Term):
     reads = "digits"
     formula = "sum over digits of `decay^(place + 1) sum_d p_d |d - y|`, place 0 the hundreds"
 
-    decay: float = Field(
-        default=0.1, gt=0, le=1, description="factor from one place to the next; 1.0 weighs them alike"
-    )
+    decay: float = Field(default=0.1, gt=0, le=1, description="factor from one place to the next; 1.0: equal weights")
 
     def total(self, inputs: TermInputs) -> Tensor:
         """Return the sum over the digits."""

@@ -183,7 +183,7 @@ def save_adapter(model: PeftModel, directory: str | Path, *, state_dict: dict[st
     """
     reattach_coord_offset_hooks(model)
     model.save_pretrained(str(directory), state_dict=state_dict, save_embedding_layers=False)
-    (Path(directory) / "README.md").unlink(missing_ok=True)  # PEFT's model card, a form that nobody has filled in
+    (Path(directory) / "README.md").unlink(missing_ok=True)  # PEFT's empty model card
 
 
 def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:

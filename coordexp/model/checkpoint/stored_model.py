@@ -128,7 +128,7 @@ def empty_model(config: PreTrainedConfig, *, dtype: torch.dtype) -> "PreTrainedM
     from transformers import AutoModelForImageTextToText, PreTrainedModel
     from transformers.initialization import no_init_weights
 
-    # Parameters without data need no random numbers: to draw them for nobody is five sixths of the time.
+    # Parameters on the meta device need no initial values; drawing them takes five sixths of the time.
     empty = init_empty_weights(include_buffers=False)
     file = Path(config.name_or_path or "") / CONFIG_FILE  # transformers notes the directory that it was read from
     text = config.get_text_config()
@@ -152,7 +152,7 @@ def has_tied_head(model: "PreTrainedModel") -> bool:
 
 
 def needed_shapes(model: "PreTrainedModel") -> dict[str, tuple[int, ...]]:
-    """Return the shape of every weight that ``from_pretrained`` would read, by name; a tied head is none of them."""
+    """Return the shape of every weight that ``from_pretrained`` would read, by name; a tied head is not listed."""
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if has_tied_head(model):
         del shapes[HEAD]
@@ -168,7 +168,7 @@ class StoredModel:
         weights: as stored, by the names that they have in the model.
         shapes: of what ``from_pretrained`` reads, by name; without a head that is tied.
         tied: whether embedding and head are one table.
-        unused: tensors of parts that the model does not have, such as ``mtp``; a stored tied head is none of them.
+        unused: tensors of parts that the model does not have, such as ``mtp``; a stored tied head does not count.
     """
 
     config: PreTrainedConfig

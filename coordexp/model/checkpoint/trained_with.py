@@ -45,7 +45,7 @@ def read_trained_with(checkpoint: Path) -> TrainedWith | None:
 
 
 def parse_trained_with(values: object, file: Path) -> TrainedWith:
-    """Return what stands in a file as an object; raises CheckpointError if it is something else."""
+    """Return the JSON object in a file; CheckpointError for anything else."""
     try:
         return _ADAPTER.validate_python(values, strict=False)
     except ValidationError as error:

@@ -21,7 +21,7 @@ def family_of(model_type: object, *, where: object) -> Family:
     """Return the family of a ``model_type``; ``where`` names the file that says it.
 
     Raises:
-        CheckpointError: if it is none that coordexp trains.
+        CheckpointError: if coordexp does not train it.
     """
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]

@@ -97,7 +97,7 @@ def pretrain(spec: PretrainSpec) -> Qwen3VLForConditionalGeneration:
 def _batches(
     samples: list[EncodedSample], num_batches: int, *, batch_size: int, seed: int
 ) -> Iterator[list[EncodedSample]]:
-    """Yield batches of alike lengths: less padding than random ones."""
+    """Yield batches of similar lengths: less padding than random ones."""
     rng = np.random.default_rng(seed)
     pool: list[list[EncodedSample]] = []
     for _ in range(num_batches):

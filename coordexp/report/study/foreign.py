@@ -73,7 +73,7 @@ def with_files(
 
 
 def _refuse_twins(files: Sequence[Results]) -> None:
-    """Refuse detections that stand under two names: their difference from themselves is 0, whatever they are."""
+    """Refuse the same detections under two names: their difference is 0 by construction."""
     seen: dict[bytes, Path] = {}
     for found in files:
         digest = sha256(repr(found.is_named).encode())
@@ -131,7 +131,7 @@ def _remarks(path: Path, detections: Detections, *, tied: int, is_nothing: bool)
         )
     if tied:
         which = (
-            f"{path.name}: {tied} of {len(detections)} boxes have the score of another"
+            f"{path.name}: {tied} of {len(detections)} boxes share a score with another"
             if detections.has_scores
             else f"{path.name} has no scores, so every box has score 1"
         )

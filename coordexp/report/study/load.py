@@ -169,7 +169,7 @@ def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> Ru
         commit = read_fingerprint(folder.fingerprint).source.get("commit", "")
     state, message, step = status.state, status.message, rows[-1].step if rows else 0
     if state == "running" and is_over:
-        state, message = "stopped", "its process has ended; the same command goes on"
+        state, message = "stopped", "its process has ended; the same command continues"
     elif state == "running":  # its rows come with checkpoints only
         log = folder.progress_log
         lines = log.read_text("utf-8", "replace").split("\n") if log.is_file() else []
@@ -217,7 +217,7 @@ def _find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Exp
     if name in known:
         return known[name]
     if name is not None:
-        others = nearest_of(name, sorted(known)) if known else "it has none of another name either"
+        others = nearest_of(name, sorted(known)) if known else "it has no other experiment"
         raise TrackingError(f"{where} has no experiment {name!r}, or it was deleted there; {others}")
     by_id = {item.experiment_id: item for item in known.values()}
     newest = _search(client, list(by_id), limit=1) if by_id else []
@@ -315,7 +315,7 @@ def _others(name: str, uri: str, runs: "Sequence[Run]") -> tuple[str, ...]:
     command = ["coordexp", "report", f"{name}-{ids[0][:6]}", "--tracking-uri", without_secrets(uri), "--runs", *ids]
     num = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
     return (
-        f"Not shown: {num} of other experiments of this name (other people's, or before --fresh). The newest of them, "
+        f"Not shown: {num} of other experiments with this name (of others, or before --fresh). The newest of them, "
         f"of {begun:%Y-%m-%d %H:%M} UTC: {shlex.join(command)}",
     )
 

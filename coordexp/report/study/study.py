@@ -78,7 +78,7 @@ class Settings:
 
 
 def better_first(study: Study) -> Study:
-    """Return the study as people read it: the better group of each pair first, and the best group's pairs first.
+    """Return the study in reading order: the better group of each pair first, and the best group's pairs first.
 
     Which group is better is decided once, by the pair's difference under each group's own reading: a pair has the
     same name in every table, and a negative difference there says that it comes out the other way round. Files for
@@ -265,7 +265,7 @@ class _Measuring:
         for name, run in runs.items():
             if run.foreign is None and in_fair_order(truth, files[name]) is not files[name]:
                 yield (
-                    f"{files[name].num_tied} of {len(files[name])} boxes of {names[name]} have the score of another: "
+                    f"{files[name].num_tied} of {len(files[name])} boxes of {names[name]} share a score with another: "
                     "its logged AP depends on the order in which they were written. The comparison takes them by their "
                     "coordinates, so that no order makes a winner."
                 )

@@ -34,7 +34,7 @@ _MEANINGS: Mapping[str, str] = {
     "limit": "length to which a longer gradient is scaled down",
     "total loss": "the weighted sum of all terms, which training minimises: not comparable where the terms differ",
     COUNTED: "which detections the row's F1 is of",
-    "all detections": "F1 of every detection, in whatever image",
+    "all detections": "F1 of every detection, in any image",
     "positive-only": "F1 after detections of categories that are not annotated in their image are deleted, in the "
     "arithmetic of other papers, whose defects flatter it",
     "protocol's part": "positive-only minus all detections: how much of the F1 comes from the protocol",

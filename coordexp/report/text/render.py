@@ -103,7 +103,7 @@ class _Section:
 
 
 def _sections(study: Study) -> list[_Section]:
-    """Return what stands below the verdict, in the order in which people read it."""
+    """Return the sections below the verdict, in reading order."""
     found: list[_Section] = []
     fairness = study.fairness
     if fairness is not None and not fairness.comparable:

@@ -1,4 +1,4 @@
-"""A table as text, which every form of a report shows alike, and how numbers are written in it."""
+"""A table as text, shown the same way in every format of a report, and how numbers are written in it."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence

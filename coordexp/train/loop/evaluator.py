@@ -146,7 +146,7 @@ class Evaluator:
             return score(data, settings, answer, output, hardware=f"{ranks.world_size()} x {answering.hardware}")
 
     def _counted(self, total: int) -> Callable[[int], None] | None:
-        """Return what adds up finished answers for ``on_answers``; None where nobody listens."""
+        """Return a counter of finished answers for ``on_answers``, or None without one."""
         on_answers, done = self.on_answers, 0
         if on_answers is None:
             return None

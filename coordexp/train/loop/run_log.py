@@ -84,7 +84,7 @@ class RunLog:
             self.note(line)
 
     def start_clock(self) -> None:
-        """Begin the training time: set-up is none of it."""
+        """Start the training clock; set-up does not count."""
         self._last_log = time.monotonic()
 
     def on_step_log(self, log: StepLog) -> None:

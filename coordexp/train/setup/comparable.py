@@ -140,6 +140,6 @@ def _check(others: Mapping[str, Fingerprint], name: str, own: Fingerprint, confi
     threads = any(item.key == f"{WORKER}threads" for item in found)
     hint = " (training.num_threads sets the threads)" if threads else ""
     raise ComparisonError(
-        f"{name} would not be comparable with {found[0].run}: {shown}{more}{hint}; make it alike and give the "
+        f"{name} would not be comparable with {found[0].run}: {shown}{more}{hint}; make it equal and give the "
         "same command again, or ablation.allow_differences: true"
     )

@@ -63,7 +63,7 @@ def give_own_seed(loader: DataLoader[object], seed: int) -> None:
 def end_processes(loader: DataLoader[object]) -> None:
     """End a loader's processes, which it keeps from epoch to epoch.
 
-    Left to the garbage collector, each of them takes five seconds: its queue is closed first, so it never hears of the
+    Left to the garbage collector, each of them takes five seconds: its queue is closed first, so it never receives the
     end. Until then each keeps its memory.
     """
     iterator = loader._iterator  # pyright: ignore[reportPrivateUsage]
@@ -86,5 +86,5 @@ def explained_loader_death() -> Generator[None]:
             raise
         raise LoaderDiedError(
             f"a data-loader process died ({text}); most likely memory or shared memory (/dev/shm) ran "
-            "out: lower data.num_workers or data.image_cache_mib; a restart goes on from the last checkpoint"
+            "out: lower data.num_workers or data.image_cache_mib; a restart continues from the last checkpoint"
         ) from error

@@ -19,7 +19,7 @@ def set_deepspeed_device() -> None:
 
 
 def prepare_deepspeed() -> None:
-    """Import DeepSpeed for the device that is here; by itself it compiles an operation on a CPU for a minute."""
+    """Import DeepSpeed for the device that is here; by default it compiles an operation on a CPU for a minute."""
     set_deepspeed_device()
     deepspeed = importlib.import_module("deepspeed")
     if not torch.cuda.is_available():

@@ -33,7 +33,7 @@ def test_what_a_dry_run_has_not_looked_at_is_said(tmp_path):
     here, there = (
         next(line for line in summary(one, plan_runs(one)) if line.startswith("not checked")) for one in (config, away)
     )
-    assert here.endswith("what is in annotations, images and weights, which coordexp doctor looks at")
+    assert here.endswith("what is in annotations, images and weights, which coordexp doctor checks")
     assert there.endswith("; someone/not-here, which is not on this machine and is looked for on the hub")
 
 

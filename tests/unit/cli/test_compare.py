@@ -346,7 +346,7 @@ def test_the_order_of_equal_scores_makes_no_winner(data: Path, tmp_path: Path, c
     said = said_of(capsys)
     assert "No difference of AP can be shown" in said
     assert (
-        f"best.json: {len(entries)} of {len(entries)} boxes have the score of another: AP depends on the order" in said
+        f"best.json: {len(entries)} of {len(entries)} boxes share a score with another: AP depends on the order" in said
     )
     for pair in (("a=best.json", "b=worst.json"), ("a=some.json", "b=turned.json")):
         assert compare(data, *pair, "--format", "json") == 0

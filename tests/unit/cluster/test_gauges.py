@@ -134,7 +134,7 @@ def test_what_cannot_be_published_stops_no_run_and_warns_once(plans, caplog):
         live.waited(1.0)
     assert [sample.name for sample in calls][:2] == ["coordexp_max_steps", "coordexp_step"]
     assert [record.getMessage() for record in caplog.records] == [
-        "live metrics are incomplete, the run goes on: RuntimeError: the agent is gone"
+        "live metrics are incomplete, the run continues: RuntimeError: the agent is gone"
     ]
 
 

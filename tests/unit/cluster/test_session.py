@@ -70,6 +70,6 @@ def test_a_path_that_cannot_be_reached_is_unseen():
 def test_a_head_that_was_replaced_is_said_in_one_sentence(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.setattr(session, "start_session", lambda threads, *, debug: None)
-    expected = r"the Ray cluster at auto was lost or replaced \(AuthenticationError\); .* the same command goes on"
+    expected = r"the Ray cluster at auto was lost or replaced \(AuthenticationError\); .* the same command continues"
     with pytest.raises(ResourceError, match=expected), session.ray_session(threads=1):
         raise AuthenticationError("RPC error: WrongClusterID: Perhaps the client is accessing GCS after a restart.")

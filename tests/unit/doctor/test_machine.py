@@ -57,7 +57,7 @@ def test_a_name_with_another_configuration(tmp_path):
     config = _config(tmp_path)
     open_experiment(config)
     write_text(tmp_path / "small" / "A-s0" / "status.json", "{}")
-    assert _experiment(config)["runs_dir"] == ("ok", f"{tmp_path}/small: goes on there, writable")
+    assert _experiment(config)["runs_dir"] == ("ok", f"{tmp_path}/small: continues there, writable")
     verdict, sentence = _experiment(_config(tmp_path, training={"max_steps": 7}))["experiment"]
     assert verdict == "failure"
     assert "exists" in sentence

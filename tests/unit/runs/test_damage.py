@@ -69,7 +69,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used_and_the_rows_are_cut_to_it(
         assert (newest, said) == (checkpoint(run_dir, 4), [])
         return
     assert newest == checkpoint(run_dir, 2)
-    assert said == [f"checkpoint step_000004 is damaged ({reason}); the run goes on from step_000002"]
+    assert said == [f"checkpoint step_000004 is damaged ({reason}); the run continues from step_000002"]
     assert steps(run_dir) == [2]
     assert not checkpoint(run_dir, 4).exists()
 
@@ -126,7 +126,7 @@ def test_a_damaged_status_counts_as_stopped_so_that_the_same_command_goes_on(tmp
     status = read_status(tmp_path)
     assert status is not None
     assert status.state == "stopped"
-    assert status.message == f"{tmp_path}/status.json cannot be read; the same command goes on and writes it anew"
+    assert status.message == f"{tmp_path}/status.json cannot be read; the same command continues and rewrites it"
 
 
 def test_on_a_full_disk_a_status_is_written_in_the_room_of_the_old_one(tmp_path, monkeypatch):

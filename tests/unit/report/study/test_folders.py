@@ -119,4 +119,4 @@ def test_a_report_can_be_asked_at_any_time(store: Path, has_mlflow: bool, undraw
     assert "1 running (step 30), 1 failed, 1 stopped, 1 waiting" in text
     assert "A-s1 FAILED at step 20: the loss is nan" in text
     lock.write_text(json.dumps({"process": 2**30, "host": socket.gethostname()}))  # after kill -9
-    assert "A-s0 is not finished: stopped, step 30 (its process has ended; the same command goes on)" in said()
+    assert "A-s0 is not finished: stopped, step 30 (its process has ended; the same command continues)" in said()

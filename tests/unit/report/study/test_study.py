@@ -287,7 +287,7 @@ def test_equal_scores_of_a_run_are_said_in_front_of_the_verdict(store: Path) -> 
     path = store / "tied" / "A-s0" / A_DETECTIONS
     path.write_text(json.dumps([{**found, "score": 1.0} for found in json.loads(path.read_text())]))
     found = study(load_experiment(uri, "tied"), store, store / "cache")
-    assert "boxes of A have the score of another: its logged AP depends on the order" in found.verdict
+    assert "boxes of A share a score with another: its logged AP depends on the order" in found.verdict
     assert not any("logged AP" in line for line in found.missing), "the comparison has another order"
 
 
