@@ -67,6 +67,9 @@ def read_vlm_answers(
         if image_id in seen and line.label is None:
             raise DataError(f"{generations}:{number}: a second answer for image {image_id}; expected one an image")
         seen.add(image_id)
+        if line.text is None:
+            num_unreadable += 1
+            continue
         size = truth.sizes_px[image_id] or shown_size(images / truth.file_names[image_id])
         text = line.text if isinstance(line.text, str) else ""
         try:
