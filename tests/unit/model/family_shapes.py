@@ -1,6 +1,6 @@
 """The other families as they are published: configurations, vocabularies and small files; and the same, but narrow.
 
-Sizes are those of the public configurations (transformers' own defaults are those of 9B and 35B-A3B). Of Qwen3.5's
+Sizes of 9B and 35B-A3B are transformers' own defaults; the others were written from memory and guard against change. Of Qwen3.5's
 vocabulary the number of entries and the ids are true; its ranks beyond Qwen3-VL's are words that no text has.
 """
 
