@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Generator
@@ -118,7 +119,7 @@ class _Outcome:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        if _reader_has_left() and isinstance(error, BrokenPipeError):
+        if _reader_has_left(error) and isinstance(error, BrokenPipeError):
             return True
         if not isinstance(error, Exception | KeyboardInterrupt):
             return False
@@ -129,14 +130,20 @@ class _Outcome:
         return True
 
 
-def _reader_has_left() -> bool:
+def _reader_has_left(error: BaseException | None) -> bool:
     """Write what stdout still holds; return whether its pipe is closed, and let nothing more be written to it."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
+        sys.stdout.flush()  # once this has failed, stdout holds nothing, and does not fail again
+    except BrokenPipeError as broken:
+        error = broken
+    if not isinstance(error, BrokenPipeError):  # it may be of another pipe
+        return False
+    pipe = select.poll()
+    pipe.register(sys.stdout, 0)
+    is_closed = any(event & select.POLLERR for _, event in pipe.poll(0))
+    if is_closed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    return is_closed
 
 
 def _chain(error: BaseException | None) -> Generator[BaseException]:

@@ -73,8 +73,8 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         except RayError as error:  # a head that was replaced knows nothing of us
             where = "private Ray of this command" if address is None else f"Ray cluster at {address}"
             raise ResourceError(
-                f"the {where} was lost or replaced ({type(error).__name__}); where it is whole, the same command goes "
-                "on"
+                f"the {where} was lost or replaced ({type(error).__name__}); where it is whole, the same command "
+                "continues"
             ) from error
         finally:
             started.exception()  # a half-started session cannot be shut down

@@ -1,7 +1,7 @@
 """The other families as they are published: configurations, vocabularies and small files; and the same, but narrow.
 
-Sizes of 9B and 35B-A3B are transformers' own defaults; the others were written from memory and guard against change. Of Qwen3.5's
-vocabulary the number of entries and the ids are true; its ranks beyond Qwen3-VL's are words that no text has.
+Sizes of 9B and 35B-A3B are transformers' own defaults; the others were written from memory and guard against change.
+Of Qwen3.5's vocabulary the number of entries and the ids are true; ranks beyond Qwen3-VL's are words no text has.
 """
 
 import json

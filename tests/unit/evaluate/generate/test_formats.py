@@ -186,7 +186,7 @@ def test_pixels_of_the_resized_picture_become_thousandths() -> None:
     found = read(form, answer)
     assert told(found) == [("cat", 7, (0, 250, 500, 1000))]
     assert found.objects.expected[0].tolist() == [0.0, 0.25, 0.5, 1.0]
-    assert found.failures == [["coord_out_of_range"]]
+    assert found.failures == ["coord_out_of_range"]
     assert told(read(JSON, answer)) == [("cat", 7, (0, 12, 32, 48)), ("cat", 7, (0, 12, 65, 48))]
 
 
