@@ -129,6 +129,7 @@ class Rehearsal:
             ("transformers", "-m", "tests.rehearsal.checkpoint", "load", pictures[0], *merged.values()),
             ("predict", "-m", "coordexp", *predict, "--max-new-tokens=8", *pictures[:2]),
             *evaluations,
+            load_models=True,
         )
         if not all(f"{group}-s0  finished before" in again.output for group in GROUPS):
             raise StageError(f"ablation again: expected both runs to be finished before, got {again.output}")
@@ -150,9 +151,9 @@ class Rehearsal:
         if missing := [group for group in GROUPS if f"\n{NAME},group,{group}," not in table]:
             raise StageError(f"report: expected a row of each group, missing {missing} in {table}")
 
-    def stages_at_once(self, *stages: tuple[str, ...]) -> list[Stage]:
-        """Run stages that do not wait for one another: one a processor where the model is small, else in turn."""
-        with ThreadPoolExecutor(2 if self.size == "small" else 1) as pool:
+    def stages_at_once(self, *stages: tuple[str, ...], load_models: bool = False) -> list[Stage]:
+        """Run stages that do not wait for one another, two at a time; in turn where each loads a large model."""
+        with ThreadPoolExecutor(1 if load_models and self.size != "small" else 2) as pool:
             return list(pool.map(lambda stage: self.stage(*stage), stages))
 
     def answers(self) -> Path:
