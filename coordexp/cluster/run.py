@@ -14,12 +14,13 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from coordexp.cluster.gauges import RunMetrics
 from coordexp.config.schema import Cluster
+from coordexp.errors import shortened
 from coordexp.runs import ranks
 from coordexp.runs.attempt import TrainFunction, attempt
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row
-from coordexp.runs.status import Begun, Ended, one_sentence, tell
+from coordexp.runs.status import Begun, Ended, tell
 from coordexp.runs.stop import stop_reason
 
 _WORKER_DIED = "a worker died: it was killed, ran out of memory, or its node is gone"
@@ -78,7 +79,8 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
     except TrainingFailedError as error:
         status = plan.status()
         message = status.message if status is not None else ""  # what the worker said, if it could
-        died = _WORKER_DIED if isinstance(error, WorkerGroupError) else one_sentence(error)
+        reason = shortened(str(error).strip().splitlines()[-1])  # what stands above it are Ray's own frames
+        died = _WORKER_DIED if isinstance(error, WorkerGroupError) else reason
         tell(plan.run_dir, Ended("failed", message or died))
 
 

@@ -1,4 +1,4 @@
-"""Scheduling on a real Ray with fake GPUs: order, no idle slot while runs wait, stops and budgets."""
+"""Scheduling on a real Ray that counts four CPUs: order, no idle slot while runs wait, stops and budgets."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ SECONDS = 3.0
 
 
 @pytest.fixture(scope="module")
-def ray_with_four_gpus():
+def ray_with_four_cpus():
     temporary = tempfile.mkdtemp(prefix="coordexp-sched-", dir="/tmp")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
@@ -40,7 +40,7 @@ def ray_with_four_gpus():
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)
         ray.init(
-            address="local", num_cpus=8, num_gpus=4, include_dashboard=True, dashboard_host="127.0.0.1",
+            address="local", num_cpus=4, num_gpus=0, include_dashboard=True, dashboard_host="127.0.0.1",
             object_store_memory=128 * 2**20, log_to_driver=False, _temp_dir=temporary,
         )  # fmt: skip
         with ray_session(threads=1) as ready:  # uses what is there
@@ -67,7 +67,7 @@ def run_dir_of(config) -> Path:
 
 
 def sleeper(config, *, reporter, print_line):
-    """Hold the GPUs for a while, or until asked to stop; write when."""
+    """Hold the CPUs for a while, or until asked to stop; write when."""
     began = time.time()
     reason = None
     while time.time() < began + SECONDS and reason is None:
@@ -78,8 +78,8 @@ def sleeper(config, *, reporter, print_line):
         raise RunStoppedError(reason)
 
 
-def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_gpus, tmp_path):
-    plans = make_plans(tmp_path, groups=3, seeds=1, gpus_per_worker=4.0)
+def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_cpus, tmp_path):
+    plans = make_plans(tmp_path, groups=3, seeds=1, cpus_per_worker=4)
 
     def ask() -> None:
         while not (status := plans[0].status()) or status.since is None:
@@ -97,10 +97,10 @@ def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_gpus, tmp_path):
     assert not (plans[0].run_dir / "error.log").exists()
 
 
-def test_a_budget_begins_no_seed_it_does_not_hold(ray_with_four_gpus, tmp_path):
-    # Runs take at least 3 s on 2 GPUs: the first seed fits, a further one whole does not.
+def test_a_budget_begins_no_seed_it_does_not_hold(ray_with_four_cpus, tmp_path):
+    # Runs take at least 3 s on 2 CPUs: the first seed fits, a further one whole does not.
     hours = 2 * 2 * SECONDS * 1.6 / 3600.0
-    plans = make_plans(tmp_path, groups=2, seeds=3, gpus_per_worker=2.0, max_gpu_hours=hours)
+    plans = make_plans(tmp_path, groups=2, seeds=3, cpus_per_worker=2, max_gpu_hours=hours)
     with BudgetKeeper(plans, hours) as budget:
         RayExecutor().execute(plans, sleeper, [budget])
         assert budget.has_stopped()
@@ -109,7 +109,7 @@ def test_a_budget_begins_no_seed_it_does_not_hold(ray_with_four_gpus, tmp_path):
 
 
 @pytest.mark.timeout(120)  # Ray itself waits for ever
-def test_what_fits_in_sum_but_on_no_node_is_refused_at_once(ray_with_four_gpus, tmp_path, monkeypatch):
+def test_what_fits_in_sum_but_on_no_node_is_refused_at_once(ray_with_four_cpus, tmp_path, monkeypatch):
     two = [{"Alive": True, "Resources": {"CPU": 8.0, "GPU": 2.0}}] * 2
     monkeypatch.setattr(ray, "nodes", lambda: two)
     plans = make_plans(tmp_path, groups=1, seeds=1, gpus_per_worker=4.0)
