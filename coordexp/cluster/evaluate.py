@@ -134,7 +134,10 @@ def _answer_all(
     queues: Sequence[list[int]],
     on_images: Callable[[int], None],
 ) -> list[ReadAnswer]:
-    """Deal the queues out in turn, alike for every decoding: a worker reads freely what it has answered already."""
+    """Send each queue to the same worker under every decoding.
+
+    Free decoding then takes over what that worker answered under the grammar.
+    """
     waiting = [pool[n % len(pool)].answer.remote(decoding, queue) for n, queue in enumerate(queues)]
     found: list[ReadAnswer] = []
     while waiting:

@@ -51,7 +51,8 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         ResourceError: at once, if ``RAY_ADDRESS`` names no cluster that answers; later, if the cluster is lost.
     """
     address = cluster_address()
-    for name, value in (LAUNCHER_ENV | (LOOPBACK_ENV if address is None else {})).items():
+    wanted = LAUNCHER_ENV if address is not None else LAUNCHER_ENV | LOOPBACK_ENV
+    for name, value in wanted.items():
         os.environ.setdefault(name, value)
     if address is None:
         os.environ["RAY_TMPDIR"] = ray_folder()

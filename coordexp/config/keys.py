@@ -15,7 +15,10 @@ STEP_IMAGES = "training.global_batch_size"
 """No key: what the product of ``STEP_KEYS`` is called in records."""
 STEP_KEYS = ("training.per_device_batch_size", "training.gradient_accumulation_steps", "cluster.num_workers")
 
-LATER = ("data.boxes_in", "data.categories.merge", "data.path", "data.split_seed", "data.val_fraction")
+LATER = (
+    *("data.boxes_in", "data.categories.merge", "data.path", "data.split_seed", "data.val_fraction"),
+    "evaluation.max_images",
+)
 """Keys that came after experiments had been recorded: left out where they say what was done before."""
 
 

@@ -23,7 +23,7 @@ class ImageNames:
                 self._by_number.setdefault(int(stem), set()).add(image_id)
 
     def find(self, name: str) -> int | None:
-        """Return the image whose name ends most like this one; None if there is none, or several match equally."""
+        """Return the image that shares the longest end of its path with this name; None if none or several do."""
         parts = _parts(name)
         found = self._by_stem.get(parts[-1]) or self._by_stem.get(_SUFFIX.sub("", parts[-1]), [])
         ranked = sorted(((_agreement(parts, own), image_id) for own, image_id in found), reverse=True)

@@ -133,7 +133,7 @@ def _vocab(settings: EvaluationSettings, loaded: LoadedModel) -> CoordVocab:
 def slower(settings: EvaluationSettings) -> list[str]:
     """Return a sentence where a model answers more slowly than others; nothing of one still to be downloaded."""
     family = None if settings.generations else family_asked(settings)
-    return [family.slower] if family is not None and family.recurrent else []
+    return [family.slower] if family is not None and family.slower else []
 
 
 def family_asked(settings: EvaluationSettings) -> Family | None:

@@ -103,7 +103,7 @@ class BudgetKeeper:
         self._thread.join()
 
     def on_begin(self, plan: RunPlan) -> None:
-        """Do nothing: a run that begins has used nothing."""
+        """A run that begins has used nothing yet."""
 
     def on_end(self, plan: RunPlan) -> None:
         """Decide again, since what runs need is known better."""

@@ -124,7 +124,7 @@ class ProgressDisplay:
 
     def on_end(self, plan: RunPlan) -> None:
         """Report the end of a run."""
-        run = self._begun[plan.name]
+        run = self._begun.setdefault(plan.name, _Followed(plan))  # its process may have died before it began
         run.is_running = False
         self._ended.append(run)
         self._wakes.set()

@@ -199,7 +199,7 @@ def test_the_whole_experiment_runs_through_and_reports(make_runs_dir, capsys):
 
 
 def test_the_other_verbs_take_it(tmp_path, capsys):
-    """Doctor, inspect and the plan of a text arm, and one sentence where it contradicts itself."""
+    """Doctor, inspect and the plan of a text arm, and one sentence for offsets that its factor does not hold."""
     config = str(Path(__file__).parents[2] / "experiments" / "representation.yaml")
     small = [
         "data.shapes.num_train=16",

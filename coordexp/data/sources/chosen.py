@@ -1,4 +1,4 @@
-"""A validation split of which only some pictures are looked at (``evaluation.max_images``), in any format."""
+"""Some pictures of a validation split, in any format (``evaluation.max_images``)."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -88,7 +88,7 @@ def _ground_truth(source: ChosenSource, whole: Path, *stamp: int) -> Path:
 
 
 def chosen_sentence(annotations: Path) -> str:
-    """Return of how many images a file's own are a choice; "" where it is none."""
+    """Return the sentence on how many images were chosen for a ground truth; "" for one of all images."""
     if annotations.name != CHOSEN_NAME:
         return ""
     return msgspec.json.decode(annotations.read_bytes(), type=_Chosen).info["description"]

@@ -273,8 +273,11 @@ def _pictures_of(labels: Path, folder: Path) -> Path:
     """Return the folder of the pictures of XML files: their own, else the nearest beside it that has the first one."""
     stem = next(path.stem for path in sorted(labels.iterdir()) if path.suffix.lower() == ".xml")
     above = [place for place in labels.parents if place == folder or folder in place.parents]
-    beside = [place for parent in above for place in sorted(_below(parent), key=_is_not_images)]
-    for place in (labels, *(beside_one for one in beside for beside_one in (one / labels.name, one))):
+    places = [labels]
+    for parent in above:
+        for one in sorted(_below(parent), key=_is_not_images):
+            places += [one / labels.name, one]
+    for place in places:
         if any(path.suffix.lower() in PICTURES for path in place.rglob(f"{glob.escape(stem)}.*")):
             return place
     return labels

@@ -37,8 +37,10 @@ class Family:
 
     @property
     def slower(self) -> str:
-        """What to say before a recurrent model answers."""
+        """Why its models answer more slowly than others; empty where they do not."""
+        if not self.recurrent:
+            return ""
         return (
-            f"{self.title}: rows of its cache cannot be given on, so that transformers' own generate answers, in "
-            "batches of alike lengths, each as long as its longest answer: slower than other families"
+            f"{self.title}: slower than other families, whose caches can drop and add rows; transformers' own generate "
+            "answers, in batches of similar lengths"
         )

@@ -225,8 +225,8 @@ class MergeReport:
         tie_word_embeddings: whether the result shares embedding and head.
         num_merged_layers: linear layers that changed, and
         num_offset_rows: embedding rows.
-        num_unused_weights: tensors of the base that its model has no place for, and that stayed behind, and
-        left_behind: which they are.
+        num_unused_weights: tensors of the base that its model has no place for, and that stayed behind.
+        left_behind: which these are, for a person.
         template: arguments that whoever serves the result must give its chat template, as training did.
         ties_fraction: of the changed numbers, how many lie between two neighbours of the dtype as float32 computes.
         lost_at_weights: norm of the rounding error over norm of the change that training made, by kind of module.

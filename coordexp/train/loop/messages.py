@@ -159,4 +159,4 @@ def _notes(parts: Components) -> list[str]:
             "custom.coord_offset.dtype (or, for full tuning, model.dtype) to float32"
         )
     family = family_of(inner_model(parts.model).config.model_type, where="the model")
-    return [*notes, *([f"evaluation: {family.slower}"] if family.recurrent else [])]
+    return [*notes, *([f"evaluation: {family.slower}"] if family.slower else [])]

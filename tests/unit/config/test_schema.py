@@ -84,7 +84,10 @@ def test_the_sections_come_in_the_order_of_the_schema():
 
 
 def test_a_key_that_came_later_is_part_of_a_run_where_it_says_something_new():
-    sections = {"data": {"boxes_in": "shown", "categories": {"merge": True}, "val_fraction": 0.3, "split_seed": 4}}
+    sections = {
+        "data": {"boxes_in": "shown", "categories": {"merge": True}, "val_fraction": 0.3, "split_seed": 4},
+        "evaluation": {"max_images": 3},
+    }
     plain, other = ExperimentConfig(), ExperimentConfig.model_validate(sections)
     assert set(LATER).isdisjoint(leaves(identity(plain)))
     changed = {key for key, value in leaves(identity(other)).items() if leaves(identity(plain)).get(key) != value}
