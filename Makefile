@@ -41,13 +41,16 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 ablation: install
 	$(PYTHON) -m coordexp ablation --config $(CONFIG) $(ARGS)
 
-# What is committed in results/: the shapes with five seeds, and three groups again without clipping. Resumable.
+# What is committed in results/: the shapes with five seeds, three groups again without clipping, and digits beside coord
+# tokens. Resumable.
 results: install
 	$(PYTHON) -m coordexp ablation --config experiments/shapes.yaml $(ARGS)
 	$(PYTHON) -m coordexp ablation --config experiments/shapes.yaml experiment.name=shapes_unclipped \
 	    ablation.groups=[A,B,C] ablation.seeds=[0,1,2] training.max_grad_norm=1000000 $(ARGS)
+	$(PYTHON) -m coordexp ablation --config experiments/representation.yaml $(ARGS)
 	$(PYTHON) -m coordexp report shapes --publish $(RESULTS)
 	$(PYTHON) -m coordexp report shapes_unclipped --publish $(RESULTS)/unclipped
+	$(PYTHON) -m coordexp report representation --publish results/representation
 
 # What this is, seen before anything is trained: the committed comparison, and a picture by a committed checkpoint of group C.
 demo: install
