@@ -346,7 +346,6 @@ def sha256_of_text(text: str) -> str:
 
 
 def sha256_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

@@ -38,7 +38,6 @@ Check = Generator[Finding, None, _Value]
 
 
 def ok(check: str, sentence: str) -> Finding:
-    """Return that something is as it should be."""
     return Finding(check, "ok", sentence)
 
 
@@ -109,5 +108,4 @@ def duration_text(seconds: float) -> str:
 
 
 def size_text(num_bytes: float) -> str:
-    """Return a number of bytes as a person reads it."""
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**28 else f"{num_bytes / 2**20:.1f} MiB"

@@ -37,7 +37,6 @@ class Gauge:
 
     @property
     def prometheus_name(self) -> str:
-        """Return the name under which Prometheus stores it."""
         return f"ray_{self.name}" + ("_total" if self.is_counter else "")
 
 
@@ -68,12 +67,10 @@ class Metric:
 
     @property
     def column(self) -> str:
-        """The head of its column."""
         return self.head or self.name
 
     @property
     def is_count(self) -> bool:
-        """Whether its values are whole numbers of something."""
         return self.unit in ("objects", "pieces", "images")
 
 

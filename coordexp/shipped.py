@@ -16,7 +16,6 @@ _FOLDER = "experiments"
 
 
 def shipped_experiments() -> Path:
-    """Return the folder of the experiments that come with coordexp."""
     package = Path(__file__).parent
     inside = package / _FOLDER
     return inside if inside.is_dir() else package.parent / _FOLDER

@@ -40,9 +40,7 @@ class Ending:
 class SearchEvents(RunEvents, Protocol):
     """A listener that asks runs to stop which are not worth continuing."""
 
-    def decide(self) -> None:
-        """Look at what has arrived since."""
-        ...
+    def decide(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,6 @@ class Campaign:
     console: Console
 
     def show(self, line: str) -> None:
-        """Print a line as it is."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def new_recorder(self, plan: RunPlan) -> Recorder:
@@ -163,7 +160,6 @@ def _why_not_done(plan: RunPlan, display: ProgressDisplay) -> str | None:
 
 
 def _stop(plan: RunPlan, reason: str, display: ProgressDisplay) -> None:
-    """Mark a run as stopped whose process has ended."""
     display.on_begin(plan)
     tell(plan.run_dir, Ended("stopped", reason))
     display.on_end(plan)

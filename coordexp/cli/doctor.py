@@ -22,7 +22,6 @@ HELP = "whether a run would start, without loading weights; boxes: how a file of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     add_config(parser)
     parser.add_argument("--annotations", type=Path, help="for boxes: ground truth in COCO's format")
     parser.add_argument("--format", choices=("table", "json"), default="table")

@@ -135,6 +135,5 @@ def _readings(texts: list[str], groups: list[str]) -> "dict[str, BoxKind]":
 
 
 def folder_name(name: str) -> str:
-    """Return a title as the name of a folder."""
     folder = quote(name, safe=" +,=@()[]").replace(" ", "_")
     return folder.replace(".", "%2E") if not folder.strip(".") else folder  # not the folder above

@@ -27,7 +27,6 @@ HELP = "search the weights of one group on a part of the training images"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     add_config(parser, default=Path("experiments/sweeps/lambda_coord.yaml"))
     add_launch(parser)
 

@@ -55,7 +55,6 @@ _VERDICT_STYLES: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "fail
 
 
 def legend() -> Text:
-    """Return the roles in their colours."""
     roles = [part for role, style in STYLES.items() for part in ((role, style), "  ")]
     return Text.assemble("tokens: ", *roles, ("(labels are underlined)", "underline"))
 

@@ -50,12 +50,10 @@ class EvaluationWorker:
 
     @ray.method
     def hardware(self) -> str:
-        """Return the name of the device of this worker."""
         return self._evaluation().answering.hardware
 
     @ray.method
     def answer(self, decoding: Decoding, queue: Sequence[int]) -> list[ReadAnswer]:
-        """Answer one queue."""
         return self._evaluation().answer(decoding, [queue])
 
     def _evaluation(self) -> Evaluation:

@@ -160,7 +160,6 @@ class QueueMetrics:
         self._thread = threading.Thread(target=self._follow, name="queue-metrics", daemon=True)
 
     def __enter__(self) -> "QueueMetrics":
-        """Start publishing."""
         self._thread.start()
         return self
 

@@ -28,7 +28,6 @@ class Leaks:
         self.watch()
 
     def watch(self) -> None:
-        """A driver has died."""
         self._until = time.monotonic() + _WATCH_SECONDS
 
     def free(self) -> None:

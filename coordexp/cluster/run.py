@@ -34,7 +34,6 @@ class RayReporter(LocalReporter):
         self._live = RunMetrics(plan) if ranks.rank() == 0 else None
 
     def observe(self, row: Row) -> None:
-        """Publish the row for dashboards."""
         if self._live is not None:
             self._live.observe(row)
 

@@ -70,7 +70,6 @@ def known_keys() -> tuple[str, ...]:
 
 @functools.cache
 def sections() -> frozenset[str]:
-    """Return the dotted keys that have keys below them."""
     return frozenset(above for key in KEYS for above in _above(key))
 
 

@@ -79,7 +79,6 @@ def to_yaml(config: RunConfig) -> str:
 
 
 def database_uri(runs_dir: str | Path) -> str:
-    """Return the tracking database of a folder of experiments."""
     return f"sqlite:///{runs_dir}/mlflow.db"
 
 

@@ -152,7 +152,6 @@ class _GuardedSave:
         type(self.owner).save_pretrained(self.owner, save_directory, **options)  # pyright: ignore[reportArgumentType]
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        """Follow a copied model."""
         return type(self)(cast("PreTrainedModel", memo.get(id(self.owner), self.owner)))
 
 

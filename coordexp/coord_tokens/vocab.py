@@ -120,7 +120,6 @@ class CoordVocab:
 
     @property
     def coord_ids(self) -> range:
-        """Ids of the tokens that carry coordinates, contiguous and in order."""
         return self.numbers.ids
 
     @property

@@ -57,7 +57,6 @@ class EncodedSample:
 
     @property
     def length(self) -> int:
-        """Tokens in the sequence."""
         return len(self.prompt_ids) + len(self.target_ids)
 
 

@@ -85,7 +85,6 @@ class Prompt:
         return [*self.before, *([self.image_token_id] * num_image_tokens), *self.after]
 
     def __len__(self) -> int:
-        """Return the number of prompt tokens besides the image."""
         return len(self.before) + len(self.after)
 
 
@@ -178,7 +177,6 @@ class DetectionDataset(Dataset[EncodedSample]):
         self._epoch.fill_(epoch)
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self._samples)
 
     def __getitem__(self, index: int) -> EncodedSample:

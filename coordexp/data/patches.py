@@ -29,9 +29,7 @@ class ImageProcessor(Protocol):
     size: dict[str, int]
 
     @property
-    def resample(self) -> int:
-        """The filter to resize with, as PIL counts them."""
-        ...
+    def resample(self) -> int: ...
 
 
 @dataclass(frozen=True)

@@ -43,11 +43,9 @@ class Objects:
     boxes_norm_xyxy: NDArray[np.float64]
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return len(self.descs)
 
     def take(self, indices: NDArray[np.int64]) -> "Objects":
-        """Return the objects at some indices, in that order."""
         return Objects(tuple(self.descs[i] for i in indices.tolist()), self.boxes_norm_xyxy[indices])
 
     def ordered(self, ordering: Ordering = "top_left", *, seed: Sequence[int] = (0,)) -> "Objects":
@@ -147,7 +145,6 @@ class Samples(Sequence[Sample]):
         )
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.names)
 
     @overload

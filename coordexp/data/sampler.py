@@ -66,11 +66,9 @@ class LengthBucketSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Return the number of samples, fillers included."""
         return len(self._lengths) + self.num_fillers
 
     def __iter__(self) -> Iterator[int]:

@@ -113,7 +113,6 @@ def crowded_sentence(samples: Sequence[Sample], *, limit: int) -> str:
 
 
 def names_of(samples: Sequence[Sample]) -> set[str]:
-    """Return the descriptions that objects of some images have."""
     if isinstance(samples, Samples):
         return {samples.texts[at] for at in np.unique(samples.text_index)}
     return {desc for sample in samples for desc in sample.objects.descs}

@@ -44,7 +44,6 @@ class BoxEvaluation:
         return self._tables[area]
 
     def table_on_images(self, image_ids: Collection[int]) -> PrecisionTable:
-        """Return precision and recall on some of the images."""
         weights = np.isin(self._matcher.image_ids, list(image_ids)).astype(np.uint16)
         return PrecisionTable.of(self._matches, weights)
 
@@ -84,7 +83,6 @@ class BoxEvaluation:
 
     @cached_property
     def decomposed(self) -> Decomposed:
-        """Where AP is lost."""
         return Decomposed(self.truth, self.detections)
 
     @cached_property

@@ -40,12 +40,10 @@ class Detections:
         return len(self.scores)
 
     def rows(self, rows: Ints | Bools) -> "Detections":
-        """Return some of them, chosen or ordered as by numpy's indexing."""
         ids, categories, boxes = self.image_ids[rows], self.category_ids[rows], self.boxes_px_xywh[rows]
         return Detections(ids, categories, boxes, self.scores[rows], has_scores=self.has_scores)
 
     def on_images(self, image_ids: Collection[int]) -> "Detections":
-        """Return those in some images."""
         return self.rows(np.isin(self.image_ids, list(image_ids)))
 
     @property
@@ -100,7 +98,6 @@ def detections_of(results: Results, ground_truth: GroundTruth, frame: Frame | No
 
 
 def write_detections(path: Path, detections: Detections) -> None:
-    """Write detections in COCO's results format."""
     columns = (detections.image_ids, detections.category_ids, detections.boxes_px_xywh, detections.scores)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     write_json(path, [{"image_id": i, "category_id": c, "bbox": box, "score": score} for i, c, box, score in rows])

@@ -48,7 +48,6 @@ class Federated:
     frequency: Mapping[int, str]
 
     def on_images(self, image_ids: Collection[int]) -> "Federated":
-        """Return the part in some images."""
         wanted = list(image_ids)
         negative, open_ = (pairs[np.isin(pairs[:, 0], wanted)] for pairs in (self.negative, self.not_exhaustive))
         return Federated(negative, open_, self.frequency)

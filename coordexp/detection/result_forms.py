@@ -276,7 +276,6 @@ def _score_of(value: _Json) -> object:
 
 
 def _number(key: Key) -> Key:
-    """Return an id that is written as text as a number."""
     return int(key) if isinstance(key, str) and re.fullmatch(r"-?(0|[1-9]\d{0,17})", key) else key
 
 

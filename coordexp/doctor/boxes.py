@@ -158,6 +158,5 @@ def _is_apart(unit: str, images: list[_Image]) -> bool:
 
 
 def _z(values: Floats) -> float:
-    """Return the mean over its standard error."""
     spread = float(values.std(ddof=1)) / np.sqrt(len(values))
     return float(values.mean()) / max(spread, 1e-9)

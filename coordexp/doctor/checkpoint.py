@@ -52,12 +52,10 @@ class Base:
 
     @property
     def weights_bytes(self) -> int:
-        """Size of the expanded base, in its dtype."""
         return num_bytes(expanded_base(self.model, num_tokens=self.offset_ids.stop, dtype=self.dtype))
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens around the image."""
         return _PROMPT_TOKENS if self.encoding is None else len(self.encoding.prompt)
 
     def num_image_tokens(self, sizes_px: frozenset[tuple[int, int]], max_pixels: int | None) -> int:

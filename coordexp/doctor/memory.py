@@ -63,7 +63,6 @@ class MemoryEstimate:
 
     @property
     def peak(self) -> int:
-        """Bytes of the largest phase."""
         return max(self.totals.values())
 
 

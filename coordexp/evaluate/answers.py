@@ -85,7 +85,6 @@ class Objects:
 
     @classmethod
     def joined(cls, parts: "Sequence[Objects]") -> "Objects":
-        """Return the objects of all parts."""
         columns = zip(*(vars(part).values() for part in parts or [cls.of([])]), strict=True)
         return cls(*map(np.concatenate, columns))
 
@@ -94,7 +93,6 @@ class Objects:
         return len(self.scores)
 
     def rows(self, rows: Ints | Bools) -> "Objects":
-        """Return some of them, chosen or ordered as by numpy's indexing."""
         return Objects(*(column[rows] for column in vars(self).values()))
 
     def boxes_norm_xyxy(self, kind: BoxKind) -> Floats:

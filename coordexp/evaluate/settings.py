@@ -80,6 +80,5 @@ class EvaluationSettings:
 
     @property
     def headline(self) -> Decoding:
-        """The decoding whose AP is published."""
         only = self.generations is not None or self.answer == "qwen-json"
         return self.decoding[0] if only else "constrained"

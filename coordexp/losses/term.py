@@ -106,7 +106,6 @@ class Term(BaseModel, ABC):
 
     @classmethod
     def supervises_coordinates(cls) -> bool:
-        """Say whether coordinates learn from it."""
         return cls.unit in ("coord_tokens", "boxes") if cls.sees_coordinates is None else cls.sees_coordinates
 
     @abstractmethod
@@ -156,7 +155,6 @@ class TokenTerm(Term):
         return values_T
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the tokens."""
         return self.values(inputs).sum()
 
 

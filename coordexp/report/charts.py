@@ -331,7 +331,6 @@ def edge_charts(edge: EdgeDistributions, looks: Mapping[str, Look]) -> list[Char
 
 
 def number(value: float) -> str:
-    """Write a number short, with a true minus sign."""
     text = f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}".replace(",", "\u2009")
     return text.replace("-", MINUS) if not text.startswith("1e") else text
 

@@ -91,7 +91,6 @@ def figure_style() -> Generator[None]:
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """Return a figure of so many pixels."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")

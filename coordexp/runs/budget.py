@@ -98,7 +98,6 @@ class BudgetKeeper:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Look no more."""
         self._is_closed.set()
         self._thread.join()
 

@@ -111,7 +111,6 @@ def check_disk(directory: Path, *, needed_bytes: int) -> None:
 
 
 def directory_bytes(directory: Path) -> int:
-    """Return the size of all files below a directory."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 

@@ -41,7 +41,6 @@ class DecodingFolder:
     distributions = Within("distributions.json")  # whole coord distributions of some objects
 
     def detections(self, box: BoxKind) -> Path:
-        """Return the detections in COCO's results format."""
         return self.path / f"detections.{box}.json"
 
 
@@ -55,7 +54,6 @@ class EvaluationFolder:
     hardware = Within("hardware.json")  # what generated the answers, by name
 
     def decoding(self, decoding: Decoding) -> DecodingFolder:
-        """Return the folder of one decoding."""
         return DecodingFolder(self.path / decoding)
 
 
@@ -75,7 +73,6 @@ class CheckpointFolder:
 
     @property
     def step(self) -> int:
-        """Optimizer steps done, from the folder's name."""
         return step_of(self.path)
 
     def averages(self, rank: int) -> Path:
@@ -83,7 +80,6 @@ class CheckpointFolder:
         return self.path / f"averages_{rank:05d}.safetensors"
 
     def all_averages(self) -> dict[int, Path]:
-        """Return the running averages that are there, by rank."""
         return {int(path.stem[-5:]): path for path in sorted(self.path.glob("averages_*.safetensors"))}
 
 
@@ -109,7 +105,6 @@ class RunFolder:
 
     @staticmethod
     def of(config: RunConfig) -> "RunFolder":
-        """Return the folder of the run that a resolved configuration describes."""
         return ExperimentFolder.of(config).run(config.experiment.group, config.experiment.seed)
 
     @property
@@ -119,7 +114,6 @@ class RunFolder:
 
     @property
     def experiment(self) -> "ExperimentFolder":
-        """The experiment the run belongs to."""
         return ExperimentFolder(self.path.parent)
 
     def checkpoint(self, step: int) -> CheckpointFolder:
@@ -135,7 +129,6 @@ class RunFolder:
         return EvaluationFolder(self.path / _EVALUATIONS / (at if isinstance(at, str) else step_name(at)))
 
     def evaluations(self) -> dict[int, EvaluationFolder]:
-        """Return the evaluations during training that are there, by step."""
         return {step: EvaluationFolder(path) for step, path in sorted(_by_step(self.path / _EVALUATIONS).items())}
 
 
@@ -157,12 +150,10 @@ class ExperimentFolder:
 
     @staticmethod
     def of(config: RunConfig) -> "ExperimentFolder":
-        """Return the folder of an experiment."""
         return ExperimentFolder(config.experiment.runs_dir / config.experiment.name)
 
     @property
     def name(self) -> str:
-        """The experiment's name."""
         return self.path.name
 
     @property
@@ -181,11 +172,9 @@ class ExperimentFolder:
         return self.path.with_name(f".{self.path.name}.holder.json")
 
     def run(self, group: str, seed: int) -> RunFolder:
-        """Return the folder of one run."""
         return RunFolder(self.path / f"{group}-s{seed}")
 
     def begun_runs(self) -> list[RunFolder]:
-        """Return the runs that have a status, by name."""
         return [RunFolder(path.parent) for path in sorted(self.path.glob("*/status.json"))]
 
     def base(self, config: RunConfig) -> Path:
@@ -196,7 +185,6 @@ class ExperimentFolder:
 
 
 def experiments_in(runs_dir: Path) -> list[ExperimentFolder]:
-    """Return the experiments that have begun in a folder of experiments."""
     return [ExperimentFolder(path.parent) for path in sorted(runs_dir.glob("*/experiment.json"))]
 
 

@@ -27,7 +27,6 @@ class RunPlan:
 
     @property
     def group(self) -> str:
-        """The arm of the ablation."""
         return self.config.experiment.group
 
     @property
@@ -37,7 +36,6 @@ class RunPlan:
 
     @property
     def folder(self) -> RunFolder:
-        """The run's folder and the names in it."""
         return RunFolder.of(self.config)
 
     @property
@@ -55,7 +53,6 @@ class RunPlan:
         return read_status(self.run_dir)
 
     def is_finished(self) -> bool:
-        """Return whether the run is trained and evaluated."""
         status = self.status()
         return status is not None and status.state == "finished"
 
@@ -70,7 +67,6 @@ class RunPlan:
         return status is not None and status.state == "finished" and status.is_merged
 
     def to_json(self) -> str:
-        """Return the plan as JSON, for another process."""
         return json.dumps({"instance": self.instance, "config": self.config.model_dump(mode="json")})
 
     @staticmethod

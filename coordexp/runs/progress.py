@@ -106,7 +106,6 @@ class ProgressDisplay:
         self._started = self._last_line = time.monotonic()
 
     def __enter__(self) -> "ProgressDisplay":
-        """Start following."""
         self._thread.start()
         return self
 
@@ -130,7 +129,6 @@ class ProgressDisplay:
         self._wakes.set()
 
     def has_begun(self, plan: RunPlan) -> bool:
-        """Return whether a run was started."""
         return plan.name in self._begun
 
     def _follow(self) -> None:

@@ -76,14 +76,12 @@ def from_first(values: list[_Item]) -> list[_Item]:
 
 
 def barrier() -> None:
-    """Wait for all processes."""
     group = _group()
     if group is not None:
         group.barrier()
 
 
 def in_process_group() -> bool:
-    """Return whether this process belongs to a process group."""
     return _group() is not None
 
 

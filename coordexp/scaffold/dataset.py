@@ -106,7 +106,6 @@ class _Draft:
         self._comments: dict[str, str] = {}
 
     def says(self, key: str) -> bool:
-        """Return whether a person has given a key."""
         return key in self._given
 
     def choose(self, key: str, value: JsonValue, comment: str = "") -> None:
@@ -115,7 +114,6 @@ class _Draft:
             self._chosen[key], self._comments[key] = value, comment
 
     def load(self) -> ExperimentConfig:
-        """Return the experiment as it is now."""
         chosen = [f"{key}={json.dumps(value)}" for key, value in self._chosen.items()]
         return load_config(self._path, [*chosen, *self._overrides])
 
@@ -231,5 +229,4 @@ def _choose_steps(draft: _Draft, num_images: int) -> None:
 
 
 def _flow(value: JsonValue) -> str:
-    """Return a value as YAML on one line."""
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")

@@ -64,7 +64,6 @@ class Total:
 
     @property
     def std(self) -> float:
-        """The standard error of the value."""
         return math.hypot(self.image_std, self.seed_std or 0.0)
 
     @property

@@ -34,7 +34,6 @@ class Sweep:
 
     @property
     def overlay(self) -> Tree:
-        """What the tuned group changes."""
         return self.experiment.model_dump(mode="json")["ablation"]["groups"].get(self.settings.group) or {}
 
 

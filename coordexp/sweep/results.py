@@ -32,7 +32,6 @@ class Winner:
 
     @property
     def found(self) -> list[float]:
-        """APs of the seeds that have one."""
         return [ap for ap in self.aps.values() if ap is not None]
 
     @property

@@ -109,7 +109,6 @@ class SweepConfig(Section):
 
     @property
     def num_points(self) -> int:
-        """How many trials the search has in all."""
         if self.search.num_trials is not None:
             return self.search.num_trials
         return math.prod(parameter.num or len(parameter.values or ()) for parameter in self.space.values())

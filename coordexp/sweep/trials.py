@@ -125,7 +125,6 @@ class SweepTrials:
             self._take_in(trial)
 
     def on_begin(self, plan: RunPlan) -> None:
-        """Look at the trial's APs from now on."""
         self._running[plan.name] = next(trial for trial in self.trials if trial.plan.name == plan.name)
 
     def on_end(self, plan: RunPlan) -> None:
@@ -133,7 +132,6 @@ class SweepTrials:
         self._conclude(self._running.pop(plan.name))
 
     def plan(self, name: str, point: Point, seed: int) -> RunPlan:
-        """Return the run of a point with a seed."""
         return RunPlan(trial_config(self.sweep, point, name=name, seed=seed, data=self._data), self._instance)
 
     def stop_reason(self) -> str | None:
@@ -146,7 +144,6 @@ class SweepTrials:
         return max_hours is not None and self.used_hours(self.begun_plans()) >= max_hours
 
     def used_hours(self, plans: Iterable[RunPlan]) -> float:
-        """Return the GPU hours that runs have used so far."""
         now = time.time()
         return sum(hours_of(plan.status(), self.sweep.config.cluster, now=now) for plan in plans)
 

@@ -154,7 +154,6 @@ class Recorder:
         self._tracker.log_file(self.parent_id, self._record)
 
     def set_shared(self, metrics: Mapping[str, float | None]) -> None:
-        """Log what belongs to the whole experiment."""
         self._tracker.set_final(self.parent_id, metrics)
 
     def end_run(self, plan: RunPlan, status: RunStatus) -> None:

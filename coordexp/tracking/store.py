@@ -159,7 +159,6 @@ class Tracker:
             self._client.set_experiment_tag(self.experiment_id, DESCRIPTION, markdown[:MAX_TAG_LENGTH])
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Set or replace tags of a run."""
         with tracking_errors(self.uri, f"tag run {run_id}"):
             self._log(run_id, tags=tags)
 
@@ -181,7 +180,6 @@ class Tracker:
             self._client.log_artifact(run_id, str(path), artifact_path)
 
     def log_directory(self, run_id: str, local_dir: Path, artifact_path: str) -> None:
-        """Copy what a directory holds to the run's artifacts."""
         with artifact_errors(self.uri, self._artifact_root):
             self._client.log_artifacts(run_id, str(local_dir), artifact_path)
 

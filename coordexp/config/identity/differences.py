@@ -185,6 +185,5 @@ def _is_source(key: str) -> bool:
 
 
 def shown_value(value: JsonValue) -> str:
-    """Return a value cut to a table's width."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 24 else f"{text[:16]}..."

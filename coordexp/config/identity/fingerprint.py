@@ -73,7 +73,6 @@ class Fingerprint:
         return sha256_of_text(known.to_json())[:12]
 
     def to_json(self) -> str:
-        """Return the fingerprint as JSON with sorted keys."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
 
     @classmethod

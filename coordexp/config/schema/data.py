@@ -130,7 +130,6 @@ class Data(Section):
         return self
 
     def is_jsonl(self, annotations: Path | None) -> bool:
-        """Return whether an annotation file of this data set is JSONL."""
         return self.format == "jsonl" or (
             self.format == "coco" and annotations is not None and annotations.suffix == ".jsonl"
         )

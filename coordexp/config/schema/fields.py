@@ -70,7 +70,6 @@ class Section(BaseModel):
 
 
 def key(default: _T, role: Role, *, decides: Sequence[Part] = ()) -> _T:
-    """Return the field of one key."""
     return Field(default=default, json_schema_extra=declaration(role, decides))
 
 

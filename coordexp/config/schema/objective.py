@@ -117,7 +117,6 @@ class ExtraTerm(Section):
 
     @property
     def knobs(self) -> dict[str, Scalar]:
-        """What was set besides the weight."""
         return dict(self.model_extra or {})
 
 
@@ -160,7 +159,6 @@ class TermWeight:
 
     @property
     def value(self) -> float:
-        """The weight."""
         return math.prod(self.factors.values(), start=1.0)
 
     @property

@@ -50,12 +50,10 @@ class CoordOffsetAdapter(nn.Module):
 
     @property
     def tie_head(self) -> bool:
-        """Whether one table serves embedding and head."""
         return self.head_offset is None
 
     @property
     def num_ids(self) -> int:
-        """K."""
         return self.embed_offset.shape[0]
 
     def add_to_embeddings(self, embeddings_TD: Tensor, ids_T: Tensor) -> Tensor:

@@ -37,17 +37,14 @@ class ChosenSource:
 
     @property
     def name(self) -> str:
-        """Return the name of the whole split in records."""
         return self.whole.name
 
     @property
     def annotations(self) -> Path:
-        """Return the annotations of the whole split."""
         return self.whole.annotations
 
     @property
     def images(self) -> Path:
-        """Return the folder of its images."""
         return self.whole.images
 
     @property
@@ -66,13 +63,11 @@ class ChosenSource:
         return replace(part, counts=counts, notes=(said, *part.notes))
 
     def ground_truth(self) -> Path:
-        """Write the chosen images with all their annotations."""
         whole = self.whole.ground_truth()
         stat = whole.stat()
         return _ground_truth(self, whole, stat.st_mtime_ns, stat.st_size)
 
     def count_images(self) -> int:
-        """Return how many images are chosen."""
         return min(self.num_images, self.whole.count_images())
 
 

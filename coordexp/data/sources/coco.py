@@ -133,11 +133,9 @@ class CocoSource:
 
     @property
     def name(self) -> str:
-        """Return the name of the annotation file."""
         return self.annotations.stem
 
     def file(self) -> CocoFile:
-        """Return the entries of the annotations."""
         return read_coco_file(self.annotations)
 
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
@@ -166,7 +164,6 @@ class CocoSource:
         return _ground_truth(self, stat.st_mtime_ns, stat.st_size)
 
     def count_images(self) -> int:
-        """Return how many images the split has."""
         file = self.file()
         return len((file if self.part is None else _part_of(file, self.part)).images.good)
 

@@ -157,7 +157,6 @@ class Entries(Generic[_AnyEntry]):
 
     @property
     def total(self) -> int:
-        """Number of entries, good and bad."""
         return len(self.good) + len(self.bad)
 
     def only(self, keep: Callable[[_AnyEntry], bool], *, bad: Iterable[BadEntry]) -> "Entries[_AnyEntry]":
@@ -241,7 +240,6 @@ class AnnotationColumns:
         )
 
     def only(self, keep: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
-        """Return the rows that a mask or indices choose."""
         return replace(self, **{field.name: getattr(self, field.name)[keep] for field in fields(self)})
 
 
@@ -279,7 +277,6 @@ def read_coco_file(
 
 
 def has_mark(path: Path) -> bool:
-    """Return whether a file begins with a byte-order mark."""
     with path.open("rb") as file:
         return file.read(3).startswith(_MARKS)
 

@@ -288,7 +288,6 @@ def _is_not_images(place: Path) -> bool:
 
 
 def _has_xml(folder: Path) -> bool:
-    """Return whether a folder holds XML files of VOC."""
     first = next((path for path in sorted(folder.iterdir()) if path.suffix.lower() == ".xml"), None)
     return first is not None and "<annotation" in read_text(first)
 

@@ -66,7 +66,6 @@ class JsonlSource:
 
     @property
     def name(self) -> str:
-        """Return the name of the folder that was prepared."""
         return self.annotations.absolute().parent.name
 
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
@@ -100,7 +99,6 @@ class JsonlSource:
         return _read(self.annotations, self.images, reading, accept_prequantised=accept_prequantised, part=self.part)
 
     def count_images(self) -> int:
-        """Return how many records the file holds."""
         return sum(1 for _ in _lines(self.annotations))
 
 

@@ -87,7 +87,6 @@ def _refs_of_boxes(refs: list[object], texts: list[str]) -> list[object]:
 
 
 def _texts(record: Mapping[str, object]) -> Iterator[str]:
-    """Yield the texts of a chat, in order."""
     for _, text in _turns(record):
         yield text
 

@@ -47,22 +47,18 @@ class ShapesSource:
 
     @property
     def name(self) -> str:
-        """Return its name in records."""
         return f"shapes_{self.split}"
 
     @property
     def annotations(self) -> Path:
-        """Return its annotation file."""
         return self.root / f"instances_{self.split}.json"
 
     @property
     def images(self) -> Path:
-        """Return the folder of its images."""
         return self.root / self.split
 
     @property
     def generated(self) -> Generated:
-        """Return what it will hold."""
         num_images = self.spec.num_train if self.split == "train" else self.spec.num_val
         return Generated(num_images, frozenset(IMAGE_SIZES_PX), self.spec.max_objects, CATEGORIES)
 
@@ -74,15 +70,12 @@ class ShapesSource:
 
     @property
     def ground_truth_file(self) -> Path:
-        """Return the annotation file."""
         return self.annotations
 
     def ground_truth(self) -> Path:
-        """Return the annotation file."""
         return self.annotations
 
     def count_images(self) -> int:
-        """Return how many images will be generated."""
         return self.generated.num_images
 
 

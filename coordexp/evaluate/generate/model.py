@@ -42,7 +42,6 @@ class AnsweringModel:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return self.model.device
 
     @property
@@ -55,7 +54,6 @@ class AnsweringModel:
 
     @property
     def vocab_size(self) -> int:
-        """Logits of a token."""
         return int(self.model.config.get_text_config().vocab_size)
 
     @property

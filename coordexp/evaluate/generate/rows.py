@@ -69,7 +69,6 @@ class _RowLayer(DynamicLayer):
         self.keys, self.values = (_widened(table, 2, columns) for table in self.tables)
 
     def keep(self, row_N: Tensor) -> None:
-        """Let go of all other rows."""
         self.keys, self.values = (table[row_N] for table in self.tables)
 
 
@@ -136,7 +135,6 @@ class AnswerRows:
 
     @property
     def free(self) -> list[int]:
-        """Unused rows."""
         return [row for row, one in enumerate(self._in_row) if one is None]
 
     @property
@@ -145,7 +143,6 @@ class AnswerRows:
         return [row for row, one in enumerate(self._in_row) if one is not None]
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self._in_row)
 
     def begin(

@@ -20,7 +20,6 @@ class BoxCentreL1(Term):
     formula = "sum over boxes of `|dx| + |dy| + |dw| + |dh|`, the differences of centre and size of `c` and `b`"
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the boxes."""
         boxes_M4, targets_M4 = inputs.expected_boxes(), at_least_float32(inputs.boxes_norm_xyxy_M4)
         return l1(_centre_and_size(boxes_M4), _centre_and_size(targets_M4)).sum()
 

@@ -17,5 +17,4 @@ class BoxCiou(Term):
     )
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the boxes."""
         return (1 - ciou(inputs.expected_boxes(), inputs.boxes_norm_xyxy_M4)).sum()

@@ -14,5 +14,4 @@ class BoxDiou(Term):
     formula = "sum over boxes of `1 - IoU(c, b) + (distance of the centres / diagonal of the hull)^2`"
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the boxes."""
         return (1 - diou(inputs.expected_boxes(), inputs.boxes_norm_xyxy_M4)).sum()

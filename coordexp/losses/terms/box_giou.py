@@ -15,5 +15,4 @@ class BoxGiou(Term):
     metric = "coord_diag/box_giou"
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the boxes."""
         return (1 - giou(inputs.expected_boxes(), inputs.boxes_norm_xyxy_M4)).sum()

@@ -15,5 +15,4 @@ class BoxL1(Term):
     metric = "coord_diag/box_l1"
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the boxes."""
         return l1(inputs.expected_boxes(), inputs.boxes_norm_xyxy_M4).sum()

@@ -15,6 +15,5 @@ class CoordSliceCe(Term):
     formula = "sum over coord rows of `lse_C(z) - z_y`"
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the coord tokens."""
         log_p_NK = at_least_float32(inputs.head.coord_logits_NK).log_softmax(dim=1)
         return -log_p_NK.gather(1, inputs.coord_bins_N.unsqueeze(1)).sum()

@@ -19,7 +19,6 @@ class Emd2(Term):
     formula = "sum over coord rows of `sum_j (CDF_s(j) - [j >= y])^2 / 999`"
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the coord tokens."""
         cdf_NK = at_least_float32(inputs.head.coord_logits_NK).softmax(dim=1).cumsum(dim=1)[:, :-1]
         step_NK = torch.arange(cdf_NK.shape[1], device=cdf_NK.device) >= inputs.coord_bins_N.unsqueeze(1)
         return (cdf_NK - step_NK.to(cdf_NK.dtype)).square().sum() / cdf_NK.shape[1]

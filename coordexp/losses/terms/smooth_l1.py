@@ -18,6 +18,5 @@ class SmoothL1(Term):
     beta: float = Field(default=0.1, gt=0, description="where the parabola meets the line, in image sides")
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the boxes and their four coordinates."""
         boxes_M4, targets_M4 = inputs.expected_boxes(), at_least_float32(inputs.boxes_norm_xyxy_M4)
         return F.smooth_l1_loss(boxes_M4, targets_M4, beta=self.beta, reduction="sum")

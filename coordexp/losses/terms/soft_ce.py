@@ -14,6 +14,5 @@ class SoftCe(SoftTargetTerm):
     metric = "coord_diag/soft_ce"
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the coord tokens."""
         targets_NK = self.targets(inputs)
         return soft_cross_entropy(inputs.head.coord_logits_NK, targets_NK, temperature=self.temperature).sum()

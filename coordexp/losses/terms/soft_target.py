@@ -39,7 +39,6 @@ class SoftTarget(Term):
         return self
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the coord tokens."""
         return soft_cross_entropy(inputs.head.coord_logits_NK, self.targets(inputs)).sum()
 
     def targets(self, inputs: TermInputs) -> Tensor:

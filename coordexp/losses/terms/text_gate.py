@@ -14,6 +14,5 @@ class TextGate(Term):
     formula = "sum over text rows of `-ln(1 - m)`"
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the text tokens."""
         values_T = F.softplus(inputs.head.log_z_coord_T - inputs.head.log_z_text_T)
         return values_T.masked_fill(inputs.is_coord_T, 0).sum()

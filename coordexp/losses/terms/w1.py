@@ -14,6 +14,5 @@ class W1(SoftTargetTerm):
     metric = "coord_diag/w1"
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the coord tokens."""
         probs_NK = (at_least_float32(inputs.head.coord_logits_NK) / self.temperature).softmax(dim=1)
         return wasserstein_1(probs_NK, self.targets(inputs)).sum()

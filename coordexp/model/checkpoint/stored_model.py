@@ -66,13 +66,11 @@ class Dimensions:
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> "Dimensions":
-        """Take a configuration apart."""
         sections = config.to_dict()
         return cls(_TEXT.validate_python(sections["text_config"]), _VISION.validate_python(sections["vision_config"]))
 
     @property
     def query_width(self) -> int:
-        """Numbers of a token's queries."""
         return self.text.num_attention_heads * self._head_size
 
     @property
@@ -86,17 +84,14 @@ class Dimensions:
 
     @property
     def patch_size(self) -> int:
-        """Side of a patch in pixels."""
         return self.vision.patch_size
 
     @property
     def temporal_patch_size(self) -> int:
-        """Frames of a patch."""
         return self.vision.temporal_patch_size
 
     @property
     def merge_size(self) -> int:
-        """Patches that become one token, along one side."""
         return self.vision.spatial_merge_size
 
 
@@ -146,7 +141,6 @@ def empty_model(config: PreTrainedConfig, *, dtype: torch.dtype) -> "PreTrainedM
 
 
 def has_tied_head(model: "PreTrainedModel") -> bool:
-    """Return whether embedding and head are one table."""
     head = model.get_output_embeddings()
     return head is not None and head.weight is model.get_input_embeddings().weight
 
@@ -251,7 +245,6 @@ class StoredModel:
 
     @property
     def family(self) -> Family:
-        """What is particular to models of its kind."""
         return family_of(self.config.model_type, where=self.weights.directory)
 
     @property

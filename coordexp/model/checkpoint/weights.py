@@ -36,12 +36,10 @@ class TensorSpec:
 
     @property
     def num_elements(self) -> int:
-        """How many numbers it holds."""
         return torch.Size(self.shape).numel()
 
     @property
     def num_bytes(self) -> int:
-        """How long it is in a file."""
         return self.num_elements * self.dtype.itemsize
 
     @property

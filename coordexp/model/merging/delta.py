@@ -103,7 +103,6 @@ class AdapterDelta:
 
     @property
     def changes(self) -> set[str]:
-        """Names of the weights that change."""
         return {*self.linear, *(self.offset.tables if self.offset else ())}
 
     @property

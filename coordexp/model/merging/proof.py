@@ -255,7 +255,6 @@ class MergeReport:
 
     @property
     def sentence(self) -> str:
-        """What rounding lost, for one line of a log."""
         logits = "not measured" if self.lost_at_logits is None else f"{self.lost_at_logits:.2g}"
         weights = "nothing" if self.most_lost is None else f"up to {self.most_lost:.2g}"
         return f"of what training changed, rounding loses {logits} at the logits and {weights} at the weights (by kind)"
@@ -294,5 +293,4 @@ class MergeReport:
         return rows
 
     def write(self, directory: Path) -> None:
-        """Write it beside the weights."""
         write_json(directory / REPORT_FILE, asdict(self), indent=2)

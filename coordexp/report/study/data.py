@@ -69,7 +69,6 @@ class RunData:
 
     @property
     def headline(self) -> str:
-        """Name of the metric by which it is compared."""
         return headline(self.reading)
 
     @property
@@ -114,7 +113,6 @@ class ExperimentData:
 
     @property
     def groups(self) -> dict[str, list[RunData]]:
-        """Runs by group, in order."""
         return by_group(self.runs)
 
     @property

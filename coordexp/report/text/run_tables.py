@@ -177,7 +177,6 @@ def by_seed(data: ExperimentData, title: str, columns: Sequence[NumberColumn]) -
 
 
 def as_count(value: float) -> str:
-    """Return a whole number, or one digit of a small mean."""
     return f"{value:.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"
 
 

@@ -41,7 +41,6 @@ _LOST = "what fixing one kind of error alone would give; repeated boxes, and cal
 
 
 def study_tables(study: Study) -> list[Table]:
-    """Return the tables with intervals, as far as there are any."""
     return comparison_tables(study) + readings_tables(study) + convergence_tables(study)
 
 

@@ -145,7 +145,6 @@ def own_value(decoding: Decoding, metric: str, run: RunData) -> float | None:
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean of those that are there."""
     there = [value for value in values if value is not None]
     return fmean(there) if there else None
 

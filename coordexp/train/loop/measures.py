@@ -138,7 +138,6 @@ class RunningAverages:
             self.add(f"num_{unit}", count)
 
     def add_diagnostics(self, diagnostics: Diagnostics) -> None:
-        """Add a microbatch's diagnostics, and the distribution of its errors."""
         for name, (value, count) in diagnostics.sums.items():
             self.add(name, value, count)
         self.add_errors(diagnostics.errors_N)
@@ -225,7 +224,6 @@ class StepLog:
     epoch: float
 
     def per_second(self, name: str) -> float:
-        """Return one of the sums, per second."""
         return self.sums[name] / max(self.seconds, 1e-9)
 
     @property

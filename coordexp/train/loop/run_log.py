@@ -184,7 +184,6 @@ class RunLog:
             self._pause_started = None
 
     def note(self, line: str) -> None:
-        """Print a line under the run's name, on one rank."""
         self._last_line = time.monotonic()
         if ranks.rank() == 0:
             self._print_line(f"{self.name}  {line}")
@@ -210,11 +209,9 @@ class Alarms:
 
     @property
     def state(self) -> AlarmState:
-        """What a checkpoint keeps."""
         return {"raised": self.raised, "silent": dict(self._silent)}
 
     def resume(self, state: AlarmState) -> None:
-        """Go on from a checkpoint."""
         self.raised, self._silent = state["raised"], Counter(state["silent"])
 
     def silent_terms(self, gradients: Mapping[str, float], units: Mapping[str, float]) -> list[str]:
@@ -237,7 +234,6 @@ class Alarms:
         return sentences
 
     def not_finite(self, names: list[str]) -> list[str]:
-        """Return a sentence for metrics that are infinite or NaN."""
         self.raised += 1
         return [f"not finite, and left out of the record: {', '.join(names)}"]
 

@@ -25,7 +25,6 @@ class ErrorsAsItems(Dataset[ItemOrError]):
         self._samples = samples
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self._samples)  # pyright: ignore[reportArgumentType]  # Dataset declares no length
 
     def __getitem__(self, index: int) -> ItemOrError:
