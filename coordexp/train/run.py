@@ -151,10 +151,10 @@ def _train(run: Run, scratch: Path) -> None:
         except DivergedError:
             run.log.commit(trainer.state.global_step)  # the rows since the last checkpoint say how it came about
             raise
-        finally:
-            trainer.end_loader()
     # Evaluation and merge see the model's own precision, not training's autocast.
     trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
+    # The loader's processes keep images in memory until nothing refers to the loader.
+    trainer.callback_handler.train_dataloader = None
     trainer.accelerator.free_memory()
 
 

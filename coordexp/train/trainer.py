@@ -38,7 +38,7 @@ from coordexp.train.loop.measures import (
     gradients_at_hidden,
 )
 from coordexp.train.loop.throughput import flop_units
-from coordexp.train.setup.loader import Collate, CollateOrError, ErrorsAsItems, end_processes, give_own_seed
+from coordexp.train.setup.loader import Collate, CollateOrError, ErrorsAsItems, give_own_seed
 
 _LISTED_IMAGES = 32
 
@@ -93,9 +93,7 @@ class CoordTrainer(Trainer):
         self._mean_units_U = mean_units_U
         self._term_gradient_steps = term_gradient_steps
         self._last_log: float | None = None
-        self._loader: DataLoader[object] | None = None
         self._fused = fused
-        self._deepspeed_step_checked = False
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch | CoordExpError], num_batches: int, device: torch.device
@@ -157,11 +155,12 @@ class CoordTrainer(Trainer):
         return share * self.args.world_size
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
-        """Clip, and stop before the optimizer moves if loss or gradients are not finite."""
+        """Clip, and stop the run if loss or gradients are not finite.
+
+        That is before the optimizer moves; DeepSpeed has moved by now, or left the step out if its weights are float32.
+        """
         norm = torch.as_tensor(super()._clip_grad_norm(model)).detach()
-        if not self._deepspeed_step_checked:
-            self.finite.end(self.state.global_step + 1, norm)
-        self._deepspeed_step_checked = False
+        self.finite.end(self.state.global_step + 1, norm)
         # Every rank has the same norm, and the ranks are summed when this is read: each adds its share of one step.
         share = 1 / self.args.world_size
         self.averages.add("num_steps", share)
@@ -212,17 +211,11 @@ class CoordTrainer(Trainer):
             sampler_fn=self._get_train_sampler,
             is_training=True,
         )
-        self._loader = cast("DataLoader[object]", loader.base_dataloader)  # pyright: ignore[reportAttributeAccessIssue]
-        give_own_seed(self._loader, self.args.seed)
+        give_own_seed(loader.base_dataloader, self.args.seed)  # pyright: ignore[reportAttributeAccessIssue]
         return loader
 
     def _get_train_sampler(self, train_dataset: Dataset[EncodedSample] | None = None) -> Sampler[int]:
         return self.sampler
-
-    def end_loader(self) -> None:
-        """End the processes that read images, if there are any."""
-        if self._loader is not None:
-            end_processes(self._loader)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Build AdamW on our parameter groups."""
@@ -233,8 +226,6 @@ class CoordTrainer(Trainer):
             fused=self._fused or None,
         )
         self.optimizer.register_load_state_dict_pre_hook(self._keep_fused)
-        if self.is_deepspeed_enabled:  # it steps inside the backward, before this class is asked to clip
-            self.optimizer.register_step_pre_hook(self._before_deepspeed_step)
         return self.optimizer
 
     def _keep_fused(self, optimizer: Optimizer, state: dict[str, object]) -> dict[str, object]:
@@ -242,14 +233,6 @@ class CoordTrainer(Trainer):
         del optimizer
         groups = cast("list[dict[str, object]]", state["param_groups"])
         return {**state, "param_groups": [{**group, "fused": self._fused or None} for group in groups]}
-
-    def _before_deepspeed_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        """Stop before ZeRO moves its first parameter group if loss or gradients are not finite."""
-        del optimizer, args, kwargs
-        if not self._deepspeed_step_checked:
-            self._deepspeed_step_checked = True
-            norm = torch.as_tensor(self.model_wrapped.optimizer._global_grad_norm)  # pyright: ignore
-            self.finite.end(self.state.global_step + 1, norm)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """Write adapters without PEFT's guess that a resized vocabulary needs its tables saved too."""
@@ -264,7 +247,7 @@ class CoordTrainer(Trainer):
 
 
 class FiniteSteps:
-    """Ends a run at a step whose loss or gradients are not finite, alike on every rank, before the optimizer moves.
+    """Ends a run at a step whose loss or gradients are not finite, alike on every rank.
 
     The host waits for the device once a step for it, as it does in transformers' forward, which reads sizes of images.
     """
@@ -298,5 +281,5 @@ class FiniteSteps:
         raise DivergedError(
             f"step {step}: the loss is {loss}, the gradient norm {length} "
             f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}) on images {listed}; "
-            "the weights were not changed, and checkpoints from before are kept"
+            "checkpoints from before are kept"
         )

@@ -5,7 +5,6 @@ from collections.abc import Callable, Generator, Sequence
 
 import torch
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
 from coordexp.data.batch import Batch, EncodedSample
 from coordexp.errors import CoordExpError
@@ -57,17 +56,6 @@ def give_own_seed(loader: DataLoader[object], seed: int) -> None:
     From the global generator, where dropout draws too, that would make losses depend on their number and on a resume.
     """
     loader.generator = torch.Generator().manual_seed(seed)
-
-
-def end_processes(loader: DataLoader[object]) -> None:
-    """End a loader's processes, which it keeps from epoch to epoch.
-
-    Left to the garbage collector, each of them takes five seconds: its queue is closed first, so it never receives the
-    end. Until then each keeps its memory.
-    """
-    iterator = loader._iterator  # pyright: ignore[reportPrivateUsage]
-    if isinstance(iterator, _MultiProcessingDataLoaderIter):
-        iterator._shutdown_workers()  # pyright: ignore[reportPrivateUsage]
 
 
 @contextlib.contextmanager
