@@ -112,11 +112,11 @@ def _weight(name: str, shape: torch.Size, *, centre: float) -> torch.Tensor:
     return weight.fill_(centre if name.endswith(".weight") else 0.0)
 
 
-def load_stock(path: Path, picture: Path) -> None:
+def load_stock(path: Path, picture: Path, dtype: str) -> None:
     """Load a merged checkpoint as anybody would, look at it, and let it say something about a picture."""
     model, found = AutoModelForImageTextToText.from_pretrained(path, dtype="auto", output_loading_info=True)
     assert not any(found.values()), found
-    assert model.dtype == torch.bfloat16, model.dtype
+    assert str(model.dtype) == f"torch.{dtype}", model.dtype
     tokenizer = AutoTokenizer.from_pretrained(path)
     coord_ids = tokenizer.convert_tokens_to_ids([f"<|coord_{number}|>" for number in (0, 999)])
     _, first_id, _ = VOCABULARIES[model.config.model_type]
@@ -146,5 +146,6 @@ if __name__ == "__main__":
     if verb == "write":
         write_checkpoint(Path(others[1]), first, others[0])
     else:
-        for folder in map(Path, others):
-            load_stock(folder, Path(first))
+        picture, *folders = map(Path, others)
+        for folder in folders:
+            load_stock(folder, picture, first)

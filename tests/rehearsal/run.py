@@ -96,7 +96,9 @@ class Rehearsal:
             *_FEW,
             *(_AT_ONCE if size == "small" else _ONE_AT_A_TIME),
         ]
+        self.dtype = "bfloat16"
         if size != "small" and torch.backends.cpu.get_cpu_capability() == "AVX2":  # a backward of 1 GFLOP takes 4 s
+            self.dtype = "float32"
             self.overrides += _IN_FLOAT32
             print("this CPU has no 16-bit products (AVX512): runs compute in float32, which needs 3 GiB more")
 
@@ -131,7 +133,7 @@ class Rehearsal:
         again, *_ = self.stages_at_once(
             ("ablation again", "ray_jobs/ablation.py", *experiment),
             ("merge", "-m", "coordexp", *merge, "--output", str(self.folder / "C-float32")),
-            ("transformers", "-m", "tests.rehearsal.checkpoint", "load", pictures[0], *merged.values()),
+            ("transformers", "-m", "tests.rehearsal.checkpoint", "load", self.dtype, pictures[0], *merged.values()),
             ("predict", "-m", "coordexp", *predict, "--max-new-tokens=8", *pictures[:2]),
             *evaluations,
             load_models=True,
