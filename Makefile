@@ -82,8 +82,9 @@ docs: install
 	@$(PIP_INSTALL) -e ".[docs]" $(SAYS_WHY)
 	$(PYTHON) docs/build.py
 
-# A first real run at the true shape of the 2B, without a download: 12 minutes (26 without AVX512), 10 GB of memory, 30 GB
-# of disk below runs/; SIZE=small is as deep with as many words, but narrow; FAMILY=qwen3_5 is Qwen3.5 at the shape of its 0.8B.
+# A first real run at the true shape of the 2B, without a download: 12 minutes (30 without AVX512), 10 GB of memory, 30 GB
+# of disk below runs/; SIZE=small is as deep with as many words, but narrow; FAMILY=qwen3_5 is Qwen3.5 at the shape of
+# its 0.8B.
 rehearsal: install
 	$(PYTHON) -m tests.rehearsal.run $(if $(FAMILY),--family $(FAMILY)) $(if $(SIZE),--size $(SIZE)) $(ARGS)
 

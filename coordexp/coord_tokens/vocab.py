@@ -120,6 +120,7 @@ class CoordVocab:
 
     @property
     def coord_ids(self) -> range:
+        """Ids of the tokens that carry coordinates, contiguous and in order."""
         return self.numbers.ids
 
     @property

@@ -85,6 +85,7 @@ class Prompt:
         return [*self.before, *([self.image_token_id] * num_image_tokens), *self.after]
 
     def __len__(self) -> int:
+        """Return the number of prompt tokens besides the image."""
         return len(self.before) + len(self.after)
 
 

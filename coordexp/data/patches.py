@@ -29,7 +29,9 @@ class ImageProcessor(Protocol):
     size: dict[str, int]
 
     @property
-    def resample(self) -> int: ...
+    def resample(self) -> int:
+        """The filter to resize with, as PIL counts them."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ class LengthBucketSampler(Sampler[int]):
         self.epoch = epoch
 
     def __len__(self) -> int:
+        """Return the number of samples, fillers included."""
         return len(self._lengths) + self.num_fillers
 
     def __iter__(self) -> Iterator[int]:

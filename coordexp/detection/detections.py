@@ -40,6 +40,7 @@ class Detections:
         return len(self.scores)
 
     def rows(self, rows: Ints | Bools) -> "Detections":
+        """Return some of them, chosen or ordered as by numpy's indexing."""
         ids, categories, boxes = self.image_ids[rows], self.category_ids[rows], self.boxes_px_xywh[rows]
         return Detections(ids, categories, boxes, self.scores[rows], has_scores=self.has_scores)
 

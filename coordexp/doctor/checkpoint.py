@@ -56,6 +56,7 @@ class Base:
 
     @property
     def num_prompt_tokens(self) -> int:
+        """Tokens around the image."""
         return _PROMPT_TOKENS if self.encoding is None else len(self.encoding.prompt)
 
     def num_image_tokens(self, sizes_px: frozenset[tuple[int, int]], max_pixels: int | None) -> int:

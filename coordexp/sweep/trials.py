@@ -144,6 +144,7 @@ class SweepTrials:
         return max_hours is not None and self.used_hours(self.begun_plans()) >= max_hours
 
     def used_hours(self, plans: Iterable[RunPlan]) -> float:
+        """Return the GPU hours that runs have used so far."""
         now = time.time()
         return sum(hours_of(plan.status(), self.sweep.config.cluster, now=now) for plan in plans)
 

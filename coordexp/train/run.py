@@ -2,6 +2,7 @@
 
 import shutil
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -148,12 +149,20 @@ def _train(run: Run, scratch: Path) -> None:
         try:
             with explained_loader_death():
                 trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        except DivergedError:
-            run.log.commit(trainer.state.global_step)  # the rows since the last checkpoint say how it came about
+        except BaseException as error:
+            if isinstance(error, DivergedError):
+                run.log.commit(trainer.state.global_step)  # the rows since the last checkpoint say how it came about
+            if run.config.data.num_workers:
+                traceback.clear_frames(error.__traceback__)  # they refer to the loader
+                _let_go(trainer)
             raise
     # Evaluation and merge see the model's own precision, not training's autocast.
     trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
-    # The loader's processes keep images in memory until nothing refers to the loader.
+    _let_go(trainer)
+
+
+def _let_go(trainer: CoordTrainer) -> None:
+    """Free what training held; the loader's processes, which keep images in memory, end with the last reference."""
     trainer.callback_handler.train_dataloader = None
     trainer.accelerator.free_memory()
 

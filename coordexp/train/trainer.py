@@ -110,6 +110,8 @@ class CoordTrainer(Trainer):
         started = time.monotonic()
         if self._last_log is None:
             self._last_log = started
+            if self.is_deepspeed_enabled:  # it would take a step whose gradients are not finite on bfloat16 weights
+                self.model_wrapped.optimizer.check_grad_overflow = True  # pyright: ignore
             self._on_first_step()
         batches: list[Batch] = []
         for batch in islice(epoch_iterator, num_batches):
@@ -155,9 +157,9 @@ class CoordTrainer(Trainer):
         return share * self.args.world_size
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
-        """Clip, and stop the run if loss or gradients are not finite.
+        """Clip, and stop before the optimizer moves if loss or gradients are not finite.
 
-        That is before the optimizer moves; DeepSpeed has moved by now, or left the step out if its weights are float32.
+        DeepSpeed has stepped by now, but left such a step out.
         """
         norm = torch.as_tensor(super()._clip_grad_norm(model)).detach()
         self.finite.end(self.state.global_step + 1, norm)
@@ -247,7 +249,7 @@ class CoordTrainer(Trainer):
 
 
 class FiniteSteps:
-    """Ends a run at a step whose loss or gradients are not finite, alike on every rank.
+    """Ends a run at a step whose loss or gradients are not finite, alike on every rank, before the optimizer moves.
 
     The host waits for the device once a step for it, as it does in transformers' forward, which reads sizes of images.
     """
@@ -281,5 +283,5 @@ class FiniteSteps:
         raise DivergedError(
             f"step {step}: the loss is {loss}, the gradient norm {length} "
             f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}) on images {listed}; "
-            "checkpoints from before are kept"
+            "the weights were not changed, and checkpoints from before are kept"
         )

@@ -152,8 +152,10 @@ def test_a_broken_image_arrives_as_its_own_sentence(make_config, monkeypatch, wo
     config = make_config(f"broken-{workers}", num_workers=workers)
     victim = sorted(ExperimentFolder.of(config).data.rglob("train*/*.*"))[5]
     monkeypatch.setattr(dataset_module, "read_image", broken)
+    before = set(psutil.Process().children(recursive=True))  # of other tests
     with pytest.raises(DataError) as error:
         train(config)
+    assert set(psutil.Process().children(recursive=True)) <= before
     assert str(error.value) == f"{victim}: image does not decode (planted)"
 
 

@@ -100,7 +100,7 @@ class Rehearsal:
         if size != "small" and torch.backends.cpu.get_cpu_capability() == "AVX2":  # a backward of 1 GFLOP takes 4 s
             self.dtype = "float32"
             self.overrides += _IN_FLOAT32
-            print("this CPU has no 16-bit products (AVX512): runs compute in float32, which needs 3 GiB more")
+            print("this CPU has no 16-bit products (AVX512): runs compute in float32")
 
     def run(self) -> None:
         """Go the whole way.

@@ -117,6 +117,7 @@ class ExtraTerm(Section):
 
     @property
     def knobs(self) -> dict[str, Scalar]:
+        """What was set besides the weight."""
         return dict(self.model_extra or {})
 
 

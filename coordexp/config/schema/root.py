@@ -82,6 +82,7 @@ class RunConfig(Section):
 
     @property
     def global_batch_size(self) -> int:
+        """The images of one optimizer step, over all microbatches and workers."""
         training = self.training
         return training.per_device_batch_size * training.gradient_accumulation_steps * self.cluster.num_workers
 

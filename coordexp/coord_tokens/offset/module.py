@@ -54,6 +54,7 @@ class CoordOffsetAdapter(nn.Module):
 
     @property
     def num_ids(self) -> int:
+        """K."""
         return self.embed_offset.shape[0]
 
     def add_to_embeddings(self, embeddings_TD: Tensor, ids_T: Tensor) -> Tensor:

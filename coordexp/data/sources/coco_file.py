@@ -157,6 +157,7 @@ class Entries(Generic[_AnyEntry]):
 
     @property
     def total(self) -> int:
+        """Number of entries, good and bad."""
         return len(self.good) + len(self.bad)
 
     def only(self, keep: Callable[[_AnyEntry], bool], *, bad: Iterable[BadEntry]) -> "Entries[_AnyEntry]":

@@ -54,6 +54,7 @@ class AnsweringModel:
 
     @property
     def vocab_size(self) -> int:
+        """Logits of a token."""
         return int(self.model.config.get_text_config().vocab_size)
 
     @property

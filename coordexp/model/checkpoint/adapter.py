@@ -83,6 +83,7 @@ class AdapterInfo:
     prefix: str = ""
 
     def tensors(self) -> dict[str, Tensor]:
+        """Read its tensors, as PEFT names them."""
         stored = load_file(self.directory / ADAPTER_WEIGHTS)
         return {key.removeprefix(self.prefix): tensor for key, tensor in stored.items()}
 

@@ -71,6 +71,7 @@ class Dimensions:
 
     @property
     def query_width(self) -> int:
+        """Numbers of a token's queries."""
         return self.text.num_attention_heads * self._head_size
 
     @property
@@ -84,14 +85,17 @@ class Dimensions:
 
     @property
     def patch_size(self) -> int:
+        """Side of a patch in pixels."""
         return self.vision.patch_size
 
     @property
     def temporal_patch_size(self) -> int:
+        """Frames of a patch."""
         return self.vision.temporal_patch_size
 
     @property
     def merge_size(self) -> int:
+        """Patches that become one token, along one side."""
         return self.vision.spatial_merge_size
 
 

@@ -71,7 +71,7 @@ def test_the_wait_of_all_ranks_is_their_mean(monkeypatch):
     begun = []
     trainer = SimpleNamespace(
         averages=RunningAverages(), args=SimpleNamespace(world_size=4), _last_log=None, _mean_units_U=None,
-        _on_first_step=lambda: begun.append("training time"),
+        _on_first_step=lambda: begun.append("training time"), is_deepspeed_enabled=False,
     )  # fmt: skip
     batches = [padded([ONE]), padded([TWO]), padded([CUT])]
     taken, counts = CoordTrainer.get_batch_samples(trainer, iter(batches), 2, torch.device("cpu"))
