@@ -55,12 +55,13 @@ results: install
 # What this is, seen before anything is trained: the committed comparison, and a picture by a committed checkpoint of group C.
 demo: install
 	$(PYTHON) -m coordexp predict --model $(DEMO)/model $(DEMO)/picture.jpg --output runs/demo
-	@page="file://$(CURDIR)/$(RESULTS)/report.html"; echo "the comparison of seven groups: $$page"; \
+	@page="file://$(CURDIR)/$(RESULTS)/report.html"; echo "the comparison of six groups: $$page"; \
 	case "$$(uname) $$DISPLAY$$WAYLAND_DISPLAY" in "Linux ") ;; *) $(PYTHON) -m webbrowser "$$page" ;; esac
 
 results-check: install
 	$(PYTHON) -m coordexp report --check $(RESULTS)
 	$(PYTHON) -m coordexp report --check $(RESULTS)/unclipped
+	$(PYTHON) -m coordexp report --check results/representation
 
 # What is compiled is kept, also where the environment says not to: both processes and every program that a test starts
 # would compile all of it again, a seventh of the time.

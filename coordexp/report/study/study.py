@@ -19,7 +19,7 @@ from coordexp.detection.matching import in_fair_order
 from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.files import sha256_of_file
 from coordexp.metrics import DECODINGS, MetricName, subset_headline
-from coordexp.report.study.about import About, Fairness, about, check_fairness
+from coordexp.report.study.about import About, Fairness, about, check_fairness, writes_digits
 from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
@@ -255,7 +255,14 @@ class _Measuring:
                     break
 
     def _cautions(self, own: _Detections) -> Iterator[str]:
-        """Yield what may decide a comparison beside the detectors: images left out, the order of equal scores."""
+        """Yield what may decide a comparison beside its losses: digits, images left out, the order of equal scores."""
+        in_digits = {run.group: writes_digits(run, self.artifacts) for run in self.compared if run.foreign is None}
+        if len(set(in_digits.values())) == 2:
+            named = ", ".join(group for group, is_so in in_digits.items() if is_so)
+            yield (
+                f"{named} writes coordinates as digits of plain text, which the base may have learned before this "
+                "training, and the coord tokens are new to it: a ceiling, and no finding about a loss."
+            )
         truth = read_ground_truth(self.annotations)
         runs = {run.name: run for run in self.compared}
         names = {name: run.group if len(own[run.group]) == 1 else name for name, run in runs.items()}

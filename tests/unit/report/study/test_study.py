@@ -93,6 +93,14 @@ def test_differences_outside_the_factor_are_refused_and_may_be_allowed(store: Pa
     assert found.comparison is not None
 
 
+def test_digits_beside_coord_tokens_are_said_before_any_difference(store: Path) -> None:
+    uri = write_experiment(store, "digits", groups=("A", "C"))
+    config = store / "digits" / "A-s0" / "config.yaml"
+    config.write_text(config.read_text() + "custom: {coord_tokens: {enabled: false}}\n")
+    found = study(load_experiment(uri, "digits"), store, store / "cache")
+    assert found.verdict.startswith("A writes coordinates as digits of plain text")
+
+
 def test_a_planted_hash_is_caught_also_in_another_seed_than_the_first(store: Path) -> None:
     # A-s1 and C-s1 must agree with each other; that each differs from A-s0, its seed explains.
     changed = {"C-s1": {"tokens": "planted"}}
