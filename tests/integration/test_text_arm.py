@@ -191,7 +191,7 @@ def test_the_whole_experiment_runs_through_and_reports(make_runs_dir, capsys):
     page = (report / "report.html").read_text()
     assert text.count("coordinates written as digits of plain text, no coord tokens; boxes read as written") == 1
     assert "Coordinates in digits have no distribution over bins: T." in page
-    assert "T writes coordinates as digits of plain text, which the base may have learned" in page
+    assert "T writes coordinates in digits, which the base may have learned" in page
     assert "What is missing" not in page, "a group that cannot have something lacks nothing"
     assert (
         "coordinates are digits, no row is added" in (runs_dir / "representation" / "T-s0" / "progress.log").read_text()

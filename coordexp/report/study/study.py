@@ -260,8 +260,8 @@ class _Measuring:
         if len(set(in_digits.values())) == 2:
             named = ", ".join(group for group, is_so in in_digits.items() if is_so)
             yield (
-                f"{named} writes coordinates as digits of plain text, which the base may have learned before this "
-                "training, and the coord tokens are new to it: a ceiling, and no finding about a loss."
+                f"{named} writes coordinates in digits, which the base may have learned before this training: a "
+                "ceiling, and no finding about a loss."
             )
         truth = read_ground_truth(self.annotations)
         runs = {run.name: run for run in self.compared}

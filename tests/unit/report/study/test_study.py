@@ -98,7 +98,7 @@ def test_digits_beside_coord_tokens_are_said_before_any_difference(store: Path) 
     config = store / "digits" / "A-s0" / "config.yaml"
     config.write_text(config.read_text() + "custom: {coord_tokens: {enabled: false}}\n")
     found = study(load_experiment(uri, "digits"), store, store / "cache")
-    assert found.verdict.startswith("A writes coordinates as digits of plain text")
+    assert found.verdict.startswith("A writes coordinates in digits")
 
 
 def test_a_planted_hash_is_caught_also_in_another_seed_than_the_first(store: Path) -> None:
