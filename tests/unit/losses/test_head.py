@@ -241,6 +241,8 @@ def test_ce_of_the_plain_head_is_cross_entropy_bit_for_bit(monkeypatch, elements
     for offset, logits in ((problem.offset, full_logits(problem)), (None, problem.hidden @ problem.weight.T)):
         out = plain_head(problem.hidden, table, problem.targets, first_id=40, offset_KD=offset)
         assert torch.equal(out.ce_T, F.cross_entropy(logits, problem.targets, reduction="none"))
+        text = torch.cat([logits[:, :40], logits[:, 40 + NUM_BINS :]], dim=1)[problem.coord_rows]
+        torch.testing.assert_close(out.log_z_text_at(2.0), (text / 2).logsumexp(dim=1))
 
 
 def test_the_table_gets_the_gradient_of_plain_autograd():

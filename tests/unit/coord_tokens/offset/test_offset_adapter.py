@@ -7,6 +7,7 @@ from peft import LoraConfig, get_peft_model
 from coordexp.coord_tokens.offset_adapter import (
     CoordOffsetAdapter,
     active_offset,
+    head_offset_block,
     head_offset_table,
     install_coord_offset_adapter,
 )
@@ -57,6 +58,15 @@ def test_only_listed_ids_change_and_by_their_rows(tied, tie_head, ids):
     assert not torch.equal(embedded[list(ids)], table[list(ids)])  # control: the offsets do act
     if not tie_head:
         assert not torch.equal(adapter.embed_offset, head_offset_table(adapter))
+
+
+@pytest.mark.parametrize("ids", [[41, 44], [46, 40, 42]], ids=["within the block", "behind it"])
+def test_neighbouring_rows_get_the_offsets_of_their_ids(ids):
+    adapter = randomise(CoordOffsetAdapter(ids, hidden_size=3))
+    block = head_offset_block(adapter, first_id=40, num_ids=5)
+    rows = dict(zip(ids, adapter.embed_offset, strict=True))
+    expected = [rows.get(one, torch.zeros(3)) for one in range(40, max(45, max(ids) + 1))]
+    assert torch.equal(block, torch.stack(expected))
 
 
 @pytest.mark.parametrize("ids", [COORD_IDS, SCATTERED], ids=["contiguous", "scattered"])

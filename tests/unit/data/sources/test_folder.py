@@ -242,6 +242,16 @@ def test_a_layout_is_found_and_read_to_the_boxes_that_are_in_it(tmp_path, kind, 
             assert np.abs(boxes - np.array([box for _, box in wanted])).max() < 0.26  # of the chat's quarter pixel
 
 
+def test_pictures_of_the_split_come_before_copies_of_the_same_names(tmp_path):
+    coco_2017(tmp_path)
+    for name in (name for images in TRUTH.values() for name in images):
+        picture(tmp_path / "boxes drawn" / f"{name}.jpg")
+    data = Data.model_validate({"path": tmp_path})
+    for split in SPLITS:
+        read = load_split(data, split, data_dir=tmp_path / "made").samples
+        assert {sample.image.parent.name for sample in read} == {f"{split}2017"}
+
+
 @pytest.mark.parametrize("places", [("images", "labels"), ("images", "annotations/xmls")])
 def test_xml_in_a_folder_of_its_own_beside_the_pictures(tmp_path, places):
     lay_out_voc(tmp_path, *places)
