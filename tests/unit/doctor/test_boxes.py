@@ -12,7 +12,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 
 from coordexp.cli.main import main
 from coordexp.detection.detections import detections_of
-from coordexp.detection.frames import Frame
+from coordexp.detection.frames import Frame, smart_sizes
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.result_files import read_results
 from coordexp.doctor.boxes import diagnose
@@ -59,6 +59,18 @@ def detected(truth: GroundTruth, *, noise: float = 0.04, missed: float = 0.3, se
         np.vstack([corners, moved]),
         np.append(rng.uniform(0.3, 1, len(kept)), rng.uniform(0, 0.6, len(false))),
     )
+
+
+@pytest.mark.parametrize(("unit", "limits"), [
+    ("smart28", {"min_pixels": 56 * 56, "max_pixels": 12_845_056}),
+    ("smart28-1003520", {"min_pixels": 56 * 56, "max_pixels": 1_003_520}),
+    ("smart32", {"min_pixels": 65_536, "max_pixels": 16_777_216}),
+])  # fmt: skip
+def test_sizes_after_resizing_are_the_processors_own(unit: str, limits: dict[str, int]) -> None:
+    sizes = [(905, 1130), (640, 480), (3000, 40), (30, 30), (9000, 4000)]  # the first rounds to 1003520 just
+    found = smart_sizes(unit, np.array(sizes, float)).tolist()
+    factor = int(unit[5:7])
+    assert found == [list(smart_resize(height, width, factor=factor, **limits))[::-1] for width, height in sizes]
 
 
 def write(path: Path, frame: Frame, found: tuple) -> Path:
