@@ -13,10 +13,11 @@ from rich.console import Console
 
 from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError
+from coordexp.metrics import subset_headline
 from coordexp.report.charts import write_plots
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import Artifacts, final_detections
-from coordexp.report.study.data import ExperimentData, read_by
+from coordexp.report.study.data import ExperimentData, Point, read_by
 from coordexp.report.study.load import load_experiment, load_experiments, load_runs
 from coordexp.report.study.study import Settings, Study, make_study
 from coordexp.report.text.records import to_json
@@ -91,6 +92,18 @@ def test_differences_outside_the_factor_are_refused_and_may_be_allowed(store: Pa
         ("objective.use_geom_loss", True),
     ]
     assert found.comparison is not None
+
+
+def test_runs_that_were_measured_at_their_end_only_lack_no_convergence(store: Path) -> None:
+    data = load_experiment(write_experiment(store, "short", groups=("A", "C")), "short")
+    for folder in (store / "short").glob("*/eval/step_*"):
+        shutil.rmtree(folder)
+    assert any("No convergence" in sentence for sentence in study(data, store, store / "cache").missing)
+    runs = [
+        dataclasses.replace(run, curves={subset_headline(run.reading): (Point(run.step, 0.1),)}) for run in data.runs
+    ]
+    found = study(dataclasses.replace(data, runs=type(data.runs)(runs)), store, store / "cache")
+    assert not any("convergence" in sentence for sentence in found.missing)
 
 
 def test_digits_beside_coord_tokens_are_said_before_any_difference(store: Path) -> None:
