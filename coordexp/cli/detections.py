@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.cli.arguments import by_name, positive
+from coordexp.cli.arguments import by_name, number, positive
 from coordexp.cli.console import show
 from coordexp.errors import ComparisonError
 
@@ -24,7 +24,7 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
     parser.add_argument("--all", action="store_true", help="print every table, not one screen")
     parser.add_argument("--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 a pair if more")
-    parser.add_argument("--pictures", type=positive, default=24, help="in the gallery (%(default)s)")
+    parser.add_argument("--pictures", type=number(int, 0, 1000), default=24, help="in the gallery (%(default)s)")
     parser.add_argument(
         "--frame",
         action="append",

@@ -418,7 +418,7 @@ class _Measuring:
     def _gallery(self, own: _Detections) -> tuple[GalleryImage, ...]:
         self._progress("drawing images")(0, 1)
         images = next((found for run in self.data.runs if (found := self.artifacts.images(run))), {})
-        if not images and not self.data.trained:
+        if not self.settings.num_pictures or (not images and not self.data.trained):
             return ()  # nobody has asked for pictures
         first = {group: seeds[min(seeds)] for group, seeds in own.items()}
         found = make_gallery(self.annotations, first, images, count=self.settings.num_pictures)
