@@ -19,6 +19,7 @@ from coordexp.runs.stop import (
     StopListener,
     clean_seconds,
     clear_stop,
+    is_temporary,
     request_stop,
     stop_on_signal,
     stop_reason,
@@ -95,6 +96,16 @@ def test_a_submitted_job_interrupts_itself_before_ray_kills_it(tmp_path: Path, m
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(20)
         pytest.fail("nothing came")
+
+
+def test_only_what_is_in_rays_copy_of_a_working_directory_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    copy = tmp_path / "working_dir_files" / "_ray_pkg_1"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    assert is_temporary(copy / "runs")
+    assert not is_temporary(tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    assert not is_temporary(tmp_path / "runs")
 
 
 @pytest.mark.parametrize(
