@@ -137,7 +137,7 @@ def _remember_the_newest_schema() -> None:
 @pytest.fixture(scope="session")
 def qwen_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of Qwen3-VL's true tokenizer; skips where the vendor's ranks are not installed."""
-    from tests.unit.model.real_vocabulary import write_qwen_tokenizer
+    from tests.support.real_vocabulary import write_qwen_tokenizer
 
     return _made_once(tmp_path_factory, "qwen", write_qwen_tokenizer)
 

@@ -25,8 +25,8 @@ from coordexp.evaluate.generate.generation import generate_queue, image_queues
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.evaluate.generate.rows import AnswerRows
 from tests.benchmarks.coco_lengths import coco_scenes
-from tests.unit.evaluate.generate.plain_generate import left_padded
-from tests.unit.evaluate.model_fixtures import random_base
+from tests.support.model_fixtures import random_base
+from tests.support.plain_generate import left_padded
 
 Answers = Sequence[Sequence[int]]
 

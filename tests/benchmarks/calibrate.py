@@ -6,7 +6,7 @@
 
 In a Gaussian experiment, images move a difference by a variance of 1, each seed's own detections on them by
 ``own``, and a seed's luck by ``1 / ratio``; the swaps, which see images alone, are taken for a normal test.
-In the made-up detections (``tests/integration/detection_simulator.py``) two groups do not differ; the true AP is the
+In the made-up detections (``tests/support/detection_simulator.py``) two groups do not differ; the true AP is the
 mean over experiments of as many images.
 """
 
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from coordexp.statistics import Estimate, detectable
 from coordexp.statistics.bootstrap import images_a_category, read_matches, resampled
 from coordexp.statistics.intervals import NORMAL_975, Total, degrees_of_freedom, difference_total, group_total
-from tests.integration.detection_simulator import write_experiment
+from tests.support.detection_simulator import write_experiment
 
 RATIOS = (math.inf, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 """Variance between images by that between seeds; infinite where seeds do not matter."""

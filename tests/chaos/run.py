@@ -31,7 +31,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.ports_support import free_port
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 NAME, GROUPS, STEPS = "chaos", ("A", "C"), 6

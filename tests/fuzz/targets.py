@@ -44,8 +44,8 @@ from coordexp.statistics import compare
 from coordexp.statistics.results import from_json, to_json
 from coordexp.sweep.load import load_sweep
 from tests.fuzz.mutations import ODD_VALUES, misplace, mutate_bytes, mutate_json_file, mutate_weights
-from tests.unit.data.sample_support import read_jsonl
-from tests.unit.evaluate.evaluate_support import analyse
+from tests.support.evaluation import analyse
+from tests.support.samples import read_jsonl
 
 REPOSITORY = Path(__file__).parents[2]
 Damage = Callable[[Path, random.Random], None]

@@ -15,7 +15,7 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
 from coordexp.detection.metrics import measure
 from coordexp.statistics import paired_bootstrap
-from tests.unit.detection.detection_support import average_precision
+from tests.support.detections import average_precision
 
 HERE = Path(__file__).parent
 GOLDEN = json.loads((HERE / "lvis.json").read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ import pytest
 
 from coordexp.detection.average_precision import unit_weights
 from coordexp.detection.decomposition import Decomposed
-from tests.unit.detection.detection_support import DtRow, GtRow, Scene, as_detections
+from tests.support.detections import DtRow, GtRow, Scene, as_detections
 
 HERE = Path(__file__).parent
 GOLDEN = json.loads((HERE / "tide.json").read_text(encoding="utf-8"))

@@ -27,7 +27,7 @@ from coordexp.train.run import set_up_process
 from coordexp.train.setup.base import prepare_base
 from coordexp.train.setup.components import Components, build_components
 from tests.benchmarks.coco_lengths import coco_scenes
-from tests.unit.model.real_vocabulary import PUBLISHED, narrow_config
+from tests.support.real_vocabulary import PUBLISHED, narrow_config
 
 from .record import ROOT
 

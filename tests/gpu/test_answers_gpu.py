@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.unit.evaluate.generate.plain_generate import plain_answers
-from tests.unit.evaluate.model_fixtures import Base, random_base
+from tests.support.model_fixtures import Base, random_base
+from tests.support.plain_generate import plain_answers
 
 pytestmark = [
     pytest.mark.gpu,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coordexp.coord_tokens.codec import NUM_BINS
-from tests.unit.losses.head_support import (
+from tests.support.head import (
     EACH_AND_SUM,
     EXTRA,
     LAYOUTS,

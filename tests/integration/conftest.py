@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.evaluate_support import make_checkpoint, make_shapes
+from tests.support.evaluate_command import make_checkpoint, make_shapes
 
 
 @pytest.fixture(scope="module")

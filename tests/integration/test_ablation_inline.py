@@ -13,7 +13,7 @@ from coordexp.runs.experiment import read_record
 from coordexp.runs.plan import plan_runs
 from coordexp.tracking.connection import connect
 from coordexp.tracking.publish import tracking_uri
-from tests.integration.ablation_support import StandIn, make_base, make_config, run
+from tests.support.ablation import StandIn, make_base, make_config, run
 
 pytestmark = pytest.mark.timeout(240)
 

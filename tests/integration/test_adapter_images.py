@@ -7,7 +7,7 @@ import torch
 
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.model.checkpoint.stored_model import quiet
-from tests.integration.adapter_support import (
+from tests.support.adapters import (
     adapted,
     changed_rows,
     encode,
@@ -20,7 +20,7 @@ from tests.integration.adapter_support import (
     samples,
     trainable,
 )
-from tests.unit.coord_tokens.offset.fold_oracle import fold_coord_offset_adapter
+from tests.support.fold_oracle import fold_coord_offset_adapter
 
 QUICK = [("lora", "sdpa", False), ("lora", "eager", None)]
 OTHERS = [("lora", "sdpa", True), ("lora", "eager", True), ("lora", "eager", False)]

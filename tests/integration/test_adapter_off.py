@@ -9,8 +9,8 @@ from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import build_param_groups
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.components import build_components
-from tests.integration.adapter_support import encode, logits, samples
-from tests.integration.training_support import prepared, small_config, write_base
+from tests.support.adapters import encode, logits, samples
+from tests.support.training import prepared, small_config, write_base
 
 OFF = {"omitted": {}, "disabled": {"coord_offset": {"enabled": False, "tie_head": False, "embed_lr": 0.5}}}
 

@@ -10,7 +10,7 @@ from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.tracking.publish import tracking_uri
-from tests.integration.ablation_support import StandIn, make_base, make_config, run
+from tests.support.ablation import StandIn, make_base, make_config, run
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("undrawn")]
 HOUR = 3600.0

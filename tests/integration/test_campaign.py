@@ -11,7 +11,7 @@ from coordexp.model.tiny.parts import SPECIAL_TOKENS
 from tests.gpu import campaign
 from tests.gpu.record import Cell, machine, measure_cells
 from tests.gpu.setting import published_tokenizer, random_model
-from tests.unit.model.real_vocabulary import NUM_ENTRIES
+from tests.support.real_vocabulary import NUM_ENTRIES
 
 
 @pytest.fixture

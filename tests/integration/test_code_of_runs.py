@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.losses.term_support import EXAMPLE, drop
+from tests.support.terms import EXAMPLE, drop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -18,7 +18,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row
-from tests.integration.prometheus_support import DASHBOARDS, alert_inputs, panel_queries, prometheus
+from tests.support.prometheus import DASHBOARDS, alert_inputs, panel_queries, prometheus
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,7 +11,7 @@ from huggingface_hub import constants
 
 from coordexp.doctor.examine import Examination, examine
 from coordexp.doctor.memory import TRAINING
-from tests.unit.doctor.doctor_support import failures, of, tree
+from tests.support.doctor import failures, of, tree
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"

@@ -12,9 +12,9 @@ from pycocotools.cocoeval import COCOeval
 
 from coordexp.cli.main import main
 from coordexp.evaluate.analysis import Analysis
-from tests.integration.evaluate_support import NUM_IMAGES, arguments
-from tests.unit.evaluate.evaluate_support import analyse
-from tests.unit.metrics_support import unregistered
+from tests.support.evaluate_command import NUM_IMAGES, arguments
+from tests.support.evaluation import analyse
+from tests.support.metrics import unregistered
 
 pytestmark = pytest.mark.timeout(240)
 

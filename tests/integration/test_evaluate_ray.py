@@ -18,8 +18,8 @@ from coordexp.errors import DataError, ResourceError
 from coordexp.evaluate.checkpoint import open_data
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.runs.folder import EvaluationFolder
-from tests.integration.evaluate_support import arguments
-from tests.integration.ray_support import private_ray_environment
+from tests.support.evaluate_command import arguments
+from tests.support.private_ray import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

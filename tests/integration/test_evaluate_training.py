@@ -9,9 +9,9 @@ from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
-from tests.integration.training_support import prepared, small_config, write_base
-from tests.unit.evaluate.evaluate_support import analyse
-from tests.unit.metrics_support import unregistered
+from tests.support.evaluation import analyse
+from tests.support.metrics import unregistered
+from tests.support.training import prepared, small_config, write_base
 
 pytestmark = pytest.mark.timeout(240)
 

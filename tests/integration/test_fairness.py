@@ -9,7 +9,7 @@ import pytest
 from coordexp.config import load_config
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import ComparisonError, ConfigError
-from tests.integration.ablation_support import GEOMETRY, StandIn, make_base, make_config, run
+from tests.support.ablation import GEOMETRY, StandIn, make_base, make_config, run
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("unreported")]
 

@@ -21,8 +21,8 @@ from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
-from tests.integration.strategy_support import StoppingReporter, losses_of, run_on
-from tests.integration.training_support import first_step, prepared, small_config
+from tests.support.strategies import StoppingReporter, losses_of, run_on
+from tests.support.training import first_step, prepared, small_config
 
 pytestmark = pytest.mark.timeout(900)  # of a busy machine; a quiet one takes half a minute
 CONFIG = str(Path(__file__).parents[2] / "experiments" / "representation.yaml")

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from coordexp.model.loading import load
 from coordexp.train.loop.throughput import count_flops, flop_units, peak_flops
 from coordexp.train.setup.components import build_components
-from tests.integration.training_support import prepared, small_config, write_base
+from tests.support.training import prepared, small_config, write_base
 
 
 def _sums(batch, num_supervised):

@@ -18,10 +18,10 @@ from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train import run as run_module
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.loader import LoaderDiedError
-from tests.integration.loader_runs import names_in, numbers, reads_in, resuming_rank, train, with_changes
-from tests.integration.ranks_support import environment_of_ranks, run_ranks
-from tests.integration.training_support import prepared, small_config, write_base
-from tests.unit.metrics_support import unregistered
+from tests.support.loader_runs import names_in, numbers, reads_in, resuming_rank, train, with_changes
+from tests.support.metrics import unregistered
+from tests.support.ranks import environment_of_ranks, run_ranks
+from tests.support.training import prepared, small_config, write_base
 
 NUM, SIZE, ACCUMULATION = 22, 2, 2  # 11 microbatches, 6 steps an epoch, the last one of a single microbatch
 STEPS = 9

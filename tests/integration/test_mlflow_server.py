@@ -11,8 +11,8 @@ from coordexp.report.study.load import load_experiment
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import Row
 from coordexp.tracking import open_tracker
-from tests.integration.ablation_support import GEOMETRY, make_base, make_config, run
-from tests.integration.mlflow_server_support import Server, mlflow_server, postgres
+from tests.support.ablation import GEOMETRY, make_base, make_config, run
+from tests.support.mlflow_server import Server, mlflow_server, postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 AP = "constrained/expected/AP"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.unit.losses.term_support import EXAMPLE, ROOT, drop
+from tests.support.terms import EXAMPLE, ROOT, drop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

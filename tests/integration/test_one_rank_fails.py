@@ -12,7 +12,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DataError
 from coordexp.runs import ranks
 from coordexp.runs.plan import plan_runs
-from tests.integration.ray_support import private_ray_environment
+from tests.support.private_ray import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # gloo itself waits 30 minutes
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

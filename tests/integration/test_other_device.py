@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
-from tests.integration.training_support import prepared, small_config, write_base
+from tests.support.training import prepared, small_config, write_base
 
 ROOT = Path(__file__).parents[2]
 TERMS_OF_BINS = ("box_centre_l1", "box_ciou", "box_diou", "coord_slice_ce", "emd2", "ordinal_ce", "smooth_l1")
@@ -27,7 +27,7 @@ def run_elsewhere(config, *, is_killed=False, first=""):
     """Run it on the other device in a process of its own, and return what became of that."""
     file = config.experiment.runs_dir / "config.json"
     file.write_text(config.model_dump_json())
-    lines = [first, "from pathlib import Path", "from tests.integration.other_device import main"]
+    lines = [first, "from pathlib import Path", "from tests.support.other_device import main"]
     lines.append(f"main(Path({str(file)!r}), is_killed={is_killed})")
     return subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True)
 

@@ -18,9 +18,9 @@ from coordexp.errors import CheckpointError, ComparisonError
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.status import read_status
 from coordexp.train.run import set_up_process
-from tests.integration import planted_support
-from tests.integration.ablation_support import make_base, run
-from tests.integration.planted_support import Confirming, config_of
+from tests.support import planted
+from tests.support.ablation import make_base, run
+from tests.support.planted import Confirming, config_of
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("unreported")]
 ROOT = Path(__file__).parents[2]
@@ -174,7 +174,7 @@ def _threads() -> Iterator[None]:
         set_up_process(config)
         torch.set_num_threads(torch.get_num_threads() + 1)
 
-    with _switch(planted_support, "set_up_process", one_more):
+    with _switch(planted, "set_up_process", one_more):
         yield
 
 

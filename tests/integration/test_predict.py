@@ -11,7 +11,7 @@ import coordexp
 from coordexp.cli.main import main
 from coordexp.evaluate.distributions import NUM_OBJECTS, Distributions
 from coordexp.evaluate.predict import predict
-from tests.integration.evaluate_support import arguments
+from tests.support.evaluate_command import arguments
 
 pytestmark = pytest.mark.timeout(240)
 LIMITS = ["--max-new-tokens", "40", "--threads", "1"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.commands_support import DOCUMENTS, ROOT, Block, blocks, lines_not_printed
+from tests.support.commands import DOCUMENTS, ROOT, Block, blocks, lines_not_printed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -20,7 +20,7 @@ from coordexp.runs.commit import committed_checkpoints, read_commit_marker
 from coordexp.runs.folder import step_of
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.rows import Row, read_rows
-from tests.integration.ray_support import private_ray_environment
+from tests.support.private_ray import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

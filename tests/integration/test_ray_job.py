@@ -16,7 +16,7 @@ from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import step_of
 from coordexp.runs.reporter import read_rows
 from coordexp.runs.status import read_status
-from tests.integration.ray_head_support import ROOT, TOKEN, Head, can_hide, ray_head, wait_for
+from tests.support.ray_head import ROOT, TOKEN, Head, can_hide, ray_head, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

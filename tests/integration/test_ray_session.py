@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.ray_head_support import RAY, Head, can_hide, client_environment, ray_head, wait_for
-from tests.ports_support import free_ports
+from tests.support.ports import free_ports
+from tests.support.ray_head import RAY, Head, can_hide, client_environment, ray_head, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -22,8 +22,8 @@ from coordexp.model.loading import load
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.train.setup.base import prepare_base
 from coordexp.train.setup.prepare import prepare_experiment
-from tests.model_support import weights_hash
-from tests.unit.model.real_vocabulary import COORD_IDS, all_weights, write_narrow
+from tests.support.real_vocabulary import COORD_IDS, all_weights, write_narrow
+from tests.support.tiny_model import weights_hash
 
 EXPERIMENT = "experiments/coco_qwen3vl_4b.yaml"
 TRUE_IDS = "custom.coord_offset.ids={start: 151670, end: 152669}"

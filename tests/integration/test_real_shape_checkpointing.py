@@ -7,7 +7,7 @@ from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import Run, make_trainer
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
-from tests.integration.training_support import KeepGradients, prepared, small_config, write_base
+from tests.support.training import KeepGradients, prepared, small_config, write_base
 
 
 @pytest.fixture(scope="module")

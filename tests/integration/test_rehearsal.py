@@ -7,7 +7,7 @@ from mlflow import MlflowClient
 
 from tests.rehearsal.checkpoint import SIZES
 from tests.rehearsal.run import NAME, Rehearsal, write_pictures
-from tests.unit.model.real_vocabulary import ranks_file
+from tests.support.real_vocabulary import ranks_file
 
 
 @pytest.fixture(scope="module")

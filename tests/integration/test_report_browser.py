@@ -21,7 +21,7 @@ from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, make_study
 from tests.benchmarks.large_experiment import make_experiment
-from tests.unit.report.report_support import SPITEFUL, write_experiment
+from tests.support.report import SPITEFUL, write_experiment
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [

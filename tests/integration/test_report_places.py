@@ -10,8 +10,8 @@ import pytest
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study
-from tests.integration.mlflow_server_support import mlflow_server
-from tests.unit.report.report_support import write_experiment
+from tests.support.mlflow_server import mlflow_server
+from tests.support.report import write_experiment
 
 pytestmark = pytest.mark.timeout(600)
 GROUPS = ("A", "C")

@@ -7,7 +7,7 @@ import pytest
 
 from coordexp.cli.main import main
 from coordexp.runs.folder import ExperimentFolder
-from tests.integration.ablation_support import StandIn, make_base, make_config, run
+from tests.support.ablation import StandIn, make_base, make_config, run
 
 pytestmark = pytest.mark.timeout(240)
 SECRET = "hunter2correcthorse"

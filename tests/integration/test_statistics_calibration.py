@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coordexp.statistics import Comparison, PairResult, compare, verdict
-from tests.integration.detection_simulator import write_experiment
+from tests.support.detection_simulator import write_experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -15,8 +15,8 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.runs.stop import RunStoppedError, StopListener, clear_stop, request_stop
 from coordexp.train.run import train_run
-from tests.integration.ranks_support import environment_of_ranks, leave_group, run_ranks
-from tests.integration.training_support import prepared, small_config, write_base
+from tests.support.ranks import environment_of_ranks, leave_group, run_ranks
+from tests.support.training import prepared, small_config, write_base
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -9,8 +9,8 @@ from coordexp.model.loading import load
 from coordexp.runs.commit import commit_checkpoint, committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.rows import read_rows
-from tests.integration.strategy_support import diverging, images_of, losses_of, run_on, spawn
-from tests.integration.training_support import prepared, small_config, write_base
+from tests.support.strategies import diverging, images_of, losses_of, run_on, spawn
+from tests.support.training import prepared, small_config, write_base
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -11,8 +11,8 @@ from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.train import train
-from tests.integration.ray_support import private_ray_environment
-from tests.integration.training_support import prepared, small_config, write_base
+from tests.support.private_ray import private_ray_environment
+from tests.support.training import prepared, small_config, write_base
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

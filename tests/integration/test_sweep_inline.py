@@ -17,7 +17,7 @@ from coordexp.errors import ConfigError
 from coordexp.runs.status import RunStatus, read_status, write_status
 from coordexp.sweep.space import grid
 from coordexp.sweep.trials import recorded_points
-from tests.integration.sweep_support import STEPS, StandIn, make_places, run, true_ap, write_files
+from tests.support.sweep import STEPS, StandIn, make_places, run, true_ap, write_files
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -15,12 +15,12 @@ import ray
 from coordexp.cluster.session import ray_session
 from coordexp.runs.reporter import read_rows
 from coordexp.runs.status import read_status
-from tests.integration import ablation_support, sweep_support
-from tests.integration.ray_support import private_ray_environment
-from tests.integration.sweep_support import StandIn, make_places, run, write_files
+from tests.support import ablation, sweep
+from tests.support.private_ray import private_ray_environment
+from tests.support.sweep import StandIn, make_places, run, write_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-for module in (sys.modules[__name__], sweep_support, ablation_support):
+for module in (sys.modules[__name__], sweep, ablation):
     ray.cloudpickle.register_pickle_by_value(module)
 
 POINTS = [2.0, 40.0, 1.0]  # the best first: the others fall behind it

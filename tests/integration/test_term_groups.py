@@ -10,7 +10,7 @@ from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import Run, make_trainer
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
-from tests.integration.training_support import prepared, write_base
+from tests.support.training import prepared, write_base
 
 ROOT = Path(__file__).parents[2]
 GROUPS = ("D_gauss", "D_exp", "D_two_bin", "D_ordinal", "A_emd2", "C_diou", "C_ciou", "C_centre")

@@ -23,8 +23,8 @@ from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.weighted_terms import weighted_terms
-from tests.integration.training_support import prepared, small_config
-from tests.unit.metrics_support import unregistered
+from tests.support.metrics import unregistered
+from tests.support.training import prepared, small_config
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -18,9 +18,9 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
 from coordexp.train.setup.components import build_components
-from tests.integration.ranks_support import environment_of_ranks, run_ranks
-from tests.integration.training_support import first_step, prepared, ranks_worker, small_config, write_base
-from tests.model_support import weights_hash
+from tests.support.ranks import environment_of_ranks, run_ranks
+from tests.support.tiny_model import weights_hash
+from tests.support.training import first_step, prepared, ranks_worker, small_config, write_base
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import read_rows
 from coordexp.tracking.connection import connect
 from coordexp.tracking.publish import tracking_uri
-from tests.integration.training_support import small_config
+from tests.support.training import small_config
 
 pytestmark = pytest.mark.timeout(240)
 

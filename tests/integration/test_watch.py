@@ -17,7 +17,7 @@ from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import Row
-from tests.integration.ablation_support import make_base, make_config, run
+from tests.support.ablation import make_base, make_config, run
 
 COMMAND = (sys.executable, "-m", "coordexp.report", "tiny", "--watch", "--interval", "0.1")
 LIMIT_SECONDS = 60

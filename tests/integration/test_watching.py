@@ -16,7 +16,7 @@ from coordexp.train.loop.messages import start_lines
 from coordexp.train.run import Run, make_trainer, train_run
 from coordexp.train.setup import weighted_terms
 from coordexp.train.setup.components import build_components
-from tests.integration.training_support import prepared, small_config, write_base
+from tests.support.training import prepared, small_config, write_base
 
 
 @pytest.fixture(scope="module")

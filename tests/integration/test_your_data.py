@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_printed_commands import run
-from tests.unit.commands_support import ROOT, blocks, lines_not_printed
+from tests.support.commands import ROOT, blocks, lines_not_printed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 DAY = [block for block in blocks(ROOT / "docs" / "your-data.md") if "a slow test runs these" in block.reason]

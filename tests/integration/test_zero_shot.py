@@ -19,8 +19,8 @@ from coordexp.model.loading import load
 from coordexp.model.tiny.parts import save_base
 from coordexp.model.tiny.pretrain import supervised_logits
 from coordexp.statistics import paired_bootstrap
-from tests.integration.evaluate_support import NUM_IMAGES
-from tests.unit.metrics_support import unregistered
+from tests.support.evaluate_command import NUM_IMAGES
+from tests.support.metrics import unregistered
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # a model is taught to answer in JSON
 BORDER = {"bbox_2d": [600, 500, 1000, 1000], "label": CATEGORIES[0]}

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
 from coordexp.model.families import FAMILIES
-from tests.unit.model.family_shapes import VOCABULARIES, family_config, write_family_files
-from tests.unit.model.real_vocabulary import PUBLISHED, published_config
+from tests.support.family_shapes import VOCABULARIES, family_config, write_family_files
+from tests.support.real_vocabulary import PUBLISHED, published_config
 
 # The 2B with every number but its widths: what goes wrong with depth in bfloat16 goes wrong in it too.
 _SMALL_VISION = {"depth": 24, "hidden_size": 64, "intermediate_size": 128, "deepstack_visual_indexes": [5, 11, 17]}

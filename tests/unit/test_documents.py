@@ -7,7 +7,7 @@ import pytest
 
 from coordexp.config.keys import is_key, known_keys
 from coordexp.sweep.schema import SweepConfig
-from tests.unit.commands_support import DOCUMENTS, ROOT
+from tests.support.commands import DOCUMENTS, ROOT
 
 _PATH = re.compile(r"(?<![\w./-])(?:ray_jobs|experiments|docs|dashboards)/[\w./-]*\w")
 _KEY = re.compile(r"(?<![\w./?&-])([a-z]\w*(?:\.[a-z]\w*)+)=")

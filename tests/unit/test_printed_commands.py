@@ -7,7 +7,7 @@ import re
 import pytest
 
 from coordexp.cli.main import main, parse
-from tests.unit.commands_support import DOCUMENTS, ROOT, Block, Command, blocks, lines_not_printed
+from tests.support.commands import DOCUMENTS, ROOT, Block, Command, blocks, lines_not_printed
 
 BLOCKS = [block for path in DOCUMENTS for block in blocks(path)]
 QUICK = [block for block in BLOCKS if not block.mark]

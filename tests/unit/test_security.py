@@ -35,8 +35,8 @@ from coordexp.report.write import record_report
 from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup.components import build_components
-from tests.integration.training_support import prepared, small_config, write_base
-from tests.unit.report.report_support import CATEGORIES, SPITEFUL, write_data
+from tests.support.report import CATEGORIES, SPITEFUL, write_data
+from tests.support.training import prepared, small_config, write_base
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ import pytest
 from coordexp.cli.main import main as coordexp
 from coordexp.detection import evaluate_detections
 from coordexp.statistics import paired_bootstrap
-from tests.unit.report.report_support import write_data, write_evaluation
+from tests.support.report import write_data, write_evaluation
 
 QUICK = ["--resamples", "60", "--all"]
 

@@ -9,7 +9,7 @@ import pytest
 from coordexp.cli.main import main
 from coordexp.config.schema.data import Data
 from coordexp.data.splits import load_split
-from tests.unit.data.sample_support import read_jsonl
+from tests.support.samples import read_jsonl
 
 
 def arguments(coco, *more, what="coco"):

@@ -1,4 +1,4 @@
-"""The gate, -log P(coord vocabulary), against independents. Tolerances: distribution_support.py."""
+"""The gate, -log P(coord vocabulary), against independents. Tolerances: tests/support/distributions.py."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import given
 from torch.nn import functional as F  # noqa: N812
 
 from coordexp.coord_tokens.soft_ce_w1 import coord_gate
-from tests.unit.coord_tokens.distribution_support import (
+from tests.support.distributions import (
     DTYPES,
     MANY,
     ROWS,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from coordexp.coord_tokens.expectation import CoordExp, expected_values
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import CoordVocab, NumberTokens
-from tests.unit.coord_tokens.operation_support import CountOperations
+from tests.support.operations import CountOperations
 
 TOLERANCE = 2.0**-24 * (math.log(1000) + 2 * math.sqrt(1000))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import CoordVocab, NumberTokens
-from tests.unit.coord_tokens.operation_support import CountOperations
+from tests.support.operations import CountOperations
 
 START, BOX, CLOSE, END, WILDCARD, C0 = 10, 11, 12, 13, 99, 100
 NATIVE = CoordVocab(NumberTokens(range(C0, C0 + 1000)), WILDCARD, START, BOX, CLOSE, END, "native")

@@ -1,6 +1,6 @@
 """Soft CE and Wasserstein-1, against independents; targets, both and the gate at extremes.
 
-Tolerances: distribution_support.py.
+Tolerances: tests/support/distributions.py.
 """
 
 import math
@@ -15,7 +15,7 @@ from scipy.stats import wasserstein_distance
 from torch.nn import functional as F  # noqa: N812
 
 from coordexp.coord_tokens.soft_ce_w1 import coord_gate, gaussian_soft_targets, soft_cross_entropy, wasserstein_1
-from tests.unit.coord_tokens.distribution_support import (
+from tests.support.distributions import (
     DTYPES,
     MANY,
     SEEDS,

@@ -1,4 +1,4 @@
-"""Gaussian soft targets against their definition. Tolerances: distribution_support.py."""
+"""Gaussian soft targets against their definition. Tolerances: tests/support/distributions.py."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets
-from tests.unit.coord_tokens.distribution_support import (
+from tests.support.distributions import (
     MANY,
     ROWS,
     SEEDS,

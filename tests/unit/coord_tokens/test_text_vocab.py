@@ -11,7 +11,7 @@ from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import NumberTokens, text_vocab
 from coordexp.errors import TokenizerError
 from coordexp.model.tiny.parts import build_tokenizer
-from tests.unit.model.real_vocabulary import build_qwen_tokenizer
+from tests.support.real_vocabulary import build_qwen_tokenizer
 
 DESCS = ["red circle", "boeing 747", " 12 7 "]
 BOXES = np.array([(0.0, 0.034, 0.5, 0.9996), (0.2514, 0.3, 0.4, 1.0), (0.007, 0.07, 0.7, 0.77)])

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from coordexp.data.batch import Batch, collate, predicts_label
-from tests.unit.data.batch_support import CUT, FILLER, FIRST, IMAGE, NONE, ONE, TWO, padded
+from tests.support.batches import CUT, FILLER, FIRST, IMAGE, NONE, ONE, TWO, padded
 
 
 def test_predicting_positions_are_one_before_their_labels():

@@ -8,7 +8,7 @@ import pytest
 
 from coordexp.data.builder import JsonLinesBuilder
 from coordexp.errors import ConfigError, DataError
-from tests.unit.data.sample_support import pairs_of, read_jsonl
+from tests.support.samples import pairs_of, read_jsonl
 
 RECORD = {"image": "a.jpg", "width": 100, "height": 50, "objects": [{"desc": "cat", "bbox": [0.1, 0.2, 0.3, 1.0]}]}
 TOKENS = ["<|coord_100|>", "<|coord_200|>", "<|coord_300|>", "<|coord_999|>"]

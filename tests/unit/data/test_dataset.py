@@ -22,7 +22,7 @@ from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.errors import DataError, TokenizerError
 from coordexp.train.forward import count_units, mean_units
-from tests.unit.data.sample_support import pairs_of
+from tests.support.samples import pairs_of
 
 
 @pytest.fixture(scope="module")

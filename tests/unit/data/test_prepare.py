@@ -13,7 +13,7 @@ from coordexp.data.sources.coco import read_coco
 from coordexp.detection import evaluate_detections
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import pairs_of, prepare, read_jsonl
+from tests.support.samples import pairs_of, prepare, read_jsonl
 
 
 def spec_of(coco, **options):

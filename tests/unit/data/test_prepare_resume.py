@@ -11,7 +11,7 @@ import pytest
 from coordexp.data import prepare as prepare_module
 from coordexp.data.prepare import PrepareSpec
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import prepare
+from tests.support.samples import prepare
 
 
 def spec_of(coco, **options):

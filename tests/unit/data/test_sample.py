@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coordexp.data.sample import Objects, Sample, Samples
-from tests.unit.data.sample_support import content, pairs_of, things
+from tests.support.samples import content, pairs_of, things
 
 
 def test_order_is_y1_then_x1_then_the_original_index():

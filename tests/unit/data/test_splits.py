@@ -25,7 +25,7 @@ from coordexp.data.splits import (
 )
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import pairs_of, read_jsonl, things
+from tests.support.samples import pairs_of, read_jsonl, things
 
 
 def made(num_objects, image_id):

@@ -11,7 +11,7 @@ from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.data.tuning_split import TuningSplit, held_out_indices, write_tuning_split
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import content, write_jsonl
+from tests.support.samples import content, write_jsonl
 
 
 @pytest.fixture(scope="module")

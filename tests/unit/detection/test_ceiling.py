@@ -14,7 +14,7 @@ from coordexp.data.sources.coco_file import read_coco_file
 from coordexp.detection.boxes import to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.ceiling import ceiling_of, ceiling_of_table, codec_ceiling
 from coordexp.errors import DataError
-from tests.unit.detection.detection_support import DtRow, GtRow, Scene, pycocotools_numbers
+from tests.support.detections import DtRow, GtRow, Scene, pycocotools_numbers
 
 
 def random_boxes(seed, *, num_images=25, num_categories=2, max_boxes=40, crowd_fraction=0.05) -> Scene:

@@ -10,7 +10,7 @@ from coordexp.detection import evaluate_detections
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.coco_eval import evaluate_boxes, published_precision
 from coordexp.errors import DataError, ResourceError
-from tests.unit.detection.detection_support import as_detections, crowded_scene, pycocotools_numbers, scene
+from tests.support.detections import as_detections, crowded_scene, pycocotools_numbers, scene
 
 
 def ground_truth() -> dict:

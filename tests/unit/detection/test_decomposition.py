@@ -7,7 +7,7 @@ from coordexp.detection.average_precision import unit_weights
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.decomposition import BURST, MEASURES, Decomposed
 from coordexp.detection.metrics import measure
-from tests.unit.detection.detection_support import (
+from tests.support.detections import (
     DtRow,
     Scene,
     as_detections,

@@ -12,7 +12,7 @@ from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.coco_eval import evaluate_boxes
 from coordexp.detection.metrics import detection_metrics, measure
 from coordexp.detection.metrics.calibration import bins_of, calibration_error, score_bins
-from tests.unit.detection.detection_support import (
+from tests.support.detections import (
     DtRow,
     Scene,
     as_detections,

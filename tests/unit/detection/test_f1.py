@@ -5,7 +5,7 @@ import pytest
 
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.metrics import measure
-from tests.unit.detection.detection_support import (
+from tests.support.detections import (
     DtRow,
     Scene,
     as_detections,

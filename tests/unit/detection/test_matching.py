@@ -10,7 +10,7 @@ from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matches import Matches
 from coordexp.detection.matching import Matcher, overlap_scores
-from tests.unit.detection.detection_support import (
+from tests.support.detections import (
     AREAS,
     MAX_DETECTIONS,
     DtRow,

@@ -6,7 +6,7 @@ from huggingface_hub import constants
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.checkpoint import Base, examine_checkpoint, published_config
 from coordexp.findings import collect
-from tests.unit.doctor.doctor_support import sparse_checkpoint
+from tests.support.doctor import sparse_checkpoint
 
 SHARD = "model-00002-of-00002.safetensors"
 HUB_ID = "Qwen/Qwen3-VL-4B-Instruct"

@@ -8,7 +8,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.doctor.data import DataFacts, examine_split, of_both_splits
 from coordexp.findings import collect
-from tests.unit.doctor.doctor_support import write_coco
+from tests.support.doctor import write_coco
 
 
 def _config(annotations: Path, images: Path, root: Path, **data: object) -> ExperimentConfig:

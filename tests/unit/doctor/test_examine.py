@@ -13,7 +13,7 @@ from coordexp.doctor.examine import Examination, examine
 from coordexp.doctor.machine import Machine
 from coordexp.doctor.memory import EVALUATION, TRAINING, MemoryEstimate
 from coordexp.findings import Finding
-from tests.unit.doctor.doctor_support import coco_overrides, failures, of, sparse_checkpoint, tree
+from tests.support.doctor import coco_overrides, failures, of, sparse_checkpoint, tree
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "experiments" / "tiny.yaml"

@@ -23,7 +23,7 @@ from coordexp.runs.experiment import open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.tracking.connection import connect
-from tests.unit.doctor.doctor_support import tree
+from tests.support.doctor import tree
 
 GIB = 2**30
 

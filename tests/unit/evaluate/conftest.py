@@ -1,5 +1,5 @@
 """The fixtures of models that generate."""
 
-from tests.unit.evaluate.model_fixtures import base, native, spec
+from tests.support.model_fixtures import base, native, spec
 
 __all__ = ["base", "native", "spec"]

@@ -8,8 +8,8 @@ import pytest
 from coordexp.detection import evaluate_detections
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import Analysis
-from tests.unit.detection.detection_support import Scene, scene
-from tests.unit.evaluate.evaluate_support import Item, analyse, evaluated
+from tests.support.detections import Scene, scene
+from tests.support.evaluation import Item, analyse, evaluated
 
 # Images are 200 x 100. A box of 20 x 40 px at (20, 10): corners .1 .1 .2 .5, bins 100 100 200 500.
 BOX, EXACT = [20, 10, 20, 40], (100, 100, 200, 500)

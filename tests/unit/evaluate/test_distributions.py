@@ -14,7 +14,7 @@ from coordexp.evaluate.distributions import (
     ObjectCurves,
     images_with_curves,
 )
-from tests.unit.detection.detection_support import scene
+from tests.support.detections import scene
 
 BOX = [0, 0, 10, 10]
 

@@ -27,8 +27,8 @@ from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import ANSWER_METRICS, MetricName
 from coordexp.runs.folder import EvaluationFolder
-from tests.unit.evaluate.evaluate_support import Item, analyse, answers_of, sample_of
-from tests.unit.metrics_support import unregistered
+from tests.support.evaluation import Item, analyse, answers_of, sample_of
+from tests.support.metrics import unregistered
 
 NUM_IMAGES = 6
 

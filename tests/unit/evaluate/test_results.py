@@ -15,8 +15,8 @@ from coordexp.evaluate.results import counts, cut_at_repeat, repeats
 from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import DecodingFolder
 from coordexp.runs.unknown import unknown_sentence
-from tests.unit.detection.detection_support import crowded_scene, scene
-from tests.unit.evaluate.evaluate_support import Item, answers_of, evaluated, objects_of
+from tests.support.detections import crowded_scene, scene
+from tests.support.evaluation import Item, answers_of, evaluated, objects_of
 
 BOX = (100, 100, 200, 200)
 

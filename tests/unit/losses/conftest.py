@@ -9,9 +9,9 @@ from torch import Tensor
 
 import coordexp.losses.terms
 from coordexp.coord_tokens.codec import NUM_BINS
-from tests.unit.losses.by_hand_support import FIRST_ID as FIRST
-from tests.unit.losses.by_hand_support import VOCABULARY as VOCAB
-from tests.unit.losses.by_hand_support import inputs_by_hand
+from tests.support.by_hand import FIRST_ID as FIRST
+from tests.support.by_hand import VOCABULARY as VOCAB
+from tests.support.by_hand import inputs_by_hand
 
 COORD = slice(FIRST, FIRST + NUM_BINS)
 

@@ -10,8 +10,8 @@ from coordexp.losses.head import plain_head
 from coordexp.losses.term import UNITS
 from coordexp.losses.terms.text_ce import TextCe
 from coordexp.train.setup.weighted_terms import build_criterion
-from tests.unit.losses.by_hand_support import term_inputs
-from tests.unit.losses.term_support import count_units
+from tests.support.by_hand import term_inputs
+from tests.support.terms import count_units
 
 FIRST, VOCAB, HIDDEN = 30, 1050, 8
 

@@ -9,7 +9,7 @@ from coordexp.config import load_config
 from coordexp.losses.terms import loss_terms
 from coordexp.shipped import shipped_experiments
 from coordexp.train.setup.weighted_terms import weighted_terms
-from tests.unit.losses.term_support import ROOT
+from tests.support.terms import ROOT
 
 EXAMPLES = ROOT / "examples"
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.losses import head as head_module
 from coordexp.losses.head import plain_head, split_head
-from tests.unit.losses.head_support import (
+from tests.support.head import (
     EACH_AND_SUM,
     END,
     EXTRA,

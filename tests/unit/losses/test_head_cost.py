@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coordexp.losses import head as head_module
 from coordexp.losses.head import plain_head, split_head
 from tests.benchmarks.head_variants import VARIANTS, Sizes, make_batch, make_model, make_offset
-from tests.unit.losses.head_support import (
+from tests.support.head import (
     LOSSES,
     Layout,
     assert_equal,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from tests.unit.losses.term_support import NAMES, RESTRICTED, SHAPE, terms, with_tensors
+from tests.support.terms import NAMES, RESTRICTED, SHAPE, terms, with_tensors
 
 
 def _sum(name, case, shape=SHAPE):

@@ -13,7 +13,7 @@ from coordexp.losses import table, term
 from coordexp.losses.coord_box import diou, giou
 from coordexp.losses.terms import loss_terms
 from coordexp.train.setup.weighted_terms import build_criterion
-from tests.unit.losses.term_support import BOXES, PAGE, ROOT, SHAPE, WARM, terms
+from tests.support.terms import BOXES, PAGE, ROOT, SHAPE, WARM, terms
 
 
 def page_table(section):

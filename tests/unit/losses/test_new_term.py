@@ -12,7 +12,7 @@ from coordexp.metrics import find_metric
 from coordexp.train.loop.measures import RunningAverages
 from coordexp.train.loop.run_log import means_to_metrics
 from coordexp.train.setup.weighted_terms import build_criterion, weighted_terms
-from tests.unit.losses.term_support import EXAMPLE, EXAMPLE_YAML, ROOT, count_units, drop
+from tests.support.terms import EXAMPLE, EXAMPLE_YAML, ROOT, count_units, drop
 
 
 @pytest.fixture

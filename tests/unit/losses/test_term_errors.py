@@ -4,7 +4,7 @@ import pytest
 
 from coordexp.errors import ConfigError
 from coordexp.losses.terms import loss_terms
-from tests.unit.losses.term_support import drop
+from tests.support.terms import drop
 
 TERM = """
 import torch

@@ -16,8 +16,8 @@ from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.tiny.parts import build_tokenizer, save_base
-from tests.model_support import build_shallow
-from tests.unit.model.real_vocabulary import write_narrow
+from tests.support.real_vocabulary import write_narrow
+from tests.support.tiny_model import build_shallow
 
 MakeBase = Callable[..., Path]
 MakeAdapted = Callable[..., PeftModel]

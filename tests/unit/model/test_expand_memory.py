@@ -12,7 +12,7 @@ from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from coordexp.model.checkpoint.stored_model import EMBEDDING
 from coordexp.model.checkpoint.weights import StoredWeights
-from tests.unit.model.real_vocabulary import COORD_IDS, NUM_ENTRIES, published_config, write_small_files
+from tests.support.real_vocabulary import COORD_IDS, NUM_ENTRIES, published_config, write_small_files
 
 _COMMAND = """
 import sys

@@ -17,7 +17,7 @@ from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.expand import expand_to
 from coordexp.model.loading import load
 from coordexp.model.processor import Processor
-from tests.unit.model.real_vocabulary import COORD_IDS, NUM_ENTRIES, NUM_ROWS, WILDCARD_ID, all_weights
+from tests.support.real_vocabulary import COORD_IDS, NUM_ENTRIES, NUM_ROWS, WILDCARD_ID, all_weights
 
 DIGITS = range(15, 25)  # "0" to "9" in Qwen's ranks
 

@@ -2,7 +2,7 @@
 
 import yaml
 
-from tests.unit.commands_support import ROOT
+from tests.support.commands import ROOT
 
 SERVICES = (COMPOSE := yaml.safe_load((ROOT / "ray_jobs" / "compose.yaml").read_text(encoding="utf-8")))["services"]
 

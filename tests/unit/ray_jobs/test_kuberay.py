@@ -17,7 +17,7 @@ from coordexp.cluster.capacity import count_slots, workers_on
 from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.stop import GRACE_ENV
-from tests.unit.ray_jobs.kuberay_fields import OBJECTS, faults
+from tests.support.kuberay_fields import OBJECTS, faults
 
 ROOT = Path(__file__).parents[3]
 KUBERAY = ROOT / "ray_jobs" / "kuberay"

@@ -15,7 +15,7 @@ from coordexp.report.study.study import Settings, Study, make_study
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
 from coordexp.tracking.payload import last_values
-from tests.unit.report.report_support import reading_of, write_experiment
+from tests.support.report import reading_of, write_experiment
 
 PARAMS = {"training": {"max_steps": 100}, "data": {"format": "shapes"}}
 FINAL_AP = {"A": 0.30, "B": 0.05, "C": 0.40}

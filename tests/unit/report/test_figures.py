@@ -11,7 +11,7 @@ import pytest
 from coordexp.report.charts import Line, Point, Row, line_chart, number, row_chart
 from coordexp.report.figures import LOOKS, PALETTE, Chart, chart_svg, write_charts
 from coordexp.statistics.results import Estimate
-from tests.unit.report.report_support import SPITEFUL
+from tests.support.report import SPITEFUL
 
 
 def parsed(chart: Chart, label: str = "chart") -> ElementTree.Element:

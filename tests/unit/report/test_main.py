@@ -9,7 +9,7 @@ import pytest
 from coordexp.cli.main import main as coordexp
 from coordexp.detection import evaluate_detections
 from coordexp.report.study.study import Study
-from tests.unit.report.report_support import SIZE_PX
+from tests.support.report import SIZE_PX
 
 
 def main(argv: list[str]) -> int:

@@ -15,7 +15,7 @@ from coordexp.report.publish import NUMBERS, check, publish
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study
-from tests.unit.report.report_support import write_experiment
+from tests.support.report import write_experiment
 
 CONSOLE = Console(file=io.StringIO())
 

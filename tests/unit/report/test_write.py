@@ -12,7 +12,7 @@ from coordexp.report.write import (
 )
 from coordexp.tracking.connection import connect
 from coordexp.tracking.store import MAX_TAG_LENGTH
-from tests.unit.metrics_support import unregistered
+from tests.support.metrics import unregistered
 
 
 def test_the_ablations_run_gets_files_and_every_number(paired: Study, paired_dir: Path, tmp_path: Path) -> None:

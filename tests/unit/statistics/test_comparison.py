@@ -14,7 +14,7 @@ from coordexp.statistics import compare, from_json, paired_bootstrap, to_json, v
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Estimate, PairResult
 from coordexp.statistics.verdict import brief_verdict, open_reason, p_value
-from tests.unit.detection.detection_support import DtRow, GtRow, Scene, write_rows
+from tests.support.detections import DtRow, GtRow, Scene, write_rows
 
 NUM_IMAGES = 40
 

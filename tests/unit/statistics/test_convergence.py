@@ -6,7 +6,7 @@ import pytest
 from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError
 from coordexp.statistics.convergence import FRACTIONS, convergence, steps_to
-from tests.unit.detection.detection_support import DtRow, GtRow, Scene, write_rows
+from tests.support.detections import DtRow, GtRow, Scene, write_rows
 
 STEPS = (10, 20, 40)
 

@@ -13,7 +13,7 @@ from coordexp.statistics import compare
 from coordexp.statistics.decomposition import decompose
 from coordexp.statistics.intervals import Drawn, difference_total, group_total
 from coordexp.statistics.resampling import image_weights
-from tests.unit.detection.detection_support import as_detections, crowded_scene, write_rows
+from tests.support.detections import as_detections, crowded_scene, write_rows
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from coordexp.statistics.bootstrap import images_a_category
 from coordexp.statistics.decomposition import decompose
 from coordexp.statistics.intervals import Drawn, Total, difference_total, group_total, student_quantile
 from coordexp.statistics.resampling import image_weights, swapped_images
-from tests.integration.detection_simulator import write_experiment
+from tests.support.detection_simulator import write_experiment
 
 
 def world(rng, *, num_seeds: int, image: float, own: float, luck: float, resamples: int = 400) -> dict[int, Drawn]:

@@ -10,7 +10,7 @@ from coordexp.detection.matches import Matches
 from coordexp.statistics import permutation
 from coordexp.statistics.permutation import holm, pooled, swap_slopes, swap_test, swapped_differences
 from coordexp.statistics.resampling import swapped_images
-from tests.unit.detection.detection_support import SIZE, DtRow, GtRow, Scene, matches_of, random_case
+from tests.support.detections import SIZE, DtRow, GtRow, Scene, matches_of, random_case
 
 AP = AVERAGE_PRECISIONS["AP"]
 

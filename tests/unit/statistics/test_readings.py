@@ -9,7 +9,7 @@ from coordexp.errors import DataError
 from coordexp.statistics import Comparison, Estimate, PairResult, compare, compare_readings, reading_sentence
 from coordexp.statistics import comparison as module
 from coordexp.statistics.readings import READINGS, reads
-from tests.unit.detection.detection_support import write_rows
+from tests.support.detections import write_rows
 from tests.unit.statistics.test_comparison import found_in, of, truth_of
 
 

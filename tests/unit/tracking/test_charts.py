@@ -13,7 +13,7 @@ from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker
 from coordexp.tracking.charts import MEASURED, VIEW_TAG, group_colors, is_shown, runs_address
 from coordexp.tracking.store import open_tracker
-from tests.unit.metrics_support import unregistered
+from tests.support.metrics import unregistered
 from tests.unit.tracking.test_store import Start
 
 

@@ -18,7 +18,7 @@ from mlflow import MlflowClient
 from coordexp.errors import TrackingError
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.tracking import RowSync, open_tracker
-from tests.ports_support import free_port
+from tests.support.ports import free_port
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.losses.head import plain_head
 from coordexp.losses.term import TermInputs
 from coordexp.train.setup.weighted_terms import build_criterion
-from tests.unit.losses.by_hand_support import term_inputs
+from tests.support.by_hand import term_inputs
 
 FIRST, VOCAB, HIDDEN = 30, 1050, 8
 

@@ -4,7 +4,7 @@ import torch
 
 from coordexp.losses.head import plain_head
 from coordexp.train.forward import count_units, term_inputs
-from tests.unit.data.batch_support import COORDS, CUT, FIRST, ONE, TWO, padded
+from tests.support.batches import COORDS, CUT, FIRST, ONE, TWO, padded
 
 VOCAB = FIRST + 1010
 

@@ -12,7 +12,7 @@ from coordexp.coord_tokens.bins import quantise_boxes
 from coordexp.data.splits import load_split
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.preview import previews
-from tests.unit.data.sample_support import pairs_of
+from tests.support.samples import pairs_of
 
 
 def _config(runs_dir, **data):

@@ -12,7 +12,7 @@ from coordexp.coord_tokens.offset_adapter import (
     install_coord_offset_adapter,
 )
 from coordexp.model.head_bypass import float32_head
-from tests.unit.coord_tokens.offset.offset_support import (
+from tests.support.offsets import (
     COORD_IDS,
     FIRST,
     IDS,

@@ -16,7 +16,7 @@ from coordexp.coord_tokens.offset_adapter import (
 )
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError
 from coordexp.model.head_bypass import pass_through_head
-from tests.unit.coord_tokens.offset.offset_support import (
+from tests.support.offsets import (
     COORD_IDS,
     FIRST,
     IDS,

@@ -11,7 +11,7 @@ from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_of
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.errors import ConfigError, TokenizerError
 from coordexp.model.tiny.parts import SPECIAL_TOKENS, build_model
-from tests.unit.coord_tokens.offset.offset_support import COORD_IDS, FIRST, fresh, installed, tokenizer, wrapped
+from tests.support.offsets import COORD_IDS, FIRST, fresh, installed, tokenizer, wrapped
 
 
 def test_ids_may_be_a_range_a_mapping_or_a_list():

@@ -15,8 +15,8 @@ from coordexp.coord_tokens.offset_adapter import (
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError
 from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.model.checkpoint.stored_model import quiet
-from tests.unit.coord_tokens.offset.fold_oracle import fold_coord_offset_adapter
-from tests.unit.coord_tokens.offset.offset_support import (
+from tests.support.fold_oracle import fold_coord_offset_adapter
+from tests.support.offsets import (
     COORD_IDS,
     FIRST,
     IDS,

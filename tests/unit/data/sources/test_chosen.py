@@ -15,7 +15,7 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.tracking.payload import flatten_config
 from coordexp.train.setup.encoding import read_split
 from coordexp.train.setup.source import source_of_run
-from tests.unit.data.sample_support import write_jsonl
+from tests.support.samples import write_jsonl
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from coordexp.data.sources.source import source_of
 from coordexp.data.splits import load_split
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import pairs_of
+from tests.support.samples import pairs_of
 
 
 def read(folder, **options):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coordexp.data.prepare import PrepareSpec
 from coordexp.data.sources.coco import read_coco
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import pairs_of, prepare
+from tests.support.samples import pairs_of, prepare
 
 _KEYS = [
     "id", "image_id", "category_id", "bbox", "iscrowd", "ignore", "segmentation", "file_name", "width", "height",

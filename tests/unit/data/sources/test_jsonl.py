@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coordexp.coord_tokens.codec import decode, encode
 from coordexp.data.sources.coco import read_coco
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import content, read_jsonl, write_jsonl
+from tests.support.samples import content, read_jsonl, write_jsonl
 
 
 @pytest.fixture

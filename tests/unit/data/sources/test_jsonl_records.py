@@ -6,7 +6,7 @@ import pytest
 
 from coordexp.coord_tokens.validator import annotate_coord_tokens
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import content, pairs_of, read_jsonl
+from tests.support.samples import content, pairs_of, read_jsonl
 
 
 def write(coco, *records):

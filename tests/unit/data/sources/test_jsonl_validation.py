@@ -12,7 +12,7 @@ from coordexp.data.splits import check_split, load_split
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from coordexp.findings import require
-from tests.unit.data.sample_support import prepare
+from tests.support.samples import prepare
 
 RECORDS = (
     {"image": "b.png", "objects": [{"desc": "Red  Cat", "bbox": [0.25, 0.5, 0.75, 1.0]}]},

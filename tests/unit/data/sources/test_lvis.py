@@ -6,7 +6,7 @@ import pytest
 
 from coordexp.data.prepare import PrepareSpec
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import prepare
+from tests.support.samples import prepare
 
 URL = "http://images.cocodataset.org/train2017/000000000007.jpg"
 

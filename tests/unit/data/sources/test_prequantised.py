@@ -11,7 +11,7 @@ from coordexp.coord_tokens.template_adapter import apply_coord_template_adapter
 from coordexp.coord_tokens.validator import annotate_coord_tokens
 from coordexp.data.splits import load_split
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import read_jsonl
+from tests.support.samples import read_jsonl
 
 BINS = [[100, 200, 300, 400], [0, 1, 2, 999], [998, 0, 999, 3]]
 

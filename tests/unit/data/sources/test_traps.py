@@ -22,7 +22,7 @@ from coordexp.data.image_file import (
 from coordexp.data.prepare import PrepareSpec
 from coordexp.data.sources.coco import read_coco
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import prepare, read_jsonl
+from tests.support.samples import prepare, read_jsonl
 
 RAMP = np.arange(0, 256, dtype=np.uint8).reshape(16, 16)
 HALVES = np.repeat(np.repeat(np.array([[(220, 30, 30), (30, 30, 220)]], np.uint8), 20, axis=0), 20, axis=1)

@@ -9,8 +9,8 @@ from coordexp.data.patches import ImageSpec
 from coordexp.model.families import FAMILIES
 from coordexp.model.loading import load
 from coordexp.model.tiny.families import write_tiny
+from tests.support.model_fixtures import Base
 from tests.unit.evaluate.generate.test_generation import NUMBERS, raw_logits, same
-from tests.unit.evaluate.model_fixtures import Base
 
 
 @pytest.fixture(scope="module", params=sorted(set(FAMILIES) - {"qwen3_vl"}))

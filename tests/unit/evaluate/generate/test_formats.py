@@ -21,9 +21,9 @@ from coordexp.evaluate.generate.model import AnswerFormat
 from coordexp.evaluate.generate.qwen_json import JsonFormat
 from coordexp.metrics import BOX_KINDS
 from coordexp.model.tiny.parts import build_image_processor, build_tokenizer
-from tests.unit.evaluate.evaluate_support import Item, objects_of
-from tests.unit.evaluate.model_fixtures import answer_of
-from tests.unit.model.real_vocabulary import build_qwen_tokenizer
+from tests.support.evaluation import Item, objects_of
+from tests.support.model_fixtures import answer_of
+from tests.support.real_vocabulary import build_qwen_tokenizer
 
 TOKENIZER = build_tokenizer()
 JSON = JsonFormat(TOKENIZER)

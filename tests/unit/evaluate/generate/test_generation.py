@@ -23,7 +23,7 @@ from coordexp.evaluate.generate.answer import Answer, mean_and_width
 from coordexp.evaluate.generate.generation import generate_queue, image_queues
 from coordexp.evaluate.generate.qwen_json import JsonFormat
 from coordexp.train.setup.zero import autocast_forward
-from tests.unit.evaluate.generate.plain_generate import plain_answers
+from tests.support.plain_generate import plain_answers
 
 NUMBERS = list(range(1, 14))
 COLUMNS = ("log_probs", "coord_mass", "expected", "width")

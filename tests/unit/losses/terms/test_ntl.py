@@ -7,7 +7,7 @@ import torch
 
 from coordexp.losses.head import plain_head
 from coordexp.losses.terms.ntl import Ntl
-from tests.unit.losses.by_hand_support import term_inputs
+from tests.support.by_hand import term_inputs
 
 FIRST = 4  # digits are ids 4..13 of 20
 

@@ -15,8 +15,8 @@ from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import build_param_groups, describe
 from coordexp.model.processor import Processor
 from coordexp.train.setup.base import check_base
-from tests.integration.training_support import small_config
-from tests.unit.model.family_shapes import VOCABULARIES, family_config, write_family_files
+from tests.support.family_shapes import VOCABULARIES, family_config, write_family_files
+from tests.support.training import small_config
 
 # Parameters; of the text, the adapted layers of each layer: attention, delta net, feed-forward or shared expert.
 # A delta net's are in_proj_qkv, _z, _b, _a and out_proj. Of the vision tower: those of a block, and of its mergers.

@@ -14,7 +14,7 @@ from coordexp.errors import CheckpointError
 from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import build_param_groups, describe
-from tests.unit.model.real_vocabulary import COORD_IDS, PUBLISHED
+from tests.support.real_vocabulary import COORD_IDS, PUBLISHED
 
 # Parameters as the hub counts them; tables; text layers; vision blocks; hidden size.
 FACTS = {

@@ -16,7 +16,7 @@ from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.loading import load
 from coordexp.model.merging.merge import merge
 from coordexp.model.processor import Processor
-from tests.unit.model.merge.merge_support import WEIGHTS, edited
+from tests.support.merging import WEIGHTS, edited
 
 
 @pytest.fixture

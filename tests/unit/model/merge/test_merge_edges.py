@@ -10,7 +10,7 @@ from coordexp.cli.main import main
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.checkpoint import rewrite
 from coordexp.model.merging.merge import merge
-from tests.unit.model.merge.merge_support import ADAPTER, LAYER, LORA_B, OFFSET, configured, edited
+from tests.support.merging import ADAPTER, LAYER, LORA_B, OFFSET, configured, edited
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from coordexp.report.study.study import Study
 from coordexp.report.text.tables import Table, TableRow
 from coordexp.statistics.results import Convergence, Estimate
 from coordexp.statistics.verdict import verdict
-from tests.unit.report.report_support import SPITEFUL
+from tests.support.report import SPITEFUL
 
 _VOID = {"meta", "link", "img", "input", "br", "hr"}
 

@@ -15,7 +15,7 @@ from coordexp.report.study.examples import (
     choose_curves,
     make_gallery,
 )
-from tests.unit.report.report_support import CATEGORIES, SIZE_PX, write_data
+from tests.support.report import CATEGORIES, SIZE_PX, write_data
 
 
 def write(path: Path, found: list[dict]) -> Path:

@@ -15,7 +15,7 @@ from coordexp.cli.main import main
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.load import load_experiment
 from coordexp.runs.status import RunStatus, State, write_status
-from tests.unit.report.report_support import LAST, rows_of, write_experiment
+from tests.support.report import LAST, rows_of, write_experiment
 from tests.unit.report.study.test_study import study
 
 GROUPS, SEEDS = ("A", "B"), (0, 1)

@@ -9,7 +9,7 @@ import pytest
 from coordexp.errors import TrackingError
 from coordexp.report.study.data import ExperimentData, Point
 from coordexp.report.study.load import load_experiment, plain_id
-from tests.unit.metrics_support import unregistered
+from tests.support.metrics import unregistered
 
 
 def test_runs_come_by_group_and_seed_with_their_states(tiny: ExperimentData) -> None:

@@ -24,7 +24,7 @@ from coordexp.report.text.records import to_json
 from coordexp.report.text.render import render_report, to_markdown
 from coordexp.tracking import open_tracker
 from coordexp.tracking.connection import connect
-from tests.unit.report.report_support import LAST, STEPS, write_experiment
+from tests.support.report import LAST, STEPS, write_experiment
 
 A_DETECTIONS = Path("eval/final/constrained/detections.argmax.json")
 C_DETECTIONS = Path("eval/final/constrained/detections.expected.json")

@@ -6,7 +6,7 @@ import torch
 from coordexp.model.tiny.parts import build_tokenizer
 from coordexp.train.loop import throughput as flops
 from coordexp.train.loop.throughput import flop_counter, peak_flops
-from tests.model_support import build_shallow
+from tests.support.tiny_model import build_shallow
 
 
 @pytest.fixture

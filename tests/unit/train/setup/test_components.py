@@ -8,7 +8,7 @@ from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.model.tiny.parts import build_tokenizer
 from coordexp.train.setup.components import param_groups, with_adapters
-from tests.model_support import build_shallow
+from tests.support.tiny_model import build_shallow
 
 
 def _offset_model(model_dtype: torch.dtype, dtype: str) -> torch.nn.Module:

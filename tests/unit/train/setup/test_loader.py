@@ -20,7 +20,7 @@ from coordexp.train.setup.loader import (
     give_own_seed,
 )
 from coordexp.train.trainer import CoordTrainer
-from tests.unit.data.batch_support import CUT, ONE, TWO, padded
+from tests.support.batches import CUT, ONE, TWO, padded
 
 
 class _Samples:

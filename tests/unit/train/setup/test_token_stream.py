@@ -8,7 +8,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DataError
 from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
 from coordexp.train.setup.prepare import prepare_experiment, token_stream_hash
-from tests.unit.data.sample_support import things
+from tests.support.samples import things
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from coordexp.evaluate.evaluation import EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import DecodingFolder, EvaluationFolder
-from tests.unit.detection.detection_support import Scene
+from tests.support.detections import Scene
 
 
 class Item(NamedTuple):

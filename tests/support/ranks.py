@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from torch import distributed, multiprocessing
 
-from tests.ports_support import free_port
+from tests.support.ports import free_port
 
 
 def environment_of_ranks(world_size: int) -> dict[str, str]:
@@ -19,7 +19,7 @@ def run_ranks(worker: Callable[..., None], args: Sequence[object], *, world_size
 
     A server forks them that has imported the trainer once: interpreters of their own take six seconds each for it.
     """
-    multiprocessing.set_forkserver_preload(["tests.integration.training_support", "deepspeed"])
+    multiprocessing.set_forkserver_preload(["tests.support.training", "deepspeed"])
     given = (dict(os.environ), worker, args)
     multiprocessing.start_processes(_in_environment, given, nprocs=world_size, start_method="forkserver")
 

@@ -13,8 +13,8 @@ from coordexp.train.run import Run, make_trainer
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.prepare import prepare_experiment
-from tests.integration.ranks_support import leave_group
-from tests.model_support import build_shallow
+from tests.support.ranks import leave_group
+from tests.support.tiny_model import build_shallow
 
 OBJECTIVES = {
     "A": {"use_coord_ce": True},

@@ -18,7 +18,7 @@ from coordexp.data.sources.shapes import draw_scene
 from coordexp.model.lora import apply_tuning
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.parts import build_image_processor, build_tokenizer
-from tests.model_support import build_shallow
+from tests.support.tiny_model import build_shallow
 
 WORLD_SIZE = 2
 Sample = tuple[str, Image.Image]

@@ -17,8 +17,8 @@ from coordexp.train.run import Run, make_trainer, train_run
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from coordexp.train.trainer import CoordTrainer
-from tests.integration.ranks_support import leave_group
-from tests.ports_support import free_port
+from tests.support.ports import free_port
+from tests.support.ranks import leave_group
 
 
 class StoppingReporter(LocalReporter):

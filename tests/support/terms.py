@@ -30,7 +30,7 @@ def terms(shape=SHAPE):
 
 
 NAMES = sorted(terms())
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "LOSSES.md").read_text(encoding="utf-8")
 EXAMPLE, EXAMPLE_YAML = (PAGE.split(f"```{language}\n")[1].split("```")[0] for language in ("python", "yaml"))
 

@@ -11,7 +11,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from tests.ports_support import free_port
+from tests.support.ports import free_port
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
 VARIABLES = {

@@ -13,7 +13,7 @@ from coordexp.data.image_file import read_image
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train import run as run_module
-from tests.integration.ranks_support import leave_group
+from tests.support.ranks import leave_group
 
 
 class StopsAt(LocalReporter):

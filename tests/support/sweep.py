@@ -15,7 +15,7 @@ from coordexp.runs.reporter import Row
 from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.sweep.load import Sweep, load_sweep
 from coordexp.tracking import open_tracker
-from tests.integration.ablation_support import make_base
+from tests.support.ablation import make_base
 
 BEST = 2.0
 STEPS = 4

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.ports_support import free_port
+from tests.support.ports import free_port
 
 PASSWORD = "s3cret%4/@x:y"
 _USERS = ("postgres", "nobody")

@@ -12,8 +12,8 @@ from coordexp.coord_tokens.soft_ce_w1 import coord_gate, gaussian_soft_targets, 
 from coordexp.losses.coord_box import giou, l1
 from coordexp.losses.head import HeadOutput, plain_head, split_head
 from coordexp.losses.term import TermInputs
-from tests.unit.losses import by_hand_support
-from tests.unit.losses.term_support import SHAPE, terms
+from tests.support import by_hand
+from tests.support.terms import SHAPE, terms
 
 LOSSES = ("ce", "gate", "soft_ce", "w1", "box")
 EACH_AND_SUM = [*[(name,) for name in LOSSES], LOSSES]
@@ -113,7 +113,7 @@ def run_split_head(problem: Problem, *, coord_rows: Tensor | None = None) -> Hea
 def term_inputs(
     out: HeadOutput, problem: Problem, *, coord_rows: Tensor | None = None, box_rows: Tensor | None = None
 ) -> TermInputs:
-    return by_hand_support.term_inputs(
+    return by_hand.term_inputs(
         out,
         problem.targets,
         problem.boxes,

@@ -11,7 +11,7 @@ from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import Run, make_trainer, set_up_process
 from coordexp.train.setup.comparable import confirm_comparable
 from coordexp.train.setup.components import build_components
-from tests.integration.ablation_support import GEOMETRY, StandIn, make_config
+from tests.support.ablation import GEOMETRY, StandIn, make_config
 
 GROUPS = {"A": {}, "C": GEOMETRY}
 

@@ -16,7 +16,7 @@ from coordexp.detection import evaluate_detections
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
 from coordexp.tracking.payload import last_values
-from tests.unit.evaluate.evaluate_support import analyse
+from tests.support.evaluation import analyse
 
 SPITEFUL = "<script>document.title='broken'</script>"
 CATEGORIES = {1: "red circle", 2: f"blue & {SPITEFUL}"}

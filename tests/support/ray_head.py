@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 from ray.job_submission import JobDetails, JobSubmissionClient
 
-from tests.ports_support import free_port, free_ports
+from tests.support.ports import free_port, free_ports
 
 ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).with_name("ray")
