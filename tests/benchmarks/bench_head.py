@@ -29,9 +29,12 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
 import torch
-from head_variants import NAMES, VARIANTS, Batch, Sizes, Variant, make_batch, make_model, make_offset
 from rich.console import Console
 from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.head_variants import NAMES, VARIANTS, Batch, Sizes, Variant, make_batch, make_model, make_offset
 
 SHARES = (0.07, 0.25)
 TARGETS = {0.07: (0.06, 0.10), 0.25: (0.09, 0.27)}

@@ -19,13 +19,14 @@ from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_e
 from coordexp.losses.coord_box import l1
 from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.head import split_head
-from coordexp.losses.term import UNITS, TermInputs
 from coordexp.losses.terms.box_l1 import BoxL1
 from coordexp.losses.terms.coord_ce import CoordCe
 from coordexp.losses.terms.gate import Gate
 from coordexp.losses.terms.soft_ce import SoftCe
 from coordexp.losses.terms.text_ce import TextCe
 from coordexp.losses.terms.w1 import W1
+from tests.support.by_hand import term_inputs
+from tests.support.terms import count_units
 
 IGNORED = -100
 SHAPE = SoftCe(sigma=2.0, truncate=16, temperature=1.0)
@@ -166,23 +167,8 @@ def split(model: Qwen3ForCausalLM, offset_KD: nn.Parameter) -> Variant:
         targets_S = batch.labels_BT[mask_BT]
         hidden_SD = batch.hidden_BTD[mask_BT]
         out = split_head(hidden_SD, weight_VD, targets_S, first_id=batch.first_id, offset_KD=offset_KD)
-        is_coord_S = targets_S >= batch.first_id
-        boxes_M4 = batch.boxes_norm_xyxy_M4
-        inputs = TermInputs(
-            head=out,
-            is_coord_T=is_coord_S,
-            coord_bins_N=targets_S[is_coord_S] - batch.first_id,
-            coord_places_N=torch.zeros_like(targets_S[is_coord_S]),
-            box_rows_M4=torch.arange(boxes_M4.numel(), device=targets_S.device).view(-1, 4),
-            boxes_norm_xyxy_M4=boxes_M4,
-            box_image_M=torch.zeros(len(boxes_M4), dtype=torch.int64, device=targets_S.device),
-            box_object_M=torch.arange(len(boxes_M4), device=targets_S.device),
-        )
-        num_tokens, num_coord = len(targets_S), len(inputs.coord_bins_N)
-        units = {"tokens": num_tokens, "text_tokens": num_tokens - num_coord, "coord_tokens": num_coord}
-        units["boxes"] = len(boxes_M4)
-        counts = torch.tensor([units[unit] for unit in UNITS], dtype=torch.float32, device=targets_S.device)
-        return criterion(inputs, counts)[0]
+        inputs = term_inputs(out, targets_S, batch.boxes_norm_xyxy_M4, first_id=batch.first_id)
+        return criterion(inputs, count_units(inputs).to(targets_S.device))[0]
 
     return Variant(forward, offset_KD)
 

@@ -1,7 +1,6 @@
 """The ablation command from lock to report, without Ray and with a stand-in for the trainer core."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,19 +12,9 @@ from coordexp.runs.experiment import read_record
 from coordexp.runs.plan import plan_runs
 from coordexp.tracking.connection import connect
 from coordexp.tracking.publish import tracking_uri
-from tests.support.ablation import StandIn, make_base, make_config, run
+from tests.support.ablation import StandIn, make_config, run
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory) -> Path:
-    return make_base(tmp_path_factory.mktemp("base") / "base")
-
-
-@pytest.fixture(scope="module")
-def runs_dir(make_runs_dir) -> Path:
-    return make_runs_dir()
 
 
 @pytest.mark.usefixtures("unreported")

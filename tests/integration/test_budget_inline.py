@@ -1,7 +1,6 @@
 """Stops and budgets through the whole ablation command, without Ray and with a stand-in for the trainer core."""
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -10,20 +9,10 @@ from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.tracking.publish import tracking_uri
-from tests.support.ablation import StandIn, make_base, make_config, run
+from tests.support.ablation import StandIn, make_config, run
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("undrawn")]
 HOUR = 3600.0
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory) -> Path:
-    return make_base(tmp_path_factory.mktemp("base") / "base")
-
-
-@pytest.fixture(scope="module")
-def runs_dir(make_runs_dir) -> Path:
-    return make_runs_dir()
 
 
 class _Clock:

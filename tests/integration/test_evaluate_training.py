@@ -7,21 +7,19 @@ from coordexp.evaluate.analysis import Analysis
 from coordexp.evaluate.distributions import Distributions
 from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import ExperimentFolder, RunFolder
-from coordexp.runs.reporter import LocalReporter, read_rows
-from coordexp.train.run import train_run
+from coordexp.runs.reporter import read_rows
 from tests.support.evaluation import analyse
 from tests.support.metrics import unregistered
-from tests.support.training import prepared, small_config, write_base
+from tests.support.training import prepared, small_config, train_here, with_changes
 
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_subset_at_its_cadence_then_all_with_details(tmp_path):
-    config = small_config(write_base(tmp_path / "base"), tmp_path / "runs")
-    evaluation = config.evaluation.model_copy(update={"every_steps": 2, "subset_images": 3})
-    config = prepared(config.model_copy(update={"evaluation": evaluation}))
+def test_subset_at_its_cadence_then_all_with_details(base, tmp_path):
+    config = small_config(base, tmp_path / "runs")
+    config = prepared(with_changes(config, evaluation={"every_steps": 2, "subset_images": 3}))
+    train_here(config)
     folder = RunFolder.of(config).path
-    train_run(config, reporter=LocalReporter(folder), print_line=lambda line: None)
 
     rows = read_rows(folder / "metrics.jsonl")
     assert unregistered(name for row in rows for name in row.metrics) == []

@@ -2,14 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from coordexp.config import load_config
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import ComparisonError, ConfigError
-from tests.support.ablation import GEOMETRY, StandIn, make_base, make_config, run
+from tests.support.ablation import GEOMETRY, StandIn, make_config, run
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("unreported")]
 
@@ -21,16 +20,6 @@ PLANTED = {
     "data.max_pixels": {"data": {"max_pixels": 4096}},
     "evaluation.score": {"evaluation": {"score": "coord"}},
 }
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory) -> Path:
-    return make_base(tmp_path_factory.mktemp("base") / "base")
-
-
-@pytest.fixture(scope="module")
-def runs_dir(make_runs_dir) -> Path:
-    return make_runs_dir()
 
 
 @pytest.mark.parametrize("key", PLANTED)

@@ -10,7 +10,6 @@ from transformers import AutoModelForImageTextToText
 
 from coordexp.cli.main import main
 from coordexp.config import load_config
-from coordexp.config.schema import ExperimentConfig
 from coordexp.evaluate.predict import predict
 from coordexp.model.checkpoint.trained_with import read_trained_with
 from coordexp.model.families import FAMILIES
@@ -21,8 +20,8 @@ from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
-from tests.support.strategies import StoppingReporter, losses_of, run_on
-from tests.support.training import first_step, prepared, small_config
+from tests.support.strategies import losses_of, run_on
+from tests.support.training import first_step, prepared, small_config, train_here, with_changes
 
 pytestmark = pytest.mark.timeout(900)  # of a busy machine; a quiet one takes half a minute
 CONFIG = str(Path(__file__).parents[2] / "experiments" / "representation.yaml")
@@ -141,8 +140,8 @@ def test_what_it_answered_is_answered_again_and_read_again(family, experiment, t
 @pytest.mark.slow
 def test_accumulated_gradients_are_those_of_one_batch(base, tmp_path):
     whole = prepared(small_config(base, tmp_path, per_device_batch_size=4, max_grad_norm=1e9))
-    parts = whole.training.model_copy(update={"per_device_batch_size": 1, "gradient_accumulation_steps": 4})
-    (expected, loss), (found, accumulated) = first_step(whole), first_step(whole.model_copy(update={"training": parts}))
+    parts = with_changes(whole, training={"per_device_batch_size": 1, "gradient_accumulation_steps": 4})
+    (expected, loss), (found, accumulated) = first_step(whole), first_step(parts)
     assert accumulated == pytest.approx(loss, rel=1e-5)
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
@@ -156,8 +155,7 @@ def test_a_resumed_run_ends_in_the_same_bits(base, tmp_path):
         config = small_config(base, tmp_path / str(stop), max_steps=2, checkpoint_steps=1, per_device_batch_size=2)
         folder = RunFolder.of(prepared(config))
         if stop is not None:
-            with pytest.raises(KeyboardInterrupt):
-                train_run(config, reporter=StoppingReporter(folder.path, stop=stop), print_line=lambda _: None)
+            train_here(config, stop=stop)
         lines = []
         train_run(config, reporter=LocalReporter(folder.path), print_line=lines.append, merges=False)
         assert any("resumes at step 1" in line for line in lines) is (stop is not None)
@@ -175,9 +173,8 @@ def test_two_processes_under_either_strategy_are_one(model_type, tmp_path):
     losses, weights = [], []
     for world, strategy in ((1, "ddp"), (2, "ddp"), (2, "zero2")):
         steps = {"max_steps": 2, "per_device_batch_size": 2, "gradient_accumulation_steps": 2 // world}
-        tree = small_config(tmp_path / "base", tmp_path / f"{strategy}-{world}", **steps).model_dump(mode="json")
-        tree["cluster"] |= {"num_workers": world, "strategy": strategy}
-        config = prepared(ExperimentConfig.model_validate(tree))
+        small = small_config(tmp_path / "base", tmp_path / f"{strategy}-{world}", **steps)
+        config = prepared(with_changes(small, cluster={"num_workers": world, "strategy": strategy}))
         run_on(world, config, tmp_path / "log", stop=2)
         losses.append(losses_of(config))
         (newest,) = committed_checkpoints(RunFolder.of(config).path)

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from coordexp.model.loading import load
 from coordexp.train.loop.throughput import count_flops, flop_units, peak_flops
 from coordexp.train.setup.components import build_components
-from tests.support.training import prepared, small_config, write_base
+from tests.support.training import prepared, small_config, with_changes
 
 
 def _sums(batch, num_supervised):
@@ -22,15 +22,9 @@ def _one_sample(parts):
 
 
 @pytest.mark.parametrize("vision", [True, False])
-def test_a_step_asks_for_what_torch_counts(tmp_path, vision):
-    config = small_config(write_base(tmp_path / "base"), tmp_path / "runs")
-    lora = config.training.lora.model_copy(update={"vision": vision})
-    config = config.model_copy(
-        update={
-            "training": config.training.model_copy(update={"lora": lora}),
-            "model": config.model.model_copy(update={"attn_implementation": "eager"}),  # each product is seen
-        }
-    )
+def test_a_step_asks_for_what_torch_counts(base, tmp_path, vision):
+    config = small_config(base, tmp_path / "runs", lora={"vision": vision})
+    config = with_changes(config, model={"attn_implementation": "eager"})  # each product is seen
     parts = build_components(prepared(config))
     batch = _one_sample(parts)
     counter = count_flops(parts.model, parts.model.config)
@@ -44,8 +38,8 @@ def test_a_step_asks_for_what_torch_counts(tmp_path, vision):
     assert asked == pytest.approx(counted.get_total_flops(), rel=0.03)
 
 
-def test_full_tuning_asks_for_half_as_much_again(tmp_path):
-    loaded = load(write_base(tmp_path / "base")).model.requires_grad_(False)
+def test_full_tuning_asks_for_half_as_much_again(base):
+    loaded = load(base).model.requires_grad_(False)
     frozen = count_flops(loaded, loaded.config)
     full = count_flops(loaded.requires_grad_(), loaded.config)
     assert full.per_token / frozen.per_token == 1.5

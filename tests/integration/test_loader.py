@@ -18,18 +18,13 @@ from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train import run as run_module
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.loader import LoaderDiedError
-from tests.support.loader_runs import names_in, numbers, reads_in, resuming_rank, train, with_changes
+from tests.support.loader_runs import names_in, numbers, reads_in, resuming_rank, train
 from tests.support.metrics import unregistered
 from tests.support.ranks import environment_of_ranks, run_ranks
-from tests.support.training import prepared, small_config, write_base
+from tests.support.training import prepared, small_config, with_changes
 
 NUM, SIZE, ACCUMULATION = 22, 2, 2  # 11 microbatches, 6 steps an epoch, the last one of a single microbatch
 STEPS = 9
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return write_base(tmp_path_factory.mktemp("base") / "base")
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +33,9 @@ def make_config(base, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     steps = {"max_steps": STEPS, "checkpoint_steps": 1, "keep_checkpoints": 9}
     batch = {"per_device_batch_size": SIZE, "gradient_accumulation_steps": ACCUMULATION}
-    first = small_config(base, runs / "first", **steps, **batch)
-    document = first.model_dump()
-    document["training"]["lora"]["dropout"] = 0.1
-    document["data"] |= {"shapes": {"num_train": NUM, "num_val": 2}, "ordering": "random"}
-    document["evaluation"]["loss_images"] = 0
-    config = prepared(type(first).model_validate(document))
+    first = small_config(base, runs / "first", **steps, **batch, lora={"dropout": 0.1})
+    data = {"shapes": {"num_train": NUM, "num_val": 2}, "ordering": "random"}
+    config = prepared(with_changes(first, data=data, evaluation={"loss_images": 0}))
 
     def make(name, *, training=None, **data):
         made = with_changes(

@@ -11,7 +11,7 @@ from coordexp.report.study.load import load_experiment
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import Row
 from coordexp.tracking import open_tracker
-from tests.support.ablation import GEOMETRY, make_base, make_config, run
+from tests.support.ablation import GEOMETRY, make_config, run
 from tests.support.mlflow_server import Server, mlflow_server, postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -33,11 +33,6 @@ def folder(tmp_path_factory) -> Path:
 def server(cluster, folder):
     with mlflow_server(cluster.database("mlflow"), folder) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory) -> Path:
-    return make_base(tmp_path_factory.mktemp("base") / "base")
 
 
 class StandIn:

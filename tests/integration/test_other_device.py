@@ -9,18 +9,12 @@ import torch
 from safetensors.torch import load_file
 
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.reporter import LocalReporter, read_rows
-from coordexp.train.run import train_run
-from tests.support.training import prepared, small_config, write_base
+from coordexp.runs.reporter import read_rows
+from tests.support.training import prepared, small_config, train_here, with_changes
 
 ROOT = Path(__file__).parents[2]
 TERMS_OF_BINS = ("box_centre_l1", "box_ciou", "box_diou", "coord_slice_ce", "emd2", "ordinal_ce", "smooth_l1")
 TERMS_OF_BINS += ("soft_target", "text_gate")
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return write_base(tmp_path_factory.mktemp("base") / "base")
 
 
 def run_elsewhere(config, *, is_killed=False, first=""):
@@ -30,14 +24,6 @@ def run_elsewhere(config, *, is_killed=False, first=""):
     lines = [first, "from pathlib import Path", "from tests.support.other_device import main"]
     lines.append(f"main(Path({str(file)!r}), is_killed={is_killed})")
     return subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True)
-
-
-def changed(config, **sections):
-    """Return a configuration with some keys of some sections changed."""
-    tree = config.model_dump()
-    for name, keys in sections.items():
-        tree[name] |= keys
-    return prepared(type(config).model_validate(tree))
 
 
 def numbers_of(config):
@@ -56,9 +42,10 @@ def test_a_run_that_is_killed_and_resumed_there_ends_as_one_on_the_cpu(base, tmp
     steps = {"max_steps": 2, "checkpoint_steps": 1}
     small = {"max_new_tokens": 8, "loss_images": 2}
     here, there = (
-        changed(small_config(base, tmp_path / name, **steps), evaluation=small) for name in ("here", "there")
+        prepared(with_changes(small_config(base, tmp_path / name, **steps), evaluation=small))
+        for name in ("here", "there")
     )
-    train_run(here, reporter=LocalReporter(RunFolder.of(here).path), print_line=lambda line: None)
+    train_here(here)
     done = run_elsewhere(there, is_killed=True)
     assert done.returncode == 0, done.stderr
     assert "resumes at step 1" in done.stdout
@@ -99,7 +86,7 @@ def test_what_stays_behind_is_refused(base, tmp_path):
     ids=["accumulated", "dora", "added markers", "free", "group D", "text arm", "all terms"],
 )
 def test_no_configuration_mixes_devices(base, tmp_path, sections):
-    config = changed(small_config(base, tmp_path), **sections)
+    config = prepared(with_changes(small_config(base, tmp_path), **sections))
     done = run_elsewhere(config)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (RunFolder.of(config).path / "merged" / "model.safetensors").is_file()

@@ -19,8 +19,9 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.status import read_status
 from coordexp.train.run import set_up_process
 from tests.support import planted
-from tests.support.ablation import make_base, run
+from tests.support.ablation import run
 from tests.support.planted import Confirming, config_of
+from tests.support.training import write_base
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("unreported")]
 ROOT = Path(__file__).parents[2]
@@ -54,7 +55,7 @@ class Begun:
 
 @pytest.fixture(scope="module")
 def finished(make_runs_dir, tmp_path_factory) -> Begun:
-    begun = Begun(make_base(tmp_path_factory.mktemp("base") / "base"), make_runs_dir())
+    begun = Begun(write_base(tmp_path_factory.mktemp("base") / "base"), make_runs_dir())
     with pytest.MonkeyPatch.context() as patched:  # fixtures of one test are not there yet
         patched.setattr("coordexp.report.write.report_experiment", lambda *_, **__: None)
         assert run(config_of(begun.source, begun.runs_dir, "A"), Confirming())[0] == 0

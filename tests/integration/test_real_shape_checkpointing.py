@@ -7,12 +7,7 @@ from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import Run, make_trainer
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
-from tests.support.training import KeepGradients, prepared, small_config, write_base
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return write_base(tmp_path_factory.mktemp("base") / "base")
+from tests.support.training import KeepGradients, prepared, small_config
 
 
 def _first_step(config):

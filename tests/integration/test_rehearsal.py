@@ -1,6 +1,7 @@
 """The rehearsal of a first real run, narrow but as deep as the 2B, and as the other families are."""
 
 import re
+from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
@@ -10,18 +11,17 @@ from tests.rehearsal.run import NAME, Rehearsal, write_pictures
 from tests.support.real_vocabulary import ranks_file
 
 
-@pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory) -> Rehearsal:
+def rehearse(folder: Path, *, family: str = "qwen3_vl") -> Rehearsal:
     ranks_file()
-    folder = tmp_path_factory.mktemp("rehearsal")
     write_pictures(folder / "data")
-    rehearsal = Rehearsal(folder, "small")
+    rehearsal = Rehearsal(folder, "small", family=family)
     rehearsal.run()
     return rehearsal
 
 
 @pytest.mark.timeout(900)
-def test_a_deep_bfloat16_checkpoint_goes_the_whole_way(rehearsed):
+def test_a_deep_bfloat16_checkpoint_goes_the_whole_way(tmp_path):
+    rehearsed = rehearse(tmp_path)
     client = MlflowClient(f"sqlite:///{rehearsed.runs}/mlflow.db")
     experiment = client.get_experiment_by_name(NAME)
     states = {run.info.run_name: run.info.status for run in client.search_runs([experiment.experiment_id])}
@@ -42,10 +42,6 @@ def test_a_deep_bfloat16_checkpoint_goes_the_whole_way(rehearsed):
 @pytest.mark.parametrize("family", [name for name in SIZES if name != "qwen3_vl"])
 def test_each_family_goes_the_whole_way_on_ray(family, tmp_path):
     """Its own shape and vocabulary; each stage has to end well, and the report to have a row of each group."""
-    ranks_file()
-    write_pictures(tmp_path / "data")
-    rehearsal = Rehearsal(tmp_path, "small", family=family)
-    rehearsal.run()
-    memory, disk, _ = rehearsal.foretold()
+    memory, disk, _ = rehearse(tmp_path, family=family).foretold()
     assert "not estimated for this family" in memory
     assert "came: " in disk

@@ -7,7 +7,7 @@ import pytest
 
 from coordexp.cli.main import main
 from coordexp.runs.folder import ExperimentFolder
-from tests.support.ablation import StandIn, make_base, make_config, run
+from tests.support.ablation import StandIn, make_config, run
 
 pytestmark = pytest.mark.timeout(240)
 SECRET = "hunter2correcthorse"
@@ -112,11 +112,11 @@ def test_no_sentence_repeats_the_secret_of_an_address_in_any_place(
 
 
 @pytest.mark.slow
-def test_a_whole_ablation_keeps_nothing_of_the_environment(tmp_path: Path, make_runs_dir, monkeypatch) -> None:
+def test_a_whole_ablation_keeps_nothing_of_the_environment(base: Path, runs_dir: Path, monkeypatch) -> None:
     for name in IN_VARIABLES:
         uri = f"postgresql://me:{SECRET}@host/db" if name == "MLFLOW_BACKEND_STORE_URI" else SECRET
         monkeypatch.setenv(name, f"http://me:{SECRET}@host" if name == "HTTP_PROXY" else uri)
-    config = make_config(make_base(tmp_path / "base"), make_runs_dir(), "secrets")
+    config = make_config(base, runs_dir, "secrets")
     code, text = run(config, StandIn(broken={"C": ValueError("it broke")}))
     assert code == 1
     assert SECRET not in text

@@ -12,18 +12,11 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import stop
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
-from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.runs.stop import RunStoppedError, StopListener, clear_stop, request_stop
-from coordexp.train.run import train_run
 from tests.support.ranks import environment_of_ranks, leave_group, run_ranks
-from tests.support.training import prepared, small_config, write_base
+from tests.support.training import prepared, rows_without_times, small_config, train_here, with_changes
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return write_base(tmp_path_factory.mktemp("base") / "base")
 
 
 @pytest.fixture
@@ -35,23 +28,14 @@ def make_config(base: Path, runs_dir: Path) -> ExperimentConfig:
     """Rows at 3 and 6, a checkpoint at 4: neither is at 5, nor at the first step after row 3."""
     steps = {"max_steps": 6, "checkpoint_steps": 4, "logging_steps": 3, "lora": {"dropout": 0.1}}
     config = prepared(small_config(base, runs_dir, **steps))
-    changed = config.evaluation.model_copy(update={"decoding": ("constrained",)})
-    return config.model_copy(update={"evaluation": changed})
+    return with_changes(config, evaluation={"decoding": ("constrained",)})
 
 
 @pytest.fixture(scope="module")
 def undisturbed(base, tmp_path_factory):
     config = make_config(base, tmp_path_factory.mktemp("runs"))
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
+    train_here(config)
     return config
-
-
-def rows_of(config):
-    volatile = ("second", "throughput")
-    return [
-        (row.step, {name: value for name, value in row.metrics.items() if not any(v in name for v in volatile)})
-        for row in read_rows(RunFolder.of(config).metrics)
-    ]
 
 
 class _AsksAt(StopListener):
@@ -71,7 +55,7 @@ class _AsksAt(StopListener):
 def stopped_at(config, step, monkeypatch):
     monkeypatch.setattr("coordexp.train.run.StopListener", lambda directory: _AsksAt(directory, step=step))
     with pytest.raises(RunStoppedError, match="the test says so"):
-        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
+        train_here(config)
     monkeypatch.undo()
     assert committed_checkpoints(RunFolder.of(config).path)[-1].name == f"step_{step:06d}"
 
@@ -83,10 +67,12 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_rows(
     config = make_config(base, tmp_path)
     stopped_at(config, step, monkeypatch)
     if step == 3:
-        assert rows_of(config) == rows_of(undisturbed)[:1]  # a stop commits the rows up to its step
+        assert (
+            rows_without_times(config) == rows_without_times(undisturbed)[:1]
+        )  # a stop commits the rows up to its step
     clear_stop(ExperimentFolder.of(config).path)
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
-    assert rows_of(config) == rows_of(undisturbed)
+    train_here(config)
+    assert rows_without_times(config) == rows_without_times(undisturbed)
     expected = load_file(committed_checkpoints(RunFolder.of(undisturbed).path)[-1] / "adapter_model.safetensors")
     found = load_file(committed_checkpoints(RunFolder.of(config).path)[-1] / "adapter_model.safetensors")
     assert found.keys() == expected.keys()
@@ -97,7 +83,7 @@ def test_a_run_asked_before_it_begins_builds_nothing(base, tmp_path):
     config = make_config(base, tmp_path)
     request_stop(RunFolder.of(config).path, "too late")
     with pytest.raises(RunStoppedError, match="too late"):
-        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
+        train_here(config)
     assert [path.name for path in RunFolder.of(config).path.iterdir()] == ["stop.json"]
 
 

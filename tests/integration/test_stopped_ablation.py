@@ -11,7 +11,7 @@ from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import Row
 from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.tracking.publish import tracking_uri
-from tests.support.ablation import StandIn, make_base, make_config, run
+from tests.support.ablation import StandIn, make_config, run
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("undrawn")]
 
@@ -28,8 +28,7 @@ class Terminated(StandIn):
         raise RunStoppedError(reason)
 
 
-def test_a_terminated_ablation_stops_its_runs_and_goes_on_later(make_runs_dir, tmp_path):
-    base, runs_dir = make_base(tmp_path / "base"), make_runs_dir()
+def test_a_terminated_ablation_stops_its_runs_and_goes_on_later(base, runs_dir):
     config = make_config(base, runs_dir, "terminated")
     first = Terminated()
 

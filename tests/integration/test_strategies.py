@@ -10,26 +10,19 @@ from coordexp.runs.commit import commit_checkpoint, committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.rows import read_rows
 from tests.support.strategies import diverging, images_of, losses_of, run_on, spawn
-from tests.support.training import prepared, small_config, write_base
+from tests.support.training import prepared, small_config, with_changes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 STEPS, STOP = 6, 2
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return write_base(tmp_path_factory.mktemp("base") / "base")
-
-
 def _config(base, runs, *, training=None, **cluster):
     """Two epochs of three steps; eight images a step: 2 workers x 2 x 2 accumulated."""
     steps = {"max_steps": STEPS, "per_device_batch_size": 2, "gradient_accumulation_steps": 2}
     small = small_config(base, runs, **(steps | (training or {})))
-    tree = small.model_dump(mode="json")
-    tree["cluster"] |= {"num_workers": 2, **cluster}
-    tree["evaluation"] |= {"every_steps": 4, "subset_images": 3}
-    return prepared(type(small).model_validate(tree))
+    evaluation = {"every_steps": 4, "subset_images": 3}
+    return prepared(with_changes(small, cluster={"num_workers": 2, **cluster}, evaluation=evaluation))
 
 
 @pytest.fixture(scope="module")
@@ -107,11 +100,8 @@ def test_gradients_that_are_not_finite_stop_zero_before_a_weight_changes(base, t
     """DeepSpeed leaves such a step out where weights are float32; under bfloat16 ones it would take it."""
     config = _config(base, tmp_path / "runs", strategy="zero2")
     if tuning == "full":
-        tree = config.model_dump(mode="json")
-        tree["training"] |= {"tuning": "full", "optimizer": "multimodal"}
-        tree["custom"]["coord_offset"] = {"enabled": False}
-        tree["model"]["dtype"] = "bfloat16"
-        config = prepared(type(config).model_validate(tree))
+        full = {"training": {"tuning": "full", "optimizer": "multimodal"}, "model": {"dtype": "bfloat16"}}
+        config = prepared(with_changes(config, custom={"coord_offset": {"enabled": False}}, **full))
     spawn(diverging, 2, config, tmp_path / "log", stop=2)
     for rank in (0, 1):
         said = (tmp_path / f"log-said-{rank}").read_text()

@@ -12,7 +12,7 @@ from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.train import train
 from tests.support.private_ray import private_ray_environment
-from tests.support.training import prepared, small_config, write_base
+from tests.support.training import prepared, small_config, with_changes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -24,11 +24,9 @@ def ray_folder():
         yield found
 
 
-def test_zero2_trains_evaluates_and_merges_on_two_workers(ray_folder, tmp_path):
-    small = small_config(write_base(tmp_path / "base"), tmp_path / "runs", max_steps=2, per_device_batch_size=2)
-    tree = small.model_dump(mode="json")
-    tree["cluster"] |= {"num_workers": 2, "strategy": "zero2", "max_failures": 0}
-    config = prepared(type(small).model_validate(tree))
+def test_zero2_trains_evaluates_and_merges_on_two_workers(ray_folder, base, tmp_path):
+    small = small_config(base, tmp_path / "runs", max_steps=2, per_device_batch_size=2)
+    config = prepared(with_changes(small, cluster={"num_workers": 2, "strategy": "zero2", "max_failures": 0}))
     (plan,) = plan_runs(config)
     plan.run_dir.mkdir(parents=True, exist_ok=True)
 

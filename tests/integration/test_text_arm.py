@@ -19,12 +19,11 @@ from coordexp.losses.term import UNITS
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import plan_runs
-from coordexp.runs.reporter import LocalReporter, read_rows
-from coordexp.train.run import train_run
+from coordexp.runs.reporter import read_rows
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.weighted_terms import weighted_terms
 from tests.support.metrics import unregistered
-from tests.support.training import prepared, small_config
+from tests.support.training import prepared, small_config, train_here, with_changes
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -42,18 +41,12 @@ def text_config(runs_dir: Path, group: str = "T", **sections: object) -> Experim
     return ExperimentConfig.model_validate({**whole, **sections})
 
 
-def run_to_end(config: ExperimentConfig) -> RunFolder:
-    folder = RunFolder.of(config)
-    train_run(config, reporter=LocalReporter(folder.path), print_line=lambda line: None)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> ExperimentConfig:
     """A run with the number loss, so that every part of the arm takes part."""
     config = text_config(tmp_path_factory.mktemp("runs"), objective={"extra": {"ntl": {"weight": 10.0}}})
     prepared(config)
-    run_to_end(config)
+    train_here(config)
     return config
 
 
@@ -223,8 +216,7 @@ def test_by_either_head_the_terms_are_the_same(finished):
     """A frozen table goes through the split head, a trained one through the plain one."""
     values = []
     for tuning in ("lora", "full"):
-        training = finished.training.model_copy(update={"tuning": tuning})
-        parts = build_components(finished.model_copy(update={"training": training}))
+        parts = build_components(with_changes(finished, training={"tuning": tuning}))
         dataset = parts.encoding.dataset(parts.train.samples[:3])
         batch = parts.encoding.collate([dataset[index] for index in range(3)])
         inputs = parts.forward_terms(parts.model, batch)

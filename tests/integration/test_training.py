@@ -15,17 +15,20 @@ from coordexp.model.merging.merge import merge
 from coordexp.model.merging.proof import default_samples, logits_of
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
-from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import train_run
 from coordexp.train.setup.components import build_components
 from tests.support.ranks import environment_of_ranks, run_ranks
 from tests.support.tiny_model import weights_hash
-from tests.support.training import first_step, prepared, ranks_worker, small_config, write_base
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return write_base(tmp_path_factory.mktemp("base") / "base")
+from tests.support.training import (
+    first_step,
+    prepared,
+    ranks_worker,
+    rows_without_times,
+    small_config,
+    train_here,
+    with_changes,
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def one_by_eight(base, tmp_path_factory):
 
 
 def _with_training(config, **changes):
-    return config.model_copy(update={"training": config.training.model_copy(update=changes)})
+    return with_changes(config, training=changes)
 
 
 def _assert_equal_gradients(found, expected):
@@ -92,8 +95,7 @@ def test_two_ranks_change_nothing(one_by_eight, tmp_path, monkeypatch):
 
 
 def _with_ids(config, ids):
-    offset = config.custom.coord_offset.model_dump() | {"ids": ids}
-    return type(config)(**dict(config) | {"custom": config.custom.model_dump() | {"coord_offset": offset}})
+    return with_changes(config, custom={"coord_offset": config.custom.coord_offset.model_dump() | {"ids": ids}})
 
 
 SOME = [*range(641, 1641, 3), 642]
@@ -119,7 +121,7 @@ def test_some_coord_tokens_learn_what_they_learn_among_all(one_by_eight, ids, ro
 @pytest.mark.slow  # each part of it has its own test
 def test_a_run_on_some_coord_tokens_moves_their_rows_and_merges(base, tmp_path):
     config = _with_ids(prepared(small_config(base, tmp_path, max_steps=3, checkpoint_steps=3)), SOME)
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda _: None)
+    train_here(config)
     before = load_file(ExperimentFolder.of(config).base(config) / "model.safetensors")
     after = load_file(RunFolder.of(config).merged / "model.safetensors")
     name = next(name for name in before if name.endswith("embed_tokens.weight"))
@@ -135,31 +137,15 @@ def test_a_run_on_some_coord_tokens_moves_their_rows_and_merges(base, tmp_path):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-class _StopsAfter(LocalReporter):
-    """Dies right after the first commit, as a killed worker does."""
-
-    def commit(self, rows, *, step, checkpoint, is_final=False):
-        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
-        raise KeyboardInterrupt
-
-
 def _weights(config):
     newest = committed_checkpoints(RunFolder.of(config).path)[-1]
     return load_file(newest / "adapter_model.safetensors")
 
 
-def _metrics(config):
-    volatile = ("second", "throughput")
-    return [
-        (row.step, {name: value for name, value in row.metrics.items() if not any(v in name for v in volatile)})
-        for row in read_rows(RunFolder.of(config).metrics)
-    ]
-
-
 @pytest.fixture(scope="module")
 def undisturbed(base, tmp_path_factory):
     config = prepared(small_config(base, tmp_path_factory.mktemp("runs")))
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
+    train_here(config)
     return config
 
 
@@ -197,7 +183,7 @@ def test_a_run_leaves_its_parts(undisturbed):
     assert not any(path.joinpath("README.md").exists() for path in committed_checkpoints(folder))  # PEFT's empty card
     for decoding in ("constrained", "free"):
         assert (folder / "eval" / "final" / decoding / "detections.expected.json").is_file()
-    assert {step for step, _ in _metrics(undisturbed)} == {1, 2, 3, 4}
+    assert {step for step, _ in rows_without_times(undisturbed)} == {1, 2, 3, 4}
     groups = json.loads(RunFolder.of(undisturbed).param_groups.read_text())
     assert {row["name"] for row in groups} >= {"llm", "vision", "aligner", "coord_embed_offset"}
 
@@ -219,22 +205,19 @@ LAUNCHERS = {  # each of the first three alone changes the losses, the ranks mak
 def test_what_launchers_leave_in_the_environment_changes_no_bit(undisturbed, base, tmp_path, monkeypatch):
     for name, value in LAUNCHERS.items():
         monkeypatch.setenv(name, value)
-    again, lines = prepared(small_config(base, tmp_path)), []
-    train_run(again, reporter=LocalReporter(RunFolder.of(again).path), print_line=lines.append)
-    assert all(name in lines[0] for name in LAUNCHERS)
-    assert _metrics(again) == _metrics(undisturbed)
+    again = prepared(small_config(base, tmp_path))
+    first, *_ = train_here(again)
+    assert all(name in first for name in LAUNCHERS)
+    assert rows_without_times(again) == rows_without_times(undisturbed)
     for name, tensor in _weights(undisturbed).items():
         assert torch.equal(_weights(again)[name], tensor), name
 
 
 def test_a_resumed_run_ends_in_the_same_bits(undisturbed, base, tmp_path):
     config = prepared(small_config(base, tmp_path))
-    with pytest.raises(KeyboardInterrupt):
-        train_run(config, reporter=_StopsAfter(RunFolder.of(config).path), print_line=lambda line: None)
-    lines = []
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lines.append)
-    assert any("resumes at step 2" in line for line in lines)
-    assert _metrics(config) == _metrics(undisturbed)
+    train_here(config, stop=2)
+    assert any("resumes at step 2" in line for line in train_here(config))
+    assert rows_without_times(config) == rows_without_times(undisturbed)
     for name, tensor in _weights(undisturbed).items():
         assert torch.equal(_weights(config)[name], tensor), name
 
@@ -242,10 +225,9 @@ def test_a_resumed_run_ends_in_the_same_bits(undisturbed, base, tmp_path):
 @pytest.mark.slow
 def test_another_seed_gives_other_weights(undisturbed, base, tmp_path):
     """Negative control of the comparisons above."""
-    config = small_config(base, tmp_path)
-    config = prepared(config.model_copy(update={"experiment": config.experiment.model_copy(update={"seed": 1})}))
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
-    assert _metrics(config) != _metrics(undisturbed)
+    config = prepared(with_changes(small_config(base, tmp_path), experiment={"seed": 1}))
+    train_here(config)
+    assert rows_without_times(config) != rows_without_times(undisturbed)
 
 
 class _DiesBeforeItsFinalRows(LocalReporter):
@@ -262,10 +244,10 @@ def test_a_run_that_died_in_its_final_evaluation_trains_no_further(base, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         train_run(config, reporter=_DiesBeforeItsFinalRows(RunFolder.of(config).path), print_line=lambda line: None)
     before = _weights(config)
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
+    train_here(config)
     for name, tensor in before.items():
         assert torch.equal(_weights(config)[name], tensor), name
-    metrics = _metrics(config)
+    metrics = rows_without_times(config)
     assert max(step for step, _ in metrics) == 4
     assert [step for step, values in metrics if "train_total_loss" in values] == [3, 4]
     assert any("constrained/num_objects" in values for _, values in metrics)

@@ -17,7 +17,7 @@ from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import Row
-from tests.support.ablation import make_base, make_config, run
+from tests.support.ablation import make_config, run
 
 COMMAND = (sys.executable, "-m", "coordexp.report", "tiny", "--watch", "--interval", "0.1")
 LIMIT_SECONDS = 60
@@ -102,8 +102,8 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 @pytest.fixture
-def config(tmp_path: Path):
-    return make_config(make_base(tmp_path / "base"), tmp_path, "tiny")
+def config(base: Path, tmp_path: Path):
+    return make_config(base, tmp_path, "tiny")
 
 
 def test_a_terminal_shows_an_ablation_from_before_its_first_run_until_it_ends(terminal: Terminal, config) -> None:

@@ -13,15 +13,10 @@ from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.loop.messages import start_lines
-from coordexp.train.run import Run, make_trainer, train_run
+from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup import weighted_terms
 from coordexp.train.setup.components import build_components
-from tests.support.training import prepared, small_config, write_base
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return write_base(tmp_path_factory.mktemp("base") / "base")
+from tests.support.training import prepared, small_config, train_here, with_changes
 
 
 def _with_term(monkeypatch, config, compute):
@@ -37,7 +32,7 @@ def _with_term(monkeypatch, config, compute):
 
     monkeypatch.setattr(weighted_terms, "loss_terms", lambda: loss_terms() | {"planted": Planted})
     extra = {"planted": ExtraTerm(weight=1.0)}
-    return config.model_copy(update={"objective": config.objective.model_copy(update={"extra": extra})})
+    return with_changes(config, objective={"extra": extra})
 
 
 def _run(config, lines):
@@ -71,7 +66,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_the_optimizer_moves(base
 
 def test_a_fused_run_goes_on_from_a_checkpoint_of_one_that_was_not(base, tmp_path, monkeypatch):
     config = prepared(small_config(base, tmp_path, max_steps=2))
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
+    train_here(config)
     (checkpoint,) = committed_checkpoints(RunFolder.of(config).path)
     monkeypatch.setattr("coordexp.train.run.steps_on_device", lambda arguments: True)
     longer = small_config(base, tmp_path, max_steps=3)
@@ -85,7 +80,7 @@ def test_the_checkpoint_before_is_kept(base, tmp_path, monkeypatch):
     # Two calls in a step: every step is a logging step, which looks at the terms twice.
     config = _with_term(monkeypatch, prepared(small_config(base, tmp_path, max_steps=5)), _Explodes(at_call=7))
     with pytest.raises(TrainingError, match="^step 4: "):
-        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
+        train_here(config)
     assert [path.name for path in committed_checkpoints(RunFolder.of(config).path)] == ["step_000002"]
     # The rows up to the end show how it came about, also those after the checkpoint.
     assert [row.step for row in read_rows(RunFolder.of(config).metrics)] == [1, 2, 3]
@@ -171,13 +166,6 @@ def test_term_gradients_on_request_do_not_depend_on_accumulation(base, tmp_path)
     assert lengths[-1] - sum(lengths[:-1]) <= total[2] <= sum(lengths)
 
 
-class _StopsAtTwo(LocalReporter):
-    def commit(self, rows, *, step, checkpoint, is_final=False):
-        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
-        if step == 2:
-            raise KeyboardInterrupt
-
-
 def test_clipped_steps_are_counted_at_every_step_also_between_rows_and_across_a_resume(base, tmp_path):
     limit = 2.27
     each = prepared(small_config(base, tmp_path / "each", max_grad_norm=limit))
@@ -187,11 +175,9 @@ def test_clipped_steps_are_counted_at_every_step_also_between_rows_and_across_a_
     assert 0 < expected[-1] < 1, f"the limit must part these norms: {norms}"
     assert shares == pytest.approx(expected)
     rare = prepared(small_config(base, tmp_path / "rare", max_grad_norm=limit, logging_steps=3))
-    folder = RunFolder.of(rare)
-    with pytest.raises(KeyboardInterrupt):
-        train_run(rare, reporter=_StopsAtTwo(folder.path), print_line=lambda line: None)
+    train_here(rare, stop=2)
     assert _rows_with(rare, "clipped_fraction") == []
-    train_run(rare, reporter=LocalReporter(folder.path), print_line=lambda line: None)
+    train_here(rare)
     first, last = _rows_with(rare, "clipped_fraction")
     assert (first.step, first.metrics["clipped_fraction"]) == (3, pytest.approx(expected[2]))
     assert last.metrics["clipped_fraction"] == pytest.approx(expected[3])
@@ -204,7 +190,7 @@ def _rows_with(config, name):
 
 def test_rows_that_join_the_adapter_are_printed(base, tmp_path):
     config = small_config(base, tmp_path, max_steps=1, checkpoint_steps=1)
-    spec = prepared(config.model_copy(update={"data": config.data.model_copy(update={"structure": "spec"})}))
+    spec = prepared(with_changes(config, data={"structure": "spec"}))
     run = _run(spec, [])
     trainer = make_trainer(run, tmp_path / "scratch")
     lines = start_lines(spec, run.parts, trainer.train_dataset, trainer.sampler)

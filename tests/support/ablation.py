@@ -8,17 +8,10 @@ from rich.console import Console
 from coordexp.cli.ablation import run_and_report
 from coordexp.config.schema import ExperimentConfig
 from coordexp.metrics import BOX_KINDS
-from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import Row
 
 GEOMETRY = {"objective": {"use_coordexp_loss": True, "use_geom_loss": True}}
-
-
-def make_base(path: Path) -> Path:
-    tokenizer = build_tokenizer()
-    save_base(path, build_model(tokenizer), tokenizer)
-    return path
 
 
 def make_config(base: Path, runs_dir: Path, name: str, **sections: dict[str, object]) -> ExperimentConfig:

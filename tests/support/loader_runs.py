@@ -11,32 +11,10 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data import dataset as dataset_module
 from coordexp.data.image_file import read_image
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.runs.reporter import read_rows
 from coordexp.train import run as run_module
 from tests.support.ranks import leave_group
-
-
-class StopsAt(LocalReporter):
-    """Dies right after the commit of a step, as a killed worker does; with None, never."""
-
-    def __init__(self, run_dir: Path, *, step: int | None = None) -> None:
-        """Stop after ``step``."""
-        super().__init__(run_dir)
-        self._stop = step
-
-    def commit(self, rows, *, step, checkpoint, is_final=False):
-        """Commit, then perhaps die."""
-        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
-        if step == self._stop:
-            raise KeyboardInterrupt
-
-
-def with_changes(config: ExperimentConfig, **sections: dict[str, object]) -> ExperimentConfig:
-    """Return a configuration with some keys of some sections changed, validated again."""
-    document = config.model_dump()
-    for name, changes in sections.items():
-        document[name] |= changes
-    return ExperimentConfig.model_validate(document)
+from tests.support.training import StopsAt, with_changes
 
 
 def train(config: ExperimentConfig, *, stop: int | None = None, lines: list[str] | None = None) -> None:

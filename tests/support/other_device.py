@@ -156,16 +156,12 @@ def main(config_file: Path, *, is_killed: bool) -> None:
     from coordexp.runs.folder import RunFolder
     from coordexp.runs.reporter import LocalReporter
     from coordexp.train.run import train_run
-
-    class Killed(LocalReporter):
-        def commit(self, rows, *, step, checkpoint, is_final=False):
-            super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
-            raise KeyboardInterrupt
+    from tests.support.training import StopsAt
 
     config = ExperimentConfig.model_validate_json(config_file.read_text())
     folder = RunFolder.of(config).path
     with another_device():
         if is_killed:
             with contextlib.suppress(KeyboardInterrupt):
-                train_run(config, reporter=Killed(folder), print_line=print)
+                train_run(config, reporter=StopsAt(folder, step=1), print_line=print)
         train_run(config, reporter=LocalReporter(folder), print_line=print)

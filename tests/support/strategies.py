@@ -19,20 +19,7 @@ from coordexp.train.setup.components import build_components
 from coordexp.train.trainer import CoordTrainer
 from tests.support.ports import free_port
 from tests.support.ranks import leave_group
-
-
-class StoppingReporter(LocalReporter):
-    """Stops after the commit of a step."""
-
-    def __init__(self, run_directory: Path, *, stop: int | None) -> None:
-        super().__init__(run_directory, keep_checkpoints=9)
-        self._stop = stop
-
-    def commit(self, rows, *, step, checkpoint, is_final=False):
-        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
-        ranks.barrier()
-        if step == self._stop and checkpoint is not None:
-            raise KeyboardInterrupt
+from tests.support.training import StopsAt
 
 
 def one_of_many(rank: int, world: int, port: int, config_json: str, stop: int | None, output: str) -> None:
@@ -42,7 +29,7 @@ def one_of_many(rank: int, world: int, port: int, config_json: str, stop: int | 
     _note_images(RunFolder.of(config).path)
     lines: list[str] = []
     try:
-        train_run(config, reporter=StoppingReporter(RunFolder.of(config).path, stop=stop), print_line=lines.append)
+        train_run(config, reporter=StopsAt(RunFolder.of(config).path, step=stop), print_line=lines.append)
     except KeyboardInterrupt:
         pass
     except ValueError as error:

@@ -15,7 +15,7 @@ from coordexp.runs.reporter import Row
 from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.sweep.load import Sweep, load_sweep
 from coordexp.tracking import open_tracker
-from tests.support.ablation import make_base
+from tests.support.training import write_base
 
 BEST = 2.0
 STEPS = 4
@@ -24,7 +24,7 @@ STEPS = 4
 def make_places(root: Path) -> Path:
     """Make a base model, and beside it a migrated database: a new one costs seconds."""
     open_tracker(f"sqlite:///{root}/mlflow.db", experiment="template", artifact_root=root / "artifacts")
-    return make_base(root / "base")
+    return write_base(root / "base")
 
 
 def write_files(root: Path, base: Path, *, space: str, search: str = "", asha: str = "", steps: int = STEPS) -> Path:

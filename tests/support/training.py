@@ -8,8 +8,10 @@ from transformers import TrainerCallback
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.model.tiny.parts import build_tokenizer, save_base
-from coordexp.runs.reporter import LocalReporter
-from coordexp.train.run import Run, make_trainer
+from coordexp.runs import ranks
+from coordexp.runs.folder import RunFolder
+from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.train.run import Run, make_trainer, train_run
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.prepare import prepare_experiment
@@ -46,6 +48,51 @@ def small_config(base: Path, runs_dir: Path, *, group: str = "C", **training: ob
     )
 
 
+def with_changes(config: ExperimentConfig, **sections: dict[str, object]) -> ExperimentConfig:
+    """Return a configuration with some keys of some sections changed, validated again."""
+    document = config.model_dump()
+    for name, changes in sections.items():
+        document[name] |= changes
+    return ExperimentConfig.model_validate(document)
+
+
+class StopsAt(LocalReporter):
+    """Dies right after the commit of a step's checkpoint, as a killed worker does; with None, never."""
+
+    def __init__(self, run_dir: Path, *, step: int | None) -> None:
+        """Stop after ``step``."""
+        super().__init__(run_dir, keep_checkpoints=9)
+        self._stop = step
+
+    def commit(self, rows, *, step, checkpoint, is_final=False):
+        """Commit on all ranks, then perhaps die."""
+        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
+        ranks.barrier()
+        if step == self._stop and checkpoint is not None:
+            raise KeyboardInterrupt
+
+
+def train_here(config: ExperimentConfig, *, stop: int | None = None) -> list[str]:
+    """Train a run in this process, to its end or to the checkpoint of step ``stop``; return what it printed."""
+    lines: list[str] = []
+    try:
+        train_run(config, reporter=StopsAt(RunFolder.of(config).path, step=stop), print_line=lines.append)
+    except KeyboardInterrupt:
+        assert stop is not None
+    else:
+        assert stop is None
+    return lines
+
+
+def rows_without_times(config: ExperimentConfig) -> list[tuple[int, dict[str, float]]]:
+    """Return the steps and metrics of a run's rows without what the clock says."""
+    volatile = ("second", "throughput")
+    return [
+        (row.step, {name: value for name, value in row.metrics.items() if not any(v in name for v in volatile)})
+        for row in read_rows(RunFolder.of(config).metrics)
+    ]
+
+
 class KeepGradients(TrainerCallback):
     """Copies the gradients just before the optimizer moves."""
 
@@ -64,7 +111,7 @@ def first_step(config: ExperimentConfig) -> tuple[dict[str, torch.Tensor], float
     lines: list[str] = []
     reporter = LocalReporter(config.experiment.runs_dir / "unused")
     run = Run.of(config, build_components(config), reporter=reporter, print_line=lines.append)
-    trainer = make_trainer(run, config.experiment.runs_dir / f"scratch-{_rank()}")
+    trainer = make_trainer(run, config.experiment.runs_dir / f"scratch-{ranks.rank()}")
     keep = KeepGradients()
     trainer.remove_callback(Schedule)
     trainer.add_callback(keep)
@@ -78,9 +125,7 @@ def ranks_worker(rank: int, store: str, config_json: str, output: str) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     torch.set_num_threads(1)
     config = ExperimentConfig.model_validate_json(config_json)
-    gradients, _ = first_step(
-        config.model_copy(update={"cluster": config.cluster.model_copy(update={"num_workers": 2})})
-    )
+    gradients, _ = first_step(with_changes(config, cluster={"num_workers": 2}))
     if rank == 0:
         torch.save(gradients, output)
     leave_group()
@@ -90,7 +135,3 @@ def prepared(config: ExperimentConfig) -> ExperimentConfig:
     """Prepare the experiment and return its configuration."""
     prepare_experiment(config)
     return config
-
-
-def _rank() -> int:
-    return distributed.get_rank() if distributed.is_initialized() else 0

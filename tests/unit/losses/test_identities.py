@@ -26,12 +26,6 @@ def test_coord_ce_is_gate_plus_slice_ce(dtype, make_case):
     assert gate > 0.1
 
 
-def test_text_and_coord_ce_are_cross_entropy(make_case):
-    case = make_case()
-    whole = F.cross_entropy(case.logits.detach(), case.targets, reduction="sum")
-    torch.testing.assert_close(_sum("text_ce", case) + _sum("coord_ce", case), whole)
-
-
 def test_text_gate_is_the_gate_of_the_other_rows_and_columns(make_case):
     case = make_case()
     mass = case.logits.detach().softmax(dim=1)[:, case.coord].sum(dim=1)

@@ -14,7 +14,6 @@ from coordexp.statistics.bootstrap import images_a_category
 from coordexp.statistics.decomposition import decompose
 from coordexp.statistics.intervals import Drawn, Total, difference_total, group_total, student_quantile
 from coordexp.statistics.resampling import image_weights, swapped_images
-from tests.support.detection_simulator import write_experiment
 
 
 def world(rng, *, num_seeds: int, image: float, own: float, luck: float, resamples: int = 400) -> dict[int, Drawn]:
@@ -150,17 +149,6 @@ def test_draws_are_numbered() -> None:
     assert not np.array_equal(weights[6], weights[7])
     assert not np.array_equal(weights, image_weights(1000, resamples=8, seed=5))
     assert 0.4 < swapped_images(1000, resamples=1, seed=0).mean() < 0.6
-
-
-def test_what_ap50_is_lost_to_has_the_same_interval_of_ap50(tmp_path) -> None:
-    annotations, files = write_experiment(
-        tmp_path, number=1, num_images=30, effects={"A": 0.0, "B": 0.3}, num_categories=40
-    )
-    whole = compare(annotations, files, metric="AP50", resamples=100)
-    parts = decompose(annotations, files, resamples=100)
-    for group in ("A", "B"):
-        ours, expected = parts.value[group]["AP50"], whole.value[group]
-        assert (ours.low, ours.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
 
 
 def test_an_interval_of_ap_ends_where_ap_does(tmp_path) -> None:
