@@ -64,7 +64,7 @@ def plan_table(plans: Sequence[RunPlan]) -> Table:
         status, first = plan.status(), identities[0]
         changed = [key for key, value in own.items() if first.get(key) != value and key != "experiment.group"]
         differs = "\n".join(f"{key} = {json.dumps(own[key])}" for key in changed) or "(the first run)"
-        state = f"{status.state} at step {status.step}" if status else "new"
+        state = "new" if status.state == "waiting" else f"{status.state} at step {status.step}"
         table.add_row(*map(Text, (plan.name, _length(plan.config), state, differs)))
     return table
 
@@ -156,7 +156,7 @@ def _time(plans: Sequence[RunPlan], *, slots: int) -> str:
 
 def _run_seconds(plans: Sequence[RunPlan]) -> tuple[float | None, str]:
     """Return what one run takes as far as that is known, and what the number rests on."""
-    done = [status.seconds for plan in plans if (status := plan.status()) and status.state == "finished"]
+    done = [status.seconds for plan in plans if (status := plan.status()).state == "finished"]
     if done:
         return sum(done) / len(done), f"the mean of {len(done)} finished runs"
     config = plans[0].config

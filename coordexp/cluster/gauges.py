@@ -27,7 +27,6 @@ RUN_LABELS = ("experiment", "group", "seed", "run")
 STATES = ("waiting", "running", "finished", "failed", "stopped", "pruned")
 LOOK_SECONDS = 5.0  # Ray's own export is every ten
 
-_CLOCKS_APART_SECONDS = 5.0  # a shared disk's clock may differ from ours by so much
 # What publishing may meet: a device or file that is gone, a Ray that is shutting down, a value it refuses.
 _FAILURES = (OSError, RuntimeError, ValueError, TypeError, psutil.Error, RayError)
 _LOG = logging.getLogger(__name__)
@@ -155,7 +154,8 @@ class QueueMetrics:
         self._publish = _Publisher(sink)
         self._every = every_seconds
         self._finished: set[str] = set()
-        self._started, self._since = time.monotonic(), time.time()
+        self._before = {plan.name: plan.status() for plan in plans()}
+        self._started = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="queue-metrics", daemon=True)
 
@@ -176,11 +176,13 @@ class QueueMetrics:
         states = Count[str]()
         for plan in self._plans():
             status = plan.status()
-            state = state_of(plan, status, since=self._since)
+            state = status.state
+            if status == self._before.get(plan.name) and state in ("running", "failed", "stopped"):
+                state = "waiting"  # left so by a command before, until this one begins it
             states[state] += 1
             samples = [
                 Sample("coordexp_run_state", STATES.index(state)),
-                Sample("coordexp_restarts", 0 if status is None else status.restarts),
+                Sample("coordexp_restarts", status.restarts),
                 Sample("coordexp_run_diverged", float(state == "failed" and has_diverged(plan, status))),
             ]
             if state == "finished" and plan.name not in self._finished:
@@ -213,20 +215,6 @@ def row_samples(row: Row) -> list[Sample]:
     ]
 
 
-def state_of(plan: RunPlan, status: RunStatus | None, *, since: float = 0.0) -> str:
-    """Return one of ``STATES``.
-
-    A run never begun is waiting, and so is one that a command before ``since`` (Unix time) left failed, stopped or
-    running, until this command begins it.
-    """
-    if status is None:
-        return "waiting"
-    is_left = status.state in ("running", "failed", "stopped")
-    if is_left and plan.folder.status.stat().st_mtime < since - _CLOCKS_APART_SECONDS:
-        return "waiting"
-    return status.state
-
-
 def final_samples(plan: RunPlan) -> list[Sample]:
     """Return the final AP of a run from its rows: its worker may end before Ray has handed the value on."""
     rows = map(row_samples, reversed(read_rows(plan.folder.metrics)))
@@ -234,10 +222,10 @@ def final_samples(plan: RunPlan) -> list[Sample]:
     return next(filter(None, found), [])
 
 
-def has_diverged(plan: RunPlan, status: RunStatus | None) -> bool:
+def has_diverged(plan: RunPlan, status: RunStatus) -> bool:
     """Return whether a failed run failed because a loss or gradient was not finite."""
     log = plan.folder.error_log
-    if status is None or not log.is_file():
+    if not log.is_file():
         return False
     raised = f"{DivergedError.__module__}.{DivergedError.__qualname__}: {status.message}"
     return raised in log.read_text(encoding="utf-8", errors="replace")

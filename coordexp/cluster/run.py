@@ -76,8 +76,7 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        status = plan.status()
-        message = status.message if status is not None else ""  # what the worker said, if it could
+        message = plan.status().message  # what the worker said, if it could
         reason = shortened(str(error).strip().splitlines()[-1])  # what stands above it are Ray's own frames
         died = _WORKER_DIED if isinstance(error, WorkerGroupError) else reason
         tell(plan.run_dir, Ended("failed", message or died))

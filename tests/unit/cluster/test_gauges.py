@@ -13,7 +13,6 @@ from coordexp.cluster.gauges import (
     memory_samples,
     row_samples,
     run_labels,
-    state_of,
 )
 from coordexp.config.schema import ExperimentConfig
 from coordexp.detection.metrics import detection_metrics
@@ -146,19 +145,6 @@ def test_a_bug_of_ours_is_not_swallowed(plans):
         RunMetrics(plans[0], sink=buggy)
 
 
-def test_what_an_earlier_command_left_waits_again(plans):
-    for plan, state in zip(plans, ("running", "failed", "finished", "stopped"), strict=True):
-        assert state_of(plan, plan.status()) == "waiting"
-        write_status(plan.run_dir, RunStatus(state=state))
-    written = (plans[0].run_dir / "status.json").stat().st_mtime
-
-    def states(since: float) -> list[str]:
-        return [state_of(plan, plan.status(), since=since) for plan in plans]
-
-    assert states(written + 60) == ["waiting", "waiting", "finished", "waiting"]
-    assert states(written) == ["running", "failed", "finished", "stopped"]
-
-
 @pytest.mark.parametrize(
     ("error", "diverged"), [(DivergedError("step 3: loss is nan"), True), (TrainingError("x"), False)]
 )
@@ -173,16 +159,20 @@ def test_a_diverged_run_is_distinguished_from_another_failure(plans, error, dive
     assert has_diverged(plan, status) is diverged
 
 
-def test_the_queue_is_followed_until_the_end(plans):
+def test_the_queue_is_followed_until_the_end_and_what_a_command_before_left_waits(plans):
     sink = Recorded()
-    write_status(plans[1].run_dir, RunStatus(state="failed", message="no"))
-    with QueueMetrics("tiny", lambda: plans, sink=sink, every_seconds=60):
-        write_status(plans[0].run_dir, RunStatus(state="finished"))
+    for plan, state in zip(plans, ("running", "failed", "finished", "stopped"), strict=True):
+        write_status(plan.run_dir, RunStatus(state))
+    with QueueMetrics("tiny", lambda: plans, sink=sink, every_seconds=60) as queue:
+        queue.publish()
+        assert [sink.of("coordexp_runs", state=state) for state in STATES] == [3, 0, 1, 0, 0, 0]
+        write_status(plans[0].run_dir, RunStatus("finished"))
+        write_status(plans[1].run_dir, RunStatus("failed", message="no", restarts=2))
     assert sink.of("coordexp_run_state", **run_labels(plans[0])) == STATES.index("finished")
     assert sink.of("coordexp_run_state", **run_labels(plans[1])) == STATES.index("failed")
     assert sink.of("coordexp_run_diverged", **run_labels(plans[1])) == 0
-    assert sink.of("coordexp_restarts", **run_labels(plans[0])) == 0
-    assert [sink.of("coordexp_runs", state=state) for state in STATES] == [2, 0, 1, 1, 0, 0]
+    assert sink.of("coordexp_restarts", **run_labels(plans[1])) == 2
+    assert [sink.of("coordexp_runs", state=state) for state in STATES] == [1, 0, 2, 1, 0, 0]
     assert sink.of("coordexp_ablation_seconds", experiment="tiny") >= 0
 
 

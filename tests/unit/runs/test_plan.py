@@ -4,7 +4,6 @@ import pytest
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.runs.status import RunStatus, write_status
 
 B = {"objective": {"use_coord_ce": False, "use_coordexp_loss": True, "use_geom_loss": True}}
 
@@ -61,15 +60,6 @@ def test_another_life_of_the_name_has_other_keys(tmp_path):
 def test_a_plan_travels_whole(tmp_path):
     plan = plan_runs(make_config(tmp_path))[1]
     assert RunPlan.from_json(plan.to_json()) == plan
-
-
-def test_only_a_finished_run_is_finished(tmp_path):
-    plan = plan_runs(make_config(tmp_path))[0]
-    states = []
-    for state in ("running", "failed", "stopped", "finished"):
-        write_status(plan.run_dir, RunStatus(state=state))
-        states.append(plan.is_finished())
-    assert states == [False, False, False, True]
 
 
 def test_the_global_batch_counts_microbatches_and_workers(tmp_path):
