@@ -30,7 +30,7 @@ LOOK_SECONDS = 5.0  # Ray's own export is every ten
 # What publishing may meet: a device or file that is gone, a Ray that is shutting down, a value it refuses.
 _FAILURES = (OSError, RuntimeError, ValueError, TypeError, psutil.Error, RayError)
 _LOG = logging.getLogger(__name__)
-
+HAS_WARNED = threading.Event()
 
 _ALL = (
     *(replace(gauge, labels=(*RUN_LABELS, *gauge.labels)) for gauge in GAUGES),
@@ -73,11 +73,21 @@ class Sample:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-Sink = Callable[[Sample], None]
+def publish(samples: Iterable[Sample], labels: Mapping[str, str]) -> None:
+    """Hand samples to this process's Ray worker, with ``labels`` beside their own.
+
+    A failure, also of reading ``samples``, is a warning the first time; the next row tries again.
+    """
+    try:
+        for sample in samples:
+            to_ray(replace(sample, labels={**labels, **sample.labels}))
+    except _FAILURES as error:
+        if not HAS_WARNED.is_set():
+            _LOG.warning("live metrics are incomplete, the run continues: %s: %s", type(error).__name__, error)
+        HAS_WARNED.set()
 
 
 def to_ray(sample: Sample) -> None:
-    """Hand one sample to this process's Ray worker."""
     metric = _metric(sample.name)
     if isinstance(metric, ray_metrics.Counter):
         metric.inc(sample.value, tags=dict(sample.labels))
@@ -92,46 +102,27 @@ def _metric(name: str) -> ray_metrics.Counter | ray_metrics.Gauge:
     return kind(name, description=exported.description, tag_keys=exported.labels)
 
 
-class _Publisher:
-    """Hands samples to a sink. A failure of publishing is a warning the first time; the next row tries again."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._has_warned = False
-
-    def __call__(self, samples: Iterable[Sample], labels: Mapping[str, str]) -> None:
-        """Publish each sample with ``labels`` beside its own; ``samples`` may fail while it is read, too."""
-        try:
-            for sample in samples:
-                self._sink(replace(sample, labels={**labels, **sample.labels}))
-        except _FAILURES as error:
-            if not self._has_warned:
-                _LOG.warning("live metrics are incomplete, the run continues: %s: %s", type(error).__name__, error)
-            self._has_warned = True
-
-
 class RunMetrics:
     """What rank 0 of a run publishes."""
 
-    def __init__(self, plan: RunPlan, *, sink: Sink = to_ray) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self._labels = run_labels(plan)
-        self._publish = _Publisher(sink)
         self._nonfinite_rows = 0
         alive = Sample("coordexp_last_step_time_seconds", time.time())  # a start is a sign of life
         steps, nonfinite = plan.config.training.num_steps, Sample("coordexp_nonfinite_rows", 0)
-        self._publish([Sample("coordexp_max_steps", steps), alive, nonfinite], self._labels)
+        publish([Sample("coordexp_max_steps", steps), alive, nonfinite], self._labels)
 
     def observe(self, row: Row) -> None:
         """Publish a row and the memory of the device."""
         self._nonfinite_rows += any(name in row.metrics and loss not in row.metrics for name, loss in _TOTALS.items())
         nonfinite = Sample("coordexp_nonfinite_rows", self._nonfinite_rows)
-        self._publish([*row_samples(row), nonfinite], self._labels)
-        self._publish(memory_samples(), self._labels)
+        publish([*row_samples(row), nonfinite], self._labels)
+        publish(memory_samples(), self._labels)
 
     def waited(self, seconds: float) -> None:
         """Add to the time blocked in reports; a counter takes no zero."""
         if seconds > 0:
-            self._publish([Sample("coordexp_report_wait_seconds", seconds)], self._labels)
+            publish([Sample("coordexp_report_wait_seconds", seconds)], self._labels)
 
 
 class QueueMetrics:
@@ -145,13 +136,11 @@ class QueueMetrics:
         experiment: str,
         plans: Callable[[], Sequence[RunPlan]],
         *,
-        sink: Sink = to_ray,
         every_seconds: float = LOOK_SECONDS,
     ) -> None:
         """Follow the runs that ``plans`` returns, also finished ones; it is called each time: a sweep adds some."""
         self._experiment = experiment
         self._plans = plans
-        self._publish = _Publisher(sink)
         self._every = every_seconds
         self._finished: set[str] = set()
         self._before = {plan.name: plan.status() for plan in plans()}
@@ -170,7 +159,7 @@ class QueueMetrics:
 
     def publish(self) -> None:
         """Publish every run's state, and the final AP of those that finished since."""
-        self._publish(self._samples(), {"experiment": self._experiment})
+        publish(self._samples(), {"experiment": self._experiment})
 
     def _samples(self) -> Iterator[Sample]:
         states = Count[str]()

@@ -26,12 +26,8 @@ class TrainFunction(Protocol):
         ...
 
 
-# Makes the reporter of a run; its argument prints a warning.
-MakeReporter = Callable[[Callable[[str], None]], LocalReporter]
-
-
 def attempt(
-    plan: RunPlan, function: TrainFunction, make_reporter: MakeReporter, *, is_tried_again: bool = False
+    plan: RunPlan, function: TrainFunction, make_reporter: Callable[[], LocalReporter], *, is_tried_again: bool = False
 ) -> None:
     """Do a run from its last checkpoint on, and tell its status how that ended. Every rank calls it.
 
@@ -55,7 +51,7 @@ def attempt(
                     handle.write(line.rstrip("\n") + "\n")
 
         try:
-            reporter = make_reporter(lambda sentence: print_line(f"{plan.name}  {sentence}"))
+            reporter = make_reporter()
             if is_first:
                 _start(plan, reporter, before, print_line)
             ended = function(plan.config, reporter=reporter, print_line=print_line) or Ended("finished")
@@ -74,6 +70,8 @@ def attempt(
 
 
 def _start(plan: RunPlan, reporter: LocalReporter, before: RunStatus, print_line: Callable[[str], None]) -> None:
+    for sentence in reporter.damaged:
+        print_line(f"{plan.name}  {sentence}")
     step = 0 if reporter.newest is None else step_of(reporter.newest)
     status = tell(plan.run_dir, Started(step=step, rows=reporter.rows))
     if status.restarts > before.restarts:

@@ -71,7 +71,6 @@ class InlineExecutor:
                 listener.on_begin(plan)
             tell(plan.run_dir, Begun())
             keep = plan.config.training.keep_checkpoints
-            make = partial(LocalReporter, plan.run_dir, keep_checkpoints=keep, after_commit=look)
-            attempt(plan, function, lambda warn, make=make: make(warn=warn))
+            attempt(plan, function, partial(LocalReporter, plan.run_dir, keep_checkpoints=keep, after_commit=look))
             for listener in events:
                 listener.on_end(plan)

@@ -62,8 +62,7 @@ def change(path, **values):
 )
 def test_the_checkpoint_before_a_damaged_one_is_used_and_the_rows_are_cut_to_it(run_dir, file, damage, reason):
     damage(checkpoint(run_dir, 4) / file)
-    said: list[str] = []
-    newest = drop_uncommitted(run_dir, warn=said.append)
+    newest, said = drop_uncommitted(run_dir)
     if reason is None:  # the last newline of the marker is no information
         assert (newest, said) == (checkpoint(run_dir, 4), [])
         return
@@ -76,10 +75,10 @@ def test_the_checkpoint_before_a_damaged_one_is_used_and_the_rows_are_cut_to_it(
 def test_without_a_good_checkpoint_the_run_starts_from_the_beginning_and_says_so(run_dir):
     cut(checkpoint(run_dir, 2) / "weights")
     cut(checkpoint(run_dir, 4) / "weights")
-    said: list[str] = []
-    assert LocalReporter(run_dir, warn=said.append).newest is None
-    assert len(said) == 2
-    assert all(sentence.endswith("; the run starts from the beginning") for sentence in said)
+    reporter = LocalReporter(run_dir)
+    assert reporter.newest is None
+    assert len(reporter.damaged) == 2
+    assert all(sentence.endswith("; the run starts from the beginning") for sentence in reporter.damaged)
     assert steps(run_dir) == []
 
 
@@ -88,8 +87,8 @@ def test_rows_that_are_lost_cost_the_checkpoint_they_belong_to(run_dir, tail):
     path = run_dir / "metrics.jsonl"
     path.write_text(path.read_text().splitlines(keepends=True)[0] + tail)
     assert steps(run_dir) == [2]
-    said: list[str] = []
-    assert drop_uncommitted(run_dir, warn=said.append) == checkpoint(run_dir, 2)
+    newest, said = drop_uncommitted(run_dir)
+    assert newest == checkpoint(run_dir, 2)
     assert "only 1 whole rows of metrics of its 2" in said[0]
     assert path.read_text().count("\n") == 1
 
@@ -138,7 +137,7 @@ def test_strange_names_among_checkpoints_are_passed_over(run_dir):
     for name in ("step_", "step_x", "step_²", "step_-1", "step_1e3"):
         (checkpoints / name).mkdir()
     (checkpoints / "step_000009").write_text("a file")
-    assert drop_uncommitted(run_dir) == checkpoint(run_dir, 4)
+    assert drop_uncommitted(run_dir) == (checkpoint(run_dir, 4), [])
     assert (checkpoints / "step_000009").is_file()
 
 
