@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from rich.console import Console
 
@@ -35,12 +34,6 @@ class Ending:
     code: int = 0  # 0 if every run went through and is recorded, else one of EXIT_*
     sentence: str = ""  # why they ended early
     missing: tuple[str, ...] = ()  # a sentence for each thing that the tracking server does not have
-
-
-class SearchEvents(RunEvents, Protocol):
-    """A listener that asks runs to stop which are not worth continuing."""
-
-    def decide(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -75,6 +68,14 @@ class Campaign:
 
             yield RayExecutor(started)
 
+    def live_queue(self, runs: Callable[[], Sequence[RunPlan]]) -> contextlib.AbstractContextManager[object]:
+        """Return a block during which Ray serves each run's state to Prometheus, if there is a Ray."""
+        if self.config.cluster.executor == "inline":
+            return contextlib.nullcontext()
+        from coordexp.cluster.gauges import QueueMetrics
+
+        return QueueMetrics(self.config.experiment.name, runs)
+
     def execute(
         self,
         executor: Executor,
@@ -84,7 +85,7 @@ class Campaign:
         *,
         runs: Callable[[], Sequence[RunPlan]],
         budget: BudgetKeeper | None = None,
-        search: SearchEvents | None = None,
+        search: RunEvents | None = None,
     ) -> Ending:
         """Do runs in their order: show and record them, stop them at a signal; return how that ended.
 
@@ -106,16 +107,16 @@ class Campaign:
             listeners = [listener for listener in (budget, search, display) if listener is not None]
             remaining = _noted(plans, offered)
             try:
-                executor.execute(remaining, function, listeners, decide=search.decide if search else None)
+                executor.execute(budget.admitted(remaining) if budget else remaining, function, listeners)
                 list(remaining)  # those that a stop has kept from being asked for
             except KeyboardInterrupt:
                 for plan in runs():
-                    if (status := plan.status()) is not None and status.state == "running":
+                    if plan.status().state == "running":
                         _stop(plan, "interrupted", display)
                 return Ending(EXIT_INTERRUPTED, f"interrupted; {GOES_ON}")
             not_done = [(plan, reason) for plan in offered if (reason := _why_not_done(plan, display))]
         for plan, reason in not_done:
-            if plan.status() is None:
+            if not plan.has_begun():
                 recorder.end_run(plan, RunStatus(state="stopped", message=reason))
                 self.show(f"{plan.name}  not begun: {reason}")
         if budget is not None and budget.has_stopped():
@@ -151,10 +152,10 @@ def _noted(plans: Iterable[RunPlan], offered: list[RunPlan]) -> Iterator[RunPlan
 def _why_not_done(plan: RunPlan, display: ProgressDisplay) -> str | None:
     """Return why a run was stopped or not continued; one that an earlier command left is stopped by that, too."""
     status, reason = plan.status(), stop_reason(plan.run_dir)
-    has_failed = status is not None and status.state == "failed" and display.has_begun(plan)
+    has_failed = status.state == "failed" and display.has_begun(plan)
     if reason is None or has_failed or plan.is_over():
         return None
-    if status is not None:
+    if status.state != "waiting":
         _stop(plan, reason, display)
     return reason
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
+from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
@@ -26,10 +27,6 @@ from coordexp.statistics.power import planned_detectable
 from coordexp.train.setup.encoding import read_split
 from coordexp.train.setup.source import source_of_run
 from coordexp.train.setup.strategy import switch_notes
-
-# Of the embedded model on generated shapes, one CPU core for each run; measured, good to a factor of two.
-_IMAGES_PER_SECOND = 40.0
-_SECONDS_AROUND_A_RUN = 20.0
 
 
 def describe(config: ExperimentConfig, console: Console) -> None:
@@ -64,7 +61,7 @@ def plan_table(plans: Sequence[RunPlan]) -> Table:
         status, first = plan.status(), identities[0]
         changed = [key for key, value in own.items() if first.get(key) != value and key != "experiment.group"]
         differs = "\n".join(f"{key} = {json.dumps(own[key])}" for key in changed) or "(the first run)"
-        state = f"{status.state} at step {status.step}" if status else "new"
+        state = "new" if status.state == "waiting" else f"{status.state} at step {status.step}"
         table.add_row(*map(Text, (plan.name, _length(plan.config), state, differs)))
     return table
 
@@ -144,31 +141,17 @@ def _at_once(config: ExperimentConfig) -> tuple[int, str]:
     return slots, f"{slots} on {resources_text(nodes)}"
 
 
+def _finished_seconds(plans: Sequence[RunPlan]) -> list[float]:
+    return [status.seconds for plan in plans if (status := plan.status()).state == "finished"]
+
+
 def _time(plans: Sequence[RunPlan], *, slots: int) -> str:
-    unfinished = sum(not plan.is_finished() for plan in plans)
-    one, basis = _run_seconds(plans)
+    unfinished, done = sum(not plan.is_finished() for plan in plans), _finished_seconds(plans)
     if not unfinished:
         return "0 s (all runs are finished)"
-    if one is None:
+    if not done:
         return "known once a run has finished"
-    return f"{duration_text(ceil(unfinished / slots) * one)} ({basis})"
-
-
-def _run_seconds(plans: Sequence[RunPlan]) -> tuple[float | None, str]:
-    """Return what one run takes as far as that is known, and what the number rests on."""
-    done = [status.seconds for plan in plans if (status := plan.status()) and status.state == "finished"]
-    if done:
-        return sum(done) / len(done), f"the mean of {len(done)} finished runs"
-    config = plans[0].config
-    if config.model.path != "embedded" or config.data.format != "shapes" or config.cluster.gpus_per_worker:
-        return None, ""
-    steps, evaluation = config.training.num_steps, config.evaluation
-    num_val = source_of_run(config, "val").count_images()
-    between = (steps - 1) // evaluation.every_steps if evaluation.every_steps else 0
-    evaluated = num_val * len(evaluation.decoding) + between * evaluation.subset_images
-    seconds = (steps * config.global_batch_size + evaluated) / _IMAGES_PER_SECOND
-    share = min(1.0, config.cluster.cpus_per_worker)  # of a core, which runs take in turns
-    return (seconds + _SECONDS_AROUND_A_RUN) / share, "rates measured on CPU cores"
+    return f"{duration_text(ceil(unfinished / slots) * fmean(done))} (the mean of {len(done)} finished runs)"
 
 
 def _budget(plans: Sequence[RunPlan]) -> list[str]:
@@ -179,10 +162,10 @@ def _budget(plans: Sequence[RunPlan]) -> list[str]:
     hours = {plan.name: hours_of(plan.status(), cluster, now=alive_until(plan.run_dir)) for plan in plans}
     used = sum(hours.values())
     amount = f"{cluster.max_gpu_hours:g} {unit_name(cluster)} hours, {used:.3g} used"
-    one, _ = _run_seconds(plans)
-    if one is None:
+    done = _finished_seconds(plans)
+    if not done:
         return [f"budget          {amount}; what is needed is known once a run has finished"]
-    whole = one * units_of(cluster) / 3600.0
+    whole = fmean(done) * units_of(cluster) / 3600.0
     needed = used + sum(max(0.0, whole - hours[plan.name]) for plan in plans if not plan.is_finished())
     verdict = "enough" if needed <= cluster.max_gpu_hours else "NOT enough: it ends with whole seeds, exit code 3"
     return [f"budget          {amount}, about {needed:.3g} needed in all: {verdict}"]

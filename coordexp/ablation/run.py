@@ -70,7 +70,7 @@ def run_ablation(
                 if executor is not None:
                     max_hours = config.cluster.max_gpu_hours
                     with (
-                        executor.live_queue(config.experiment.name, lambda: plans),
+                        campaign.live_queue(lambda: plans),
                         BudgetKeeper(plans, max_hours) if max_hours else contextlib.nullcontext() as budget,
                     ):
                         unfinished = [plan for plan in plans if not plan.is_done()]  # workers of a killed command
@@ -90,7 +90,7 @@ def run_ablation(
 
 def failures(plans: Sequence[RunPlan]) -> str:
     """Return a sentence on the runs that failed and what to do, which a long report would bury; "" if none has."""
-    failed = {plan.name: status for plan in plans if (status := plan.status()) is not None and status.state == "failed"}
+    failed = {plan.name: status for plan in plans if (status := plan.status()).state == "failed"}
     if not failed:
         return ""
     name, status = next(iter(failed.items()))

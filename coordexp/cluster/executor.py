@@ -1,10 +1,9 @@
 """Runs on a Ray cluster: one Tune trial each, as many at once as fit; Ray queues the others."""
 
-import contextlib
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import cast
 
@@ -16,7 +15,6 @@ from ray.tune.search import Searcher
 from ray.tune.stopper import NoopStopper
 
 from coordexp.cluster.capacity import count_slots
-from coordexp.cluster.gauges import QueueMetrics
 from coordexp.cluster.leaks import Leaks
 from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
@@ -29,7 +27,7 @@ from coordexp.runs.stop import stop_reason
 
 # A trace of the resource that marks the head node: it costs no CPU, and keeps drivers on that node.
 _ON_HEAD_NODE = {"node:__internal_head__": 0.001}
-_LOOK_SECONDS = 0.5  # between two looks for a stop, and two calls of a search's `decide`
+_LOOK_SECONDS = 0.5  # between two looks for a stop, and two calls of `on_look`
 
 
 class RayExecutor:
@@ -46,14 +44,7 @@ class RayExecutor:
         available_slots(config.cluster)
         check_shared_storage(config)
 
-    def execute(
-        self,
-        plans: Iterable[RunPlan],
-        function: TrainFunction,
-        events: Sequence[RunEvents] = (),
-        *,
-        decide: Callable[[], None] | None = None,
-    ) -> None:
+    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
         """Do the runs; a trial holds no CPU of its own, so runs that wait for workers starve none that have them."""
         remaining = iter(plans)
         first = next(remaining, None)
@@ -82,7 +73,7 @@ class RayExecutor:
                 name=records.name,
                 verbose=0,
                 stop=_NothingRuns(queue),
-                callbacks=[_PassEvents(queue, events, decide)],
+                callbacks=[_PassEvents(queue, events)],
                 failure_config=tune.FailureConfig(max_failures=cluster.max_failures),
             ),
         )
@@ -91,14 +82,8 @@ class RayExecutor:
         except TuneError as error:
             raise own_error(error) from None
         for plan in queue.plans.values():
-            if (status := plan.status()) is not None and status.state == "running":
+            if plan.status().state == "running":
                 end_without_driver(plan)
-
-    def live_queue(
-        self, experiment: str, plans: Callable[[], Sequence[RunPlan]]
-    ) -> contextlib.AbstractContextManager[object]:
-        """Return a block during which Ray serves every run's state to Prometheus."""
-        return QueueMetrics(experiment, plans)
 
 
 def available_slots(cluster: Cluster) -> int:
@@ -170,7 +155,7 @@ class _NothingRuns(Stopper):
         self._looked_at = time.monotonic()
         if stop_reason(plans[0].folder.experiment.path / "any run") is None:
             return False
-        return not any((status := plan.status()) is not None and status.since is not None for plan in plans)
+        return all(plan.status().since is None for plan in plans)
 
     def __reduce__(self) -> tuple[type[Stopper], tuple[()]]:
         return NoopStopper, ()
@@ -179,11 +164,10 @@ class _NothingRuns(Stopper):
 class _PassEvents(tune.Callback):
     """Passes Tune's events on, in the launcher and before Tune starts the next trial."""
 
-    def __init__(self, queue: _Queue, events: Sequence[RunEvents], decide: Callable[[], None] | None) -> None:
+    def __init__(self, queue: _Queue, events: Sequence[RunEvents]) -> None:
         self._queue = queue
         self._events = events
-        self._decide = decide
-        self._decided_at = time.monotonic()
+        self._looked_at = time.monotonic()
         self._leaks = Leaks()
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
@@ -191,9 +175,10 @@ class _PassEvents(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
         self._leaks.free()
-        if self._decide is not None and time.monotonic() - self._decided_at > _LOOK_SECONDS:
-            self._decide()
-            self._decided_at = time.monotonic()
+        if time.monotonic() - self._looked_at > _LOOK_SECONDS:
+            for listener in self._events:
+                listener.on_look()
+            self._looked_at = time.monotonic()
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         for listener in self._events:

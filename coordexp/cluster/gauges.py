@@ -27,11 +27,10 @@ RUN_LABELS = ("experiment", "group", "seed", "run")
 STATES = ("waiting", "running", "finished", "failed", "stopped", "pruned")
 LOOK_SECONDS = 5.0  # Ray's own export is every ten
 
-_CLOCKS_APART_SECONDS = 5.0  # a shared disk's clock may differ from ours by so much
 # What publishing may meet: a device or file that is gone, a Ray that is shutting down, a value it refuses.
 _FAILURES = (OSError, RuntimeError, ValueError, TypeError, psutil.Error, RayError)
 _LOG = logging.getLogger(__name__)
-
+HAS_WARNED = threading.Event()
 
 _ALL = (
     *(replace(gauge, labels=(*RUN_LABELS, *gauge.labels)) for gauge in GAUGES),
@@ -74,11 +73,21 @@ class Sample:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-Sink = Callable[[Sample], None]
+def publish(samples: Iterable[Sample], labels: Mapping[str, str]) -> None:
+    """Hand samples to this process's Ray worker, with ``labels`` beside their own.
+
+    A failure, also of reading ``samples``, is a warning the first time; the next row tries again.
+    """
+    try:
+        for sample in samples:
+            to_ray(replace(sample, labels={**labels, **sample.labels}))
+    except _FAILURES as error:
+        if not HAS_WARNED.is_set():
+            _LOG.warning("live metrics are incomplete, the run continues: %s: %s", type(error).__name__, error)
+        HAS_WARNED.set()
 
 
 def to_ray(sample: Sample) -> None:
-    """Hand one sample to this process's Ray worker."""
     metric = _metric(sample.name)
     if isinstance(metric, ray_metrics.Counter):
         metric.inc(sample.value, tags=dict(sample.labels))
@@ -93,46 +102,27 @@ def _metric(name: str) -> ray_metrics.Counter | ray_metrics.Gauge:
     return kind(name, description=exported.description, tag_keys=exported.labels)
 
 
-class _Publisher:
-    """Hands samples to a sink. A failure of publishing is a warning the first time; the next row tries again."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._has_warned = False
-
-    def __call__(self, samples: Iterable[Sample], labels: Mapping[str, str]) -> None:
-        """Publish each sample with ``labels`` beside its own; ``samples`` may fail while it is read, too."""
-        try:
-            for sample in samples:
-                self._sink(replace(sample, labels={**labels, **sample.labels}))
-        except _FAILURES as error:
-            if not self._has_warned:
-                _LOG.warning("live metrics are incomplete, the run continues: %s: %s", type(error).__name__, error)
-            self._has_warned = True
-
-
 class RunMetrics:
     """What rank 0 of a run publishes."""
 
-    def __init__(self, plan: RunPlan, *, sink: Sink = to_ray) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self._labels = run_labels(plan)
-        self._publish = _Publisher(sink)
         self._nonfinite_rows = 0
         alive = Sample("coordexp_last_step_time_seconds", time.time())  # a start is a sign of life
         steps, nonfinite = plan.config.training.num_steps, Sample("coordexp_nonfinite_rows", 0)
-        self._publish([Sample("coordexp_max_steps", steps), alive, nonfinite], self._labels)
+        publish([Sample("coordexp_max_steps", steps), alive, nonfinite], self._labels)
 
     def observe(self, row: Row) -> None:
         """Publish a row and the memory of the device."""
         self._nonfinite_rows += any(name in row.metrics and loss not in row.metrics for name, loss in _TOTALS.items())
         nonfinite = Sample("coordexp_nonfinite_rows", self._nonfinite_rows)
-        self._publish([*row_samples(row), nonfinite], self._labels)
-        self._publish(memory_samples(), self._labels)
+        publish([*row_samples(row), nonfinite], self._labels)
+        publish(memory_samples(), self._labels)
 
     def waited(self, seconds: float) -> None:
         """Add to the time blocked in reports; a counter takes no zero."""
         if seconds > 0:
-            self._publish([Sample("coordexp_report_wait_seconds", seconds)], self._labels)
+            publish([Sample("coordexp_report_wait_seconds", seconds)], self._labels)
 
 
 class QueueMetrics:
@@ -146,16 +136,15 @@ class QueueMetrics:
         experiment: str,
         plans: Callable[[], Sequence[RunPlan]],
         *,
-        sink: Sink = to_ray,
         every_seconds: float = LOOK_SECONDS,
     ) -> None:
         """Follow the runs that ``plans`` returns, also finished ones; it is called each time: a sweep adds some."""
         self._experiment = experiment
         self._plans = plans
-        self._publish = _Publisher(sink)
         self._every = every_seconds
         self._finished: set[str] = set()
-        self._started, self._since = time.monotonic(), time.time()
+        self._before = {plan.name: plan.status() for plan in plans()}
+        self._started = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="queue-metrics", daemon=True)
 
@@ -170,17 +159,19 @@ class QueueMetrics:
 
     def publish(self) -> None:
         """Publish every run's state, and the final AP of those that finished since."""
-        self._publish(self._samples(), {"experiment": self._experiment})
+        publish(self._samples(), {"experiment": self._experiment})
 
     def _samples(self) -> Iterator[Sample]:
         states = Count[str]()
         for plan in self._plans():
             status = plan.status()
-            state = state_of(plan, status, since=self._since)
+            state = status.state
+            if status == self._before.get(plan.name) and state in ("running", "failed", "stopped"):
+                state = "waiting"  # left so by a command before, until this one begins it
             states[state] += 1
             samples = [
                 Sample("coordexp_run_state", STATES.index(state)),
-                Sample("coordexp_restarts", 0 if status is None else status.restarts),
+                Sample("coordexp_restarts", status.restarts),
                 Sample("coordexp_run_diverged", float(state == "failed" and has_diverged(plan, status))),
             ]
             if state == "finished" and plan.name not in self._finished:
@@ -213,20 +204,6 @@ def row_samples(row: Row) -> list[Sample]:
     ]
 
 
-def state_of(plan: RunPlan, status: RunStatus | None, *, since: float = 0.0) -> str:
-    """Return one of ``STATES``.
-
-    A run never begun is waiting, and so is one that a command before ``since`` (Unix time) left failed, stopped or
-    running, until this command begins it.
-    """
-    if status is None:
-        return "waiting"
-    is_left = status.state in ("running", "failed", "stopped")
-    if is_left and plan.folder.status.stat().st_mtime < since - _CLOCKS_APART_SECONDS:
-        return "waiting"
-    return status.state
-
-
 def final_samples(plan: RunPlan) -> list[Sample]:
     """Return the final AP of a run from its rows: its worker may end before Ray has handed the value on."""
     rows = map(row_samples, reversed(read_rows(plan.folder.metrics)))
@@ -234,10 +211,10 @@ def final_samples(plan: RunPlan) -> list[Sample]:
     return next(filter(None, found), [])
 
 
-def has_diverged(plan: RunPlan, status: RunStatus | None) -> bool:
+def has_diverged(plan: RunPlan, status: RunStatus) -> bool:
     """Return whether a failed run failed because a loss or gradient was not finite."""
     log = plan.folder.error_log
-    if status is None or not log.is_file():
+    if not log.is_file():
         return False
     raised = f"{DivergedError.__module__}.{DivergedError.__qualname__}: {status.message}"
     return raised in log.read_text(encoding="utf-8", errors="replace")

@@ -5,7 +5,7 @@ on from the newest committed checkpoint. Ray is told the steps, for its own heal
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import ray.train
@@ -29,8 +29,8 @@ _WORKER_DIED = "a worker died: it was killed, ran out of memory, or its node is 
 class RayReporter(LocalReporter):
     """Also lets dashboards see rows, and Ray that the run lives."""
 
-    def __init__(self, plan: RunPlan, *, warn: Callable[[str], None]) -> None:
-        super().__init__(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints, warn=warn)
+    def __init__(self, plan: RunPlan) -> None:
+        super().__init__(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints)
         self._live = RunMetrics(plan) if ranks.rank() == 0 else None
 
     def observe(self, row: Row) -> None:
@@ -59,7 +59,7 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
     def work(packed: dict[str, str]) -> None:
         ranks.leave_lonely_group()
         plan = RunPlan.from_json(packed["plan"])
-        attempt(plan, function, lambda warn: RayReporter(plan, warn=warn), is_tried_again=True)
+        attempt(plan, function, lambda: RayReporter(plan), is_tried_again=True)
 
     cluster = plan.config.cluster
     trainer = TorchTrainer(
@@ -76,8 +76,7 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        status = plan.status()
-        message = status.message if status is not None else ""  # what the worker said, if it could
+        message = plan.status().message  # what the worker said, if it could
         reason = shortened(str(error).strip().splitlines()[-1])  # what stands above it are Ray's own frames
         died = _WORKER_DIED if isinstance(error, WorkerGroupError) else reason
         tell(plan.run_dir, Ended("failed", message or died))

@@ -124,20 +124,18 @@ def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: flo
     with contextlib.suppress(OSError):
         metrics = last_values(read_rows(folder.metrics))
         last, alarm = _said(folder.progress_log)
-    state: State = "waiting"
-    if status is not None:
-        state = "stopped" if status.state == "pruned" else status.state
+    state: State = "stopped" if status.state == "pruned" else status.state
     if state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
         state = "waiting"  # left by an earlier command; this one will try again
-    is_running, committed = state == "running", status.step if status else 0
+    is_running, committed = state == "running", status.step
     step = last.step if last and (state in ("waiting", "running") or not committed) else committed
     max_steps = last.max_steps if last else None
     is_evaluating = is_running and max_steps is not None and step >= max_steps
-    is_starting = is_running and (status is None or status.since is None)
+    is_starting = is_running and status.since is None
     # The trials of a sweep are read as the group that it tunes.
     recorded = record.reading if record else dict[str, BoxKind]()
     reading = recorded.get(group, "argmax" if set(recorded.values()) == {"argmax"} else "expected")
-    seconds = status.seconds if status and not is_running else None
+    seconds = status.seconds if status.state != "waiting" and not is_running else None
     return RunRow(
         name=folder.name,
         group=group,
@@ -149,9 +147,9 @@ def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: flo
         images_per_second=last.images_per_second if last else None,
         seconds=last.seconds_left if last and is_running else seconds,
         ap=metrics.get(headline(reading), metrics.get(subset_headline(reading))),
-        restarts=status.restarts if status else 0,
+        restarts=status.restarts,
         seen=max(filter(None, (changed, _changed(folder.progress_log))), default=None),
-        message=(status.message if status else "") or (alarm if is_running else ""),
+        message=status.message or (alarm if is_running else ""),
     )
 
 

@@ -11,7 +11,6 @@ from coordexp.runs.commit import explain_disk_full
 from coordexp.runs.folder import step_of
 from coordexp.runs.lock import run_lock
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.status import Ended, Erred, RunStatus, Started, note_traceback, one_sentence, tell
 from coordexp.runs.stop import RunStoppedError, stop_reason
@@ -27,12 +26,8 @@ class TrainFunction(Protocol):
         ...
 
 
-# Makes the reporter of a run; its argument prints a warning.
-MakeReporter = Callable[[Callable[[str], None]], LocalReporter]
-
-
 def attempt(
-    plan: RunPlan, function: TrainFunction, make_reporter: MakeReporter, *, is_tried_again: bool = False
+    plan: RunPlan, function: TrainFunction, make_reporter: Callable[[], LocalReporter], *, is_tried_again: bool = False
 ) -> None:
     """Do a run from its last checkpoint on, and tell its status how that ended. Every rank calls it.
 
@@ -45,17 +40,18 @@ def attempt(
         reason, before = stop_reason(plan.run_dir), plan.status()
         if is_first and reason is not None:
             tell(plan.run_dir, Ended("stopped", reason))
-        has_failed = before is not None and before.state == "failed"
-        if ranks.from_first([reason is not None or has_failed])[0]:
+        if ranks.from_first([reason is not None or before.state == "failed"])[0]:
             return
-        write = progress_log_writer(plan.run_dir)
+        log = plan.folder.progress_log
+        log.parent.mkdir(parents=True, exist_ok=True)
 
         def print_line(line: str) -> None:
             if is_first:
-                write(line)
+                with log.open("a", encoding="utf-8") as handle:
+                    handle.write(line.rstrip("\n") + "\n")
 
         try:
-            reporter = make_reporter(lambda sentence: print_line(f"{plan.name}  {sentence}"))
+            reporter = make_reporter()
             if is_first:
                 _start(plan, reporter, before, print_line)
             ended = function(plan.config, reporter=reporter, print_line=print_line) or Ended("finished")
@@ -73,8 +69,10 @@ def attempt(
             tell(plan.run_dir, ended)
 
 
-def _start(plan: RunPlan, reporter: LocalReporter, before: RunStatus | None, print_line: Callable[[str], None]) -> None:
+def _start(plan: RunPlan, reporter: LocalReporter, before: RunStatus, print_line: Callable[[str], None]) -> None:
+    for sentence in reporter.damaged:
+        print_line(f"{plan.name}  {sentence}")
     step = 0 if reporter.newest is None else step_of(reporter.newest)
     status = tell(plan.run_dir, Started(step=step, rows=reporter.rows))
-    if before is not None and status.restarts > before.restarts:
+    if status.restarts > before.restarts:
         print_line(f"{plan.name}  restart {status.restarts} after {before.message or 'its workers died'}")

@@ -6,13 +6,15 @@ if all its runs fit, by the mean of the finished ones: so finished runs can be c
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from coordexp.config.schema import Cluster
+from coordexp.runs.executor import RunEvents
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
-from coordexp.runs.stop import clear_stop, request_stop, stop_reason
+from coordexp.runs.stop import request_stop, stop_reason
 
 LARGER_BUDGET = "the same command with a larger cluster.max_gpu_hours continues"
 _HOUR_SECONDS = 3600.0
@@ -25,9 +27,8 @@ class RunUse:
 
     seed: int
     hours: float  # of GPUs, over all attempts
-    is_finished: bool = False
-    is_over: bool = False  # failed for good, and is not tried again by this command
-    is_refused: bool = False  # this command passed it over; its seed cannot become whole any more
+    # A failed run is not tried again by this command; one that it refused keeps its seed from becoming whole.
+    state: Literal["missing", "finished", "failed", "refused"] = "missing"
 
 
 def units_of(cluster: Cluster) -> float:
@@ -40,9 +41,9 @@ def unit_name(cluster: Cluster) -> str:
     return "GPU" if cluster.gpus_per_worker else "CPU"
 
 
-def hours_of(status: RunStatus | None, cluster: Cluster, *, now: float) -> float:
+def hours_of(status: RunStatus, cluster: Cluster, *, now: float) -> float:
     """Return the GPU hours that a run has used up to a Unix time; waiting for its workers does not count."""
-    return 0.0 if status is None else status.seconds_until(now) * units_of(cluster) / _HOUR_SECONDS
+    return status.seconds_until(now) * units_of(cluster) / _HOUR_SECONDS
 
 
 def seeds_held(uses: Sequence[RunUse], left_hours: float) -> set[int]:
@@ -52,29 +53,29 @@ def seeds_held(uses: Sequence[RunUse], left_hours: float) -> set[int]:
     further one may begin if what it lacks, by the mean of finished runs, fits beside what the seeds before
     it lack; before a run has finished nothing is known, and nothing is held back.
     """
-    finished = [use.hours for use in uses if use.is_finished]
+    finished = [use.hours for use in uses if use.state == "finished"]
     mean = sum(finished) / len(finished) if finished else 0.0
     held: set[int] = set()
     free = left_hours
     for number, seed in enumerate(dict.fromkeys(use.seed for use in uses)):
         own = [use for use in uses if use.seed == seed]
-        missing = [use for use in own if not (use.is_finished or use.is_over)]
+        missing = [use for use in own if use.state in ("missing", "refused")]
         if not missing:
             continue
         need = sum(max(0.0, mean - use.hours) for use in missing)
         is_begun = number == 0 or any(use.hours > 0 for use in own)
         fits = need <= free or (is_begun and not held)
-        if left_hours <= 0 or not fits or any(use.is_refused for use in missing):
+        if left_hours <= 0 or not fits or any(use.state == "refused" for use in missing):
             break
         held.add(seed)
         free = max(0.0, free - need)
     return held
 
 
-class BudgetKeeper:
-    """Asks runs to stop as the budget demands: at each end of a run, and every few seconds.
+class BudgetKeeper(RunEvents):
+    """Refuses runs that the budget does not hold when they would begin, and stops running ones every few seconds.
 
-    A refused run finds the request where a running one does, so every executor obeys alike.
+    A run of either kind finds a request to stop in its folder, so that every executor obeys alike.
     """
 
     def __init__(self, plans: Sequence[RunPlan], max_hours: float, *, spent_hours: float = 0.0) -> None:
@@ -83,17 +84,16 @@ class BudgetKeeper:
         ``spent_hours`` of it went to other runs, such as a sweep's search.
         """
         self._plans = list(plans)
+        self._amount = f"{max_hours:g} {unit_name(self._plans[0].config.cluster)} hours"
         self._max_hours = max_hours
         self._spent_hours = spent_hours
-        self._over: set[str] = set()
-        self._asked: set[str] = set()
-        self._lock = threading.Lock()
+        self._going: dict[str, RunPlan] = {}
+        self._ended: set[str] = set()
+        self._refused: set[str] = set()
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="budget", daemon=True)
 
     def __enter__(self) -> "BudgetKeeper":
-        """Refuse at once what the budget does not hold."""
-        self.review()
         self._thread.start()
         return self
 
@@ -101,71 +101,63 @@ class BudgetKeeper:
         self._is_closed.set()
         self._thread.join()
 
-    def on_begin(self, plan: RunPlan) -> None:
-        """A run that begins has used nothing yet."""
+    def admitted(self, plans: Iterable[RunPlan]) -> Iterator[RunPlan]:
+        """Yield those of ``plans`` that the budget holds at the moment when they are asked for."""
+        for plan in plans:
+            self.review([plan])
+            if plan.name not in self._refused:
+                self._going[plan.name] = plan
+                yield plan
 
     def on_end(self, plan: RunPlan) -> None:
-        """Decide again, since what runs need is known better."""
-        self._over.add(plan.name)
-        self.review()
+        """Count a run that failed as one that needs nothing more."""
+        self._going.pop(plan.name, None)
+        self._ended.add(plan.name)
 
-    def review(self) -> None:
-        """Ask every run to stop that does not fit the budget."""
-        with self._lock:
-            uses = self._uses()
-            left = self._max_hours - self._spent_hours - sum(use.hours for use in uses)
-            held = seeds_held(uses, left)
-            amount = f"the budget of {self._max_hours:g} {unit_name(self._plans[0].config.cluster)} hours"
-            refusal = f"what is left of {amount} does not hold another whole seed"
-            for plan in self._plans:
-                if plan.name in self._over or plan.is_finished():
-                    continue
-                if plan.seed not in held:
-                    self._ask(plan, refusal if left > 0 else f"{amount} is spent")
-                elif plan.name in self._asked:
-                    self._withdraw(plan)
-
-    def _follow(self) -> None:
-        while not self._is_closed.wait(_LOOK_SECONDS):
-            self.review()
+    def review(self, plans: Iterable[RunPlan]) -> None:
+        """Ask those of ``plans`` to stop that the budget does not hold now."""
+        uses = self._uses()
+        left = self._max_hours - self._used(uses)
+        held = seeds_held(uses, left)
+        short = f"what is left of the budget of {self._amount} does not hold another whole seed"
+        for plan in plans:
+            if plan.seed not in held and not plan.is_finished() and stop_reason(plan.run_dir) is None:
+                self._refused.add(plan.name)
+                request_stop(plan.run_dir, short if left > 0 else f"the budget of {self._amount} is spent")
 
     def has_stopped(self) -> bool:
         """Return whether the budget kept a run from beginning or from its end."""
-        return any(plan.name in self._asked and not plan.is_finished() for plan in self._plans)
+        return any(plan.name in self._refused and not plan.is_finished() for plan in self._plans)
 
     def sentence(self) -> str:
         """Return how the budget stands, and what to do."""
-        used = self._spent_hours + sum(use.hours for use in self._uses())
         missing = sum(not plan.is_finished() for plan in self._plans)
         return (
-            f"budget: {used:.3g} of {self._max_hours:g} {unit_name(self._plans[0].config.cluster)} hours are used, and "
-            f"{missing} of {len(self._plans)} runs are not finished; {LARGER_BUDGET}"
+            f"budget: {self._used(self._uses()):.3g} of {self._amount} are used, and {missing} of {len(self._plans)} "
+            f"runs are not finished; {LARGER_BUDGET}"
         )
+
+    def _follow(self) -> None:
+        while not self._is_closed.wait(_LOOK_SECONDS):
+            self.review(list(self._going.values()))
+
+    def _used(self, uses: Sequence[RunUse]) -> float:
+        return self._spent_hours + sum(use.hours for use in uses)
 
     def _uses(self) -> list[RunUse]:
         """Return what the runs' statuses say now."""
         now = time.time()
-        uses: list[RunUse] = []
-        for plan in self._plans:
-            status = plan.status()
-            is_finished = status is not None and status.state == "finished"
-            has_ended, was_asked = plan.name in self._over and not is_finished, plan.name in self._asked
-            hours = hours_of(status, plan.config.cluster, now=now)
-            uses.append(RunUse(plan.seed, hours, is_finished, has_ended and not was_asked, has_ended and was_asked))
-        return uses
+        return [
+            RunUse(plan.seed, hours_of(plan.status(), plan.config.cluster, now=now), self._state(plan))
+            for plan in self._plans
+        ]
 
-    def _ask(self, plan: RunPlan, reason: str) -> None:
-        before = stop_reason(plan.run_dir)
-        if before is None or (before != reason and plan.name in self._asked):
-            self._asked.add(plan.name)
-            request_stop(plan.run_dir, reason)
-
-    def _withdraw(self, plan: RunPlan) -> None:
-        """Let a run begin after all, since others needed less; one that runs may have seen the request."""
-        status = plan.status()
-        if status is None or status.state != "running":
-            self._asked.remove(plan.name)
-            clear_stop(plan.run_dir)
+    def _state(self, plan: RunPlan) -> Literal["missing", "finished", "failed", "refused"]:
+        if plan.is_finished():
+            return "finished"
+        if plan.name in self._refused:
+            return "refused"
+        return "failed" if plan.name in self._ended else "missing"
 
 
 def whole_seeds(plans: Sequence[RunPlan]) -> list[int]:

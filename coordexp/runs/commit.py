@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -91,10 +90,11 @@ def prune_checkpoints(run_dir: Path, *, keep: int) -> None:
         delete_checkpoint(old)
 
 
-def drop_uncommitted(run_dir: Path, *, warn: Callable[[str], None] = lambda sentence: None) -> Path | None:
-    """Delete rows and checkpoints that a former try left uncommitted or damaged; return the newest good checkpoint.
+def drop_uncommitted(run_dir: Path) -> tuple[Path | None, list[str]]:
+    """Delete rows and checkpoints that a former try left uncommitted or damaged.
 
-    ``warn`` gets a sentence for each damaged checkpoint: what is wrong, and where the run goes on instead.
+    Returns:
+        The newest good checkpoint, and a sentence for each damaged one: what is wrong, and where the run goes on.
     """
     folder = RunFolder(run_dir)
     rows, damaged = len(read_rows(folder.metrics)), list[str]()
@@ -102,14 +102,13 @@ def drop_uncommitted(run_dir: Path, *, warn: Callable[[str], None] = lambda sent
     while found and (reason := _damage(found[-1], rows)):
         damaged.append(f"checkpoint {found.pop().name} is damaged ({reason})")
     newest = found[-1] if found else None
-    for sentence in damaged:
-        warn(f"{sentence}; the run {f'continues from {newest.name}' if newest else 'starts from the beginning'}")
+    goes_on = f"continues from {newest.name}" if newest else "starts from the beginning"
     marker = read_commit_marker(newest) if newest else None
     keep_rows(folder.metrics, marker.rows if marker else 0)
     for checkpoint in folder.all_checkpoints():
         if checkpoint.path not in found:
             delete_checkpoint(checkpoint.path)
-    return newest
+    return newest, [f"{sentence}; the run {goes_on}" for sentence in damaged]
 
 
 def delete_checkpoint(checkpoint: Path) -> None:

@@ -4,8 +4,7 @@ The other one is :class:`coordexp.cluster.executor.RayExecutor`; another class w
 other means.
 """
 
-import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -18,16 +17,17 @@ from coordexp.runs.status import Begun, tell
 from coordexp.runs.stop import stop_reason
 
 
-class RunEvents(Protocol):
-    """Is called at the begin and end of runs, in the executor's own thread: returns quickly and raises nothing."""
+class RunEvents:
+    """Is called as runs go on, in the executor's own thread: returns quickly and raises nothing."""
 
     def on_begin(self, plan: RunPlan) -> None:
         """Note that a run was started; it may still wait for its workers."""
-        ...
+
+    def on_look(self) -> None:
+        """Look at what running runs have committed; some may be asked to stop for that."""
 
     def on_end(self, plan: RunPlan) -> None:
-        """Called when a run has ended (its status says how), before the next one starts."""
-        ...
+        """Note that a run has ended (its status says how), before the next one starts."""
 
 
 class Executor(Protocol):
@@ -37,25 +37,12 @@ class Executor(Protocol):
         """Raise a ResourceError if the machine or cluster lacks what one run asks for."""
         ...
 
-    def execute(
-        self,
-        plans: Iterable[RunPlan],
-        function: TrainFunction,
-        events: Sequence[RunEvents] = (),
-        *,
-        decide: Callable[[], None] | None = None,
-    ) -> None:
-        """Run everything that was not asked to stop, in order.
+    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
+        """Run everything that was not asked to stop, in order; ``events`` hear of a run in their order.
 
-        ``events`` hear of a run in their order. The plans of a search follow from results: ``decide`` is called as
-        results arrive, so that it may ask runs to stop, and a plan is asked for only once there is room for it.
+        A plan is asked for only once there is room for it: those of a search follow from results, and a budget
+        decides when it knows what the runs before have used.
         """
-        ...
-
-    def live_queue(
-        self, experiment: str, plans: Callable[[], Sequence[RunPlan]]
-    ) -> contextlib.AbstractContextManager[object]:
-        """Return a block during which dashboards see where each of an experiment's runs stands, if any are served."""
         ...
 
 
@@ -70,30 +57,20 @@ class InlineExecutor:
                 f"the inline executor is one process, but cluster.num_workers is {workers}; use cluster.executor: tune"
             )
 
-    def execute(
-        self,
-        plans: Iterable[RunPlan],
-        function: TrainFunction,
-        events: Sequence[RunEvents] = (),
-        *,
-        decide: Callable[[], None] | None = None,
-    ) -> None:
-        """Do the runs; ``decide`` is called after each commit."""
+    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
+        """Do the runs; ``on_look`` is called after each commit."""
+
+        def look() -> None:
+            for listener in events:
+                listener.on_look()
+
         for plan in plans:
             if stop_reason(plan.run_dir) is not None:
                 continue
-            keep, after_commit = plan.config.training.keep_checkpoints, decide or (lambda: None)
-            reporter = partial(LocalReporter, plan.run_dir, keep_checkpoints=keep, after_commit=after_commit)
             for listener in events:
                 listener.on_begin(plan)
             tell(plan.run_dir, Begun())
-            attempt(plan, function, lambda warn, reporter=reporter: reporter(warn=warn))
+            keep = plan.config.training.keep_checkpoints
+            attempt(plan, function, partial(LocalReporter, plan.run_dir, keep_checkpoints=keep, after_commit=look))
             for listener in events:
                 listener.on_end(plan)
-
-    def live_queue(
-        self, experiment: str, plans: Callable[[], Sequence[RunPlan]]
-    ) -> contextlib.AbstractContextManager[object]:
-        """Publish nothing: dashboards are fed through Ray."""
-        del experiment, plans
-        return contextlib.nullcontext()

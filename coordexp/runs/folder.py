@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from coordexp.config.schema import RunConfig
 from coordexp.files import sha256_of_text
@@ -13,9 +12,9 @@ _STEP = "step_"
 _EVALUATIONS = "eval"
 
 
-class _Folder(Protocol):
-    @property
-    def path(self) -> Path: ...
+@dataclass(frozen=True)
+class _Folder:
+    path: Path
 
 
 class Within:
@@ -28,11 +27,8 @@ class Within:
         return folder.path / self.name
 
 
-@dataclass(frozen=True)
-class DecodingFolder:
+class DecodingFolder(_Folder):
     """The files of one evaluation under one decoding."""
-
-    path: Path
 
     objects = Within("objects.jsonl")  # all parsed objects, one image a line
     answers = Within("answers.jsonl")  # the tokens of every answer, one image a line
@@ -44,11 +40,8 @@ class DecodingFolder:
         return self.path / f"detections.{box}.json"
 
 
-@dataclass(frozen=True)
-class EvaluationFolder:
+class EvaluationFolder(_Folder):
     """One evaluation of a checkpoint."""
-
-    path: Path
 
     metrics = Within("metrics.json")  # by name; written by the verb `evaluate`, a run has them in its rows
     hardware = Within("hardware.json")  # what generated the answers, by name
@@ -57,16 +50,13 @@ class EvaluationFolder:
         return DecodingFolder(self.path / decoding)
 
 
-@dataclass(frozen=True)
-class CheckpointFolder:
+class CheckpointFolder(_Folder):
     """One checkpoint, complete once its commit marker is there and the checksums in it hold.
 
     Beside ours are Hugging Face's ``adapter_model.safetensors`` with ``adapter_config.json`` (the coord-offset adapter
     is in them; with full tuning ``model.safetensors``), ``optimizer.pt``, ``scheduler.pt``, ``trainer_state.json`` and
     ``rng_state.pth``, one for each rank where there are several; DeepSpeed keeps the optimizer in ``global_step*/``.
     """
-
-    path: Path
 
     commit_marker = Within("commit.json")  # written last, with a checksum of every other file
     training_state = Within("training_state.json")  # what training knows besides weights, optimizer and random states
@@ -83,11 +73,8 @@ class CheckpointFolder:
         return {int(path.stem[-5:]): path for path in sorted(self.path.glob("averages_*.safetensors"))}
 
 
-@dataclass(frozen=True)
-class RunFolder:
+class RunFolder(_Folder):
     """Everything one run writes; ``RunFolder(Path())`` gives names within any run, as artifacts have them too."""
-
-    path: Path
 
     config = Within("config.yaml")  # the resolved configuration of this run alone
     fingerprint = Within("fingerprint.json")  # what decides the run's results, as hashes
@@ -132,11 +119,8 @@ class RunFolder:
         return {step: EvaluationFolder(path) for step, path in sorted(_by_step(self.path / _EVALUATIONS).items())}
 
 
-@dataclass(frozen=True)
-class ExperimentFolder:
+class ExperimentFolder(_Folder):
     """One experiment: what its runs share, and the runs."""
-
-    path: Path
 
     record = Within("experiment.json")  # the configuration that the name is bound to
     sweep_journal = Within("trials.jsonl")  # the trials of a sweep, as Optuna keeps them

@@ -48,23 +48,23 @@ class RunPlan:
         """``A-s0``, unique within the experiment."""
         return self.folder.name
 
-    def status(self) -> RunStatus | None:
-        """Return what the run directory says, or None for a run never begun."""
+    def status(self) -> RunStatus:
         return read_status(self.run_dir)
 
+    def has_begun(self) -> bool:
+        return self.status().state != "waiting"
+
     def is_finished(self) -> bool:
-        status = self.status()
-        return status is not None and status.state == "finished"
+        return self.status().state == "finished"
 
     def is_over(self) -> bool:
         """Return whether the run is finished, or a sweep has stopped it early for good."""
-        status = self.status()
-        return status is not None and status.state in ("finished", "pruned")
+        return self.status().state in ("finished", "pruned")
 
     def is_done(self) -> bool:
         """Return whether the run needs no more work: a finished one whose merge failed does."""
         status = self.status()
-        return status is not None and status.state == "finished" and status.is_merged
+        return status.state == "finished" and status.is_merged
 
     def to_json(self) -> str:
         return json.dumps({"instance": self.instance, "config": self.config.model_dump(mode="json")})

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
 from coordexp.errors import CoordExpError
-from coordexp.runs.folder import RunFolder
+from coordexp.runs.executor import RunEvents
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
 
@@ -52,24 +53,12 @@ class StepLine:
         )
 
 
-def progress_log_writer(run_dir: Path) -> Callable[[str], None]:
-    """Return a function that appends a line to a run's progress log."""
-    path = RunFolder(run_dir).progress_log
-    path.parent.mkdir(parents=True, exist_ok=True)
-
-    def print_line(line: str) -> None:
-        with path.open("a", encoding="utf-8") as handle:
-            handle.write(line.rstrip("\n") + "\n")
-
-    return print_line
-
-
 class _Followed:
     """A run, the whole lines that are appended to its log from now on, and the last status that was shown."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
-        self.is_running = True
+        self.phase: Literal["running", "ending", "ended"] = "running"
         self.shown = plan.status()
         self._log = plan.folder.progress_log
         self._offset = _size(self._log)
@@ -86,11 +75,10 @@ class _Followed:
         return whole.decode("utf-8", errors="replace").splitlines()
 
 
-class ProgressDisplay:
+class ProgressDisplay(RunEvents):
     """Prints what running runs append to their progress logs, and reports how each run ends.
 
-    This is done in the object's own thread, which an end wakes: an executor never waits for the terminal or the
-    tracking server.
+    This is done in the object's own thread: an executor never waits for the terminal or the tracking server.
     """
 
     def __init__(self, *, print_line: Callable[[str], None], on_end: Callable[[RunPlan, RunStatus], None]) -> None:
@@ -98,9 +86,7 @@ class ProgressDisplay:
         self._print_line = print_line
         self._report_end = on_end
         self._begun: dict[str, _Followed] = {}
-        self._ended: list[_Followed] = []
-        self._wakes = threading.Event()
-        self._is_closed = False
+        self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="progress-display", daemon=True)
         self._error: CoordExpError | OSError | None = None
         self._started = self._last_line = time.monotonic()
@@ -111,37 +97,33 @@ class ProgressDisplay:
 
     def __exit__(self, *exception: object) -> None:
         """Show the last lines and ends, then stop."""
-        self._is_closed = True
-        self._wakes.set()
+        self._is_closed.set()
         self._thread.join()
         if self._error is not None and exception[0] is None:
             raise self._error
 
     def on_begin(self, plan: RunPlan) -> None:
         """Follow a run that was started; lines and an end from before are not shown again."""
-        self._begun.setdefault(plan.name, _Followed(plan)).is_running = True
+        self._begun.setdefault(plan.name, _Followed(plan)).phase = "running"
 
     def on_end(self, plan: RunPlan) -> None:
-        """Report the end of a run."""
-        run = self._begun.setdefault(plan.name, _Followed(plan))  # its process may have died before it began
-        run.is_running = False
-        self._ended.append(run)
-        self._wakes.set()
+        """Report the end of a run, whose process may have died before it began."""
+        self._begun.setdefault(plan.name, _Followed(plan)).phase = "ending"
 
     def has_begun(self, plan: RunPlan) -> bool:
         return plan.name in self._begun
 
     def _follow(self) -> None:
         try:
-            while not self._is_closed:
-                self._wakes.wait(LOOK_SECONDS)
-                self._wakes.clear()
-                running = [run for run in list(self._begun.values()) if run.is_running]
-                for run in running:
-                    self._show_new_lines(run)
-                while self._ended:
-                    self._end(self._ended.pop(0))
-                self._show_life([run.plan.name for run in running])
+            while not self._is_closed.wait(LOOK_SECONDS):
+                followed = list(self._begun.values())
+                for run in followed:
+                    if run.phase == "running":
+                        self._show_new_lines(run)
+                    elif run.phase == "ending":
+                        run.phase = "ended"
+                        self._end(run)
+                self._show_life([run.plan.name for run in followed if run.phase == "running"])
             for run in self._begun.values():
                 self._end(run)
         except (CoordExpError, OSError) as error:
@@ -150,7 +132,7 @@ class ProgressDisplay:
     def _end(self, run: _Followed) -> None:
         status = run.plan.status()  # read first: the lines before it are on disk then
         self._show_new_lines(run)
-        if status is not None and status != run.shown:
+        if status != run.shown:
             run.shown = status
             if status.state != "running":
                 self._report_end(run.plan, status)

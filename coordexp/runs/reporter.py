@@ -23,7 +23,8 @@ class LocalReporter:
     """Rows and checkpoints in a run's folder, which rank 0 writes; all ranks see the same file system.
 
     Every rank has one and calls it at the same points. ``rows`` are those that are written, ``newest`` is the newest
-    committed checkpoint, the same on all ranks; None to start from the beginning.
+    committed checkpoint, the same on all ranks; None to start from the beginning. ``damaged`` says on rank 0 which
+    checkpoints could not be used.
     """
 
     def __init__(
@@ -31,17 +32,16 @@ class LocalReporter:
         run_dir: Path,
         *,
         keep_checkpoints: int = 2,
-        warn: Callable[[str], None] = lambda line: None,
         after_commit: Callable[[], None] = lambda: None,
     ) -> None:
         """Start, or go on, in ``run_dir``: what was left there uncommitted or damaged is dropped.
 
-        ``warn`` gets a sentence for each damaged checkpoint; each rank calls ``after_commit`` after each commit.
+        Each rank calls ``after_commit`` after each commit.
         """
         self._folder = RunFolder(run_dir)
         self._keep = keep_checkpoints
         self._after_commit = after_commit
-        found = drop_uncommitted(run_dir, warn=warn) if ranks.rank() == 0 else None
+        found, self.damaged = drop_uncommitted(run_dir) if ranks.rank() == 0 else (None, list[str]())
         marker = None if found is None else read_commit_marker(found)
         self.rows = 0 if marker is None else marker.rows
         # One rank looks: a shared file system may show a new file to another node a little later.

@@ -124,15 +124,15 @@ class RunStatus:
 
 def tell(run_dir: Path, event: Event) -> RunStatus:
     """Write what an event makes of a run's status, and return it."""
-    before = read_status(run_dir) or RunStatus("waiting")
+    before = read_status(run_dir)
     after = before.next(event, now=time.time(), alive=alive_until(run_dir))
     if after != before:
         write_status(run_dir, after)
     return after
 
 
-def read_status(run_dir: Path) -> RunStatus | None:
-    """Return the status of a run, or None if it never began.
+def read_status(run_dir: Path) -> RunStatus:
+    """Return the status of a run.
 
     A file that is damaged counts as stopped: the next try goes on from the last checkpoint and replaces it.
     """
@@ -140,7 +140,7 @@ def read_status(run_dir: Path) -> RunStatus | None:
     try:
         return parse_model(RunStatus, path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return RunStatus("waiting")
     except (OSError, ValueError):
         return RunStatus("stopped", f"{path} cannot be read; the same command continues and rewrites it")
 
@@ -161,7 +161,7 @@ def write_status(run_dir: Path, status: RunStatus) -> None:
 def has_taken_step(run_dir: Path) -> bool:
     """Return whether a run has committed an optimizer step; the status of a killed one may not know of it."""
     status, checkpoints = read_status(run_dir), RunFolder(run_dir).all_checkpoints()
-    return status is not None and (status.step > 0 or any(one.commit_marker.is_file() for one in checkpoints))
+    return status.state != "waiting" and (status.step > 0 or any(one.commit_marker.is_file() for one in checkpoints))
 
 
 def alive_until(run_dir: Path) -> float:

@@ -52,11 +52,9 @@ def trial_results(sweep_trials: SweepTrials) -> list[TrialResult]:
     found: list[TrialResult] = []
     for trial in sweep_trials.trials:
         status, ap, curve = trial.plan.status(), final_ap(trial.plan), ap_curve(trial.plan)
-        if status is None:
-            found.append(TrialResult(trial.name, trial.point, "new"))
-            continue
+        state = "new" if status.state == "waiting" else status.state
         ap = curve[-1][1] if ap is None and curve else ap
-        found.append(TrialResult(trial.name, trial.point, status.state, status.step, ap, status.message))
+        found.append(TrialResult(trial.name, trial.point, state, status.step, ap, status.message))
     return found
 
 

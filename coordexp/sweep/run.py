@@ -76,7 +76,7 @@ def run_sweep(
         with campaign.executor(debug=debug) if is_pending(trials) else contextlib.nullcontext() as executor:
             with spoken("prepares data and base model", console):
                 prepared = prepare_all([first])[first.name]
-                begun = [first, *(trial.plan for trial in trials.trials if trial.plan.status() is not None)]
+                begun = [first, *(trial.plan for trial in trials.trials if trial.plan.has_begun())]
                 fingerprint_runs(begun, dict.fromkeys((plan.name for plan in begun), prepared))
                 if executor is not None:
                     needed_bytes = needed_disk_bytes([first], directory_bytes(prepared.base))
@@ -87,7 +87,7 @@ def run_sweep(
                 stages.send_again()
                 if executor is not None:
                     stages.recorder.check_artifacts()
-                    with executor.live_queue(sweep.config.experiment.name, stages.runs):
+                    with campaign.live_queue(stages.runs):
                         ending = stages.search(executor, train_without_merge if function is train else function)
                         if not ending.code:
                             ending = stages.run_winners(executor, function)

@@ -19,6 +19,7 @@ from coordexp.errors import ConfigError
 from coordexp.files import JsonValue, parse_model, write_text
 from coordexp.metrics import headline, subset_headline
 from coordexp.runs.budget import hours_of
+from coordexp.runs.executor import RunEvents
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.rows import read_rows
@@ -70,7 +71,7 @@ def rungs(sweep: Sweep) -> list[int]:
     return found
 
 
-class SweepTrials:
+class SweepTrials(RunEvents):
     """The trials of a sweep, those of former commands first. It listens to runs, and records how each one ends."""
 
     def __init__(self, sweep: Sweep, *, data: Mapping[str, JsonValue], instance: str) -> None:
@@ -119,7 +120,7 @@ class SweepTrials:
         self._write(_Event(number, params=self._live[number].params))
         return self.trials[number]
 
-    def decide(self) -> None:
+    def on_look(self) -> None:
         """Read what running trials have committed, and ask those that fall behind to stop."""
         for trial in self._running.values():
             self._take_in(trial)
@@ -215,7 +216,7 @@ class SweepTrials:
 
     def _conclude(self, trial: Trial) -> None:
         """Bring the journal and the run's own status together: either may be ahead after a kill."""
-        if trial.plan.status() is None:
+        if not trial.plan.has_begun():
             return
         self._take_in(trial)
         frozen, is_finished = self._study.get_trials()[trial.number], trial.plan.is_finished()

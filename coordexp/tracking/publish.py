@@ -72,7 +72,7 @@ def read_hardware(run: RunFolder) -> str:
 def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:
     """Return whether this server has all rows and results of a run, so that nothing is left to send."""
     status = plan.status()
-    is_over = status is not None and status.state in ("finished", "pruned") and status.is_merged
+    is_over = status.state in ("finished", "pruned") and status.is_merged
     return is_over and read_recorded(plan.folder) == Recorded(without_secrets(tracker.uri), plan.key)
 
 
@@ -135,7 +135,7 @@ class Recorder:
         if not is_recorded(plan, self._tracker):
             run = _Followed(plan, fingerprint, tags or {})
             try:
-                if plan.status() is not None:
+                if plan.has_begun():
                     self._create(run, status="SCHEDULED")
             finally:
                 self._runs[plan.name] = run
@@ -163,7 +163,7 @@ class Recorder:
         own run says why.
         """
         run = self._runs[plan.name]
-        if not run.run_id and plan.status() is None:
+        if not run.run_id and not plan.has_begun():
             self._why_not_begun = status.message
         else:
             self._end(run, status)
@@ -175,7 +175,7 @@ class Recorder:
         statuses = {name: run.plan.status() for name, run in self._runs.items()}
         for name, status in statuses.items():
             run = self._runs[name]
-            if status is not None and status.state != "running" and run.ended != status:
+            if status.state not in ("waiting", "running") and run.ended != status:
                 # The server was just waited for in vain: trying each run would take minutes.
                 if away := next((other.problem for other in self._runs.values() if other.waiting), ""):
                     run.problem = run.problem or away
@@ -188,8 +188,8 @@ class Recorder:
             f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
             for reason, names in names_by_problem.items()
         ]
-        states = {status.state if status else "stopped" for status in statuses.values()}
-        is_whole = not cut_short and not states & {"stopped", "running"}
+        states = {status.state for status in statuses.values()}
+        is_whole = not cut_short and not states & {"waiting", "stopped", "running"}
         try:
             if self._why_not_begun:
                 self._tracker.set_tags(self.parent_id, {WHY_NOT_BEGUN: self._why_not_begun})
@@ -205,7 +205,7 @@ class Recorder:
         """Return the runs whose rows are sent; those that have begun since are created."""
         runs = list(self._runs.values())
         for run in runs:
-            if not run.run_id and not run.problem and run.plan.status() is not None:
+            if not run.run_id and not run.problem and run.plan.has_begun():
                 try:
                     self._create(run, status="RUNNING")
                 except ServerUnreachableError:
@@ -312,7 +312,7 @@ class Recorder:
 def _began_at(plan: RunPlan) -> float | None:
     """Return when a run began: when it was last heard of, less how long it had worked; None for not yet."""
     status, written_at = plan.status(), _written_at(plan.folder.status)
-    return None if status is None or written_at is None else (status.since or written_at) - status.seconds
+    return None if written_at is None else (status.since or written_at) - status.seconds
 
 
 def _written_at(status: Path) -> float | None:

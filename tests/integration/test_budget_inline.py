@@ -80,7 +80,7 @@ def test_a_budget_ends_with_whole_seeds_and_a_larger_one_goes_on(base, runs_dir,
     found = recorded(config)
     assert found["C-s1"][0] == "finished"
     assert found["A-s2"] == found["C-s2"] == ("stopped", reason)
-    assert plan_runs(config)[-1].status() is None
+    assert not plan_runs(config)[-1].has_begun()
 
     function = _TakesAnHour(clock)
     code, text = run(budget(config, 6.0), function)

@@ -13,7 +13,6 @@ import yaml
 
 from coordexp.cli.main import parse
 from coordexp.config import load_config
-from coordexp.errors import ConfigError
 from coordexp.runs.status import RunStatus, read_status, write_status
 from coordexp.sweep.space import grid
 from coordexp.sweep.trials import recorded_points
@@ -127,13 +126,6 @@ def test_a_sweep_finds_the_weight_and_says_how_to_use_it(base, tmp_path):
 
 @pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_and_adds_nothing_twice(base, tmp_path):
-    path = write_files(
-        tmp_path,
-        base,
-        space="{objective.lambda_coord: {low: 0.02, high: 200.0, scale: log}}",
-        search="search: {method: optuna, num_trials: 6, seed: 3}",
-        asha="asha: {enabled: false}",
-    )
     whole = tmp_path / "whole"
     whole.mkdir()
     keys = {
@@ -141,6 +133,7 @@ def test_an_interrupted_sweep_goes_on_and_adds_nothing_twice(base, tmp_path):
         "search": "search: {method: optuna, num_trials: 6, seed: 3}",
         "asha": "asha: {enabled: false}",
     }
+    path = write_files(tmp_path, base, **keys)
     code, _, undisturbed = run(write_files(whole, base, **keys), StandIn(), INLINE)
     assert code == 0
 
@@ -177,18 +170,6 @@ def test_a_failed_trial_is_shown_and_tried_again(base, tmp_path):
     code, text, _ = run(path, StandIn(), INLINE)
     assert code == 0, text
     assert "t001 failed" not in text
-
-
-@pytest.mark.slow
-def test_a_name_stands_for_one_search(base, tmp_path):
-    path = write_files(tmp_path, base, space="{objective.lambda_coord: {values: [1.0]}}", asha="asha: {enabled: false}")
-    assert run(path, StandIn(), INLINE)[0] == 0
-    with pytest.raises(ConfigError, match="sweep find exists in .* with another space; choose another name"):
-        run(path, StandIn(), INLINE, "sweep.space={objective.lambda_coord: {values: [1.0, 2.0]}}")
-    with pytest.raises(ConfigError, match=r"training.max_steps: 4 -> 5"):
-        run(path, StandIn(), INLINE, f"training.max_steps={STEPS + 1}")
-    other = "sweep.space={objective.lambda_coord: {values: [1.0, 2.0]}}"
-    assert run(path, StandIn(), INLINE, other, fresh=True)[0] == 0
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ import pytest
 
 from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import Row
 from tests.support.ablation import make_config, run
 
@@ -139,7 +138,7 @@ def test_ctrl_c_ends_the_watch_and_not_the_run(terminal: Terminal, config, tmp_p
     folder = tmp_path / "tiny" / "A-s0"
     folder.mkdir()
     (folder / "status.json").write_text(f'{{"state": "running", "since": {time.time()}}}')
-    progress_log_writer(folder)("A-s0  step 2/4  loss 3.000 (text 1.000)  9 img/s  0:02 left")
+    RunFolder(folder).progress_log.write_text("A-s0  step 2/4  loss 3.000 (text 1.000)  9 img/s  0:02 left\n")
     terminal.wait_for(r"A-s0 +running +2/4")
     os.write(terminal.ours, b"\x03")
     assert terminal.end() == 0

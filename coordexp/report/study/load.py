@@ -162,7 +162,6 @@ def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> Ru
     """Return a run from its folder; ``is_over``: the command that ran it has ended, however that was."""
     group, _, seed = folder.name.rpartition("-s")
     status, rows, config, commit = read_status(folder.path), read_rows(folder.metrics), None, ""
-    assert status is not None  # it has begun
     with suppress(ConfigError):  # of another version, or not there yet
         config = validated(read_mapping(folder.config).tree, where=lambda key: key)
     with suppress(ComparisonError):

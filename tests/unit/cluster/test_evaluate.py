@@ -1,30 +1,12 @@
-"""How many workers of an evaluation fit on a node, and jobs that travel."""
+"""The settings of an evaluation travel to workers."""
 
 import pickle
 from pathlib import Path
 
 import pytest
 
-from coordexp.cluster.capacity import workers_on
-from coordexp.cluster.evaluate import Workers, absolute
+from coordexp.cluster.evaluate import absolute
 from coordexp.evaluate.settings import EvaluationSettings
-
-
-@pytest.mark.parametrize(
-    ("node", "workers", "expected"),
-    [
-        ({"CPU": 8}, Workers(1), 8),
-        ({"CPU": 8}, Workers(1, cpus=3), 2),
-        ({"CPU": 8}, Workers(1, gpus=1), 0),
-        ({"CPU": 8, "GPU": 2}, Workers(1, gpus=1), 2),
-        ({"CPU": 8, "GPU": 2}, Workers(1, cpus=8, gpus=1), 1),
-        ({"CPU": 64, "GPU": 2}, Workers(1, gpus=0.5), 4),
-        ({"CPU": 64, "GPU": 3}, Workers(1, gpus=2), 1),
-        ({}, Workers(1), 0),
-    ],
-)
-def test_workers_on_a_node(node: dict[str, float], workers: Workers, expected: int) -> None:
-    assert workers_on(node, cpus=workers.cpus, gpus=workers.gpus) == expected
 
 
 def test_paths_of_a_job_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

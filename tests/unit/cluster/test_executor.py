@@ -25,7 +25,7 @@ def plan(tmp_path) -> RunPlan:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (None, ("failed", DIED)),
+        (RunStatus("waiting"), ("failed", DIED)),
         (RunStatus("running"), ("failed", DIED)),
         (RunStatus("finished"), ("finished", "")),
         (RunStatus("failed", message="shapes do not match"), ("failed", "shapes do not match")),
@@ -34,20 +34,17 @@ def plan(tmp_path) -> RunPlan:
     ],
 )
 def test_a_run_without_a_driver_gets_an_end(plan, before, after):
-    if before is not None:
-        write_status(plan.run_dir, before)
+    write_status(plan.run_dir, before)
     end_without_driver(plan)
     assert (plan.status().state, plan.status().message) == after
 
 
-@pytest.mark.parametrize("before", [None, RunStatus("stopped", message="interrupted"), RunStatus("running")])
-def test_a_run_that_was_asked_to_stop_has_not_failed(plan, before):
-    if before is not None:
-        write_status(plan.run_dir, before)
+@pytest.mark.parametrize(("before", "after"), [("waiting",) * 2, ("stopped",) * 2, ("running", "stopped")])
+def test_a_run_that_was_asked_to_stop_has_not_failed(plan, before, after):
+    write_status(plan.run_dir, RunStatus(before))
     request_stop(plan.run_dir, "the job was stopped")
     end_without_driver(plan)
-    status = plan.status()
-    assert (status and status.state) == (before and "stopped")
+    assert plan.status().state == after
 
 
 def test_nothing_is_asked_of_ray_for_no_runs():

@@ -3,6 +3,7 @@ from itertools import product
 
 import pytest
 
+from coordexp.cluster import gauges
 from coordexp.cluster.gauges import (
     EXPORTED,
     RUN_LABELS,
@@ -13,7 +14,6 @@ from coordexp.cluster.gauges import (
     memory_samples,
     row_samples,
     run_labels,
-    state_of,
 )
 from coordexp.config.schema import ExperimentConfig
 from coordexp.detection.metrics import detection_metrics
@@ -37,7 +37,7 @@ def plans(tmp_path):
 
 
 class Recorded:
-    """A sink that keeps what it gets, and refuses undeclared names and labels as Ray would."""
+    """Stands in for Ray: keeps what it gets, and refuses undeclared names and labels as Ray would."""
 
     def __init__(self):
         self.values = {}
@@ -55,6 +55,13 @@ class Recorded:
         ]
         assert len(found) == 1, found
         return found[0]
+
+
+@pytest.fixture
+def sink(monkeypatch):
+    sink = Recorded()
+    monkeypatch.setattr(gauges, "to_ray", sink)
+    return sink
 
 
 def test_every_registered_loss_diagnostic_and_ap_is_published_once():
@@ -86,15 +93,13 @@ def test_every_registered_loss_diagnostic_and_ap_is_published_once():
         ({"grad_norm/text_ce": 0.1}, False),
     ],
 )
-def test_a_row_without_its_total_loss_was_not_finite(plans, metrics, expected):
-    sink = Recorded()
-    RunMetrics(plans[0], sink=sink).observe(Row(1, 1.0, metrics))
+def test_a_row_without_its_total_loss_was_not_finite(plans, sink, metrics, expected):
+    RunMetrics(plans[0]).observe(Row(1, 1.0, metrics))
     assert sink.of("coordexp_nonfinite_rows") == expected
 
 
-def test_a_run_publishes_start_rows_memory_and_waiting_with_the_labels_a_dashboard_asks_for(plans):
-    sink = Recorded()
-    live = RunMetrics(plans[0], sink=sink)
+def test_a_run_publishes_start_rows_memory_and_waiting_with_the_labels_a_dashboard_asks_for(plans, sink):
+    live = RunMetrics(plans[0])
     run = {"experiment": "tiny", "group": "A", "seed": "0", "run": "A-s0"}
     assert sink.of("coordexp_max_steps", **run) == 50
     assert sink.of("coordexp_last_step_time_seconds", **run) > 1e9
@@ -121,15 +126,17 @@ def test_memory_on_cpu_is_of_this_process():
     assert values["peak"] < values["limit"]
 
 
-def test_what_cannot_be_published_stops_no_run_and_warns_once(plans, caplog):
+def test_what_cannot_be_published_stops_no_run_and_warns_once(plans, caplog, monkeypatch):
     calls = []
 
     def broken(sample):
         calls.append(sample)
         raise RuntimeError("the agent is gone")
 
+    monkeypatch.setattr(gauges, "to_ray", broken)
+    gauges.HAS_WARNED.clear()
     with caplog.at_level(logging.WARNING):
-        live = RunMetrics(plans[0], sink=broken)
+        live = RunMetrics(plans[0])
         live.observe(Row(7, 1000.5, {"num_images": 64.0}))
         live.waited(1.0)
     assert [sample.name for sample in calls][:2] == ["coordexp_max_steps", "coordexp_step"]
@@ -138,25 +145,13 @@ def test_what_cannot_be_published_stops_no_run_and_warns_once(plans, caplog):
     ]
 
 
-def test_a_bug_of_ours_is_not_swallowed(plans):
+def test_a_bug_of_ours_is_not_swallowed(plans, monkeypatch):
     def buggy(sample):
         raise AssertionError("not what publishing may meet")
 
+    monkeypatch.setattr(gauges, "to_ray", buggy)
     with pytest.raises(AssertionError):
-        RunMetrics(plans[0], sink=buggy)
-
-
-def test_what_an_earlier_command_left_waits_again(plans):
-    for plan, state in zip(plans, ("running", "failed", "finished", "stopped"), strict=True):
-        assert state_of(plan, plan.status()) == "waiting"
-        write_status(plan.run_dir, RunStatus(state=state))
-    written = (plans[0].run_dir / "status.json").stat().st_mtime
-
-    def states(since: float) -> list[str]:
-        return [state_of(plan, plan.status(), since=since) for plan in plans]
-
-    assert states(written + 60) == ["waiting", "waiting", "finished", "waiting"]
-    assert states(written) == ["running", "failed", "finished", "stopped"]
+        RunMetrics(plans[0])
 
 
 @pytest.mark.parametrize(
@@ -173,28 +168,31 @@ def test_a_diverged_run_is_distinguished_from_another_failure(plans, error, dive
     assert has_diverged(plan, status) is diverged
 
 
-def test_the_queue_is_followed_until_the_end(plans):
-    sink = Recorded()
-    write_status(plans[1].run_dir, RunStatus(state="failed", message="no"))
-    with QueueMetrics("tiny", lambda: plans, sink=sink, every_seconds=60):
-        write_status(plans[0].run_dir, RunStatus(state="finished"))
+def test_the_queue_is_followed_until_the_end_and_what_a_command_before_left_waits(plans, sink):
+    for plan, state in zip(plans, ("running", "failed", "finished", "stopped"), strict=True):
+        write_status(plan.run_dir, RunStatus(state))
+    with QueueMetrics("tiny", lambda: plans, every_seconds=60) as queue:
+        queue.publish()
+        assert [sink.of("coordexp_runs", state=state) for state in STATES] == [3, 0, 1, 0, 0, 0]
+        write_status(plans[0].run_dir, RunStatus("finished"))
+        write_status(plans[1].run_dir, RunStatus("failed", message="no", restarts=2))
     assert sink.of("coordexp_run_state", **run_labels(plans[0])) == STATES.index("finished")
     assert sink.of("coordexp_run_state", **run_labels(plans[1])) == STATES.index("failed")
     assert sink.of("coordexp_run_diverged", **run_labels(plans[1])) == 0
-    assert sink.of("coordexp_restarts", **run_labels(plans[0])) == 0
-    assert [sink.of("coordexp_runs", state=state) for state in STATES] == [2, 0, 1, 1, 0, 0]
+    assert sink.of("coordexp_restarts", **run_labels(plans[1])) == 2
+    assert [sink.of("coordexp_runs", state=state) for state in STATES] == [1, 0, 2, 1, 0, 0]
     assert sink.of("coordexp_ablation_seconds", experiment="tiny") >= 0
 
 
-def test_the_final_ap_of_a_finished_run_outlives_its_worker(plans):
-    plan, sink = plans[0], Recorded()
+def test_the_final_ap_of_a_finished_run_outlives_its_worker(plans, sink):
+    plan = plans[0]
     rows = [
         Row(50, 1.0, {"subset/constrained/argmax/AP": 0.1}),
         Row(50, 2.0, {"constrained/argmax/AP": 0.4, "constrained/argmax/AP50": 0.5}),
         Row(50, 3.0, {"final/steps": 50.0}),
     ]
     append_rows(plan.run_dir / "metrics.jsonl", rows)
-    queue = QueueMetrics("tiny", lambda: plans, sink=sink)
+    queue = QueueMetrics("tiny", lambda: plans)
     write_status(plan.run_dir, RunStatus(state="running"))
     queue.publish()
     assert not [name for name, _ in sink.values if name == "coordexp_ap"]

@@ -17,7 +17,6 @@ from coordexp.cli.main import main
 from coordexp.errors import ConfigError
 from coordexp.report.watch import RunRow, Snapshot, duration, read_experiment, render, watch, watched
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.rows import Row, append_rows, keep_rows
 from coordexp.runs.status import RunStatus, write_status
 
@@ -50,7 +49,9 @@ def set_status(run: Path, status: RunStatus, *, when: float = NOW) -> None:
 
 def say(run: Path, line: str, *, when: float = NOW) -> None:
     """Write a line as the run does."""
-    progress_log_writer(run)(f"{run.name}  {line}")
+    run.mkdir(parents=True, exist_ok=True)
+    with RunFolder(run).progress_log.open("a") as log:
+        log.write(f"{run.name}  {line}\n")
     set_time(RunFolder(run).progress_log, when)
 
 

@@ -28,7 +28,7 @@ def _try(plan, outcome, **options):
             raise outcome
         return outcome
 
-    attempt(plan, function, lambda warn: LocalReporter(plan.run_dir, warn=warn), **options)
+    attempt(plan, function, lambda: LocalReporter(plan.run_dir), **options)
     return begun
 
 

@@ -49,13 +49,6 @@ def test_a_changed_key_is_refused_and_shown(tmp_path):
     assert (tmp_path / "tiny" / "experiment.json").read_bytes() == before
 
 
-def test_a_run_goes_on_with_other_loader_processes(tmp_path):
-    """As it says itself: raise data.num_workers where it waits, lower it where memory ran out."""
-    first = open_experiment(make_config(tmp_path, data={"num_workers": 2}))
-    begin_a_run(make_config(tmp_path))
-    assert open_experiment(make_config(tmp_path, data={"num_workers": 4, "image_cache_mib": 100})) == first
-
-
 def test_fewer_workers_go_on_where_a_step_keeps_its_images_and_the_refusal_says_how(tmp_path):
     first = open_experiment(make_config(tmp_path, cluster={"num_workers": 4}))
     begin_a_run(make_config(tmp_path))

@@ -34,7 +34,7 @@ def open_trials(sweep: Sweep) -> SweepTrials:
 
 def report(trial: Trial, step: int, ap: float) -> None:
     """Do what a running trial does at an evaluation."""
-    if trial.plan.status() is None:
+    if not trial.plan.has_begun():
         tell(trial.plan.run_dir, Begun())
     metrics = {subset_headline(trial.plan.config.reading): ap}
     append_rows(trial.plan.folder.metrics, [Row(step=step, time=float(step), metrics=metrics)])
@@ -54,7 +54,7 @@ def run(trials: SweepTrials, aps: dict[int, float]) -> Trial:
     trials.on_begin(trial.plan)
     for step, ap in aps.items():
         report(trial, step, ap)
-        trials.decide()
+        trials.on_look()
         if (reason := stop_reason(trial.plan.run_dir)) is not None:
             tell(trial.plan.run_dir, Ended("stopped", reason))
             trials.on_end(trial.plan)
@@ -64,7 +64,7 @@ def run(trials: SweepTrials, aps: dict[int, float]) -> Trial:
 
 
 def states(trials: SweepTrials) -> list[str]:
-    return [status.state if (status := trial.plan.status()) else "new" for trial in trials.trials]
+    return [trial.plan.status().state for trial in trials.trials]
 
 
 def test_rungs_lie_before_the_last_step(load):
@@ -98,7 +98,7 @@ def test_on_the_last_step_nothing_is_stopped(load):
     trials.on_begin(trial.plan)
     report(trial, 125, 0.4)
     report(trial, 250, 0.0)
-    trials.decide()
+    trials.on_look()
     assert stop_reason(trial.plan.run_dir) is None
 
 
@@ -125,7 +125,7 @@ def test_decisions_are_the_same_whenever_they_are_taken_in_on_equal_rows(load):
         late.on_begin(trial.plan)
         for step, ap in curve.items():
             report(trial, step, ap)
-        late.decide()
+        late.on_look()
         if (reason := stop_reason(trial.plan.run_dir)) is not None:
             tell(trial.plan.run_dir, Ended("stopped", reason))
             late.on_end(trial.plan)
@@ -190,7 +190,7 @@ def test_a_decision_outlives_the_command_that_took_it(load):
     trial = next(trials.remaining())
     trials.on_begin(trial.plan)
     report(trial, 125, 0.1)
-    trials.decide()
+    trials.on_look()
     assert stop_reason(trial.plan.run_dir) is not None  # killed here: the run had not noticed yet
     assert states(open_trials(sweep)) == ["finished", "pruned"]
 

@@ -107,52 +107,31 @@ def test_an_upload_that_breaks_off_is_no_model_until_it_is_whole(
     assert (status, tags["merged_checkpoint"]) == ("FINISHED", str(plan.run_dir / "merged"))
 
 
-def test_a_server_that_stays_away_is_named_and_the_next_command_completes(
-    plan: RunPlan, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["log_directory", "append_rows"])
+def test_what_a_server_does_not_take_is_named_and_the_next_command_completes_it(
+    plan: RunPlan, tracker: Tracker, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    recorder = Recorder(tracker, plan.config, parent_key="tiny")
-    recorder.start_run(plan, "f")
-    write_status(plan.run_dir, DONE)
-    with monkeypatch.context() as patch:
-
-        def away(*arguments: object) -> None:
-            raise ServerUnreachableError("nobody answers")
-
-        patch.setattr(tracker, "log_directory", away)
-        close_within(patch, seconds=0.3)
-        recorder.end_run(plan, DONE)
-        assert recorder.close() == ["A-s0: nobody answers"]
-        await_threads()
-    again = Recorder(tracker, plan.config, parent_key="tiny")
-    again.start_run(plan, "f")
-    assert again.close() == []
-    assert models(tracker) == ["A-s0 READY"]
-
-
-def test_a_run_counts_as_recorded_only_when_its_last_row_is_on_the_server(
-    plan: RunPlan, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A command that is killed between a run's end and its last rows must send them the next time."""
+    """A run counts as recorded only when its files and its last row are on the server."""
     recorder = Recorder(tracker, plan.config, parent_key="tiny")
     with monkeypatch.context() as patch:
 
         def away(*arguments: object, **keywords: object) -> int:
-            raise ServerUnreachableError("rows do not pass")
+            raise ServerUnreachableError("nobody answers")
 
-        patch.setattr(tracker, "append_rows", away)
+        patch.setattr(tracker, call, away)
         recorder.start_run(plan, "f")
         write_status(plan.run_dir, DONE)
         recorder.end_run(plan, DONE)
         assert run_of(tracker)[0] == "FINISHED"
-        assert read_recorded(plan.folder) is None
-        assert not is_recorded(plan, tracker)
         close_within(patch, seconds=0.3)
-        assert recorder.close() == ["A-s0: rows do not pass"]
+        assert recorder.close() == ["A-s0: nobody answers"]
         await_threads()
         assert read_recorded(plan.folder) is None
+        assert not is_recorded(plan, tracker)
     again = Recorder(tracker, plan.config, parent_key="tiny")
     again.start_run(plan, "f")
     assert again.close() == []
+    assert models(tracker) == ["A-s0 READY"]
     assert read_recorded(plan.folder) == Recorded(tracker.uri, plan.key)
     assert is_recorded(plan, tracker)
     write_status(plan.run_dir, RunStatus("running"))  # it goes on, with more rows to come
