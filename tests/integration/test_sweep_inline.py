@@ -127,13 +127,6 @@ def test_a_sweep_finds_the_weight_and_says_how_to_use_it(base, tmp_path):
 
 @pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_and_adds_nothing_twice(base, tmp_path):
-    path = write_files(
-        tmp_path,
-        base,
-        space="{objective.lambda_coord: {low: 0.02, high: 200.0, scale: log}}",
-        search="search: {method: optuna, num_trials: 6, seed: 3}",
-        asha="asha: {enabled: false}",
-    )
     whole = tmp_path / "whole"
     whole.mkdir()
     keys = {
@@ -144,6 +137,7 @@ def test_an_interrupted_sweep_goes_on_and_adds_nothing_twice(base, tmp_path):
     code, _, undisturbed = run(write_files(whole, base, **keys), StandIn(), INLINE)
     assert code == 0
 
+    path = write_files(tmp_path, base, **keys)
     code, text, sweep = run(path, StandIn(stop_at=("t003-s0", 3)), INLINE)
     assert code == 130
     assert "the same command continues" in text
