@@ -1,10 +1,12 @@
-"""What several tests share: a checkpoint to train, one to evaluate with images, and a folder for runs."""
+"""What several tests share: a checkpoint to train, one to evaluate with images, a folder for runs, a private Ray."""
 
 from pathlib import Path
 
 import pytest
 
+from coordexp.cluster.session import ray_session
 from tests.support.evaluate_command import make_checkpoint, make_shapes
+from tests.support.private_ray import private_ray_environment
 from tests.support.training import write_base
 
 
@@ -26,3 +28,16 @@ def checkpoint(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory) -> Path:
     return make_shapes(tmp_path_factory.mktemp("shapes") / "data")
+
+
+@pytest.fixture(scope="module")
+def ray_environment():
+    with private_ray_environment():
+        yield
+
+
+@pytest.fixture(scope="module")
+def ray_on_two_cpus(ray_environment):
+    with ray_session(threads=1) as ready:
+        ready.result()
+        yield

@@ -1,4 +1,4 @@
-"""Finished runs and later edits of the code, by the command a user types, on a copy of the package."""
+"""Finished runs, a new loss term and other edits of the code, by the command a user types, on a copy of the package."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coordexp.runs.reporter import read_rows
 from tests.support.terms import EXAMPLE, drop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -55,6 +56,21 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
+def assert_logged_tabled_and_plotted(experiment: Path) -> None:
+    for name in ("train_extra/bin_error", "eval_extra/bin_error"):
+        assert any(row.metrics.get(name, 0) > 0 for row in read_rows(experiment / "N-s0" / "metrics.jsonl")), name
+        assert not any(name in row.metrics for row in read_rows(experiment / "A-s0" / "metrics.jsonl"))
+    assert "bin_error 0." in (experiment / "N-s0" / "progress.log").read_text(encoding="utf-8")
+    report = {
+        name: (experiment / "report" / name).read_text(encoding="utf-8")
+        for name in ("report.html", "report.md", "losses.svg")
+    }
+    assert "bin_error" in report["report.html"]
+    assert "Loss term bin_error" in report["losses.svg"]
+    heads = [line for line in report["report.md"].splitlines() if line.startswith("| group | seed |")]
+    assert [head.count("bin_error") for head in heads if "bin_error" in head] == [1]
+
+
 def test_a_new_term_leaves_finished_runs_and_an_edited_one_only_those_without_it(copy: Path) -> None:
     terms = copy / "coordexp" / "losses" / "terms"
     first = ablation(copy, "A", "S")
@@ -79,6 +95,7 @@ def test_a_new_term_leaves_finished_runs_and_an_edited_one_only_those_without_it
     assert "S-s0  finished before" in joined.stdout
     assert "N-s0  finished at step 2" in joined.stdout
     assert "differ in nothing but the declared factor" in joined.stdout
+    assert_logged_tabled_and_plotted(copy / "runs" / "tiny")
 
     # An edited term is another one to the runs that computed it, and nothing to the others.
     edit(terms / "smooth_l1.py", "default=0.1", "default=0.2")

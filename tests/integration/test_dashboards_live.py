@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row
+from tests.support.private_ray import private_ray_environment
 from tests.support.prometheus import DASHBOARDS, alert_inputs, panel_queries, prometheus
 
 pytestmark = [
@@ -32,15 +32,11 @@ STEPS = 36
 
 @pytest.fixture
 def ray_temporary():
-    temporary = Path(tempfile.mkdtemp(prefix="coordexp-live-", dir="/tmp"))  # short: Ray puts sockets there
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", str(temporary))
+    with private_ray_environment() as (temporary, patch):
         patch.setenv("RAY_metrics_report_interval_ms", "2000")
-        patch.delenv("RAY_ADDRESS", raising=False)
         with ray_session(threads=1) as ready:
             ready.result()
-            yield temporary
-    shutil.rmtree(temporary, ignore_errors=True)
+            yield Path(temporary)
 
 
 def stand_in(config, *, reporter, print_line):

@@ -13,30 +13,15 @@ import ray
 
 from coordexp.cluster import evaluate
 from coordexp.cluster.evaluate import EvaluationWorker, Workers, evaluate_on_ray
-from coordexp.cluster.session import ray_session
 from coordexp.errors import DataError, ResourceError
 from coordexp.evaluate.checkpoint import open_data
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.runs.folder import EvaluationFolder
 from tests.support.evaluate_command import arguments
-from tests.support.private_ray import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def ray_environment():
-    with private_ray_environment():
-        yield
-
-
-@pytest.fixture(scope="module")
-def ray_on_two_cpus(ray_environment):
-    with ray_session(threads=1) as ready:
-        ready.result()
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from coordexp.runs.status import read_status
 from coordexp.train.run import set_up_process
 from tests.support import planted
 from tests.support.ablation import run
+from tests.support.checkpoints import edit_json
 from tests.support.planted import Confirming, config_of
 from tests.support.training import write_base
 
@@ -75,18 +76,14 @@ def begun(finished, tmp_path, monkeypatch) -> Iterator[Begun]:
         shutil.copytree(copy, place)
 
 
-def _edit(path: Path, **values: object) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | values, indent=2) + "\n")
-
-
 def _other_mean(directory: Path) -> None:
-    _edit(directory / "preprocessor_config.json", image_mean=[0.4, 0.5, 0.5])
+    edit_json(directory / "preprocessor_config.json", image_mean=[0.4, 0.5, 0.5])
 
 
 def _other_value(directory: Path) -> None:
     file = directory / "config.json"
     text = json.loads(file.read_text())["text_config"]
-    _edit(file, text_config=text | {"rms_norm_eps": 1e-5})
+    edit_json(file, text_config=text | {"rms_norm_eps": 1e-5})
 
 
 def _other_template(directory: Path) -> None:

@@ -13,26 +13,17 @@ import pytest
 import ray
 
 from coordexp.cluster.executor import RayExecutor
-from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrainingError
 from coordexp.runs.commit import committed_checkpoints, read_commit_marker
 from coordexp.runs.folder import step_of
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.rows import Row, read_rows
-from tests.support.private_ray import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def ray_on_two_cpus():
-    with private_ray_environment(), ray_session(threads=1) as ready:
-        ready.result()
-        yield
 
 
 def make_plans(tmp_path: Path, groups: dict[str, dict[str, object]], **cluster: object) -> list[RunPlan]:

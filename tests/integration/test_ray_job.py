@@ -38,17 +38,16 @@ def head() -> Iterator[Head]:
         yield started
 
 
-def submit(head: Head, number: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+def submit(
+    head: Head, number: str, *arguments: str, waits: bool = True, **options: object
+) -> subprocess.CompletedProcess[str]:
     entrypoint = ["python", "ray_jobs/ablation.py", f"experiment.name={number.rsplit('-', 1)[0]}", *TINY, *arguments]
-    return head.command(
-        "job", "submit", "--submission-id", number, "--working-dir", str(ROOT), "--", *entrypoint, **options
-    )
+    how = ["--submission-id", number, "--working-dir", str(ROOT), *([] if waits else ["--no-wait"])]
+    return head.command("job", "submit", *how, "--", *entrypoint, **options)
 
 
 def start(head: Head, number: str, *arguments: str) -> None:
-    entrypoint = ["python", "ray_jobs/ablation.py", f"experiment.name={number.rsplit('-', 1)[0]}", *TINY, *arguments]
-    options = ["--no-wait", "--submission-id", number, "--working-dir", str(ROOT)]
-    done = head.command("job", "submit", *options, "--", *entrypoint)
+    done = submit(head, number, *arguments, waits=False)
     assert done.returncode == 0, done.stderr
 
 

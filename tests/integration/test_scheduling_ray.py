@@ -1,9 +1,7 @@
 """Scheduling on a real Ray that counts four CPUs: order, no idle slot while runs wait, stops and budgets."""
 
 import json
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ from coordexp.errors import ResourceError
 from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.stop import RunStoppedError, request_stop, stop_reason
+from tests.support.private_ray import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -27,18 +26,14 @@ SECONDS = 3.0
 
 @pytest.fixture(scope="module")
 def ray_with_four_cpus():
-    temporary = tempfile.mkdtemp(prefix="coordexp-sched-", dir="/tmp")
-    with pytest.MonkeyPatch.context() as patch:
+    with private_ray_environment() as (temporary, patch):
         for name, value in {
-            "RAY_TMPDIR": temporary,
-            "RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION": "0",
             "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
             "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
             "RAY_CHDIR_TO_TRIAL_DIR": "0",
             "OMP_NUM_THREADS": "1",
         }.items():
             patch.setenv(name, value)
-        patch.delenv("RAY_ADDRESS", raising=False)
         ray.init(
             address="local", num_cpus=4, num_gpus=0, include_dashboard=True, dashboard_host="127.0.0.1",
             object_store_memory=128 * 2**20, log_to_driver=False, _temp_dir=temporary,
@@ -47,7 +42,6 @@ def ray_with_four_cpus():
             ready.result()
             yield
         ray.shutdown()
-    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def make_plans(tmp_path: Path, *, groups: int, seeds: int, **cluster: object) -> list[RunPlan]:

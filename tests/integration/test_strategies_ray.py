@@ -6,33 +6,23 @@ import pytest
 import ray
 
 from coordexp.cluster.executor import RayExecutor
-from coordexp.cluster.session import ray_session
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.train import train
-from tests.support.private_ray import private_ray_environment
 from tests.support.training import prepared, small_config, with_changes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-@pytest.fixture
-def ray_folder():
-    with private_ray_environment() as found:
-        yield found
-
-
-def test_zero2_trains_evaluates_and_merges_on_two_workers(ray_folder, base, tmp_path):
+def test_zero2_trains_evaluates_and_merges_on_two_workers(ray_on_two_cpus, base, tmp_path):
     small = small_config(base, tmp_path / "runs", max_steps=2, per_device_batch_size=2)
     config = prepared(with_changes(small, cluster={"num_workers": 2, "strategy": "zero2", "max_failures": 0}))
     (plan,) = plan_runs(config)
     plan.run_dir.mkdir(parents=True, exist_ok=True)
 
-    with ray_session(threads=1) as ready:
-        ready.result()
-        RayExecutor().execute([plan], train)
+    RayExecutor().execute([plan], train)
 
     assert plan.is_finished(), plan.status()
     (checkpoint,) = committed_checkpoints(RunFolder.of(config).path)

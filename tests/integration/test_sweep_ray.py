@@ -12,11 +12,9 @@ import psutil
 import pytest
 import ray
 
-from coordexp.cluster.session import ray_session
 from coordexp.runs.reporter import read_rows
 from coordexp.runs.status import read_status
 from tests.support import ablation, sweep
-from tests.support.private_ray import private_ray_environment
 from tests.support.sweep import StandIn, make_places, run, write_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -31,13 +29,6 @@ class Slow(StandIn):
 
     def wait(self, step: int) -> None:
         time.sleep(0.3 if step == 1 else 1.5)
-
-
-@pytest.fixture(scope="module")
-def ray_on_two_cpus():
-    with private_ray_environment(), ray_session(threads=1) as ready:
-        ready.result()
-        yield
 
 
 def interrupt_when(path: Path) -> None:

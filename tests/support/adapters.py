@@ -1,5 +1,6 @@
 """A small Qwen3-VL with images in the batch, adapted on language model, vision tower and aligner."""
 
+import copy
 import functools
 from collections.abc import Iterator, Sequence
 
@@ -15,9 +16,9 @@ from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_of
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import draw_scene
-from coordexp.model.lora import apply_tuning
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.parts import build_image_processor, build_tokenizer
+from tests.support.offsets import COORD_IDS, tokenizer, wrapped
 from tests.support.tiny_model import build_shallow
 
 WORLD_SIZE = 2
@@ -28,26 +29,24 @@ Batch = dict[str, Tensor]
 @functools.cache
 def processor() -> Processor:
     """Return the tiny processor, its tokenizer expanded."""
-    tokenizer = build_tokenizer()
-    expand_vocab(build_shallow(tokenizer), tokenizer)
-    tokenizer.padding_side = "right"
-    return Processor(tokenizer, build_image_processor())
+    expanded = copy.deepcopy(tokenizer())
+    expanded.padding_side = "right"
+    return Processor(expanded, build_image_processor())
 
 
 def make_base(*, tied: bool = True, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
     """Return a random expanded base."""
-    tokenizer = build_tokenizer()
-    model = build_shallow(tokenizer, tie_word_embeddings=tied)
-    expand_vocab(model, tokenizer, init="numeric")
+    own = build_tokenizer()
+    model = build_shallow(own, tie_word_embeddings=tied)
+    expand_vocab(model, own, init="numeric")
     model.set_attn_implementation(attention)
     return model.to(dtype).eval()
 
 
 def adapted(base: nn.Module, *, tie_head: bool = True, tuning: str = "lora", dtype: str = "auto") -> PeftModel:
     """Install and wrap; offsets and adapters get small random values, so that every part has a gradient."""
-    ids = processor().tokenizer.convert_tokens_to_ids([int_to_token(k) for k in range(1000)])
-    install_coord_offset_adapter(base, coord_ids=ids, tie_head=tie_head, dtype=dtype)
-    model = apply_tuning(base, tuning=tuning, rank=4, alpha=8.0, dropout=0.0, vision=True, seed=0)
+    install_coord_offset_adapter(base, coord_ids=COORD_IDS, tie_head=tie_head, dtype=dtype)
+    model = wrapped(base, tuning=tuning)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in trainable(model).values():

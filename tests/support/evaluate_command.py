@@ -2,28 +2,17 @@
 
 from pathlib import Path
 
-import torch
-
-from coordexp.coord_tokens.grammar.constrain import plain_text_ids
-from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
-from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
+from coordexp.model.tiny.parts import save_base
+from tests.support.model_fixtures import random_base
 
 NUM_IMAGES = 10
 
 
 def make_checkpoint(path: Path) -> Path:
-    """Save a random base whose answers vary; see the unit tests' conftest."""
-    tokenizer = build_tokenizer()
-    model = build_model(tokenizer, tie_word_embeddings=False)
-    expand_vocab(model, tokenizer, structure="native")
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in (p for p in model.parameters() if p.ndim >= 2):
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.12)
-        model.get_input_embeddings().weight.mul_(5)
-        model.lm_head.weight[plain_text_ids(tokenizer)] *= 0.3
-    save_base(path, model, tokenizer)
+    """Save a random base whose answers vary."""
+    base = random_base("native", seed=7)
+    save_base(path, base.model, base.tokenizer)
     return path
 
 

@@ -3,6 +3,7 @@
 import copy
 import functools
 
+import pytest
 import torch
 from peft import PeftModel
 from torch import Tensor
@@ -18,6 +19,11 @@ COORD_IDS = range(FIRST, FIRST + 1000)
 SCATTERED = [FIRST + 7, FIRST + 3, FIRST + 900]  # neither contiguous nor ascending
 IDS = torch.tensor([[5, 6, FIRST + 3, FIRST + 999, 7, FIRST + 7, FIRST - 1]])
 TIES = [(True, True), (True, False), (False, True), (False, False)]  # of the model, of the adapter
+QUICK = [(*ties, tuning) for ties, tuning in zip(TIES, ("lora", "dora", "dora", "lora"), strict=True)]
+SLOW = [
+    pytest.param(*ties, tuning, marks=pytest.mark.slow)
+    for ties, tuning in zip(TIES, ("dora", "lora", "lora", "dora"), strict=True)
+]
 
 
 @functools.cache

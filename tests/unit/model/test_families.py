@@ -110,20 +110,6 @@ def test_a_prompt_ends_with_a_closed_thought(expanded):
     tokenizer.chat_template = plain
 
 
-def test_a_missing_weight_is_named(checkpoint, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(checkpoint / "model.safetensors")
-    lost = max(name for name in tensors if name.endswith("o_proj.weight"))
-    del tensors[lost]
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    for file in checkpoint.iterdir():
-        if file.name != "model.safetensors":
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(CheckpointError, match="o_proj"):
-        load(tmp_path)
-
-
 def test_qwen2_5_as_on_the_hub_with_a_flat_configuration_and_old_names(tmp_path):
     write_tiny(FAMILIES["qwen2_5_vl"], tmp_path / "base")
     with safe_open(tmp_path / "base" / "model.safetensors", framework="pt") as handle:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from coordexp.cli.main import main
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
@@ -18,8 +18,7 @@ from coordexp.model.families import FAMILIES
 from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.tiny.families import write_tiny
-
-WEIGHTS = "model.safetensors"
+from tests.support.checkpoints import WEIGHTS, edited
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +32,6 @@ def tiny(tmp_path_factory):
         return root / model_type
 
     return make
-
-
-def edited(base: Path, target: Path, change) -> Path:
-    shutil.copytree(base, target)
-    tensors = load_file(target / WEIGHTS)
-    change(tensors)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, target / WEIGHTS, {"format": "pt"})
-    return target
 
 
 def same_weights(ours: Path, theirs: Path) -> None:
@@ -67,8 +58,7 @@ def test_experts_of_either_layout_are_the_same_model_and_expand(tiny, tmp_path):
 
 
 def test_experts_fused_or_each_in_its_own_are_the_same_model_and_expand(tiny, tmp_path):
-    alone, fused = tiny("qwen3_5_moe"), tmp_path / "fused"
-    shutil.copytree(alone, fused)
+    alone = tiny("qwen3_5_moe")
     assert any(".experts.0." in name for name in load_file(alone / WEIGHTS))
 
     def fuse(tensors: dict[str, torch.Tensor]) -> None:
@@ -81,8 +71,7 @@ def test_experts_fused_or_each_in_its_own_are_the_same_model_and_expand(tiny, tm
             tensors[f"{layer}experts.gate_up_proj"] = torch.stack(both)
             tensors[f"{layer}experts.down_proj"] = torch.stack([part["down"] for part in parts])
 
-    shutil.rmtree(fused)
-    edited(alone, fused, fuse)
+    fused = edited(alone, tmp_path / "fused", fuse)
     assert not any(".experts.0." in name for name in load_file(fused / WEIGHTS))
     same_weights(fused, alone)
     for source in (fused, alone):

@@ -21,13 +21,8 @@ from coordexp.model.checkpoint.adapter import TrainedBase, name_base, read_adapt
 from coordexp.model.expand import expand_checkpoint
 from coordexp.model.loading import load
 from coordexp.model.merging.proof import default_samples
-
-TIES = [(True, True), (True, False), (False, True), (False, False)]
-QUICK = [(*ties, tuning) for ties, tuning in zip(TIES, ("lora", "dora", "dora", "lora"), strict=True)]
-SLOW = [
-    pytest.param(*ties, tuning, marks=pytest.mark.slow)
-    for ties, tuning in zip(TIES, ("dora", "lora", "lora", "dora"), strict=True)
-]
+from tests.support.checkpoints import edit_json
+from tests.support.offsets import QUICK, SLOW
 
 
 @torch.no_grad()
@@ -37,10 +32,6 @@ def _logits(loaded_or_model, processor):
 
 def _copy(directory: Path, target: Path) -> Path:
     return Path(shutil.copytree(directory, target))
-
-
-def _edit_json(file: Path, **changes: object) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def test_a_base_loads_with_processor_and_vocabulary(make_base):
@@ -111,7 +102,7 @@ def test_peft_and_transformers_alone_refuse_coord_offsets(make_base, make_adapte
     with needs_us:
         other.load_adapter(str(adapter), "second")
     named = _copy(adapter, tmp_path / "adapter")
-    _edit_json(named / "adapter_config.json", base_model_name_or_path=str(base))
+    edit_json(named / "adapter_config.json", base_model_name_or_path=str(base))
     with needs_us:
         AutoModelForImageTextToText.from_pretrained(named)
 
@@ -133,7 +124,7 @@ def test_an_adapter_says_what_its_base_was_made_by(make_base, make_adapted, tmp_
     assert not torch.equal(_logits(other.model, other.processor), expected)
     for changes in ({"vocab_init": "random"}, {"structure": 3}, {"dtype": None}):
         made_by = {"dtype": "auto", "vocab_init": "mean", "structure": None} | changes
-        _edit_json(tmp_path / "adapter" / "adapter_config.json", auto_mapping={"coordexp_base": made_by})
+        edit_json(tmp_path / "adapter" / "adapter_config.json", auto_mapping={"coordexp_base": made_by})
         with pytest.raises(
             CheckpointError, match=rf"adapter_config.json: .*what the adapter was.*{next(iter(changes))}"
         ):
@@ -240,9 +231,9 @@ def test_an_index_without_its_shards_is_refused(make_base, tmp_path):
     ("name", "damage", "message"),
     [
         ("adapter_config.json", lambda f: f.unlink(), "adapter_config.json: not found"),
-        ("adapter_config.json", lambda f: _edit_json(f, peft_type="IA3"), "peft_type is 'IA3'"),
-        ("adapter_config.json", lambda f: _edit_json(f, r=8), "says r: 8; they do not belong together"),
-        ("adapter_config.json", lambda f: _edit_json(f, target_modules=["q_proj"]), "tensors are on one side only"),
+        ("adapter_config.json", lambda f: edit_json(f, peft_type="IA3"), "peft_type is 'IA3'"),
+        ("adapter_config.json", lambda f: edit_json(f, r=8), "says r: 8; they do not belong together"),
+        ("adapter_config.json", lambda f: edit_json(f, target_modules=["q_proj"]), "tensors are on one side only"),
         ("adapter_model.safetensors", lambda f: f.unlink(), "weights not found"),
         ("adapter_model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:200]), "not a whole safetensors file"),
     ],
@@ -273,7 +264,7 @@ def test_an_adapter_for_another_size_is_refused_with_the_base_it_was_trained_on(
     weights = load_file(adapter / "adapter_model.safetensors")
     wider = {key: it.repeat(1, 2) if key.endswith("lora_A.weight") else it for key, it in weights.items()}
     save_file(wider, adapter / "adapter_model.safetensors", {"format": "pt"})
-    _edit_json(adapter / "adapter_config.json", base_model_name_or_path="Qwen/Qwen3-VL-8B-Instruct")
+    edit_json(adapter / "adapter_config.json", base_model_name_or_path="Qwen/Qwen3-VL-8B-Instruct")
     with pytest.raises(CheckpointError, match=r"give the one that it was trained on, Qwen/Qwen3-VL-8B-Instruct"):
         load(make_base(), adapter)
 

@@ -1,7 +1,6 @@
 """The true vocabulary of Qwen3-VL: ids, and narrow checkpoints of the published form through expansion and loading."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,8 @@ from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 from coordexp.cli.main import main
 from coordexp.coord_tokens.codec import ints_to_tokens
 from coordexp.data.dataset import DEFAULT_PROMPT, Prompt
-from coordexp.errors import TokenizerError
 from coordexp.files import sha256_of_file
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
-from coordexp.model.expand import expand_to
 from coordexp.model.loading import load
 from coordexp.model.processor import Processor
 from tests.support.real_vocabulary import COORD_IDS, NUM_ENTRIES, NUM_ROWS, WILDCARD_ID, all_weights
@@ -160,18 +157,6 @@ def test_the_same_bytes_in_every_run_and_twice_is_once(make_narrow, expanded, tm
     assert _hashes(twice) == _hashes(first)
 
 
-@pytest.mark.slow
-def test_one_file_gives_the_weights_of_many(make_narrow, expanded, tmp_path):
-    source = make_narrow(max_shard_size="1GB")
-    assert not list(source.glob("*.index.json"))
-    assert len(list(make_narrow().glob("*.safetensors"))) > 1
-    expand_to(source, tmp_path / "one")
-    assert [file.name for file in (tmp_path / "one").glob("*.safetensors")] == ["model.safetensors"]
-    one, many = all_weights(tmp_path / "one"), all_weights(expanded(tied=True))
-    assert one.keys() == many.keys()
-    assert all(torch.equal(one[name], many[name]) for name in one)
-
-
 def test_files_keep_their_published_form(make_narrow, expanded):
     source, output = make_narrow(), expanded(tied=True)
     for name in ("preprocessor_config.json", "video_preprocessor_config.json", "generation_config.json"):
@@ -190,29 +175,3 @@ def test_files_keep_their_published_form(make_narrow, expanded):
         old.encode(text), skip_special_tokens=True
     )
     assert new.chat_template == old.chat_template
-
-
-@pytest.mark.slow
-def test_a_tokenizer_with_some_coord_tokens_leaves_nothing(make_narrow, tmp_path, capsys):
-    source = tmp_path / "source"
-    shutil.copytree(make_narrow(), source)
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    tokenizer.add_tokens(["<|coord_0|>", "<|coord_1|>"], special_tokens=True)
-    (source / "tokenizer.json").unlink()  # a hard link
-    tokenizer.save_pretrained(source)
-    assert main(["expand-vocab", "--model", str(source), "--output", str(tmp_path / "out")]) == 2
-    message = "error: the tokenizer has 2 of the 1001 coordinate tokens but not <|coord_*|>"
-    assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["source"]
-
-
-@pytest.mark.slow
-def test_a_table_too_short_for_its_tokens_is_refused(make_narrow, expanded, tmp_path):
-    """The tokenizer of an expanded checkpoint beside the weights of one that is not."""
-    source = tmp_path / "source"
-    shutil.copytree(make_narrow(), source)
-    (source / "tokenizer.json").unlink()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(expanded(tied=True) / name, source / name)
-    with pytest.raises(TokenizerError, match=r"has 152670 entries but the model only 151936 rows"):
-        expand_to(source, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Parts of checkpoints and adapters of another type, rank or size, and templates that misbehave: one sentence each."""
+"""Parts of checkpoints of another type or size, and templates that misbehave: one sentence each."""
 
 import json
 import shutil
@@ -6,12 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from coordexp.data.dataset import Prompt
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import check_config, foreign_errors
 from coordexp.model.checkpoint.stored_model import StoredModel
 from coordexp.model.loading import load_weights
@@ -21,11 +18,6 @@ from coordexp.model.processor import read_tokenizer
 @pytest.fixture
 def checkpoint(make_base: Callable[..., Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(make_base(), tmp_path / "checkpoint"))
-
-
-@pytest.fixture
-def adapter(make_base: Callable[..., Path], make_adapter: Callable[..., Path], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(make_adapter(make_base()), tmp_path / "adapter"))
 
 
 def _change(file: Path, path: str, value: object) -> None:
@@ -44,6 +36,8 @@ def _change(file: Path, path: str, value: object) -> None:
         ("text_config.hidden_size", "wide", "Field 'hidden_size' expected int, got str"),
         ("text_config.hidden_act", "nope", "no model can be made of it .KeyError: 'nope'"),
         ("dtype", "float7", "module 'torch' has no attribute 'float7'"),
+        ("model_type", "qwen3", "model_type is 'qwen3'; expected qwen3_vl"),
+        ("model_type", None, "model_type is missing; expected qwen3_vl"),
         ("quantization_config", {"quant_method": "fp8"}, "quantization_config is"),
     ],
 )
@@ -110,17 +104,3 @@ def test_a_template_that_does_not_render_is_one_sentence(checkpoint: Path, templ
     with pytest.raises((CheckpointError, TokenizerError), match=rf"^{checkpoint}: [^\n]*chat template") as found:
         Prompt.build(read_tokenizer(checkpoint))
     assert len(str(found.value).splitlines()) == 1
-
-
-def test_tables_of_another_rank_are_named_before_anything_is_loaded(adapter: Path) -> None:
-    file = adapter / "adapter_model.safetensors"
-    tensors = load_file(file)
-    key = next(key for key in tensors if key.endswith("lora_A.weight"))
-    save_file(tensors | {key: torch.cat((tensors[key], tensors[key]))}, file)
-    with pytest.raises(CheckpointError, match="says r: 4; they do not belong together"):
-        read_adapter(adapter)
-
-
-def test_what_the_package_makes_passes(checkpoint: Path, adapter: Path) -> None:
-    assert StoredModel.of_headers(checkpoint).tied
-    assert read_adapter(adapter).offset is not None

@@ -1,4 +1,4 @@
-"""The other families at their published sizes on the meta device: parameters, ties, ids, what is adapted."""
+"""Every family at its published sizes on the meta device: parameters, ties, ids, what is adapted."""
 
 import json
 
@@ -16,11 +16,15 @@ from coordexp.model.param_groups import build_param_groups, describe
 from coordexp.model.processor import Processor
 from coordexp.train.setup.base import check_base
 from tests.support.family_shapes import VOCABULARIES, family_config, write_family_files
+from tests.support.real_vocabulary import PUBLISHED
 from tests.support.training import small_config
 
 # Parameters; of the text, the adapted layers of each layer: attention, delta net, feed-forward or shared expert.
 # A delta net's are in_proj_qkv, _z, _b, _a and out_proj. Of the vision tower: those of a block, and of its mergers.
 FACTS = {
+    "Qwen3-VL-2B": (2_127_532_032, {"attention": 28 * 4, "mlp": 28 * 3}, 24 * 4 + 4 * 2),
+    "Qwen3-VL-4B": (4_437_815_808, {"attention": 36 * 4, "mlp": 36 * 3}, 24 * 4 + 4 * 2),
+    "Qwen3-VL-8B": (8_767_123_696, {"attention": 36 * 4, "mlp": 36 * 3}, 27 * 4 + 4 * 2),
     "Qwen3.5-0.8B": (852_985_920, {"attention": 6 * 4, "delta": 18 * 5, "mlp": 24 * 3}, 12 * 4 + 2),
     "Qwen3.5-9B": (9_409_813_744, {"attention": 8 * 4, "delta": 24 * 5, "mlp": 32 * 3}, 27 * 4 + 2),
     "Qwen2.5-VL-3B": (3_754_622_976, {"attention": 36 * 4, "mlp": 36 * 3}, 32 * 5 + 2),
@@ -30,8 +34,13 @@ FACTS = {
 }
 
 
+def _published(name: str) -> dict[str, object]:
+    size = name.removeprefix("Qwen3-VL-")
+    return PUBLISHED[size] if size in PUBLISHED else family_config(name)
+
+
 def _on_meta(name: str, folder):
-    (folder / "config.json").write_text(json.dumps(family_config(name)))
+    (folder / "config.json").write_text(json.dumps(_published(name)))
     config = AutoConfig.from_pretrained(folder)
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
@@ -46,7 +55,7 @@ def test_size_ties_and_what_trains(name, tie_head, tmp_path):
     model = _on_meta(name, tmp_path)
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters
-    assert tied is family_config(name)["tie_word_embeddings"]
+    assert tied is _published(name)["tie_word_embeddings"]
     _, first, num_rows = VOCABULARIES[model.config.model_type]
     hidden = model.config.get_text_config().hidden_size
     assert len(model.get_input_embeddings().weight) == (152_064 if name == "Qwen2.5-VL-7B" else num_rows)

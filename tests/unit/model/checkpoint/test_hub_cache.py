@@ -1,6 +1,5 @@
 """Hub ids without a network: what the local cache holds loads by name, what it lacks is one sentence, at once."""
 
-import json
 import os
 import shutil
 import socket
@@ -71,15 +70,6 @@ def test_a_cached_snapshot_without_all_its_files_is_refused(offline):
         load(HUB_ID)
     (offline / SHA / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"does not give it"):
-        load(HUB_ID)
-
-
-def test_another_model_is_refused_by_its_configuration(offline):
-    config = offline / SHA / "config.json"
-    text = json.dumps(json.loads(config.read_text()) | {"model_type": "qwen4_exp"})
-    config.unlink()
-    config.write_text(text)
-    with pytest.raises(CheckpointError, match=r"n-gram"):
         load(HUB_ID)
 
 

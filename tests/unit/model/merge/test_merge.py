@@ -22,13 +22,8 @@ from coordexp.model.lora import apply_tuning
 from coordexp.model.merging.merge import merge, merge_model
 from coordexp.model.merging.proof import answer_logits, default_samples, logits_of
 from coordexp.model.processor import Processor
+from tests.support.offsets import QUICK, SLOW, TIES
 
-TIES = [(True, True), (True, False), (False, True), (False, False)]
-QUICK = [(*ties, tuning) for ties, tuning in zip(TIES, ("lora", "dora", "dora", "lora"), strict=True)]
-SLOW = [
-    pytest.param(*ties, tuning, marks=pytest.mark.slow)
-    for ties, tuning in zip(TIES, ("dora", "lora", "lora", "dora"), strict=True)
-]
 # Two tables can do all that one can go wrong with, and more.
 TIE_HEAD = [False, pytest.param(True, marks=pytest.mark.slow)]
 

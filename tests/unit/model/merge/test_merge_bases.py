@@ -16,7 +16,7 @@ from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.loading import load
 from coordexp.model.merging.merge import merge
 from coordexp.model.processor import Processor
-from tests.support.merging import WEIGHTS, edited
+from tests.support.checkpoints import WEIGHTS, edited
 
 
 @pytest.fixture

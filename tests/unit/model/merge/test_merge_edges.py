@@ -10,7 +10,7 @@ from coordexp.cli.main import main
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.checkpoint import rewrite
 from coordexp.model.merging.merge import merge
-from tests.support.merging import ADAPTER, LAYER, LORA_B, OFFSET, configured, edited
+from tests.support.checkpoints import ADAPTER, LAYER, LORA_B, OFFSET, configured, edited
 
 
 @pytest.fixture
@@ -59,18 +59,6 @@ def test_a_full_disk_leaves_nothing_and_says_one_sentence(make_base, make_adapte
     with pytest.raises(CheckpointError, match=r"merged: the merged checkpoint cannot be written .*No space left"):
         merge(adapter, tmp_path / "merged")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_truncated_shard_is_refused(make_base, adapter, sharded, tmp_path):
-    base = sharded(make_base(), tmp_path / "base")
-    shard = base / "model-00002-of-00002.safetensors"
-    shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"model-00002-of-00002\.safetensors: not a whole safetensors file"):
-        merge(adapter, tmp_path / "merged", base=base)
-    shard.unlink()
-    with pytest.raises(CheckpointError, match=r"index\.json: names model-00002-of-00002\.safetensors, which"):
-        merge(adapter, tmp_path / "merged", base=base)
-    assert not (tmp_path / "merged").exists()
 
 
 def test_an_adapter_of_another_base_is_refused(make_base, adapter, tmp_path):

@@ -21,7 +21,7 @@ from coordexp.model.lora import apply_tuning
 from coordexp.model.merging.delta import AdapterDelta
 from coordexp.model.merging.proof import default_samples, prove_weights
 from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
-from tests.support.merging import WEIGHTS
+from tests.support.checkpoints import WEIGHTS
 
 DEPTH = 28
 LAYER = "model.language_model.layers.20.self_attn.v_proj.weight"

@@ -1,4 +1,4 @@
-"""Changed copies of checkpoints and adapters, for the tests of merging."""
+"""Changed copies of checkpoints and adapters."""
 
 import json
 import shutil
@@ -17,8 +17,13 @@ def edited(source: Path, target: Path, change, *, file: str = WEIGHTS) -> Path:
     shutil.copytree(source, target)
     tensors = load_file(target / file)
     change(tensors)
-    save_file(tensors, target / file, {"format": "pt"})
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, target / file, {"format": "pt"})
     return target
+
+
+def edit_json(file: Path, **changes: object) -> None:
+    """Change some keys of a file."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes, indent=2) + "\n")
 
 
 def configured(source: Path, target: Path, change) -> Path:
