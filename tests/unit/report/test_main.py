@@ -48,7 +48,7 @@ def test_user_errors_are_one_sentence_and_exit_code_2(
     assert "cannot be written" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argument", ["--interval=nan", "--pictures=0"])
+@pytest.mark.parametrize("argument", ["--interval=nan", "--pictures=-1"])
 def test_a_number_that_is_none_is_named(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["tiny", argument])
