@@ -137,7 +137,6 @@ def test_an_interrupted_sweep_goes_on_and_adds_nothing_twice(base, tmp_path):
     code, _, undisturbed = run(write_files(whole, base, **keys), StandIn(), INLINE)
     assert code == 0
 
-    path = write_files(tmp_path, base, **keys)
     code, text, sweep = run(path, StandIn(stop_at=("t003-s0", 3)), INLINE)
     assert code == 130
     assert "the same command continues" in text
