@@ -42,7 +42,8 @@ def test_results_go_beside_the_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
 
     assert output(merged) == at / "merged-instances_val"
     assert output(merged, num_images=50) == at / "merged-instances_val-50"
-    assert output(merged, generations=Path("x/answers.jsonl"), decoding=("free",)) == at / "merged-instances_val-answers"
+    given = {"generations": Path("x/answers.jsonl"), "decoding": ("free",)}
+    assert output(merged, **given) == at / "merged-instances_val-answers"
     found = output("org/model", num_images=50, answer="qwen-json", decoding=("free",))
     assert found == Path("eval/org-model-instances_val-qwen-json-50")
     assert output("embedded", answer="text") == Path("eval/embedded-instances_val-text")
