@@ -8,7 +8,6 @@ import select
 import sys
 import traceback
 from collections.abc import Callable, Generator
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from coordexp.errors import CoordExpError, masked, plain_lines, shortened
@@ -103,31 +102,19 @@ def run_command(function: Callable[[], int | None], *, debug: bool = False) -> i
     Returns:
         The function's own code (None is 0); 2 for wrong input or a full disk; 130 when interrupted; 1 for a bug.
     """
-    with _Outcome(debug) as outcome:
-        outcome.exit_code = function() or 0
-    return outcome.exit_code
-
-
-class _Outcome:
-    """Catches what a command raises, genuine bugs included, and says it."""
-
-    def __init__(self, debug: bool) -> None:
-        self.exit_code = 0
-        self._debug = debug
-
-    def __enter__(self) -> "_Outcome":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        if _reader_has_left(error) and isinstance(error, BrokenPipeError):
-            return True
-        if not isinstance(error, Exception | KeyboardInterrupt):
-            return False
-        if self._debug:
-            say("".join(traceback.format_exception(error)).rstrip("\n"))
-        self.exit_code, message = _explained(error, debug=self._debug)
-        say(shortened(message))
-        return True
+    code, error = 0, None
+    try:
+        code = function() or 0
+    except (Exception, KeyboardInterrupt) as raised:
+        error = raised
+    has_left = _reader_has_left(error)
+    if error is None or (has_left and isinstance(error, BrokenPipeError)):
+        return code
+    if debug:
+        say("".join(traceback.format_exception(error)).rstrip("\n"))
+    code, message = _explained(error, debug=debug)
+    say(shortened(message))
+    return code
 
 
 def _reader_has_left(error: BaseException | None) -> bool:

@@ -187,7 +187,7 @@ def _aliases(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _settings(options: argparse.Namespace) -> "EvaluationSettings":
-    from coordexp.data.sources.coco import Reading
+    from coordexp.data.sources.coco_table import Reading
     from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.model.checkpoint.adapter import named_base
 

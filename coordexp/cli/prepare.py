@@ -64,7 +64,7 @@ def _run_annotations(options: argparse.Namespace) -> None:
     from coordexp.cli.views import manifest_lines, manifest_table
     from coordexp.config import load_config
     from coordexp.data.prepare import SAMPLES, PrepareSpec, prepare
-    from coordexp.data.sources.coco import Reading
+    from coordexp.data.sources.coco_table import Reading
     from coordexp.detection.ceiling import ceiling_of_table
 
     coord_tokens, bins = options.coord_tokens, options.bins

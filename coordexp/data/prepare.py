@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import CODEC_VERSION, NUM_BINS
-from coordexp.data.image_file import ImageFolder, check_image
+from coordexp.data.image_file import check_image
+from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sample import Objects, Ordering, Sample
-from coordexp.data.sources.coco import CROWD, TARGET, CocoImage, CocoTable, Reading, build_table
 from coordexp.data.sources.coco_file import Category, Image, read_coco_file
+from coordexp.data.sources.coco_table import CROWD, TARGET, CocoImage, CocoTable, Reading, build_table
 from coordexp.data.sources.jsonl import format_record
 from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.errors import DataError

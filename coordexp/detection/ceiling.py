@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.coord_tokens.bins import decode_array, quantise_boxes
-from coordexp.data.sources.coco import CROWD, CocoTable
+from coordexp.data.sources.coco_table import CROWD, CocoTable
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.detection.boxes import Floats, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.detections import Detections

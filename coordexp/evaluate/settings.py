@@ -7,7 +7,7 @@ from typing import Literal
 
 from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
-from coordexp.data.sources.coco import Reading
+from coordexp.data.sources.coco_table import Reading
 from coordexp.errors import ConfigError
 from coordexp.evaluate.generate.qwen_json import JSON_FAILURE_KINDS
 from coordexp.metrics import Decoding

@@ -6,7 +6,7 @@ import numpy as np
 
 from coordexp.data.prepare import prepare as prepare_with
 from coordexp.data.sample import Objects
-from coordexp.data.sources.coco import Reading
+from coordexp.data.sources.coco_table import Reading
 from coordexp.data.sources.jsonl import JsonlSource, format_record
 from coordexp.detection.ceiling import ceiling_of_table
 

@@ -11,10 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from coordexp.data.image_file import PICTURES, ImageFolder
+from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.originals import Part
-from coordexp.data.sources.coco import CocoSource, Reading
+from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.coco_file import read_utf8
+from coordexp.data.sources.coco_table import Reading
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
 from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.pictures import read_text

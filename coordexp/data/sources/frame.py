@@ -4,14 +4,17 @@ A file in another frame breaks no rule, box by box; a model trained on it learns
 to say so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordexp.coord_tokens.validator import smart28
 from coordexp.data.image_file import Header
+from coordexp.errors import DataError
 
 BoxesIn = Literal["shown", "stored", "auto"]
 Size = tuple[float, float]
@@ -21,6 +24,8 @@ _FEWEST = 20
 _FEWEST_OF_SMALLER = 200
 _SUSPICIOUS_REACH, _WRONG_REACH = 0.5, 0.6
 """Of an image's side; half is where copies of half the size end, and where few boxes may end by chance."""
+_FEWEST_AT_EDGE = 3
+"""Boxes that end where a resized copy does."""
 _SLACK = 0.02
 """Of an image's side: annotations reach a little beyond their image everywhere."""
 
@@ -156,3 +161,40 @@ def find_turned(
 
 def _holds(size_px: Size, reach_px: Size) -> bool:
     return all(end <= side * (1 + _SLACK) for end, side in zip(reach_px, size_px, strict=True))
+
+
+class ResizedCopies:
+    """Counts boxes in pixels that end where a copy of the picture would, to which Qwen's processor resizes it."""
+
+    def __init__(self) -> None:
+        self._at_edge = self._at_own = self._between = 0
+        self._example = ""
+
+    def look(self, boxes_px_xyxy: Sequence[Sequence[float]], width: object, height: object) -> None:
+        """Count the boxes of a picture."""
+        if not isinstance(width, int) or not isinstance(height, int) or min(width, height) < 1:
+            return
+        copy = smart28(width, height)
+        for box in boxes_px_xyxy:
+            for end, own, resized in zip(box[2:], (width, height), copy, strict=True):
+                if own == resized:
+                    continue
+                is_at_edge = abs(end - resized) < 0.75
+                self._at_edge += is_at_edge
+                self._at_own += abs(end - own) < 0.75
+                self._between += not is_at_edge and end > resized
+                if is_at_edge and not self._example:
+                    self._example = f"{copy[0]} x {copy[1]} for {width} x {height}"
+
+    def refuse(self, path: Path) -> None:
+        """Refuse boxes that end there and nowhere beyond.
+
+        Raises:
+            DataError: with the key that reads them.
+        """
+        if self._at_edge >= _FEWEST_AT_EDGE and not self._at_own and not self._between:
+            raise DataError(
+                f"{path}: {self._at_edge} boxes end where the copy does to which Qwen2.5-VL's processor resizes the "
+                f"picture ({self._example}), and none beyond or at its own edge: they look like pixels of the copy; "
+                "data.bbox_format=smart28 reads them so"
+            )

@@ -23,15 +23,15 @@ from coordexp.coord_tokens.validator import (
     RecordBoxes,
     check_scaling,
     record_boxes,
-    smart28,
 )
 from coordexp.data.builder import JsonLinesBuilder
-from coordexp.data.image_file import Header, ImageFolder, read_header, size_problem, turn_boxes, turned_headers
+from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
+from coordexp.data.image_folder import ImageFolder
 from coordexp.data.originals import Part
 from coordexp.data.sample import Objects, Rejections, Sample, Samples, SplitData, fold
-from coordexp.data.sources.coco import Reading
 from coordexp.data.sources.coco_file import MAX_ID, has_mark, id_of, read_unmarked
-from coordexp.data.sources.frame import Turned, find_turned
+from coordexp.data.sources.coco_table import Reading
+from coordexp.data.sources.frame import ResizedCopies, Turned, find_turned
 from coordexp.data.sources.records import as_record
 from coordexp.errors import DataError, is_name, kind_of, show
 from coordexp.files import sha256_of_file, write_json
@@ -40,7 +40,6 @@ Flag = Literal["iscrowd", "ignore"]
 _FLAGS: tuple[Flag, ...] = get_args(Flag)
 _NOT_TARGETS = "ignored_objects"
 _GROUND_TRUTH_VERSION = 2
-_FEWEST_AT_EDGE = 3  # boxes that end where a resized copy does
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ def _read(
         found = [one for one in found if one.name in chosen]
     num_records = len(found) + bad.count("records")
     turned = _turned(found, folder, reading)
-    joined, resized = _Joined(), _ResizedCopies()
+    joined, resized = _Joined(), ResizedCopies()
     num_trimmed = num_clipped = 0
     for place, one in enumerate(found):
         number, record, name = one[:3]
@@ -196,7 +195,7 @@ def _read(
             record["width"], record["height"] = turned.frame(place)
         numbers_are = record.get("bbox_format", reading.bbox_format)
         if numbers_are == "pixels":
-            resized.look(record)
+            resized.look(_raw_boxes(record), record.get("width"), record.get("height"))
         try:
             boxes = record_boxes(record, bbox_format=reading.bbox_format)
             check_scaling(boxes, accept_prequantised=accept_prequantised)
@@ -208,7 +207,7 @@ def _read(
             bad.add("records", f"line {number}", str(error))
             continue
         if numbers_are is None and boxes.form == "pixels":
-            resized.look(record)
+            resized.look(_raw_boxes(record), record.get("width"), record.get("height"))
         joined.add(one, _as_shown(made, turned.headers[place]) if place in turned.stored else made)
         descs = zip(boxes.objects, made.sample.objects.descs, strict=True)
         num_trimmed += sum(item.get("desc") != desc for item, desc in descs)
@@ -329,44 +328,6 @@ def _as_shown(record: _Record, header: Header) -> _Record:
 
     sample = replace(record.sample, width=width, height=height, objects=turned(record.sample.objects))
     return record._replace(sample=sample, not_targets=turned(record.not_targets))
-
-
-class _ResizedCopies:
-    """Counts boxes in pixels that end where a copy of the picture would, to which Qwen's processor resizes it."""
-
-    def __init__(self) -> None:
-        self._at_edge = self._at_own = self._between = 0
-        self._example = ""
-
-    def look(self, record: Mapping[str, object]) -> None:
-        """Count the boxes of a record in pixels."""
-        width, height = record.get("width"), record.get("height")
-        if not isinstance(width, int) or not isinstance(height, int) or min(width, height) < 1:
-            return
-        copy = smart28(width, height)
-        for box in _raw_boxes(record):
-            for end, own, resized in zip(box[2:], (width, height), copy, strict=True):
-                if own == resized:
-                    continue
-                is_at_edge = abs(end - resized) < 0.75
-                self._at_edge += is_at_edge
-                self._at_own += abs(end - own) < 0.75
-                self._between += not is_at_edge and end > resized
-                if is_at_edge and not self._example:
-                    self._example = f"{copy[0]} x {copy[1]} for {width} x {height}"
-
-    def refuse(self, path: Path) -> None:
-        """Refuse boxes that end there and nowhere beyond.
-
-        Raises:
-            DataError: with the key that reads them.
-        """
-        if self._at_edge >= _FEWEST_AT_EDGE and not self._at_own and not self._between:
-            raise DataError(
-                f"{path}: {self._at_edge} boxes end where the copy does to which Qwen2.5-VL's processor resizes the "
-                f"picture ({self._example}), and none beyond or at its own edge: they look like pixels of the copy; "
-                "data.bbox_format=smart28 reads them so"
-            )
 
 
 def _categories(records: Sequence[_Record]) -> dict[int, str]:

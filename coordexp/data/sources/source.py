@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from coordexp.config.schema.data import Data
 from coordexp.data.sources.chosen import CHOSEN_NAME, ChosenSource
-from coordexp.data.sources.coco import CocoSource, Reading
+from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco_table import Reading
 from coordexp.data.sources.folder import SPLITS, Split, find_folder
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
 from coordexp.data.sources.lvis import LvisSource

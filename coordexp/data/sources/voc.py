@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from coordexp.data.image_file import ImageFolder
+from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.coco_file import CocoFile
 from coordexp.data.sources.pictures import Labelled, coco_of, lines_of, read_text

@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from coordexp.data.image_file import PICTURES, ImageFolder, shown_size
+from coordexp.data.image_file import shown_size
+from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.coco_file import CocoFile
 from coordexp.data.sources.pictures import Labelled, coco_of, lines_of, read_text

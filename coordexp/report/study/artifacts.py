@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from coordexp.config.trees import Tree
 from coordexp.config.yaml_file import read_mapping
-from coordexp.data.image_file import ImageFolder
+from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sources.coco_file import read_coco_file
 from coordexp.data.sources.source import Source, recorded_source
 from coordexp.detection.detections import read_detections, write_detections

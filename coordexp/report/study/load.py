@@ -7,34 +7,26 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from coordexp.config.explain import validated
-from coordexp.config.identity.fingerprint import read_fingerprint
-from coordexp.config.keys import identity
 from coordexp.config.schema.fields import Seed
 from coordexp.config.schema.tracking import address_problem
-from coordexp.config.yaml_file import read_mapping
-from coordexp.errors import ComparisonError, ConfigError, TrackingError, nearest_of, show
-from coordexp.files import kept_json, parse_model, read_model
+from coordexp.errors import TrackingError, nearest_of, show
+from coordexp.files import parse_model, read_model
 from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, State, read_by
-from coordexp.runs.experiment import ExperimentRecord, read_record
+from coordexp.report.study.folders import finite, kept_record, not_finite, read_folders
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
-from coordexp.runs.lock import last_holder
-from coordexp.runs.progress import StepLine
 from coordexp.runs.rows import read_rows
-from coordexp.runs.status import read_status
 from coordexp.tracking import store
 from coordexp.tracking.charts import MEASURED
 from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors, without_secrets
-from coordexp.tracking.payload import flatten_config, last_values
-from coordexp.tracking.publish import read_hardware, read_recorded
+from coordexp.tracking.payload import last_values
+from coordexp.tracking.publish import read_recorded
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -124,80 +116,10 @@ def plain_id(text: str) -> str:
     return text
 
 
-def read_folders(directory: Path, *, uri: str) -> ExperimentData | None:
-    """Return an experiment's runs as its folders hold them, those that wait among them; None where there are none."""
-    record, folder = _record(directory), ExperimentFolder(directory)
-    if record is None:
-        return None
-    holder = last_holder(folder)
-    is_over = holder is not None and holder.has_ended()
-    runs = {run.name: _run_in(run, record, is_over=is_over) for run in folder.begun_runs()}
-    for group in record.groups:
-        for seed in record.seeds:
-            waiting = RunData("", group, seed, "waiting", experiment=folder.name)
-            runs.setdefault(waiting.name, waiting)
-    ceiling = kept_json(folder.codec_ceiling)
-    ap = ceiling.get("AP") if isinstance(ceiling, dict) else None
-    return ExperimentData(
-        name=folder.name,
-        uri=uri,
-        runs=tuple(sorted(runs.values(), key=lambda run: (run.group, run.seed))),
-        shared={"codec_ceiling/AP": ap} if isinstance(ap, float) else {},
-    )
-
-
 def _folder(runs_dir: Path | None, name: str | None) -> Path | None:
     """Return the folder of an experiment if it is here; without a name, the one that was begun last."""
     there = [] if runs_dir is None else [e.path for e in experiments_in(runs_dir) if name in (None, e.name)]
     return max(there, key=lambda path: ExperimentFolder(path).record.stat().st_mtime, default=None)
-
-
-def _record(directory: Path) -> ExperimentRecord | None:
-    with suppress(ConfigError):  # no folder of an experiment, or damaged
-        return read_record(directory)
-    return None
-
-
-def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> RunData:
-    """Return a run from its folder; ``is_over``: the command that ran it has ended, however that was."""
-    group, _, seed = folder.name.rpartition("-s")
-    status, rows, config, commit = read_status(folder.path), read_rows(folder.metrics), None, ""
-    with suppress(ConfigError):  # of another version, or not there yet
-        config = validated(read_mapping(folder.config).tree, where=lambda key: key)
-    with suppress(ComparisonError):
-        commit = read_fingerprint(folder.fingerprint).source.get("commit", "")
-    state, message, step = status.state, status.message, rows[-1].step if rows else 0
-    if state == "running" and is_over:
-        state, message = "stopped", "its process has ended; the same command continues"
-    elif state == "running":  # its rows come with checkpoints only
-        log = folder.progress_log
-        lines = log.read_text("utf-8", "replace").split("\n") if log.is_file() else []
-        step = max(step, next((said.step for line in reversed(lines) if (said := StepLine.of(line))), 0))
-    metrics, written = last_values(rows), folder.status.stat().st_mtime
-    curves = {
-        name: tuple(Point(row.step, y) for row in rows if math.isfinite(y := row.metrics.get(name, math.nan)))
-        for name in sorted(metrics)
-        if CURVES.fullmatch(name)
-    }
-    return RunData(
-        run_id="",
-        group=group,
-        seed=int(seed) if seed.isdecimal() else 0,
-        state="stopped" if state == "pruned" else state,
-        step=step,
-        message=message,
-        run_dir=str(folder.path.absolute()),
-        metrics=_finite(metrics),
-        params={} if config is None else flatten_config(identity(config)),
-        curves=curves,
-        experiment=folder.experiment.name,
-        not_finite=_not_finite(metrics),
-        reading=record.reading.get(group) or ("expected" if config is None else config.reading),
-        hardware=read_hardware(folder),
-        started=(status.since or written) - status.seconds,
-        ended=None if state == "running" else written,
-        commit=commit,
-    )
 
 
 def _open_client(uri: str) -> "MlflowClient":
@@ -268,7 +190,7 @@ def _newest_runs(
 def _read(
     client: "MlflowClient", uri: str, experiment: "Experiment", folder: Path | None, *, is_named: bool
 ) -> ExperimentData:
-    record = None if folder is None else _record(folder)
+    record = None if folder is None else kept_record(folder)
     key = "" if record is None else f"{experiment.name}/{record.instance}"
     parent, shown, others = _newest_runs(client, experiment.experiment_id, key=key)
     beside: tuple[str, ...] = ()
@@ -294,7 +216,7 @@ def _read(
         name=experiment.name,
         uri=uri,
         runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
-        shared=_finite(parent.data.metrics) if parent else here.shared if here else {},
+        shared=finite(parent.data.metrics) if parent else here.shared if here else {},
         origin=(f"Not in {where}, or deleted there, and read from {folder}: {', '.join(lost)}.",) if lost else (),
         others=(*beside, *_others(experiment.name, uri, others)),
         parent_id=plain_id(parent.info.run_id) if parent else "",
@@ -357,13 +279,13 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         message=tags.get(store.MESSAGE, ""),
         run_dir=tags.get(store.RUN_DIR, ""),
         # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
-        metrics=_finite(metrics),
+        metrics=finite(metrics),
         params=dict(run.data.params),
         curves={name: _curve(client, run_id, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
         experiment=experiment,
         parent_id=tags.get(store.PARENT, ""),
         key=tags.get(store.RUN_KEY, ""),
-        not_finite=_not_finite(metrics),
+        not_finite=not_finite(metrics),
         reading="argmax" if tags.get(store.READING) == "argmax" else "expected",
         hardware=tags.get(store.HARDWARE, ""),
         started=run.info.start_time / 1000,
@@ -382,14 +304,6 @@ def _whole_tag(run: "Run", tag: str) -> int:
     if not _WHOLE.fullmatch(text):
         raise TrackingError(f"MLflow run {plain_id(run.info.run_id)}: its tag {tag} is {show(text)}, expected a number")
     return int(text)
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
-
-
-def _not_finite(metrics: Mapping[str, float]) -> tuple[str, ...]:
-    return tuple(sorted(name for name, value in metrics.items() if not math.isfinite(value)))
 
 
 def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from coordexp.coord_tokens.bins import decode_array, quantise_boxes
-from coordexp.data.image_file import ImageFolder
-from coordexp.data.sources.coco import build_table
+from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sources.coco_file import read_coco_file
+from coordexp.data.sources.coco_table import build_table
 from coordexp.detection.boxes import to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.ceiling import ceiling_of, ceiling_of_table, codec_ceiling
 from coordexp.errors import DataError

@@ -11,14 +11,7 @@ from PIL import Image, ImageOps
 
 from coordexp.coord_tokens.grammar.sequence import encode_target
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.image_file import (
-    MAX_IMAGE_SIDE_PX,
-    check_image,
-    read_header,
-    read_image,
-    turn_boxes,
-    turned_headers,
-)
+from coordexp.data.image_file import MAX_IMAGE_SIDE_PX, check_image, read_header, read_image, turn_boxes, turned_headers
 from coordexp.data.prepare import PrepareSpec
 from coordexp.data.sources.coco import read_coco
 from coordexp.errors import DataError

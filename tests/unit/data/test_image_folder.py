@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from coordexp.data.image_file import ImageFolder
+from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sources.coco import read_coco
 from coordexp.errors import DataError
 

@@ -1,0 +1,441 @@
+"""Entries of an annotation file -> a table: objects under their images, boxes clipped and scaled, orphans refused.
+
+Other formats of labels become a :class:`~coordexp.data.sources.coco_file.CocoFile` and go the same way.
+Shapes: I images, N objects.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordexp.coord_tokens.bins import are_thin
+from coordexp.coord_tokens.validator import BBoxFormat
+from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
+from coordexp.data.image_folder import ImageFolder
+from coordexp.data.sample import Rejections, fold
+from coordexp.data.sources.coco_file import (
+    SECTIONS,
+    Annotation,
+    AnnotationColumns,
+    BadEntry,
+    Category,
+    CocoFile,
+    Entries,
+    Image,
+    Section,
+)
+from coordexp.data.sources.frame import BoxesIn, Turned, find_turned, frame_doubt, frame_problem
+from coordexp.errors import DataError, is_text, show
+
+TARGET, CROWD, IGNORED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How records are read, the same in both splits.
+
+    Attributes:
+        boxes_in: in which frame the boxes of pictures stand that a viewer turns.
+        merge: whether categories whose names are equal once folded are one.
+        bbox_format: what numbers are in boxes of JSONL, where a record does not say.
+        max_bad_fraction: largest accepted fraction of bad records, for the ground truth.
+    """
+
+    boxes_in: BoxesIn = "auto"
+    merge: bool = False
+    bbox_format: BBoxFormat | None = None
+    max_bad_fraction: float = 0.0
+
+
+class CocoImage(NamedTuple):
+    """A usable image: its place in the file, and its path relative to the image folder; the size is as shown."""
+
+    place: int
+    image_id: int
+    name: str
+    width: int
+    height: int
+    extras: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class CocoTable:
+    """The usable part of an annotation file.
+
+    Attributes:
+        images: in file order.
+        first: ``[I + 1]``; the objects of image ``i`` are ``first[i] .. first[i + 1]``.
+        category_ids: ``[N]``.
+        kinds: ``[N]``; TARGET, CROWD or IGNORED.
+        boxes_px_xywh: ``[N, 4]`` as in the file, in the picture as shown.
+        boxes_norm_xyxy: ``[N, 4]`` clipped to the image, as fractions of it.
+        areas_px2: ``[N]`` as in the file, else of the box.
+        categories: entry of each category id.
+        counts: see :class:`coordexp.data.sample.SplitData`.
+        rejections: what was left out, with reasons.
+        warnings: what looks wrong with the whole file, and was accepted.
+        notes: what was repaired.
+    """
+
+    images: list[CocoImage]
+    first: NDArray[np.int64]
+    category_ids: NDArray[np.int64]
+    kinds: NDArray[np.int8]
+    boxes_px_xywh: NDArray[np.float64]
+    boxes_norm_xyxy: NDArray[np.float64]
+    areas_px2: NDArray[np.float64]
+    categories: dict[int, Category]
+    counts: dict[str, int]
+    rejections: Rejections
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_turned: bool = False
+
+    def only(self, keep: NDArray[np.bool_]) -> "CocoTable":
+        """Return the images that a mask ``[I]`` keeps, with their objects."""
+        num_objects = np.diff(self.first)
+        of_kept = np.repeat(keep, num_objects)
+        columns = ("category_ids", "kinds", "boxes_px_xywh", "boxes_norm_xyxy", "areas_px2")
+        return replace(
+            self,
+            images=[image for image, is_kept in zip(self.images, keep.tolist(), strict=True) if is_kept],
+            first=np.concatenate([[0], np.cumsum(num_objects[keep])]),
+            **{name: getattr(self, name)[of_kept] for name in columns},
+        )
+
+
+def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
+    """Return a table as the sections of COCO's format, ids of annotations from 1."""
+    image_ids = np.repeat([image.image_id for image in table.images], np.diff(table.first)).tolist()
+    rows = zip(
+        image_ids,
+        table.category_ids.tolist(),
+        table.boxes_px_xywh.tolist(),
+        table.areas_px2.tolist(),
+        table.kinds.tolist(),
+        strict=True,
+    )
+    annotations: list[dict[str, object]] = []
+    for image_id, category_id, box, area, kind in rows:
+        entry: dict[str, object] = {"id": len(annotations) + 1, "image_id": image_id, "category_id": category_id}
+        entry |= {"bbox": box, "area": area, "iscrowd": int(kind == CROWD)}
+        if kind == IGNORED:
+            entry["ignore"] = 1
+        annotations.append(entry)
+    return {
+        "images": [
+            {"id": one.image_id, "file_name": one.name, "width": one.width, "height": one.height, **one.extras}
+            for one in table.images
+        ],
+        "annotations": annotations,
+        "categories": [{"id": key, "name": one.name, **one.extras()} for key, one in table.categories.items()],
+    }
+
+
+def build_table(
+    file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float, reading: Reading | None = None
+) -> CocoTable:
+    """Put the entries of a file together.
+
+    Raises:
+        DataError: if more than the accepted fraction of images, annotations or categories is bad,
+            or no image is left.
+    """
+    reading = reading or Reading()
+    categories, bad_categories, num_trimmed = _usable_categories(file)
+    categories, merged = _merged(categories, file.path, merge=reading.merge)
+    images, recorded, bad_images, lost_ids = _usable_images(file.images, folder)
+    objects, image_index, bad_annotations, num_lost = _usable_annotations(file, images, lost_ids, categories | merged)
+    objects = replace(objects, category_id=_renamed(objects.category_id, {key: one.id for key, one in merged.items()}))
+    turned = _turned(images, recorded, objects, image_index, folder, reading.boxes_in)
+    sizes = _frames(images, recorded, turned)
+    odd = _frame_doubt(file.path, objects.box_px_xywh, sizes[image_index], max_bad_fraction=max_bad_fraction)
+    boxes, was_clipped = _clipped(objects.box_px_xywh, sizes[image_index])
+    outside = (boxes[:, 0] >= boxes[:, 2]) | (boxes[:, 1] >= boxes[:, 3])
+    for i in _places(outside):
+        width, height = sizes[image_index[i]].astype(int).tolist()
+        shown = [round(value, 2) for value in objects.box_px_xywh[i].tolist()]
+        reason = f"bbox {shown} lies outside its image of {width} x {height} pixels"
+        bad_annotations.append(_bad_row(objects, i, reason))
+    bad: dict[Section, list[BadEntry]] = {
+        "categories": bad_categories,
+        "images": bad_images,
+        "annotations": bad_annotations,
+    }
+    totals = {section: getattr(file, section).total for section in ("images", "annotations", "categories")}
+    cause = _off_by_one(
+        file.annotations.good,
+        images={image.image_id for image in images} | lost_ids,
+        categories={*categories, *merged, *(entry.key for entry in bad_categories)},
+    )
+    rejections = _rejections(file.path, bad)
+    rejections.accept(totals, max_bad_fraction=max_bad_fraction, cause=cause)
+    if not images:
+        raise DataError(f"{file.path}: there is no image to use; expected at least one entry in images")
+
+    for place in turned.stored:
+        rows = image_index == place
+        boxes[rows] = turn_boxes(boxes[rows], turned.headers[place].orientation)
+        objects.box_px_xywh[rows] = _turned_px(objects.box_px_xywh[rows], turned.headers[place])
+    kept = np.flatnonzero(~outside)
+    order = kept[np.argsort(image_index[kept], kind="stable")]
+    objects, boxes = objects.only(order), boxes[order]
+    first = np.searchsorted(image_index[order], np.arange(len(images) + 1))
+    kinds = np.where(objects.is_crowd, CROWD, np.where(objects.is_ignored, IGNORED, TARGET)).astype(np.int8)
+    is_target = kinds == TARGET
+    targets_of_images = np.diff(np.concatenate([[0], np.cumsum(is_target)])[first])
+    counts = {
+        "boxes": int(is_target.sum()),
+        "crowd": int((kinds == CROWD).sum()),
+        "ignored": int((kinds == IGNORED).sum()),
+        "clipped": int((was_clipped[order] & is_target).sum()),
+        "thin": int(are_thin(boxes[is_target]).sum()),
+        "images_without_objects": int((targets_of_images == 0).sum()),
+        "of_rejected_images": num_lost,
+        "trimmed_names": num_trimmed,
+        **totals,
+        "repeated_file_names": len(images) - len({image.name for image in images}),
+        **{f"rejected_{section}": len(bad[section]) for section in SECTIONS},
+    }
+    warnings, notes = turned.said(len(images))
+    return CocoTable(
+        images=images,
+        first=first,
+        category_ids=objects.category_id,
+        kinds=kinds,
+        boxes_px_xywh=objects.box_px_xywh,
+        boxes_norm_xyxy=boxes,
+        areas_px2=objects.area_px2,
+        categories=categories,
+        counts=counts,
+        rejections=rejections,
+        warnings=(*filter(None, (odd, cause)), *warnings),
+        notes=(*file.repairs, *folder.notes, *_repairs_of(file, recorded, merged), *notes),
+        is_turned=bool(turned.headers),
+    )
+
+
+def _frames(images: list[CocoImage], recorded: Sequence[tuple[int, int] | None], turned: Turned) -> NDArray[np.float64]:
+    """Return ``[I, 2]`` the size of the frame in which the boxes of each image stand; sizes become those as shown."""
+    sizes = np.array([(image.width, image.height) for image in images], np.float64).reshape(-1, 2)
+    for place, header in turned.headers.items():
+        if recorded[place] in (None, header[:2], header.shown):
+            images[place] = images[place]._replace(width=header.shown[0], height=header.shown[1])
+            sizes[place] = turned.frame(place)
+    return sizes
+
+
+def _rejections(path: Path, bad: Mapping[Section, Sequence[BadEntry]]) -> Rejections:
+    rejections = Rejections(path)
+    for section in SECTIONS:
+        for entry in sorted(bad[section], key=lambda entry: entry.place):
+            rejections.add(section, shown_entry(section, entry), entry.reason)
+    return rejections
+
+
+def _repairs_of(
+    file: CocoFile, recorded: Sequence[tuple[int, int] | None], merged: Mapping[int, Category]
+) -> list[str]:
+    notes: list[str] = []
+    if num := len(file.annotations.good) - len({one.id for one in file.annotations.good} - {0, None}):
+        notes.append(f"{num:,} annotations have ids that are repeated, 0 or missing: numbered anew")
+    if file.has_sizes and (num_measured := sum(size is None for size in recorded)):
+        notes.append(f"{num_measured:,} pictures have no width and height beside them: read from their headers")
+    if merged:
+        names = ", ".join(repr(name) for name in sorted({one.name for one in merged.values()}))
+        notes.append(f"{len(merged):,} categories are merged into one that reads the same: {names}")
+    return notes
+
+
+def _frame_doubt(
+    path: Path, boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64], *, max_bad_fraction: float
+) -> str:
+    """Return what is odd about the boxes of a whole file.
+
+    Raises:
+        DataError: if they are in another frame, unless the key says to take them as they are.
+    """
+    problem = frame_problem(boxes_px_xywh, sizes_px)
+    if problem is not None and max_bad_fraction < 1:
+        raise DataError(
+            f"{path}: {problem}; expected left, top, width, height in pixels of each image. Correct them, or "
+            "set data.max_bad_fraction (prepare: --max-bad-fraction) to 1 to take them as they are"
+        )
+    return problem or frame_doubt(boxes_px_xywh, sizes_px) or ""
+
+
+def shown_entry(section: Section, entry: BadEntry) -> str:
+    """Return the place of an entry as messages show it: ``annotations[17] (id 23)``."""
+    return f"{section}[{entry.place}]" + (f" (id {entry.shown_id})" if entry.shown_id else "")
+
+
+def _usable_categories(file: CocoFile) -> tuple[dict[int, Category], list[BadEntry], int]:
+    """Return the categories by id, the bad ones, and how many names had white space around them."""
+    categories: dict[int, Category] = {}
+    num_trimmed = 0
+    entries, roots = file.categories, file.roots
+    bad = list(entries.bad)
+    for place, category in zip(entries.places.tolist(), entries.good, strict=True):
+        reason = None
+        if not is_text(category.name):
+            reason = f"name is {show(category.name)}, expected text"
+        elif category.id in categories:
+            reason = f"category id {category.id} was used before ({categories[category.id].name!r})"
+        elif category.id in roots:
+            continue
+        if reason is None:
+            num_trimmed += category.name != category.name.strip()
+            category.name = category.name.strip()
+            categories[category.id] = category
+        else:
+            bad.append(BadEntry(place, str(category.id), reason, category.id))
+    return categories, bad, num_trimmed
+
+
+def _merged(
+    categories: Mapping[int, Category], path: Path, *, merge: bool
+) -> tuple[dict[int, Category], dict[int, Category]]:
+    """Return the categories, and those merged into one of them whose name reads the same, by their own id.
+
+    Raises:
+        DataError: if there are some and the key that merges them is not set; names the key.
+    """
+    kept: dict[str, Category] = {}
+    merged: dict[int, Category] = {}
+    for key, category in categories.items():
+        if (known := kept.setdefault(fold(category.name), category)) is not category:
+            merged[key] = known
+    if merged and not merge:
+        pairs = ", ".join(f"{categories[key].name!r} and {one.name!r}" for key, one in list(merged.items())[:5])
+        raise DataError(
+            f"{path}: names of categories read the same once case and spacing are folded: {pairs}; rename one, or "
+            "data.categories.merge=true (prepare, evaluate: --merge-categories) makes them one"
+        )
+    return {key: category for key, category in categories.items() if key not in merged}, merged
+
+
+def _usable_images(
+    entries: Entries[Image], folder: ImageFolder
+) -> tuple[list[CocoImage], list[tuple[int, int] | None], list[BadEntry], set[int]]:
+    """Return the images that are there, their recorded sizes, the bad ones, and the ids that only bad ones have."""
+    bad = list(entries.bad)
+    first_place = {entry.key: entry.place for entry in reversed(entries.bad) if entry.key is not None}
+    images: list[CocoImage] = []
+    recorded: list[tuple[int, int] | None] = []
+    for place, image in zip(entries.places.tolist(), entries.good, strict=True):
+        is_first = first_place.setdefault(image.id, place) >= place
+        first_place[image.id] = min(first_place[image.id], place)
+        try:
+            size = None if image.width is None or image.height is None else (int(image.width), int(image.height))
+            problem = None if size is None else size_problem(*size)
+            if problem is not None:
+                raise DataError(problem)
+            name = folder.locate(image.name_in(folder.root))
+            width, height = size or read_header(folder.root / name).shown
+            if not is_first:
+                raise DataError(f"image id {image.id} was used before")
+            images.append(CocoImage(place, image.id, name, width, height, image.extras()))
+            recorded.append(size)
+        except DataError as error:
+            bad.append(BadEntry(place, str(image.id), str(error), image.id))
+    return images, recorded, bad, first_place.keys() - {image.image_id for image in images}
+
+
+def _turned(
+    images: Sequence[CocoImage],
+    recorded: Sequence[tuple[int, int] | None],
+    objects: AnnotationColumns,
+    image_index: NDArray[np.int64],
+    folder: ImageFolder,
+    boxes_in: BoxesIn,
+) -> Turned:
+    """Return the pictures that a viewer turns, and in which frame their boxes stand."""
+    headers = turned_headers([folder.root / image.name for image in images]) if folder.checks else {}
+    reach: dict[int, tuple[float, float]] = {}
+    for place in headers:
+        boxes = objects.box_px_xywh[image_index == place]
+        if len(boxes):
+            right, bottom = (boxes[:, :2] + boxes[:, 2:]).max(axis=0).tolist()
+            reach[place] = right, bottom
+    return find_turned(headers, {place: recorded[place] for place in headers}, reach, boxes_in)
+
+
+def _turned_px(boxes_px_xywh: NDArray[np.float64], header: Header) -> NDArray[np.float64]:
+    corners = np.concatenate([boxes_px_xywh[:, :2], boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]], axis=1)
+    turned = turn_boxes(corners / np.array(header[:2] * 2), header.orientation) * np.array(header.shown * 2)
+    return np.concatenate([turned[:, :2], turned[:, 2:] - turned[:, :2]], axis=1).round(6)
+
+
+def _renamed(ids: NDArray[np.int64], new: Mapping[int, int]) -> NDArray[np.int64]:
+    return np.array([new.get(key, key) for key in ids.tolist()], np.int64) if new else ids
+
+
+def _usable_annotations(
+    file: CocoFile, images: list[CocoImage], lost_ids: set[int], categories: Collection[int]
+) -> tuple[AnnotationColumns, NDArray[np.int64], list[BadEntry], int]:
+    """Return what has image and category, the index of its image, the bad, and how many were lost with bad images."""
+    bad = list(file.annotations.bad)
+    found = AnnotationColumns.of(file.annotations)
+
+    def refuse(wrong: NDArray[np.bool_], reasons: Iterable[str]) -> None:
+        nonlocal found
+        bad.extend(_bad_row(found, i, reason) for i, reason in zip(_places(wrong), reasons, strict=False))
+        found = found.only(~wrong)
+
+    flat = (found.box_px_xywh[:, 2] <= 0) | (found.box_px_xywh[:, 3] <= 0)
+    shown = [show(list(file.annotations.good[i].bbox)) for i in _places(flat)]
+    refuse(flat, [f"bbox {box} has a width or height of zero or less" for box in shown])
+
+    num_lost = sum(entry.image_id in lost_ids for entry in bad)
+    bad = [entry for entry in bad if entry.image_id not in lost_ids]
+    is_lost = np.isin(found.image_id, np.array(sorted(lost_ids), np.int64))
+    num_lost += int(is_lost.sum())
+    found = found.only(~is_lost)
+
+    image_ids = np.array([image.image_id for image in images], np.int64)
+    orphans = ~np.isin(found.image_id, image_ids)
+    refuse(orphans, [f"no image has the id {key}" for key in found.image_id[orphans]])
+    nameless = ~np.isin(found.category_id, np.array(sorted(categories), np.int64))
+    refuse(nameless, [f"no usable category has the id {key}" for key in found.category_id[nameless]])
+
+    by_id = np.argsort(image_ids)
+    index = by_id[np.searchsorted(image_ids[by_id], found.image_id)] if images else np.zeros(0, np.int64)
+    return found, index, bad, num_lost
+
+
+def _off_by_one(
+    annotations: Sequence[Annotation], *, images: Collection[int | None], categories: Collection[int | None]
+) -> str:
+    """Return what to do where all annotations would have a category, or an image, were their ids one more or less."""
+    for what, used, known in (
+        ("category", {one.category_id for one in annotations}, set(categories)),
+        ("image", {one.image_id for one in annotations}, set(images)),
+    ):
+        if not used <= known:
+            for shift, cure in ((1, "add 1 to"), (-1, "subtract 1 from")):
+                if {key + shift for key in used} <= known:
+                    return f"{what} ids look off by one: {cure} each {what}_id"
+    return ""
+
+
+def _places(mask: NDArray[np.bool_]) -> list[int]:
+    return np.flatnonzero(mask).tolist()
+
+
+def _bad_row(columns: AnnotationColumns, index: int, reason: str) -> BadEntry:
+    key, image_id = int(columns.key[index]), int(columns.image_id[index])
+    return BadEntry(int(columns.place[index]), str(key), reason, key, image_id)
+
+
+def _clipped(
+    boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Clip boxes to images of ``sizes_px`` ``[N, 2]``; return ``[N, 4]`` fractions, and which boxes it changed."""
+    low, high = boxes_px_xywh[:, :2], boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]
+    was_clipped = np.any((low < 0) | (high > sizes_px), axis=1)
+    corners = np.concatenate([np.maximum(low, 0.0) / sizes_px, np.minimum(high, sizes_px) / sizes_px], axis=1)
+    return corners, was_clipped
