@@ -36,8 +36,9 @@ FLAGS = (
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
+    shutil.copy(migrated_database, folder / "mlflow.db")
     data = load_experiment(write_experiment(folder, seeds=(0, 1)), "paired")
     artifacts = Artifacts(data, cache=folder / "cache", runs_dir=folder)
     study = make_study(data, artifacts, Settings(resamples=20, num_pictures=5))

@@ -4,12 +4,11 @@ import io
 import json
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from coordexp.cli.ablation import run_and_report
+from coordexp.ablation.run import run_ablation
 from coordexp.config.schema import ExperimentConfig
 from coordexp.model import load
 from coordexp.runs.folder import RunFolder
@@ -17,18 +16,18 @@ from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import read_rows
 from coordexp.tracking.connection import connect
 from coordexp.tracking.publish import tracking_uri
-from tests.support.training import small_config
+from tests.support.training import small_config, write_base
 
 pytestmark = pytest.mark.timeout(240)
 
 
 def _run(config) -> tuple[int, str]:
     text = io.StringIO()
-    return run_and_report(config, console=Console(file=text, width=160)), text.getvalue()
+    return run_ablation(config, console=Console(file=text, width=160)).code, text.getvalue()
 
 
 def test_a_run_without_its_merge_is_finished_with_a_warning_and_merges_later(tmp_path):
-    sections = small_config(Path("embedded"), tmp_path, max_steps=2).model_dump(mode="json")
+    sections = small_config(write_base(tmp_path / "base"), tmp_path / "runs", max_steps=2).model_dump(mode="json")
     sections["experiment"]["group"] = "A"
     sections |= {"ablation": {"groups": {"A": {}}}, "cluster": {"executor": "inline"}}
     config = ExperimentConfig.model_validate(sections)

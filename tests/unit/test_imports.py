@@ -61,7 +61,7 @@ for room in {CORE!r}:
     package = importlib.import_module("coordexp." + room)
     for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(found.name)
-import coordexp.ablation.run, coordexp.report.write
+import coordexp.ablation.run, coordexp.report.write, tests.gpu.generation, tests.gpu.training
 """
 
 
@@ -85,8 +85,8 @@ def loaded_by(commands: list[list[str]], libraries: tuple[str, ...]) -> str:
 
 
 def test_help_loads_no_library_but_the_standard_one() -> None:
-    commands = [["--help"], ["report", "--help"], ["ablation", "--help"]]
-    assert loaded_by(commands, (*LARGE, "pydantic", "numpy", "yaml", "rich", "jinja2", "PIL")) == "[]\n" * 3
+    commands = [["--help"], *([verb, "--help"] for verb in ("report", "ablation", "compare"))]
+    assert loaded_by(commands, (*LARGE, "pydantic", "numpy", "yaml", "rich", "jinja2", "PIL")) == "[]\n" * 4
 
 
 def test_a_dry_run_loads_nothing_that_trains_counts_or_draws() -> None:
