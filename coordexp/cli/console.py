@@ -105,7 +105,7 @@ def run_command(function: Callable[[], int | None], *, debug: bool = False) -> i
     code, error = 0, None
     try:
         code = function() or 0
-    except (Exception, KeyboardInterrupt) as raised:
+    except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - a bug too is said in one sentence
         error = raised
     has_left = _reader_has_left(error)
     if error is None or (has_left and isinstance(error, BrokenPipeError)):
