@@ -129,8 +129,8 @@ def clipping_note(data: ExperimentData) -> list[str]:
         return []
     listed = ", ".join(f"{group} {share:.0%}" for group, share in sorted(shares.items(), key=lambda item: -item[1]))
     return [
-        f"WARNING: gradients were clipped at {listed} of the steps, so that these groups do not take equal steps "
-        "although every key is equal; compare them again with training.max_grad_norm above the largest norm."
+        "WARNING: groups do not take equal steps, although every key is equal: gradients were clipped at "
+        f"{listed} of them; compare the groups again with training.max_grad_norm above the largest norm."
     ]
 
 
