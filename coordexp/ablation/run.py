@@ -23,7 +23,7 @@ from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.executor import Executor
 from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.runs.progress import spoken
+from coordexp.runs.progress import show_stage
 from coordexp.runs.status import Killed, tell
 from coordexp.train import train
 
@@ -58,7 +58,7 @@ def run_ablation(
             plans, fingerprints = _prepare(campaign, plans, to_do, executor)
             recorder, ending = campaign.new_recorder(plans[0]), Ending()
             try:
-                with spoken("records the runs", console):
+                with show_stage("records the runs", console):
                     if to_do:
                         recorder.check_artifacts()
                     for plan in plans:
@@ -109,7 +109,7 @@ def _prepare(
     Returns:
         All runs, with their steps counted, and their fingerprints by name.
     """
-    with spoken("prepares data and base model", campaign.console):
+    with show_stage("prepares data and base model", campaign.console):
         prepared = prepare_all(plans)
         images = {name: len(shared.train.samples) for name, shared in prepared.items()}
         notes = [steps_note(plan.config, images[plan.name]) for plan in plans]

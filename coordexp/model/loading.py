@@ -22,7 +22,7 @@ from coordexp.coord_tokens.vocab import (
 )
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, peft_folder, read_adapter
-from coordexp.model.checkpoint.directory import find_checkpoint, foreign_errors, is_hub_id
+from coordexp.model.checkpoint.directory import find_checkpoint, is_hub_id, library_errors
 from coordexp.model.checkpoint.stored_model import StoredModel, check_fit, load_stock, misplaced, quiet
 from coordexp.model.processor import Processor
 
@@ -172,7 +172,7 @@ def load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInfo
             tokenizer=processor.tokenizer,
         )
     with (
-        foreign_errors(f"{info.directory}: the adapter does not fit the base; {info.way_on}"),
+        library_errors(f"{info.directory}: the adapter does not fit the base; {info.way_on}"),
         quiet(),
         peft_folder(info) as directory,
     ):

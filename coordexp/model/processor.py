@@ -20,7 +20,7 @@ from coordexp.data.dataset import IMAGE_TOKEN, TEMPLATE_ARGUMENTS
 from coordexp.data.patches import ImageProcessor
 from coordexp.errors import CheckpointError, DataError, kind_of, show
 from coordexp.files import JsonValue, parse_model, write_text
-from coordexp.model.checkpoint.directory import foreign_errors, model_config, read_json
+from coordexp.model.checkpoint.directory import library_errors, model_config, read_json
 from coordexp.model.checkpoint.stored_model import Dimensions
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Processor:
         model = model_config(directory)  # first: a tokenizer's classes read it, too, and would be blamed for it
         tokenizer = read_tokenizer(directory)
         _require(directory, _IMAGE_CONFIGS, what="image processor")
-        with foreign_errors(f"{directory}: image processor does not load"):
+        with library_errors(f"{directory}: image processor does not load"):
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
         _check_images(image_processor, model, directory)
         present = (name for name in _CARRIED if (directory / name).is_file())
@@ -190,7 +190,7 @@ class StoredProcessor:
 def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     """Read the tokenizer of a checkpoint, with its chat template; raises CheckpointError if either is missing."""
     _require(directory, _TOKENIZER_FILES, what="tokenizer")
-    with foreign_errors(f"{directory}: tokenizer does not load"):
+    with library_errors(f"{directory}: tokenizer does not load"):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     for option in _LOADING_OPTIONS:
         tokenizer.init_kwargs.pop(option, None)

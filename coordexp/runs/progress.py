@@ -153,7 +153,7 @@ class ProgressDisplay(RunEvents):
 
 
 @contextlib.contextmanager
-def spoken(text: str, console: Console) -> Generator[None]:
+def show_stage(text: str, console: Console) -> Generator[None]:
     """Say what the block does: by a spinner in a terminal, else by a line."""
     if console.is_terminal:
         with console.status(text):

@@ -37,7 +37,7 @@ from coordexp.runs.executor import Executor
 from coordexp.runs.experiment import check_disk, check_experiment, directory_bytes
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.runs.progress import spoken
+from coordexp.runs.progress import show_stage
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
 from coordexp.sweep.space import point_text
@@ -63,7 +63,7 @@ def run_sweep(
     :func:`coordexp.ablation.run.run_ablation`; ``report`` writes files, which are kept in MLflow.
     """
     with open_campaign(sweep.config, fresh=fresh, console=console) as campaign:
-        with spoken("divides the training images", console):
+        with show_stage("divides the training images", console):
             recorded_points(sweep)  # refuses, before the files of another sweep are replaced
             part, folder = sweep.settings.tuning_split, ExperimentFolder.of(sweep.config)
             split = write_tuning_split(sweep.config.data, folder.path, data_dir=folder.data, **part.model_dump())
@@ -74,7 +74,7 @@ def run_sweep(
         trials = SweepTrials(sweep, data=split.data_keys(), instance=campaign.instance)
         first = (trials.trials[0] if trials.trials else trials.propose()).plan
         with campaign.executor(debug=debug) if is_pending(trials) else contextlib.nullcontext() as executor:
-            with spoken("prepares data and base model", console):
+            with show_stage("prepares data and base model", console):
                 prepared = prepare_all([first])[first.name]
                 begun = [first, *(trial.plan for trial in trials.trials if trial.plan.has_begun())]
                 fingerprint_runs(begun, dict.fromkeys((plan.name for plan in begun), prepared))

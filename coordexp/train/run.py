@@ -59,7 +59,7 @@ class Run:
         flops = flop_counter(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
         log = RunLog(config, criterion=parts.criterion, flops=flops, reporter=reporter, print_line=print_line)
         listener = StopListener(RunFolder.of(config).path)
-        return Run(config, parts, log, Evaluator(config, parts, on_answers=log.on_answers), listener)
+        return Run(config, parts, log, Evaluator(config, parts, on_progress=log.show_answers), listener)
 
     def stop_if_asked(self) -> None:
         """End the run if that was requested; every rank calls it at the same point."""

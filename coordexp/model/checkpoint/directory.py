@@ -132,7 +132,7 @@ def model_family(directory: Path) -> Family:
 def model_config(directory: Path) -> PreTrainedConfig:
     """Return the configuration of a checkpoint as transformers understands it; raises as :func:`check_config`."""
     check_config(directory)
-    with foreign_errors(f"{directory / CONFIG_FILE}: makes no configuration"):
+    with library_errors(f"{directory / CONFIG_FILE}: makes no configuration"):
         return AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
 
 
@@ -192,7 +192,7 @@ def tensor_names(file: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def foreign_errors(sentence: str) -> Generator[None]:
+def library_errors(sentence: str) -> Generator[None]:
     """Turn what a library raises while it reads a checkpoint into a CheckpointError: the sentence, and its first line.
 
     The tokenizers' parser raises a bare ``Exception``, and its panics are not even that.

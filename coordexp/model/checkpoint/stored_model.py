@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from coordexp.coord_tokens.dtypes import DTypeName
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.directory import CONFIG_FILE, foreign_errors, model_config, tensor_names, weight_files
+from coordexp.model.checkpoint.directory import CONFIG_FILE, library_errors, model_config, tensor_names, weight_files
 from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec
 from coordexp.model.families import Family, family_of
 
@@ -136,7 +136,7 @@ def empty_model(config: PreTrainedConfig, *, dtype: torch.dtype) -> "PreTrainedM
             f"{file}: vocab_size is {text.vocab_size} and pad_token_id {text.pad_token_id}, so one of them is of "
             "another vocabulary; take configuration, weights and tokenizer from one checkpoint"
         )
-    with foreign_errors(f"{file}: no model can be made of it"), quiet(), no_init_weights(), empty:
+    with library_errors(f"{file}: no model can be made of it"), quiet(), no_init_weights(), empty:
         # A copy, because making a model writes its dtype into the configuration.
         model = AutoModelForImageTextToText.from_config(copy.deepcopy(config), dtype=dtype)
     assert isinstance(model, PreTrainedModel)
@@ -276,7 +276,7 @@ def load_stock(
     """
     from transformers import AutoModelForImageTextToText  # here: it takes two seconds
 
-    with foreign_errors(f"{directory}: the model does not load"), quiet():
+    with library_errors(f"{directory}: the model does not load"), quiet():
         return cast(
             "tuple[PreTrainedModel, dict[str, set[str]]]",
             AutoModelForImageTextToText.from_pretrained(

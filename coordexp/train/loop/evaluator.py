@@ -31,11 +31,11 @@ from coordexp.train.setup.source import source_of_run
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates the model of a run as it is now; ``on_answers(done, total)`` reports this rank's progress."""
+    """Evaluates the model of a run as it is now; ``on_progress(done, total)`` reports this rank's progress."""
 
     config: RunConfig
     parts: Components
-    on_answers: Callable[[int, int], None] | None = None
+    on_progress: Callable[[int, int], None] | None = None
 
     def validation_losses(self) -> tuple[dict[str, float], dict[str, float]] | None:
         """Return means and sums of every term and diagnostic, teacher-forced on validation samples; None without any.
@@ -146,14 +146,14 @@ class Evaluator:
             return score(data, settings, answer, output, hardware=f"{ranks.world_size()} x {answering.hardware}")
 
     def _counted(self, total: int) -> Callable[[int], None] | None:
-        """Return a counter of finished answers for ``on_answers``, or None without one."""
-        on_answers, done = self.on_answers, 0
-        if on_answers is None:
+        """Return a counter of finished answers for ``on_progress``, or None without one."""
+        on_progress, done = self.on_progress, 0
+        if on_progress is None:
             return None
 
         def add(count: int) -> None:
             nonlocal done
             done += count
-            on_answers(done, total)
+            on_progress(done, total)
 
         return add

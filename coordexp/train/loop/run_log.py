@@ -132,7 +132,7 @@ class RunLog:
             f"final  {aps} on all {num_images} images" if is_final else f"step {step}  {aps} on {num_images} images"
         )
 
-    def on_answers(self, done: int, total: int) -> None:
+    def show_answers(self, done: int, total: int) -> None:
         """Print how far an evaluation is, where no line came for a while."""
         if time.monotonic() - self._last_line >= _QUIET_SECONDS:
             self.note(f"has written {done:,} of {total:,} answers")

@@ -24,7 +24,7 @@ def prepare_deepspeed() -> None:
     deepspeed = importlib.import_module("deepspeed")
     if not torch.cuda.is_available():
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    _read_no_foreign_pickles()
+    _refuse_unknown_pickles()
     # Its own messages, accelerate's that the steps of accumulation are DeepSpeed's, and torch's at every gather.
     for name in ("DeepSpeed", "accelerate.accelerator"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -44,7 +44,7 @@ def autocast_forward(model: nn.Module, *, device_type: str) -> None:
     model.forward = MethodType(convert_outputs_to_fp32(inner), model)
 
 
-def _read_no_foreign_pickles() -> None:
+def _refuse_unknown_pickles() -> None:
     """Let torch load plain values and DeepSpeed's own four classes: its checkpoint engine asks for every pickle."""
     loss_scaler = importlib.import_module("deepspeed.runtime.fp16.loss_scaler")
     fragment = importlib.import_module("deepspeed.utils.tensor_fragment")

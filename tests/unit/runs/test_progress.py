@@ -8,7 +8,7 @@ from rich.console import Console
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import progress
 from coordexp.runs.plan import plan_runs
-from coordexp.runs.progress import ProgressDisplay, spoken
+from coordexp.runs.progress import ProgressDisplay, show_stage
 from coordexp.runs.status import RunStatus, write_status
 
 
@@ -87,9 +87,9 @@ def test_a_quiet_command_says_what_it_waits_for(plans, monkeypatch):
     assert re.fullmatch(r"\d:\d\d  A-s0, A-s1 running, no new line yet", printed[-2])
 
 
-def test_a_block_is_spoken_of_once_where_there_is_no_terminal():
+def test_a_stage_is_shown_once_where_there_is_no_terminal():
     output = io.StringIO()
-    with spoken("prepares data", Console(file=output, width=80)):
+    with show_stage("prepares data", Console(file=output, width=80)):
         pass
     assert output.getvalue() == "prepares data\n"
 

@@ -9,7 +9,7 @@ import pytest
 
 from coordexp.data.dataset import Prompt
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.model.checkpoint.directory import check_config, foreign_errors
+from coordexp.model.checkpoint.directory import check_config, library_errors
 from coordexp.model.checkpoint.stored_model import StoredModel
 from coordexp.model.loading import load_weights
 from coordexp.model.processor import read_tokenizer
@@ -78,12 +78,12 @@ def test_a_panic_of_another_library_is_its_error_and_an_interrupt_is_not(checkpo
 
     with (
         pytest.raises(CheckpointError, match=r"it does not load \(PanicException: byte 3\)"),
-        foreign_errors("it does not load"),
+        library_errors("it does not load"),
     ):
         raise PanicException("byte 3")
-    with pytest.raises(KeyboardInterrupt), foreign_errors("it does not load"):
+    with pytest.raises(KeyboardInterrupt), library_errors("it does not load"):
         raise KeyboardInterrupt
-    with pytest.raises(TokenizerError, match="ours"), foreign_errors("it does not load"):
+    with pytest.raises(TokenizerError, match="ours"), library_errors("it does not load"):
         raise TokenizerError("ours")
 
 
