@@ -28,12 +28,11 @@ class TermForward:
     vocab: CoordVocab
     image_spec: ImageSpec  # how patches become pixel values
 
-    def __call__(self, model: nn.Module, batch: Batch) -> TermInputs:
-        """Return the term inputs of ``batch``; ``model`` is ``base``, perhaps inside DDP or DeepSpeed."""
-        return self.with_hidden(model, batch)[0]
+    def __call__(self, model: nn.Module, batch: Batch) -> tuple[TermInputs, Tensor]:
+        """Return the term inputs of ``batch``, and the hidden states ``[T, D]`` that all of them come from.
 
-    def with_hidden(self, model: nn.Module, batch: Batch) -> tuple[TermInputs, Tensor]:
-        """Return the term inputs, and the hidden states ``[T, D]`` that all of them come from."""
+        ``model`` is ``base``, perhaps inside DDP or DeepSpeed.
+        """
         vision_dtype = self.base.get_input_embeddings().weight.dtype  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
         inputs = model_inputs(batch, self.image_spec, dtype=vision_dtype)
         with pass_through_head(self.base):

@@ -139,7 +139,7 @@ class CoordTrainer(Trainer):
         assert isinstance(num_items_in_batch, Tensor), "counts of the whole step are needed"
         assert not return_outputs, "there are no logits to return"
         step = self.state.global_step + 1
-        terms, hidden_TD = self.forward_terms.with_hidden(model, inputs)
+        terms, hidden_TD = self.forward_terms(model, inputs)
         share, sums = self.criterion(terms, num_items_in_batch)
         self.finite.add(share, inputs.image_ids)
         # Terms of weight 0 and diagnostics at every step: each group's means then cover the same batches.

@@ -32,7 +32,7 @@ def test_a_step_asks_for_what_torch_counts(base, tmp_path, vision):
     whole = replace(counter, per_token_squared=2 * counter.per_token_squared)
     parts.model.train()
     with FlopCounterMode(display=False) as counted:
-        terms, _ = parts.forward_terms.with_hidden(parts.model, batch)
+        terms, _ = parts.forward_terms(parts.model, batch)
         terms.head.ce_T.sum().backward()
     asked = whole.step_flops(_sums(batch, batch.targets.shape[0]))
     assert asked == pytest.approx(counted.get_total_flops(), rel=0.03)

@@ -219,7 +219,7 @@ def test_by_either_head_the_terms_are_the_same(finished):
         parts = build_components(with_changes(finished, training={"tuning": tuning}))
         dataset = parts.encoding.dataset(parts.train.samples[:3])
         batch = parts.encoding.collate([dataset[index] for index in range(3)])
-        inputs = parts.forward_terms(parts.model, batch)
+        inputs, _ = parts.forward_terms(parts.model, batch)
         assert inputs.head.coord_logits_NK.shape == (12 * len(batch.boxes_norm_xyxy), 10)
         places = inputs.coord_places_N.view(-1, 3)
         digits = (inputs.coord_bins_N.view(-1, 3) * torch.tensor([100, 10, 1])).sum(dim=1)

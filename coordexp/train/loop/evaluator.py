@@ -61,7 +61,7 @@ class Evaluator:
             for start in range(ranks.rank() * batch_size, len(samples), ranks.world_size() * batch_size):
                 chosen = [samples[i] for i in range(start, min(start + batch_size, len(samples)))]
                 batch = parts.encoding.collate(chosen).to(device)
-                terms = parts.forward_terms(model, batch)
+                terms, _ = parts.forward_terms(model, batch)
                 _, sums = criterion(terms, ones_U)
                 averages.add_terms(criterion, sums, count_units([batch]))
                 averages.add_diagnostics(coord_diagnostics(terms))

@@ -1,11 +1,12 @@
 """What is asked of torch before a run's first operation."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from coordexp.train.setup.arguments import choose_algorithms
+from coordexp.train.setup.arguments import choose_algorithms, steps_on_device
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -38,3 +39,10 @@ def test_cublas_is_given_a_workspace_of_fixed_size_where_bits_are_to_repeat(monk
     os.environ[WORKSPACE] = ":16:8"
     choose_algorithms(deterministic=True)
     assert os.environ[WORKSPACE] == ":16:8"  # the other size that repeats bits, chosen by whoever starts us
+
+
+@pytest.mark.parametrize(
+    ("device", "deepspeed", "expected"), [("cuda", None, True), ("cpu", None, False), ("cuda", {"zero": 2}, False)]
+)
+def test_the_optimizer_is_fused_on_cuda_without_deepspeed(device, deepspeed, expected):
+    assert steps_on_device(SimpleNamespace(device=torch.device(device), deepspeed=deepspeed)) is expected
