@@ -46,8 +46,8 @@ def answers_of_batches(
 ) -> Iterator[list[Answer]]:
     """Answer samples in batches of ``num_rows``, one batch after the other."""
     assert isinstance(owner, GenerationMixin)
-    for start in range(0, num_samples, num_rows):
-        chosen = list(itertools.islice(samples, min(num_rows, num_samples - start)))
+    for _ in range(0, num_samples, num_rows):
+        chosen = list(itertools.islice(samples, num_rows))
         rows = new_rows(len(chosen))
         settings = GenerationConfig(
             max_new_tokens=rows.limit,

@@ -11,6 +11,8 @@ def test_iou_by_hand() -> None:
     assert iou_table(a, b).tolist() == [[pytest.approx(1 / 3), 0, 1, 0]]
     assert iou(np.repeat(a, 4, axis=0), b).tolist() == iou_table(a, b)[0].tolist()
     assert iou_table(np.zeros((0, 4)), b).shape == (0, 4)
+    point = np.array([[3.0, 3.0, 0.0, 0.0]])
+    assert iou_table(point, point).tolist() == [[0.0]]
 
 
 def test_iou_is_symmetric_and_the_same_at_any_scale() -> None:

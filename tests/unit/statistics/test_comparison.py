@@ -212,6 +212,11 @@ def test_what_cannot_be_compared(annotations: Path, file_of, change, error, word
         compare(annotations, **arguments)
 
 
+def test_nothing_to_compare_is_refused_by_the_bootstrap_too(annotations: Path) -> None:
+    with pytest.raises(ComparisonError, match="no groups"):
+        paired_bootstrap(annotations, {})
+
+
 def test_bad_detections_are_named(annotations: Path, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(json.dumps([{"image_id": 999, "category_id": 1, "bbox": [0, 0, 5, 5], "score": 0.5}]))
