@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from coordexp.detection import evaluate_detections
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
-from coordexp.evaluate.analysis import Analysis
+from coordexp.evaluate.analysis import Analysis, analyse_boxes
 from tests.support.detections import Scene, scene
 from tests.support.evaluation import Item, analyse, evaluated
 
@@ -57,6 +60,10 @@ def test_by_hand(tmp_path: Path) -> None:
     ]
     assert part.object_counts[2].AP is None
     assert metrics["unknown_category"] == 1
+    truth = read_ground_truth(tmp_path / "gt.json")
+    detections = read_detections(tmp_path / "free" / "detections.argmax.json", truth)
+    alone = analyse_boxes({"argmax": BoxEvaluation(truth, detections)}, None).boxes["argmax"]  # of any detector
+    assert (alone.coordinates, alone.width_by_error) == (part.coordinates, ())
 
 
 def test_swapped_corners_swap_their_widths(tmp_path: Path) -> None:
