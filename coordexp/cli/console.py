@@ -107,9 +107,11 @@ def run_command(function: Callable[[], int | None], *, debug: bool = False) -> i
         code = function() or 0
     except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - a bug too is said in one sentence
         error = raised
-    has_left = _reader_has_left(error)
-    if error is None or (has_left and isinstance(error, BrokenPipeError)):
+    reader_has_left = _reader_has_left(error)
+    if error is None:
         return code
+    if reader_has_left and isinstance(error, BrokenPipeError):
+        return 0
     if debug:
         say("".join(traceback.format_exception(error)).rstrip("\n"))
     code, message = _explained(error, debug=debug)

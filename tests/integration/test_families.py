@@ -166,7 +166,7 @@ def test_a_resumed_run_ends_in_the_same_bits(base, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("model_type", sorted(FAMILIES.keys() - {"qwen3_vl"}))  # that is in test_strategies.py
+@pytest.mark.parametrize("model_type", sorted(FAMILIES.keys() - {"qwen3_vl"}))  # its own is in test_strategies.py
 def test_two_processes_under_either_strategy_are_one(model_type, tmp_path):
     """The same losses and the same adapter after two steps."""
     write_tiny(FAMILIES[model_type], tmp_path / "base")

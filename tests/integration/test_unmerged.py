@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from coordexp.ablation.run import run_ablation
+from coordexp.cli.ablation import run_and_report
 from coordexp.config.schema import ExperimentConfig
 from coordexp.model import load
 from coordexp.runs.folder import RunFolder
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(240)
 
 def _run(config) -> tuple[int, str]:
     text = io.StringIO()
-    return run_ablation(config, console=Console(file=text, width=160)).code, text.getvalue()
+    return run_and_report(config, console=Console(file=text, width=160)), text.getvalue()
 
 
 def test_a_run_without_its_merge_is_finished_with_a_warning_and_merges_later(tmp_path):

@@ -85,8 +85,8 @@ def loaded_by(commands: list[list[str]], libraries: tuple[str, ...]) -> str:
 
 
 def test_help_loads_no_library_but_the_standard_one() -> None:
-    commands = [["--help"], *([verb, "--help"] for verb in ("report", "ablation", "compare"))]
-    assert loaded_by(commands, (*LARGE, "pydantic", "numpy", "yaml", "rich", "jinja2", "PIL")) == "[]\n" * 4
+    commands = [["--help"], ["report", "--help"], ["ablation", "--help"]]
+    assert loaded_by(commands, (*LARGE, "pydantic", "numpy", "yaml", "rich", "jinja2", "PIL")) == "[]\n" * 3
 
 
 def test_a_dry_run_loads_nothing_that_trains_counts_or_draws() -> None:

@@ -9,10 +9,7 @@ import numpy as np
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.originals import Part
 from coordexp.data.sample import Samples, SplitData
-from coordexp.data.sources.coco_file import (
-    CocoFile,
-    read_coco_file,
-)
+from coordexp.data.sources.coco_file import CocoFile, read_coco_file
 from coordexp.data.sources.coco_table import TARGET, CocoTable, Reading, as_coco, build_table
 from coordexp.errors import DataError
 from coordexp.files import write_json

@@ -25,7 +25,7 @@ _FEWEST_OF_SMALLER = 200
 _SUSPICIOUS_REACH, _WRONG_REACH = 0.5, 0.6
 """Of an image's side; half is where copies of half the size end, and where few boxes may end by chance."""
 _FEWEST_AT_EDGE = 3
-"""Boxes that end where a resized copy does."""
+"""Box edges at the edge of a resized copy; fewer may be there by chance."""
 _SLACK = 0.02
 """Of an image's side: annotations reach a little beyond their image everywhere."""
 
@@ -164,14 +164,14 @@ def _holds(size_px: Size, reach_px: Size) -> bool:
 
 
 class ResizedCopies:
-    """Counts boxes in pixels that end where a copy of the picture would, to which Qwen's processor resizes it."""
+    """Detects boxes in pixels of the copy to which Qwen2.5-VL's processor resizes a picture."""
 
     def __init__(self) -> None:
         self._at_edge = self._at_own = self._between = 0
         self._example = ""
 
     def look(self, boxes_px_xyxy: Sequence[Sequence[float]], width: object, height: object) -> None:
-        """Count the boxes of a picture."""
+        """Count the edges of a picture's boxes at and beyond the edges of that copy."""
         if not isinstance(width, int) or not isinstance(height, int) or min(width, height) < 1:
             return
         copy = smart28(width, height)
@@ -187,10 +187,10 @@ class ResizedCopies:
                     self._example = f"{copy[0]} x {copy[1]} for {width} x {height}"
 
     def refuse(self, path: Path) -> None:
-        """Refuse boxes that end there and nowhere beyond.
+        """Refuse a file whose boxes end at the copy's edges and never beyond them.
 
         Raises:
-            DataError: with the key that reads them.
+            DataError: names the key that reads such boxes.
         """
         if self._at_edge >= _FEWEST_AT_EDGE and not self._at_own and not self._between:
             raise DataError(

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -225,7 +226,7 @@ def test_a_bare_ground_truth_does(data: Path, tmp_path: Path, capsys: pytest.Cap
     assert bare == whole
 
 
-def test_no_model_library_is_read(data: Path) -> None:
+def test_help_is_quick_and_no_model_library_is_read(data: Path) -> None:
     code = (
         "import sys; from coordexp.cli.main import main\n"
         f"assert main({['compare', f'a={data}/fair.json', f'b={data}/good.json', *QUICK]!r}\n"
@@ -235,6 +236,11 @@ def test_no_model_library_is_read(data: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "coordexp", "compare", "--help"], capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Of the processor: a busy machine may take any time.
+    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 1.0
 
 
 def test_the_name_of_a_detector_is_no_markup(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

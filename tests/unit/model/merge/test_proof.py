@@ -141,7 +141,7 @@ def test_a_head_that_the_merged_model_ties_again_is_found(trained, tmp_path):
 
 
 def test_a_short_trial_in_bfloat16_is_merged_and_says_what_it_loses(trained):
-    _, adapter = trained(torch.bfloat16, 1, tuning="lora", tie_head=True)
+    _, adapter = trained(torch.bfloat16, 2, tuning="lora", tie_head=True)
     report = json.loads((adapter.with_name(f"{adapter.name}.merged") / "merge_report.json").read_text())
     assert 0.1 < report["lost_at_logits"] < 1
     assert 0.1 < report["lost_at_weights"]["v_proj"] < 1
