@@ -23,7 +23,7 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
     """Add the options of a comparison."""
     parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
     parser.add_argument("--all", action="store_true", help="print every table, not one screen")
-    parser.add_argument("--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 a pair if more")
+    parser.add_argument("--resamples", type=positive, default=2000, help="of the bootstrap (%(default)s)")
     parser.add_argument("--pictures", type=number(int, 0, 1000), default=24, help="in the gallery (%(default)s)")
     parser.add_argument(
         "--frame",

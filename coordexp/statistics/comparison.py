@@ -80,6 +80,7 @@ def compare_readings(
     *,
     metric: str = "AP",
     resamples: int = 2000,
+    swaps: int | None = None,
     seed: int = 0,
     families: Mapping[str, str] | None = None,
     image_ids: Collection[int] | None = None,
@@ -92,6 +93,7 @@ def compare_readings(
         readings: name of the reading -> group -> training seed -> detections.
         metric: as of :func:`compare`, and so are all others, and the errors.
         resamples: of the bootstrap.
+        swaps: draws of each swap test; None: as many.
         seed: of the draws.
         families: by group; equal numbers of groups of two families are not the same seed. None: all are of one.
         image_ids: only these images.
@@ -119,7 +121,7 @@ def compare_readings(
     tests = dict.fromkeys(twins for found in couples.values() for twins in found.values())
     share = partial(_share, on_progress, parts=1 + len(tests))
     drawn = resampled(matches, metric, resamples=resamples, seed=seed, on_progress=share(part=0))
-    draws, p_swap = swapped_images(truth.num_images, resamples=resamples, seed=seed), dict[_Twins, float]()
+    draws, p_swap = swapped_images(truth.num_images, resamples=swaps or resamples, seed=seed), dict[_Twins, float]()
     for part, twins in enumerate(tests, start=1):
         pairs = [(matches[a], matches[b]) for a, b in twins]
         p_swap[twins] = swap_test(pairs, which, draws, on_progress=share(part=part))

@@ -15,8 +15,6 @@ from coordexp.errors import ComparisonError
 OnProgress = Callable[[int, int], None]
 """Called with the number of draws done and their total; where it raises, the work ends."""
 
-DEFAULT_RESAMPLES = 2000
-
 _BLOCK = 128
 
 
@@ -62,12 +60,13 @@ def check_plan(*, resamples: int, seed: int) -> None:
         raise ComparisonError(f"the seed of the resamples must not be negative, got {seed}")
 
 
-def enough_resamples(num_pairs: int) -> int:
-    """Return how many resamples are needed for a difference in each of ``num_pairs`` pairs to become significant.
+def enough_swaps(num_pairs: int, *, resamples: int) -> int:
+    """Return how many draws a swap test takes, so that a difference in any of ``num_pairs`` pairs can be significant.
 
-    The smallest p of the swap test is 1 / (R + 1), and Holm's correction multiplies it by the number of pairs.
+    Its smallest p is 1 / (R + 1), and Holm's correction multiplies it by the number of pairs. (Intervals need no more
+    resamples for that: they take a variance of them.)
     """
-    return max(DEFAULT_RESAMPLES, 50 * num_pairs)
+    return max(resamples, 50 * num_pairs)
 
 
 def blocks_of(num_draws: int, on_progress: OnProgress | None) -> Generator[slice]:

@@ -30,7 +30,7 @@ from coordexp.statistics.comparison import compare_readings
 from coordexp.statistics.convergence import convergence
 from coordexp.statistics.decomposition import decompose
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
-from coordexp.statistics.resampling import enough_resamples
+from coordexp.statistics.resampling import enough_swaps
 from coordexp.statistics.results import Comparison, Convergence, CurvePair, Decomposition, PairParts, PairResult
 from coordexp.statistics.verdict import FILES, has_learned, verdict
 
@@ -71,7 +71,7 @@ class Study:
 class Settings:
     """How a study is made."""
 
-    resamples: int | None = None  # of the bootstrap; None: 2000, or more where so many pairs of groups need it
+    resamples: int = 2000  # and at least as many swaps
     seed: int = 0  # of the bootstrap
     num_pictures: int = 24  # in the gallery, at most
     allow_differences: bool = False  # go on where runs differ outside the declared factor
@@ -171,10 +171,6 @@ class _Measuring:
     @property
     def _families(self) -> dict[str, str]:
         return {run.group: run.family for run in self.data.runs}
-
-    @property
-    def _resamples(self) -> int:
-        return self.settings.resamples or enough_resamples(math.comb(len(self.data.groups), 2))
 
     def added_to(self, study: Study) -> Study:
         """Return a study with all of it."""
@@ -317,7 +313,8 @@ class _Measuring:
         found = compare_readings(
             self.annotations,
             readings,
-            resamples=self._resamples,
+            resamples=self.settings.resamples,
+            swaps=enough_swaps(math.comb(len(self.data.groups), 2), resamples=self.settings.resamples),
             seed=self.settings.seed,
             families=self._families,
             on_progress=self._progress("comparing groups"),
@@ -383,7 +380,7 @@ class _Measuring:
                 # The last checkpoint was evaluated on the whole split, of which the subset is a part.
                 steps[run.step] = self.artifacts.only_images(final, truth, image_ids, run)
         by_step = {group: {step for steps in seeds.values() for step in steps} for group, seeds in detections.items()}
-        used, resamples = consumption(self.data, by_step), min(self._resamples, _CURVE_RESAMPLES)
+        used, resamples = consumption(self.data, by_step), min(self.settings.resamples, _CURVE_RESAMPLES)
         return convergence(
             self.annotations,
             detections,
@@ -409,7 +406,7 @@ class _Measuring:
         return decompose(
             self.annotations,
             own,
-            resamples=min(self._resamples, DECOMPOSITION_RESAMPLES),
+            resamples=min(self.settings.resamples, DECOMPOSITION_RESAMPLES),
             seed=self.settings.seed,
             families=self._families,
             on_progress=self._progress("finding errors"),

@@ -11,7 +11,7 @@ import pytest
 from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError, DataError
 from coordexp.statistics import compare, from_json, paired_bootstrap, to_json, verdict
-from coordexp.statistics.resampling import enough_resamples
+from coordexp.statistics.resampling import enough_swaps
 from coordexp.statistics.results import Comparison, Estimate, PairResult
 from coordexp.statistics.verdict import brief_verdict, open_reason, p_value
 from tests.support.detections import DtRow, GtRow, Scene, write_rows
@@ -306,10 +306,10 @@ def test_two_seeds_are_called_too_few() -> None:
     assert verdict(of({"A": 0.4, "C": 0.35}, three)).endswith("above C; over 3 seeds.")
 
 
-def test_many_pairs_need_more_resamples_than_the_default() -> None:
-    assert [enough_resamples(pairs) for pairs in (0, 1, 40, 66)] == [2000, 2000, 2000, 3300]
+def test_many_pairs_need_more_swaps_than_the_default() -> None:
+    assert [enough_swaps(pairs, resamples=2000) for pairs in (0, 1, 40, 66)] == [2000, 2000, 2000, 3300]
     for pairs in (45, 66, 300):
-        assert 2 * pairs / (enough_resamples(pairs) + 1) < 0.05
+        assert 2 * pairs / (enough_swaps(pairs, resamples=20) + 1) < 0.05
 
 
 @pytest.mark.parametrize(
