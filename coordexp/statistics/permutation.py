@@ -8,8 +8,7 @@ Most draws need no counting. To first order the difference is a sum over images 
 sum says clearly on which side of the observed difference it lies is judged by it: clearly is ten times the error of
 such sums, which 31 draws of the same pair show. Without this, twelve groups of five seeds would take an hour.
 
-Legend of shapes: ``N`` images, ``K`` categories, ``R`` draws, ``S`` pairs of seeds, ``D`` detections of a category,
-``T`` thresholds.
+Legend of shapes: ``N`` images, ``K`` categories, ``R`` draws, ``S`` pairs of seeds.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.detection.average_precision import AveragePrecision, mean_precisions
-from coordexp.detection.boxes import Bools, Floats
+from coordexp.detection.boxes import Floats
 from coordexp.detection.matches import Matches
 from coordexp.statistics.intervals import TIE
 from coordexp.statistics.resampling import OnProgress
@@ -113,42 +112,23 @@ def swapped_differences(pools: Sequence[Matches], metric: AveragePrecision, draw
     """
     of_first = np.stack([1 - draws_RN, draws_RN], axis=2).reshape(len(draws_RN), -1).astype(np.uint16)
     first, second = (np.pad(weights, ((0, 0), (0, 1)), constant_values=1) for weights in (of_first, 1 - of_first))
-    found = [mean_precisions(pool, metric, first) - mean_precisions(pool, metric, second) for pool in pools]
-    return np.mean(found, axis=0)
+    both = np.vstack([first, second])
+    found = [np.split(mean_precisions(pool, metric, both), 2) for pool in pools]
+    return np.mean([of_first - of_second for of_first, of_second in found], axis=0)
 
 
 def swap_slopes(pool: Matches, metric: AveragePrecision) -> Floats:
     """Return ``[N]`` by how much each image carries the difference of the groups, to first order.
 
     With ``x`` of 1 for an image as it is and -1 for one that is swapped, the difference is about ``slopes @ x``. It is
-    the derivative where each group has half of every detection. AP is there the mean over objects of the best precision
-    from a hit on: a hit adds its own, and like every detection it moves the precision at each later place that is the
-    best of some hit. (COCO reads that curve at 101 levels instead of at every hit.)
+    the derivative where each group has half of every detection.
     """
-    thresholds = np.arange(metric.first, metric.last)
-    by_image = np.zeros(pool.num_images)
-    for k in np.flatnonzero(np.diff(pool.gt_start)):
-        rows = slice(pool.start[k], pool.start[k + 1])
-        hit, ignored = ((bits[rows, None] >> thresholds) & 1 == 1 for bits in (pool.hit, pool.ignored))
-        scale = 1.0 / (int(pool.gt_count[pool.gt_start[k]]) * len(pool.gt_count) * len(thresholds))
-        by_image += scale * np.bincount(pool.image[rows], _slopes_of(hit, ~ignored), minlength=pool.num_images)
-    first, second = by_image[:-1].reshape(-1, 2).T
+    from coordexp.detection.kernels import fill_slopes  # here: numba takes half a second
+
+    slopes = np.empty(len(pool.image))
+    fill_slopes(pool, metric.first, metric.last, slopes)
+    first, second = np.bincount(pool.image, slopes, minlength=pool.num_images)[:-1].reshape(-1, 2).T
     return first - second
-
-
-def _slopes_of(hit_DT: Bools, counted_DT: Bools) -> Floats:
-    """Return ``[D]`` the derivatives of the sum of best precisions by the weights of detections, where all are 1/2."""
-    hits, seen = 0.5 * hit_DT.cumsum(axis=0), np.maximum(0.5 * counted_DT.cumsum(axis=0), 0.5)
-    # From here on the last detection comes first: what counts at a place is what follows it.
-    hit, hits, seen = hit_DT[::-1], hits[::-1], seen[::-1]
-    precision = np.where(hit, hits / seen, -1.0)
-    best = np.maximum.accumulate(precision, axis=0)
-    is_new = np.diff(best, axis=0, prepend=-1.0) > 0
-    place = np.maximum.accumulate(np.where(is_new, np.arange(len(hit))[:, None], 0), axis=0)
-    led = np.zeros_like(best)  # half the hits whose best precision stands here
-    np.add.at(led, (place, np.arange(hit.shape[1])), 0.5 * hit)
-    of_hit, of_any = (led / seen).cumsum(axis=0), (led * hits / seen**2).cumsum(axis=0)
-    return (hit * (of_hit + best) - counted_DT[::-1] * of_any).sum(axis=1)[::-1]
 
 
 def _swap_sums(slopes: Floats, draws_RN: NDArray[np.uint8]) -> Floats:
