@@ -1,14 +1,11 @@
 """Fixtures shared by all tests."""
 
 import fcntl
-import functools
 import gc
 import os
 import shutil
 import signal
-import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,56 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the collector what lives until the end: modules and tests are two million objects.
-
-    Each run of a trainer collects all garbage twice, and would look at every one of them. Between these, Python's own
-    thresholds are those of small programs.
-    """
-    gc.set_threshold(20_000, 20, 20)
+    """Spare the collector what lives until the end: modules and tests are two million objects."""
     gc.collect()
     gc.freeze()
-    _SLOW.num_modules = len(sys.modules)
-    gc.callbacks.append(_SLOW.look)
-    # For a line of its log, transformers writes each configuration that it reads as text: two thirds of the reading.
-    if (module := sys.modules.get("transformers.configuration_utils")) is not None:
-        module.PreTrainedConfig.__repr__ = object.__repr__
-
-
-class _SlowCollections:
-    """Notes whether a collection of all garbage has become slow again: by what was imported and kept since."""
-
-    SECONDS = 0.05
-    MODULES = 100
-
-    def __init__(self) -> None:
-        self.began, self.found, self.num_modules = 0.0, False, 0
-
-    def look(self, phase: str, about: dict[str, int]) -> None:
-        if about["generation"] < 2:
-            return
-        if phase == "start":
-            self.began = time.perf_counter()
-        else:
-            self.found |= time.perf_counter() - self.began > self.SECONDS
-
-    def is_to_be_spared(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-        """Return whether little but modules and the session's fixtures has come: between files, or after imports."""
-        if not self.found or nextitem is None:
-            return False
-        return nextitem.path != item.path or len(sys.modules) > self.num_modules + self.MODULES
-
-
-_SLOW = _SlowCollections()
-
-
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Spare the collector what has come to stay."""
-    yield
-    if _SLOW.is_to_be_spared(item, nextitem):
-        gc.collect()
-        gc.freeze()
-        _SLOW.found, _SLOW.num_modules = False, len(sys.modules)
 
 
 _SHARED_DATA = Path(__file__).parents[1].parent / "shared" / "data"
@@ -109,7 +59,6 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from coordexp.tracking.connection import connect
 
     made = _made_once(tmp_path_factory, "mlflow", lambda folder: connect(f"sqlite:///{folder / 'template.db'}"))
-    _remember_the_newest_schema()
     return made / "template.db"
 
 
@@ -125,13 +74,6 @@ def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path]
             make(making)
             making.rename(made)
     return made
-
-
-def _remember_the_newest_schema() -> None:
-    """Let MLflow read its sixty migrations once, not whenever a database is opened."""
-    from mlflow.store.db import utils
-
-    utils._get_latest_schema_revision = functools.cache(utils._get_latest_schema_revision)
 
 
 @pytest.fixture(scope="session")

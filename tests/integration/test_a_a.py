@@ -85,10 +85,3 @@ def test_a_planted_difference_is_refused_by_the_report(
     head, _, _ = text.partition("## AP, each group by its own reading")
     assert f"differ in more than the declared factor ({key})" in head
     assert yaml.safe_dump(value).splitlines()[0].strip("'") in head
-
-
-def test_half_an_experiment_makes_every_format(runs_dir: Path, tmp_path: Path) -> None:
-    for form in ("terminal", "md", "csv", "json", "latex"):
-        arguments = ["tiny", "--runs-dir", str(runs_dir), "--resamples", "20", "--output", str(tmp_path)]
-        assert main(["report", *arguments, "--format", form]) == 0
-    assert (tmp_path / "report.html").stat().st_size < 2_000_000

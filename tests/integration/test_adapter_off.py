@@ -66,15 +66,3 @@ def test_off_is_the_same_as_without_any_offset(config, custom):
     batch = encode(samples())
     with torch.no_grad():
         assert torch.equal(logits(parts.model, batch), logits(model, batch))
-
-
-def test_on_is_not(config):
-    """Negative control of the comparison above, and the zero adapter changes no output."""
-    parts = build_components(config)
-    model, groups = _without_any_offset(config)
-    assert active_offset(parts.model) is not None
-    assert _described(parts.model, parts.param_groups) != _described(model, groups)
-    assert _num_hooks(parts.model) > _num_hooks(model)
-    batch = encode(samples())
-    with torch.no_grad():
-        assert torch.equal(logits(parts.model, batch), logits(model, batch))

@@ -7,7 +7,6 @@ import torch
 
 from coordexp.model.tiny.parts import SPECIAL_TOKENS
 from tests.gpu import campaign
-from tests.gpu.record import Cell, machine, measure_cells
 from tests.gpu.setting import published_tokenizer, random_model
 from tests.support.real_vocabulary import NUM_ENTRIES
 
@@ -57,25 +56,6 @@ def test_the_head_is_a_part(measured):
     (cell,) = measured("head", "")
     assert len(cell["variants"]) == 8
     assert all(row["seconds"] > 0 for row in cell["variants"])
-
-
-def test_a_cell_that_fails_or_has_no_time_is_a_row_and_a_kill_leaves_what_was_measured(tmp_path):
-    def fails():
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB.\nmore lines")
-
-    def is_killed():
-        raise KeyboardInterrupt
-
-    path = tmp_path / "train-tiny.json"
-    cells = [Cell("first", 1, fails), Cell("second", 1, lambda: {"images_s": 2.0}), Cell("third", 200, fails)]
-    with pytest.raises(KeyboardInterrupt):
-        measure_cells([*cells, Cell("fourth", 1, is_killed)], path, {"machine": machine()}, seconds=100.0)
-    first, second, third, fourth = json.loads(path.read_text())["cells"]
-    assert first["error"] == "OutOfMemoryError: CUDA out of memory. Tried to allocate 3 GiB."
-    assert second["images_s"] == 2.0
-    assert "were left" in third["skipped"]
-    assert "stopped" in fourth["skipped"]
-    assert not json.loads(path.read_text())["finished"]
 
 
 def test_models_are_of_the_published_sizes_and_ids():

@@ -171,13 +171,3 @@ def test_given_answers_that_do_not_fit_are_one_sentence(checkpoint, shapes, tmp_
     assert f"no answer for {NUM_IMAGES - 1} of {NUM_IMAGES} images" in capsys.readouterr().err
     assert main(["evaluate", *command, "--decoding", "free", "constrained"]) == 2
     assert "a file of answers is one decoding" in capsys.readouterr().err
-
-
-def test_what_cannot_be_evaluated_is_one_sentence(checkpoint, shapes, tmp_path, capsys):
-    files = ["--annotations", str(shapes / "instances_val.json"), "--images", str(shapes / "val")]
-    assert main(["evaluate", "--model", "embedded", "--answer", "coord", *files, "--output", str(tmp_path)]) == 2
-    assert "embedded: the tokenizer has no coord tokens" in capsys.readouterr().err
-    aliases = tmp_path / "aliases.json"
-    aliases.write_text('{"x": "nothing of the kind"}')
-    assert main(["evaluate", *arguments(checkpoint, shapes), "--aliases", str(aliases)]) == 2
-    assert "alias 'x' stands for 'nothing of the kind'" in capsys.readouterr().err

@@ -25,7 +25,6 @@ from tests.support.planted import Confirming, config_of
 from tests.support.training import write_base
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("unreported")]
-ROOT = Path(__file__).parents[2]
 
 
 @dataclass
@@ -158,12 +157,6 @@ def test_what_changes_between_two_commands_is_noticed_before_anything_runs(begun
     with pytest.raises(error, match=sentence):
         begun.add_c(function)
     assert function.done == []
-
-
-def test_another_seed_excuses_no_other_base(begun):
-    _other_weights(begun.base)
-    with pytest.raises(ComparisonError, match=r"\n  weights  +A-s0 \(before\): .*A-s1: "):
-        run(config_of(begun.source, begun.runs_dir, "A", seeds=[1]), Confirming())
 
 
 @contextlib.contextmanager

@@ -43,18 +43,6 @@ with ray_session(threads=1) as started:
 """
 
 
-def test_a_private_ray_starts_where_the_temporary_folder_is_too_long_for_its_sockets(tmp_path):
-    (folder := tmp_path / ("x" * 110)).mkdir()
-    environment = client_environment(tmp_path) | {"TMPDIR": str(folder)}
-    for name in ("RAY_TMPDIR", "RAY_AUTH_TOKEN"):
-        environment.pop(name, None)
-    driver = DRIVER.replace("time.sleep(100)", "pass")
-    done = subprocess.run(
-        [sys.executable, "-c", driver], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.startswith("ready"), done.stderr
-
-
 def test_a_killed_driver_leaves_nothing_behind(tmp_path):
     home = Path(tempfile.mkdtemp(prefix="cj-", dir="/tmp"))
     environment = client_environment(home) | {"RAY_TMPDIR": str(home)}

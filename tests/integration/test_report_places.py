@@ -16,7 +16,6 @@ from tests.support.report import write_experiment
 pytestmark = pytest.mark.timeout(600)
 GROUPS = ("A", "C")
 PLACES = ("sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in ("server", "passing server")))
-FREE = "eval/final/free/detections.expected.json"
 
 
 @pytest.fixture(scope="module", params=PLACES)
@@ -81,26 +80,3 @@ def test_convergence_needs_folders_and_no_id_of_mlflow(place: tuple[str, Path], 
         found.append(make_study(each, artifacts, Settings(resamples=20, num_pictures=2)))
     assert found[0].convergence is not None
     assert found[0].convergence == found[1].convergence
-
-
-def test_a_file_taken_for_another_is_an_error_of_this_package(place: tuple[str, Path], tmp_path: Path) -> None:
-    uri, runs_dir = place
-    data = load_experiment(uri, "paired")
-    run = next(run for run in data.runs if run.name == "C-s1")
-    home, away = runs_dir / "paired" / "B-s1", runs_dir.with_name("B-s1-away")
-    home.rename(away)
-    try:
-        artifacts = Artifacts(data, cache=tmp_path / ".artifacts", runs_dir=runs_dir)
-        kept = artifacts.file(run, Path(FREE))
-        assert kept is not None
-        assert kept.read_bytes() == (away / FREE).read_bytes()
-        shutil.copy(away / FREE.replace("free", "constrained"), kept)
-        with pytest.raises(AssertionError, match="C-s1 logged AP"):
-            report(uri, runs_dir, tmp_path)
-        truth = runs_dir / "paired" / "data" / "instances_val.json"
-        before = truth.read_text()
-        truth.write_text(before + "\n")  # now it may be the annotations
-        assert f"{truth} has changed since" in "\n".join(report(uri, runs_dir, tmp_path).missing)
-        truth.write_text(before)
-    finally:
-        away.rename(home)

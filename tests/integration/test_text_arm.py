@@ -15,15 +15,13 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import decode_array
 from coordexp.data.sources.source import source_of
 from coordexp.errors import ConfigError
-from coordexp.losses.term import UNITS
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import read_rows
-from coordexp.train.setup.components import build_components
 from coordexp.train.setup.weighted_terms import weighted_terms
 from tests.support.metrics import unregistered
-from tests.support.training import prepared, small_config, train_here, with_changes
+from tests.support.training import prepared, small_config, train_here
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -149,13 +147,6 @@ def test_terms_of_the_other_kind_are_refused(tmp_path, sections, message):
         weighted_terms(text_config(tmp_path, **sections))
 
 
-def test_a_digit_term_beside_coord_tokens_is_refused(tmp_path):
-    config = small_config(Path("embedded"), tmp_path, group="A").model_dump(mode="json")
-    config["objective"]["extra"] = {"ntl": {"weight": 1.0}}
-    with pytest.raises(ConfigError, match=r"objective\.extra\.ntl: this term reads digits, but .*: true .* as bins"):
-        weighted_terms(ExperimentConfig.model_validate(config))
-
-
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_the_whole_experiment_runs_through_and_reports(make_runs_dir, capsys):
@@ -210,23 +201,3 @@ def test_the_other_verbs_take_it(tmp_path, capsys):
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1
     assert "custom.coord_offset.enabled" in said[0]
-
-
-def test_by_either_head_the_terms_are_the_same(finished):
-    """A frozen table goes through the split head, a trained one through the plain one."""
-    values = []
-    for tuning in ("lora", "full"):
-        parts = build_components(with_changes(finished, training={"tuning": tuning}))
-        dataset = parts.encoding.dataset(parts.train.samples[:3])
-        batch = parts.encoding.collate([dataset[index] for index in range(3)])
-        inputs, _ = parts.forward_terms(parts.model, batch)
-        assert inputs.head.coord_logits_NK.shape == (12 * len(batch.boxes_norm_xyxy), 10)
-        places = inputs.coord_places_N.view(-1, 3)
-        digits = (inputs.coord_bins_N.view(-1, 3) * torch.tensor([100, 10, 1])).sum(dim=1)
-        assert places.tolist() == [[0, 1, 2]] * len(places)
-        # rounded, or widened by a bin
-        assert (digits / 1000 - inputs.boxes_norm_xyxy_M4.flatten()).abs().max() <= 0.0011
-        _, sums = parts.criterion(inputs, torch.ones(len(UNITS)))
-        values.append({name: float(value) for name, value in sums.items()})
-    assert values[0] == pytest.approx(values[1], rel=1e-4)
-    assert values[0].keys() == {"text_ce", "coord_ce", "ntl"}

@@ -17,7 +17,6 @@ from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import train_run
-from coordexp.train.setup.components import build_components
 from tests.support.ranks import environment_of_ranks, run_ranks
 from tests.support.tiny_model import weights_hash
 from tests.support.training import (
@@ -54,34 +53,6 @@ def test_accumulation_changes_nothing(one_by_eight):
     found, accumulated_loss = first_step(accumulated)
     assert accumulated_loss == pytest.approx(loss, rel=1e-6)
     _assert_equal_gradients(found, expected)
-
-
-def test_a_step_divided_by_the_mean_image_differs_by_one_factor(base, tmp_path):
-    """Group A: the same sums, over the tokens that 8 average images have; accumulated or at once."""
-    config = prepared(
-        small_config(base, tmp_path, group="A", per_device_batch_size=8, max_grad_norm=1e9, logging_steps=1)
-    )
-    expected, loss = first_step(config)
-    parts = build_components(config)
-    dataset = parts.encoding.dataset(parts.train.samples)
-    counts = [len(dataset[i].target_ids) for i in range(24)]
-    for changes in ({}, {"per_device_batch_size": 2, "gradient_accumulation_steps": 4}):
-        found, mean_loss = first_step(_with_training(config, normalise_by="data", **changes))
-        assert mean_loss == pytest.approx(loss, rel=1e-6)  # what is logged stays the mean over the step's own tokens
-        name = max(expected, key=lambda one: float(expected[one].abs().max()))
-        factor = float((found[name] * expected[name]).sum() / expected[name].square().sum())
-        _assert_equal_gradients(found, {name: gradient * factor for name, gradient in expected.items()})
-        step_tokens = factor * 8 * sum(counts) / 24
-        assert step_tokens == pytest.approx(round(step_tokens), abs=1e-3)
-        assert round(step_tokens) in range(8 * min(counts), 8 * max(counts) + 1)
-
-
-def test_a_batch_of_other_samples_has_other_gradients(one_by_eight):
-    """Negative control of the comparison above."""
-    config, (expected, _) = one_by_eight
-    found, _ = first_step(_with_training(config, per_device_batch_size=2, gradient_accumulation_steps=3))
-    with pytest.raises(AssertionError):
-        _assert_equal_gradients(found, expected)
 
 
 def test_two_ranks_change_nothing(one_by_eight, tmp_path, monkeypatch):

@@ -145,23 +145,3 @@ def test_ctrl_c_ends_the_watch_and_not_the_run(terminal: Terminal, config, tmp_p
     assert "Traceback" not in terminal.text
     assert re.search(r"A-s0 +running +2/4", _plain(terminal.text.rsplit("\x1b[2K", 1)[-1]))
     assert terminal.text.rstrip().endswith("\x1b[?25h")
-
-
-def test_a_pipe_gets_plain_tables_and_may_close_early(tmp_path: Path) -> None:
-    folder = tmp_path / "tiny" / "A-s0"
-    folder.mkdir(parents=True)
-    (folder / "status.json").write_text('{"state": "running"}')
-    environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
-    with subprocess.Popen(
-        (*COMMAND, "--runs-dir", str(tmp_path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stderr is not None
-        tables = [line for line in (process.stdout.readline() for _ in range(15)) if line.startswith("A-s0")]
-        process.stdout.close()  # as head does
-        errors = process.stderr.read()
-        assert process.wait(LIMIT_SECONDS) == 0
-    assert len(tables) >= 2
-    assert not any("\x1b" in line for line in tables)
-    assert errors == ""

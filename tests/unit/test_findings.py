@@ -3,7 +3,7 @@
 import pytest
 
 from coordexp.errors import DataError
-from coordexp.findings import Check, attempt, collect, failure, guarded, ok, require, warning
+from coordexp.findings import Check, attempt, collect, failure, ok, require, warning
 
 
 def _raise(error: Exception) -> None:
@@ -49,14 +49,3 @@ def test_a_failure_hides_no_later_finding():
 def test_what_is_raised_is_a_finding(error, sentence):
     (finding,), value = collect(attempt("a", lambda: _raise(error)))
     assert (finding.check, finding.verdict, finding.sentence, value) == ("a", "failure", sentence, None)
-
-
-def test_an_error_that_ends_a_check_keeps_what_it_found_before():
-    def breaks() -> Check[int]:
-        yield ok("a", "fine")
-        raise KeyError("k")
-
-    findings, value = collect(guarded("b", breaks()))
-    assert [(finding.check, finding.verdict) for finding in findings] == [("a", "ok"), ("b", "failure")]
-    assert value is None
-    assert collect(guarded("b", _steps()))[1] == collect(attempt("b", lambda: 7))[1] == 7

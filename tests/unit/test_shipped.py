@@ -25,21 +25,10 @@ def test_a_sweep_is_found_by_its_name(name: str) -> None:
     assert find_experiment(Path(name), folder="sweeps") == shipped_experiments() / "sweeps" / "lambda_coord.yaml"
 
 
-def test_a_file_that_is_there_comes_first(empty_folder: Path) -> None:
-    own = empty_folder / "experiments" / "tiny.yaml"
-    own.parent.mkdir()
-    own.write_text("{}")
-    assert find_experiment(Path("experiments/tiny.yaml")).resolve() == own
-
-
 @pytest.mark.parametrize("name", ["tinny.yaml", "other/tiny.yaml", "../experiments/tiny.yaml", "experiments/../tiny"])
 def test_what_is_nowhere_is_one_sentence(name: str) -> None:
     with pytest.raises(ConfigError, match="did you mean tiny"):
         find_experiment(Path(name))
-
-
-def test_an_absolute_path_is_left_to_whoever_reads_it(empty_folder: Path) -> None:
-    assert find_experiment(empty_folder / "tiny.yaml") == empty_folder / "tiny.yaml"
 
 
 def test_a_printed_command_is_quoted_and_names_a_program_that_is_there(

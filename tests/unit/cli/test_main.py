@@ -53,19 +53,6 @@ def test_help_imports_nothing_heavy():
     assert all(verb in done.stdout for verb in VERBS)
 
 
-def test_module_and_exit_code(tmp_path: Path):
-    done = subprocess.run(
-        [sys.executable, "-m", "coordexp", "train", "--config", str(tmp_path / "none.yaml")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert (
-        done.stderr == f"error: {tmp_path}/none.yaml: cannot read the configuration file (No such file or directory)\n"
-    )
-
-
 def test_dry_run_prints_the_resolved_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     argv = ["train", "--config", TINY, "--group", "B", "--seed", "5", "--dry-run", "training.max_steps=3"]
@@ -118,16 +105,6 @@ def test_prepare_shapes(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     assert (output / "instances_train.json").read_bytes() == first
     assert main([*argv, "--seed", "5"]) == 0
     assert (output / "instances_train.json").read_bytes() != first
-
-
-def test_prepare_shapes_leaves_other_folders_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    (tmp_path / "photo.jpg").write_bytes(b"mine")
-    assert main(["prepare", "shapes", "--output", str(tmp_path), "--num-train", "1", "--num-val", "1"]) == 2
-    assert "exists and is no generated data set; expected a new or empty folder" in capsys.readouterr().err
-    assert (tmp_path / "photo.jpg").read_bytes() == b"mine"
-    with pytest.raises(SystemExit):
-        main(["prepare", "shapes", "--output", str(tmp_path / "x"), "--num-train", "0"])
-    assert "expected a number from 1 to 2,147,483,647, got '0'" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -183,18 +160,3 @@ def test_every_verb_says_what_it_does_and_takes(verb: str, capsys: pytest.Captur
 def test_every_door_leads_to_the_same_parser(door: list[str], words: str):
     done = subprocess.run([sys.executable, *door, "--help"], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.startswith(words)
-
-
-def test_merge_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["merge", "--adapter", str(tmp_path / "none"), "--output", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err == f"error: {tmp_path}/none: no such adapter directory\n"
-    assert not (tmp_path / "out").exists()
-
-
-def test_evaluate_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    files = ["--annotations", str(tmp_path / "a.json"), "--images", str(tmp_path), "--output", str(tmp_path / "out")]
-    assert main(["evaluate", "--model", str(tmp_path / "nothing"), *files]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
-    assert main(["evaluate", *files]) == 2
-    assert "--model" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

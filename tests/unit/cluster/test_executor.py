@@ -4,14 +4,12 @@ import errno
 import traceback
 
 import pytest
-import ray
 from ray.tune import TuneError
 
-from coordexp.cluster.executor import RayExecutor, end_without_driver, own_error
+from coordexp.cluster.executor import end_without_driver, own_error
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import RunStatus, write_status
-from coordexp.runs.stop import request_stop
 
 DIED = "the run's driver process died"
 
@@ -37,20 +35,6 @@ def test_a_run_without_a_driver_gets_an_end(plan, before, after):
     write_status(plan.run_dir, before)
     end_without_driver(plan)
     assert (plan.status().state, plan.status().message) == after
-
-
-@pytest.mark.parametrize(("before", "after"), [("waiting",) * 2, ("stopped",) * 2, ("running", "stopped")])
-def test_a_run_that_was_asked_to_stop_has_not_failed(plan, before, after):
-    write_status(plan.run_dir, RunStatus(before))
-    request_stop(plan.run_dir, "the job was stopped")
-    end_without_driver(plan)
-    assert plan.status().state == after
-
-
-def test_nothing_is_asked_of_ray_for_no_runs():
-    assert not ray.is_initialized()
-    RayExecutor().execute([], lambda config, *, reporter, print_line: None)
-    assert not ray.is_initialized()
 
 
 def test_what_an_event_raised_in_tune_is_what_the_command_raises():

@@ -11,7 +11,6 @@ from coordexp.cluster.gauges import (
     QueueMetrics,
     RunMetrics,
     has_diverged,
-    memory_samples,
     row_samples,
     run_labels,
 )
@@ -120,12 +119,6 @@ def test_a_run_publishes_start_rows_memory_and_waiting_with_the_labels_a_dashboa
     assert sink.of("coordexp_memory_bytes", kind="allocated", device="cpu", **run) > 2**20
 
 
-def test_memory_on_cpu_is_of_this_process():
-    values = {sample.labels["kind"]: sample.value for sample in memory_samples()}
-    assert 2**20 < values["allocated"] <= values["peak"] * 1.1
-    assert values["peak"] < values["limit"]
-
-
 def test_what_cannot_be_published_stops_no_run_and_warns_once(plans, caplog, monkeypatch):
     calls = []
 
@@ -143,15 +136,6 @@ def test_what_cannot_be_published_stops_no_run_and_warns_once(plans, caplog, mon
     assert [record.getMessage() for record in caplog.records] == [
         "live metrics are incomplete, the run continues: RuntimeError: the agent is gone"
     ]
-
-
-def test_a_bug_of_ours_is_not_swallowed(plans, monkeypatch):
-    def buggy(sample):
-        raise AssertionError("not what publishing may meet")
-
-    monkeypatch.setattr(gauges, "to_ray", buggy)
-    with pytest.raises(AssertionError):
-        RunMetrics(plans[0])
 
 
 @pytest.mark.parametrize(

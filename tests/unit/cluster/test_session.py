@@ -61,12 +61,6 @@ def test_a_run_s_inputs_are_named_by_their_keys(tmp_path):
     ]
 
 
-def test_a_path_that_cannot_be_reached_is_unseen():
-    """As without permission, or on a network file system that is gone: an error here would count as seen."""
-    path = f"/{'x' * 300}"
-    assert unseen_of([path], seconds=0.0) == [path]
-
-
 def test_a_head_that_was_replaced_is_said_in_one_sentence(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.setattr(session, "start_session", lambda threads, *, debug: None)

@@ -95,13 +95,6 @@ def test_extends_is_a_chain_that_ends():
     assert _load("extends: tiny.yaml\n").training.max_steps == 360  # of coordexp, which extends another itself
 
 
-def test_a_circle_of_extends_is_refused():
-    _write("middle.yaml", "# head\nextends: config.yaml\n")
-    for text, place in (("extends: middle.yaml\n", r"middle\.yaml:2"), ("extends: config.yaml\n", r"config\.yaml:1")):
-        with pytest.raises(ConfigError, match=rf"^{place}: extends config\.yaml, which itself extends this file"):
-            _load(text)
-
-
 def test_what_can_only_be_a_list_or_a_whole_number_is_one():
     _write("groups/A.yaml", "{}\n")
     _write("groups/C.yaml", "objective: {alpha_l1: 3.0}\n")
@@ -123,29 +116,6 @@ def test_what_can_only_be_a_list_or_a_whole_number_is_one():
     ):
         with pytest.raises(ConfigError, match=override.partition("=")[0].replace(".", r"\.")):
             _load("training: {}\n", override)
-
-
-def test_a_path_that_exists_is_one_whatever_its_letters():
-    name = "x, [1]: y #2"
-    _write(name, "{}")
-    assert _load("training: {}\n", f"data.val_annotations={name}").data.val_annotations == Path(name).absolute()
-    assert _load("training: {}\n", f"model.path={name}").model.path == str(Path(name).absolute())
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("none.yaml", r"config\.yaml:1: extends none\.yaml, but there is no file none\.yaml"),
-        (
-            "[a.yaml, b.yaml]",
-            r"config\.yaml:1: extends: got \['a\.yaml', 'b\.yaml'\], expected the name of one YAML file",
-        ),
-        ("null", "got None, expected the name"),
-    ],
-)
-def test_bad_extends(value: str, message: str):
-    with pytest.raises(ConfigError, match=message):
-        _load(f"extends: {value}\n")
 
 
 def test_overrides_are_applied_in_order():
@@ -170,20 +140,14 @@ def test_overrides_are_applied_in_order():
     ("override", "message"),
     [
         ("training.max_steps", "override 'training.max_steps': expected KEY=VALUE"),
-        ("training.max_steps=", "no value given; write null"),
-        ("training.max_steps=[1]]", "not valid YAML"),
         (
             "ablation.groups=[A,",
             r"the value ends before its \]; a shell cuts .* as in 'ablation.groups=\[A, B\]'",
         ),
-        ("custom={coord_offset:", "the value ends before its }"),
         ("experiments/tiny.yaml", "expected KEY=VALUE .* a file is given as --config experiments/tiny.yaml"),
         ("training.max_steps=many", "training.max_steps: got 'many', expected an integer"),
-        ("training.max_steps.x=1", "max_steps is a value \\(7\\) and has no keys below it"),
         ("training.max_stpes=1", "override 'training.max_stpes=1': unknown key .*did you mean training.max_steps"),
-        ("trainin.max_steps=1", "unknown key trainin; did you mean training"),
         ("custom={coord_offset: {embd_lr: 1}}", "override .*: unknown key custom.coord_offset.embd_lr; did you mean"),
-        ("ablation.groups.Q.objective.lambda_coord=1", "there is no group 'Q'; there is none"),
     ],
 )
 def test_bad_overrides(override: str, message: str):
@@ -199,32 +163,16 @@ def test_bad_overrides(override: str, message: str):
             r"^config\.yaml:2: unknown key training\.max_stpes; did you mean training\.max_st",
         ),
         ("trainig: {}\n", r"^config\.yaml:1: unknown key trainig; did you mean training\?"),
-        ("lambda_coord: 3\n", r"unknown key lambda_coord; did you mean objective\.lambda_coord\?"),
         ("zzzzzz: 3\n", r"unknown key zzzzzz; a configuration has experiment, model, data, training, custom"),
-        ("tracking: {qqq: 3}\n", r"unknown key tracking\.qqq; tracking has uri, max_artifact_mib"),
         (
             "data: {bucket_size: 8, length_buckets: false}\n",
             r"bucket_size: 8 has no effect without data\.length_buckets",
         ),
         ("training: {max_steps: '3'}\n", r"training\.max_steps: got '3', expected an integer"),
-        ("training: {max_steps: 0}\n", r"got 0, expected a number of at least 1"),
-        ("training: {learning_rate: 0}\n", r"got 0, expected a number above 0"),
         ("training: {learning_rate: .nan}\n", r"training\.learning_rate: got nan, expected a finite number"),
-        ("training: {max_steps: 5, epochs: 2}\n", r"^config\.yaml:1: training: max_steps and epochs: both are given"),
         ("training: {tuning: qlora}\n", r"training\.tuning: got 'qlora', expected 'lora', 'dora' or 'full'"),
-        ("training: {gradient_checkpointing: 1}\n", r"got 1, expected true or false"),
-        ("training:\n", r"training: got None, expected a mapping of keys"),
-        ("experiment: {name: a b}\n", r"experiment\.name: got 'a b', expected letters, digits"),
-        (
-            "experiment: {runs_dir: 's3://bucket/runs'}\n",
-            r"experiment\.runs_dir: got 's3://bucket/runs', expected a folder",
-        ),
         ("ablation: {seeds: [1, 1]}\n", r"ablation\.seeds: must be distinct, got \[1, 1\]"),
-        ("ablation: {seeds: [-1]}\n", r"ablation\.seeds\.0: got -1, expected a number of at least 0"),
         ("custom: {coord_offset: {ids: {start: 3}}}\n", r"custom\.coord_offset\.ids\.end is missing"),
-        ("custom: {coord_offset: {ids: [3, x]}}\n", r"custom\.coord_offset\.ids\.1: got 'x', expected an integer"),
-        ("custom: {coord_offset: {ids: [3, 4, 3]}}\n", r"coord_offset: ids: got 3, 2 of them different"),
-        ("custom: {coord_offset: {ids: {start: 3, end: 2}}}\n", r"coord_offset\.ids: end 2 is below start 3"),
         (
             "custom: {coord_offset: {enabled: true}}\ntraining: {tuning: full}\n",
             r"^config\.yaml: custom\.coord_offset needs",
@@ -235,10 +183,6 @@ def test_bad_overrides(override: str, message: str):
         ),
         ("objective: {use_coord_ce: false}\n", r"custom\.coord_tokens\.enabled needs a coordinate term"),
         (
-            "custom: {coord_tokens: {enabled: false}, coord_soft_ce_w1: {enabled: true}}\n",
-            r"custom\.coord_soft_ce_w1\.enabled would",
-        ),
-        (
             "custom: {coord_tokens: {enabled: false}}\ndata: {structure: spec}\n",
             r"data\.structure: spec adds two tokens, and custom\.coord_tokens\.enabled: false adds none",
         ),
@@ -246,10 +190,8 @@ def test_bad_overrides(override: str, message: str):
             "data: {format: coco, val_images: v}\n",
             r"format coco needs data\.train_annotations, data\.train_images, data\.val_a",
         ),
-        ("data: {min_pixels: 9, max_pixels: 8}\n", r"min_pixels 9 is above max_pixels 8"),
         ("model: {revision: main}\n", r"revision has no effect on the embedded base"),
         ("evaluation: {decoding: [free]}\n", r"decoding must include constrained"),
-        ("cluster: {gpus_per_worker: 0.5, num_workers: 2}\n", r"gpus_per_worker: 0\.5 cannot be given"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(text: str, message: str):
@@ -382,8 +324,3 @@ def test_ids_are_a_mapping_or_a_list():
         listed = config.custom.coord_offset.listed_ids
         assert (None if listed is None else list(listed)) == expected
         assert _load(to_yaml(config)) == config
-
-
-def test_rates_of_the_offsets_are_the_learning_rate_where_none_is_given():
-    offset = _load("custom: {coord_offset: {enabled: true}}\n").custom.coord_offset
-    assert (offset.embed_lr, offset.head_lr) == (None, None)

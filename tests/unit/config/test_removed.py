@@ -36,9 +36,3 @@ def test_a_removed_command_says_what_to_do_instead(command, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([*command.split(), "some", "--other=1"])
     assert f"coordexp {command} was removed in 0.2: {COMMANDS[command]}" in capsys.readouterr().err
-
-
-def test_a_command_that_is_there_is_not_called_removed(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["new", "dataset"])
-    assert "removed" not in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordexp.config.keys import LATER, STEP_IMAGES, deciding, identity, key_of, known_keys, scientific
+from coordexp.config.keys import LATER, STEP_IMAGES, deciding, identity, scientific
 from coordexp.config.schema import KEYS, Ablation, ExperimentConfig
 from coordexp.config.trees import leaves, within
 
@@ -69,18 +69,6 @@ def test_the_default_factor_is_the_loss():
     assert {name for name in KEYS if within(name, Ablation().factor)} == {
         name for name, found in KEYS.items() if "loss" in found.decides
     }
-
-
-def test_a_name_inside_a_mapping_belongs_to_its_key():
-    found = key_of("evaluation.aliases.tv")
-    assert found is not None
-    assert found.name == "evaluation.aliases"
-    assert key_of("evaluation.alias") is None
-    assert key_of("custom.coord_offset.ids.start") is KEYS["custom.coord_offset.ids.start"]
-
-
-def test_the_sections_come_in_the_order_of_the_schema():
-    assert [name for name in known_keys() if "." not in name] == list(ExperimentConfig.model_fields)
 
 
 def test_a_key_that_came_later_is_part_of_a_run_where_it_says_something_new():

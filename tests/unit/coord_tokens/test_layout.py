@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import CoordVocab, NumberTokens
-from tests.support.operations import CountOperations
 
 START, BOX, CLOSE, END, WILDCARD, C0 = 10, 11, 12, 13, 99, 100
 NATIVE = CoordVocab(NumberTokens(range(C0, C0 + 1000)), WILDCARD, START, BOX, CLOSE, END, "native")
@@ -161,23 +160,4 @@ def test_against_a_slow_parser(vocab, seed):
     assert num_cut > 10
 
 
-def test_the_slow_parser_sees_a_wrong_layout():
-    ids = [START, 50, BOX, 100, 101, 102, 103, CLOSE]
-    assert slow_layout(ids, NATIVE) == layout(ids)
-    assert slow_layout(ids[:-1], NATIVE) != layout(ids)
-    assert slow_layout(ids, SPEC) != layout(ids)
-
-
 # Speed
-
-
-@pytest.mark.parametrize("vocab", [NATIVE, SPEC], ids=["native", "spec"])
-def test_the_work_does_not_grow_with_the_sequence(vocab):
-    whole = [START, 50, *([BOX] if vocab is NATIVE else []), 100, 101, 102, 103, CLOSE]
-    counts = []
-    for num_objects in (1, 300):
-        ids = torch.tensor(whole * num_objects)
-        with CountOperations() as operations:
-            assert len(parse_targets(ids, vocab).object_spans) == num_objects
-        counts.append(operations.count)
-    assert counts[0] == counts[1]

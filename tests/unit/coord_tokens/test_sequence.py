@@ -23,13 +23,6 @@ def test_a_native_target_is_what_the_tokenizer_makes_of_its_text(native, encode_
     assert bins.tolist() == [[0, 100, 500, 999], [251, 300, 400, 999]]
 
 
-def test_a_spec_target(spec):
-    tokenizer, vocab = spec
-    target = encode_target(["red circle"], np.array([(0.0, 0.1, 0.5, 1.0)]), vocab, text_encoder(tokenizer))
-    text = "<obj_start>red circle<|coord_0|><|coord_100|><|coord_500|><|coord_999|><obj_end><|im_end|>"
-    assert target.ids == tokenizer.encode(text, add_special_tokens=False)
-
-
 @pytest.mark.parametrize("desc", ["猫", "e\u0301té", "🐈‍⬛ cat", "a\nb", " padded ", "x" * 500, "<box>", "\u202eright"])
 @pytest.mark.parametrize("structure", ["native", "spec"])
 def test_odd_descriptions_stay_inside_their_object(desc, structure, request):

@@ -1,7 +1,5 @@
 """The template adapter: off means untouched, on means boxes stay as they are."""
 
-import pickle
-
 import pytest
 
 from coordexp.coord_tokens.template_adapter import apply_coord_template_adapter
@@ -51,15 +49,6 @@ def test_a_method_set_on_the_instance_comes_back():
     assert normalised(template) == KEPT
     apply_coord_template_adapter(template, enabled=True, skip_bbox_norm=False)
     assert template.normalize_bbox is own
-
-
-def test_a_patched_template_travels_to_loader_workers():
-    template = Template()
-    apply_coord_template_adapter(template, enabled=True, skip_bbox_norm=True)
-    keep = pickle.loads(pickle.dumps(vars(template)))["normalize_bbox"]
-    inputs = {"bbox": KEPT}
-    assert keep(inputs, "anything", key=1) is None
-    assert inputs == {"bbox": KEPT}
 
 
 def test_what_is_no_template_is_refused():

@@ -7,7 +7,6 @@ import pytest
 import torch
 from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from coordexp.data.batch import Batch, collate, predicts_label
 from tests.support.batches import CUT, FILLER, FIRST, IMAGE, NONE, ONE, TWO, padded
@@ -93,20 +92,6 @@ def test_it_moves_as_a_whole():
             _tensors(batch), "meta"
         )
     assert (batch.attention_mask is None) == (moved.attention_mask is None)
-
-
-def test_a_move_to_where_it_is_copies_nothing():
-    batch = padded([ONE])
-    assert all(value is _tensors(batch)[name] for name, value in _tensors(batch.to("cpu")).items())
-
-
-def test_a_loader_pins_every_tensor(monkeypatch):
-    """As torch's pinning thread does it; without an accelerator there is nothing to pin."""
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
-    batch = replace(padded([ONE]), position_ids=torch.zeros(3, 1, 10))
-    pinned = pin_memory(batch)
-    assert isinstance(pinned, Batch)
-    assert all(torch.equal(value, _tensors(batch)[name] + 1) for name, value in _tensors(pinned).items())
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

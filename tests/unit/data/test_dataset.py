@@ -4,7 +4,6 @@ import copy
 import json
 import os
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -189,21 +188,6 @@ def test_the_cache_changes_nothing(make, reads):
     assert len(reads) == 24 * 2 + 24
 
 
-def test_loader_processes_share_the_room_of_the_cache_out(make, reads, monkeypatch):
-    """24 images of about 20 kB: a room of 1 MiB holds all of them, its eighth does not."""
-
-    def kept_bytes(dataset):
-        total = 0
-        for i in [*range(24)] * 2:
-            before = len(reads)
-            total += dataset[i].patches.nbytes * (len(reads) == before)
-        return total
-
-    assert 2**17 < kept_bytes(make(image_cache_mib=1)) <= 2**20
-    monkeypatch.setattr(dataset_module, "get_worker_info", lambda: SimpleNamespace(num_workers=8))
-    assert 0 < kept_bytes(make(image_cache_mib=1)) <= 2**17
-
-
 def test_a_filler_is_the_image_without_anything_to_learn(make, samples):
     dataset = make()
     for i in (0, 5):
@@ -215,15 +199,6 @@ def test_a_filler_is_the_image_without_anything_to_learn(make, samples):
         assert filler.target_ids == []
         assert filler.boxes_norm_xyxy.shape == filler.coord_index.shape == (0, 4)
         assert filler.length < sample.length
-
-
-def test_a_full_cache_keeps_what_came_first(make, reads, tmp_path):
-    Image.new("RGB", (96, 96)).save(tmp_path / "a.png")
-    dataset = make(samples=[one_sample(tmp_path)] * 60, image_cache_mib=1)
-    for _ in range(2):
-        for i in range(60):
-            assert dataset[i].patches.nbytes == 144 * 192
-    assert len(reads) == 60 + (60 - 2**20 // (144 * 192))
 
 
 def one_sample(folder):
@@ -255,13 +230,6 @@ def test_a_bad_description_is_named_before_training(make, coco):
     samples = read_coco(coco.annotations, coco.images).samples
     with pytest.raises(DataError, match=r"a\.jpg: description 'cat<\|box_end\|>' contains the special token"):
         make(samples=samples)
-
-
-def test_an_image_id_may_be_negative(make, coco):
-    coco.document["images"][1]["id"] = -5
-    coco.save()
-    dataset = make(samples=read_coco(coco.annotations, coco.images).samples, ordering="random")
-    assert dataset[1].image_id == -5
 
 
 def test_real_coco(make, coco_tiny, native):
@@ -299,11 +267,6 @@ def test_the_prompt_word_by_word(native, prompt):
     )
     assert len(prompt) + 3 == len(prompt.ids(3))
     assert tokenizer.convert_ids_to_tokens(prompt.image_token_id) == "<|image_pad|>"
-
-
-def test_another_text(native):
-    prompt = Prompt.build(native[0], "Find cats.")
-    assert "Find cats.<|im_end|>" in native[0].decode(prompt.ids(1))
 
 
 def test_no_chat_template(native):

@@ -172,18 +172,6 @@ def test_any_number_of_threads_writes_the_same_bytes(coco):
     assert made[1] == made[0]
 
 
-def test_a_record_is_named_by_its_place_in_the_file(coco):
-    coco.enlarge()
-    coco.document["images"][50]["width"] = -1
-    coco.document["annotations"][300]["bbox"] = []
-    coco.save()
-    rejected = prepare(spec_of(coco, max_bad_fraction=0.5)).manifest["rejected"]
-    assert [record["where"].rpartition(": ")[2].partition(" ")[0] for record in rejected] == [
-        "images[50]",
-        "annotations[300]",
-    ]
-
-
 def test_a_random_order_is_that_of_the_seed_and_the_image(coco):
     coco.enlarge(10)
 
@@ -236,12 +224,3 @@ def test_images_may_be_elsewhere(coco):
     assert prepare(spec).manifest["written"]["images"] == 2
     with pytest.raises(DataError, match="no such image folder"):
         prepare(PrepareSpec(coco.annotations, Path("/nowhere/images"), coco.root / "x"))
-
-
-def test_progress_reaches_its_ends(coco):
-    seen = {}
-    prepare(spec_of(coco), progress=lambda stage, done, total: seen.update({stage: (done, total)}))
-    size = coco.annotations.stat().st_size
-    assert seen["hashing"] == (size, size)
-    assert seen["writing"] == (2, 2)
-    assert seen["reading"] == (size, size)

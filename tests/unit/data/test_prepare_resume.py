@@ -1,14 +1,12 @@
 """prepare after a kill, a second time, and beside another: the folder is whole or absent, and never mixed."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from coordexp.data import prepare as prepare_module
 from coordexp.data.prepare import PrepareSpec
 from coordexp.errors import DataError
 from tests.support.samples import prepare
@@ -64,23 +62,6 @@ def test_the_same_again_does_nothing_and_something_else_is_refused(coco):
     assert (coco.root / "photos" / "a.jpg").exists()
 
 
-def test_of_two_at_once_the_second_notices(coco):
-    """The first one is done while the second still writes: the same data set is kept, another one refused."""
-    busy = []
-
-    def progress(stage, done, total):
-        if stage == "writing" and not busy:
-            busy.append(done)
-            os.getpid, own = lambda: own() + 10**6, os.getpid  # the folder it builds in is named by the process
-            prepare(spec_of(coco))
-            os.getpid = own
-
-    with pytest.raises(DataError, match="other annotations or with other options"):
-        prepare(spec_of(coco, coord_tokens=True), progress=progress)
-    assert "coord_" not in (coco.root / "out" / "samples.jsonl").read_text()
-    assert not list(coco.root.glob(".out.*"))
-
-
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"images": []}'])
 def test_what_cannot_be_read_leaves_nothing(coco, content):
     if content is None:
@@ -91,15 +72,3 @@ def test_what_cannot_be_read_leaves_nothing(coco, content):
     with pytest.raises(DataError, match=r"instances\.json: "):
         prepare(spec_of(coco))
     assert sorted(coco.root.rglob("*")) == before
-
-
-def test_a_full_disk_is_no_data_error(coco, monkeypatch):
-    def full(path, value, indent=None):
-        raise OSError(28, "No space left on device", str(path))
-
-    monkeypatch.setattr(prepare_module, "write_json", full)
-    with pytest.raises(OSError, match="No space left"):
-        prepare(spec_of(coco))
-    assert not (coco.root / "out").exists()
-    monkeypatch.undo()
-    assert prepare(spec_of(coco)).is_new

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from coordexp.data.sample import Objects, Sample, Samples
 from tests.support.samples import content, pairs_of, things
@@ -64,16 +63,6 @@ def test_each_access_gives_an_equal_sample():
     assert content(samples[-1]) == content(SAMPLES[-1])
     assert [*map(content, samples[1:4:2])] == [*map(content, SAMPLES[1:4:2])]
     assert type(samples[3].width) is type(samples[3].image_id) is int
-
-
-@pytest.mark.parametrize("index", [5, -6])
-def test_an_index_outside_is_refused(index):
-    with pytest.raises(IndexError, match=f"sample {index} of 5"):
-        Samples.of(SAMPLES)[index]
-
-
-def test_no_sample_at_all():
-    assert list(Samples.of([])) == []
 
 
 def test_the_largest_or_the_most_central_first():

@@ -154,31 +154,6 @@ def test_a_large_folder_is_read_once_and_an_image_that_was_written_to_again(coco
     assert read == ["b.png"]
 
 
-def test_hashes_are_kept_whatever_number_a_file_has(coco, monkeypatch, fingerprint_of):
-    monkeypatch.setattr("coordexp.data.splits._SMALL_BYTES", 1)
-    original = Path.stat
-
-    def numbered(path: Path, **options: bool) -> os.stat_result:
-        found = original(path, **options)
-        # What is not given by place: the times in nanoseconds.
-        return os.stat_result((found[0], 2**64 - 1, *found[2:]), {"st_mtime_ns": 1, "st_ctime_ns": 2})
-
-    monkeypatch.setattr(Path, "stat", numbered)
-    whole = fingerprint_of([coco.images])
-    monkeypatch.setattr(files, "sha256_of_file", lambda path: pytest.fail(f"{path} was read again"))
-    assert fingerprint_of([coco.images]) == whole
-
-
-@pytest.mark.parametrize("damage", ["{", "[]", "[" * 100_000, '{"x": 1}'])
-def test_damaged_hashes_of_a_large_folder_are_made_again(coco, monkeypatch, tmp_path, fingerprint_of, damage):
-    monkeypatch.setattr("coordexp.data.splits._SMALL_BYTES", 1)
-    whole = fingerprint_of([coco.images])
-    (kept,) = (tmp_path / "hashes").iterdir()
-    kept.write_text(damage)
-    assert fingerprint_of([coco.images]) == whole
-    assert len(json.loads(kept.read_text())) >= 2
-
-
 def test_a_fingerprint_of_nothing_is_refused(tmp_path, fingerprint_of):
     with pytest.raises(DataError, match="no such file or folder"):
         fingerprint_of([tmp_path / "none"])
@@ -245,13 +220,6 @@ def test_the_choice_is_pinned() -> None:
     """It must not move between versions of Python, NumPy or this package: curves of two runs would not compare."""
     bare = [Sample(Path("a.jpg"), 10, 10, k, things(*[("cat", (0, 0, 1, 1))] * (k % 3))) for k in range(60)]
     assert stratified_subset(bare, 6) == [10, 11, 17, 34, 36, 48]
-
-
-def test_edges() -> None:
-    empty = [Sample(Path("a.jpg"), 10, 10, k, things()) for k in range(9)]
-    assert len(stratified_subset(empty, 4)) == 4
-    assert stratified_subset(empty, 0) == stratified_subset([], 3) == []
-    assert stratified_subset(empty, 9) == list(range(9))
 
 
 @pytest.mark.parametrize("kind", [list, Samples.of])

@@ -83,12 +83,6 @@ def test_by_hand():
     assert found == wanted == pytest.approx((5 + 5 * 51 / 101) / 10)
 
 
-def test_no_truth_no_number():
-    crowd = GtRow(1, 1, (1.0, 1.0, 5.0, 5.0), 25.0, True)
-    assert both(Scene({1: (10, 10)}, {1: "cat"}, [crowd])) == (None, None)
-    assert both(Scene({1: (10, 10)}, {1: "cat"}, [])) == (None, None)
-
-
 @pytest.mark.parametrize("split", ["train2017", "val2017"])
 def test_real_coco_has_the_ceiling_that_evaluation_reports(coco_tiny, split):
     path = coco_tiny / "annotations" / f"instances_{split}.json"

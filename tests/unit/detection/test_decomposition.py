@@ -5,7 +5,7 @@ import pytest
 
 from coordexp.detection.average_precision import unit_weights
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.decomposition import BURST, MEASURES, Decomposed
+from coordexp.detection.decomposition import BURST, Decomposed
 from coordexp.detection.metrics import measure
 from tests.support.detections import (
     DtRow,
@@ -99,9 +99,3 @@ def test_weights_are_repeated_images_and_shared_numbers_agree(seed: int) -> None
     again = Decomposed(copies[0].truth, as_detections(copies[1]))
     expected = again.measure(unit_weights(again.num_images)[None])
     assert ours.measure(weights[None]) == pytest.approx(expected, nan_ok=True, abs=1e-12)
-
-
-def test_without_scores_nothing_is_calibrated() -> None:
-    given = scene((1, 1, A))
-    assert "calibration_error" not in parts(given, found((1, 1, A, 1.5)))
-    assert len(MEASURES) == len({m.name for m in MEASURES}) == len({m.head for m in MEASURES})

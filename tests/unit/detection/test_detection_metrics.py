@@ -1,7 +1,7 @@
 """The metrics of detections: by hand, against plain references, in another order; and a new one in a new file."""
 
 import random
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from coordexp.detection import metrics as metrics_folder
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.coco_eval import evaluate_boxes
 from coordexp.detection.metrics import detection_metrics, measure
-from coordexp.detection.metrics.calibration import bins_of, calibration_error, score_bins
+from coordexp.detection.metrics.calibration import score_bins
 from tests.support.detections import (
     DtRow,
     Scene,
@@ -58,13 +58,6 @@ def test_calibration_by_hand() -> None:
     assert [part.count for part in bins] == [0, 0, 0, 1, 0, 0, 0, 0, 2, 0]
     assert (bins[8].mean_score, bins[8].fraction_correct) == pytest.approx((0.85, 0.5))
     assert bins[0].mean_score is None
-
-
-def test_the_ends_of_the_scale_have_a_bin() -> None:
-    bins = bins_of(np.array([0.0, 1.0, 1.0]), np.array([False, True, True]))
-    assert (bins[0].count, bins[9].count) == (1, 2)
-    assert calibration_error(bins) == 0.0
-    assert calibration_error(bins_of(np.zeros(0), np.zeros(0, bool))) is None
 
 
 def test_ranking_apart_from_boxes_by_hand() -> None:
@@ -179,18 +172,6 @@ def test_a_part_of_the_images_is_that_part_alone(seed: int) -> None:
     assert whole.average_precision("AP") != evaluated(given, rows, [2, 5, 11]).average_precision("AP")
 
 
-def test_categories_average_to_the_whole() -> None:
-    given, rows = crowded_scene(3)
-    boxes = evaluated(given, rows)
-    for name in ("AP", "AP50"):
-        parts = [boxes.average_precision(name, category_id=key) for key in (1, 2, 3)]
-        assert np.mean(parts) == pytest.approx(boxes.average_precision(name))
-    for key in (1, 2, 3):
-        own = replace(given, boxes=[box for box in given.boxes if box.category_id == key], categories={key: "x"})
-        alone = evaluate_boxes(own.truth, as_detections([row for row in rows if row.category_id == key]))
-        assert boxes.average_precision("AP", category_id=key) == alone.AP
-
-
 NEW_FILE = """
 from coordexp.detection.box_evaluation import DetectionMetric
 from coordexp.metrics import Metric
@@ -215,20 +196,6 @@ def test_a_new_file_is_a_new_metric(new_folder: Path) -> None:
     values = measure(evaluated(scene((1, 1, A)), found((1, 1, A, 0.5), (1, 1, B, 0.25))))
     assert values["mean_score"] == 0.375
     assert [metric.name for metric in detection_metrics()][-1] == "mean_score"
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "message"),
-    [
-        ("of_test_empty", "", r"of_test_empty\.py: expected METRICS"),
-        ("of_test_number", "METRICS = (3,)", r"of_test_number\.py: expected a DetectionMetric .* got 3"),
-        ("of_test_twice", NEW_FILE.replace('"mean_score"', '"F1_50"'), r"of_test_twice\.py: .*'F1_50' already"),
-    ],
-)
-def test_a_file_that_declares_no_metric_is_named(new_folder: Path, file: str, text: str, message: str) -> None:
-    (new_folder / f"{file}.py").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        detection_metrics()
 
 
 def test_the_public_function_returns_the_public_class():

@@ -91,8 +91,3 @@ def test_what_the_protocol_hides_by_hand() -> None:
     # Protocol: category 3 is deleted; 1 comes first in its image, so its precision is 1 at recall 1; 2 has no hit, and
     # both means leave its 0 out.
     assert metrics["F1_positive_50"] == pytest.approx(1.0)
-
-
-def test_without_ground_truth_there_is_none() -> None:
-    metrics = measure(BoxEvaluation(scene().truth, as_detections(found((1, 1, A, 0.5)))))
-    assert not [name for name in metrics if name.startswith(("F1_macro", "F1_positive"))]

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, PrecisionTable, unit_weights
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.detection.matches import Matches
 from coordexp.detection.matching import Matcher, overlap_scores
 from tests.support.detections import (
     AREAS,
@@ -17,7 +16,6 @@ from tests.support.detections import (
     GtRow,
     Scene,
     as_detections,
-    average_precision,
     by_category,
     crowded_scene,
     found,
@@ -144,34 +142,6 @@ def test_the_hundred_and_first_detection_is_not_looked_at() -> None:
     assert ap_by_category((truth, [*misses, misses[0], DtRow(1, 1, square, 0.1)]), [1, 1])[0] == 0
 
 
-def test_mean_is_over_categories_with_ground_truth() -> None:
-    case = two_images()
-    assert average_precision(matches_of(*case), AVERAGE_PRECISIONS["AP"], [1, 1]) == ap_by_category(case, [1, 1])[0]
-
-
-@pytest.mark.parametrize("damage", ["event", "ignored", "image"])
-def test_the_comparison_would_see_a_wrong_matcher(damage: str) -> None:
-    """Negative control: one detection's fate changed in each of twenty cases, and some case shows it."""
-
-    def damaged(matches: Matches) -> Matches:
-        if damage == "event":
-            left_out = matches.event_start + (matches.event_start == 0)
-            return matches._replace(event_start=np.minimum(left_out, len(matches.event)))
-        if damage == "ignored":
-            return matches._replace(ignored=matches.ignored | np.uint16(1))
-        return matches._replace(image=np.zeros_like(matches.image))
-
-    seen, which = 0, AVERAGE_PRECISIONS["AP50"]
-    for case in range(20):
-        rng = np.random.default_rng([case, 3])
-        truth, detections = random_case(rng)
-        weights = rng.integers(0, 4, len(truth.sizes_px)).astype(np.uint16)
-        ours = matches_of(truth, detections)
-        right, wrong = (average_precision(matches, which, weights) for matches in (ours, damaged(ours)))
-        seen += right != pytest.approx(wrong, abs=1e-12, nan_ok=True)
-    assert seen > 0
-
-
 def test_real_annotations_with_crowds(coco_tiny) -> None:
     """Real annotations, with their own boxes moved a little as detections."""
     truth = read_ground_truth(next(coco_tiny.rglob("instances*.json")))
@@ -227,14 +197,6 @@ def test_a_crowd_is_neither_found_nor_missed() -> None:
     assert matching.best_iou().tolist() == [0.0, 0.0]
 
 
-def test_nothing_at_all() -> None:
-    empty = matcher(scene(), [])
-    assert empty.pairs(0.5).num_gt == 0
-    assert empty.best_iou().shape == (0,)
-    assert matcher(scene((1, 1, LEFT)), []).pairs(0.5).num_gt == 1
-    assert matcher(scene(), found((1, 1, LEFT, 1.0))).pairs(0.5).gt_of_dt.tolist() == [-1]
-
-
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_pairs_are_those_of_pycocotools(seed: int, ties: bool) -> None:
@@ -270,12 +232,3 @@ def test_overlap_score_matches_each_box_once_and_within_its_category() -> None:
     assert score([(1, 1, whole)], [(1, 1, shifted, 0.9), (1, 1, whole, 0.1)]) == pytest.approx(2 / 3)
     # A crowd is no object, so that what lies on it is one too many.
     assert score([(1, 1, whole, True)], [(1, 1, whole, 1)]) == 0
-
-
-def test_overlap_scores_are_of_each_image() -> None:
-    truth = scene((1, 1, LEFT), (3, 1, LEFT), num_images=3)
-    assert overlap_scores(truth.truth, as_detections(found((3, 1, BETWEEN, 1)))) == {
-        1: 0.0,
-        2: 1.0,
-        3: pytest.approx(0.6),
-    }

@@ -4,16 +4,13 @@ import gzip
 import json
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
-from coordexp.detection.matching import in_fair_order
 from coordexp.detection.result_files import read_results
 from coordexp.errors import DataError
 
@@ -212,54 +209,6 @@ def test_what_cannot_be_read_is_named(value: object, message: str, truth: Ground
     (tmp_path / "dt.json").write_text(json.dumps(value))
     with pytest.raises(DataError, match=message):
         read_detections(tmp_path / "dt.json", truth)
-
-
-def test_packings_that_cannot_be_read_are_named(truth: GroundTruth, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
-        archive.writestr("a.json", "[]")
-        archive.writestr("b.json", "[]")
-    (tmp_path / "cut.zip").write_bytes((tmp_path / "two.zip").read_bytes()[:60])
-    (tmp_path / "cut.jsonl").write_text('{"a": 1}\n{"a": ')
-    for name, message in (
-        ("two.zip", "holds 2 files of JSON"),
-        ("cut.zip", "unpacked"),
-        ("cut.jsonl", "cut.jsonl:2: "),
-    ):
-        with pytest.raises(DataError, match=message):
-            read_detections(tmp_path / name, truth)
-
-
-def test_the_order_of_equal_scores_is_that_of_the_boxes_where_it_matters(truth: GroundTruth, tmp_path: Path) -> None:
-    """Scores as a language model writes them: most are shared, although none by half of the boxes."""
-    rows = [
-        {**row, "bbox": (np.array(row["bbox"]) + 9 * n).tolist(), "score": 0.8 + 0.05 * (n % 3)}
-        for n in range(6)
-        for row in coco()
-    ]
-    found = []
-    for name, own in (("a", rows), ("b", rows[::-1])):
-        (tmp_path / f"{name}.json").write_text(json.dumps(own))
-        found.append(read_detections(tmp_path / f"{name}.json", truth))
-    before = [BoxEvaluation(truth, each).average_precision("AP") for each in found]
-    after = [BoxEvaluation(truth, in_fair_order(truth, each)).average_precision("AP") for each in found]
-    assert abs(before[0] - before[1]) > 0.01
-    assert after[0] == pytest.approx(after[1], abs=5e-4)
-    assert found[0].num_tied == len(rows)
-    scores = np.random.default_rng(0).random(len(rows))
-    own = replace(found[0], scores=scores)
-    assert in_fair_order(truth, own) is own
-    same = replace(found[0], boxes_px_xywh=np.tile([300.0, 300, 5, 5], (len(rows), 1)))
-    assert in_fair_order(truth, same) is same, "AP is 0 in any order, and stays that of the file"
-
-
-@pytest.mark.parametrize("key", ["f3b1c2a4-0000-4000-8000-1234567890ab", 2**100 + 7])
-def test_ids_that_are_no_numbers_of_64_bits_are_those_of_the_ground_truth(key: str | int, tmp_path: Path) -> None:
-    box = {"image_id": key, "category_id": 1, "bbox": [1, 2, 3, 4]}
-    document = {"images": [{"id": key}, {"id": 2}], "categories": [{"id": 1, "name": "a"}], "annotations": [box]}
-    (tmp_path / "gt.json").write_text(json.dumps(document))
-    (tmp_path / "dt.json").write_text(json.dumps([{**box, "score": 0.5}]))
-    truth = read_ground_truth(tmp_path / "gt.json")
-    assert read_detections(tmp_path / "dt.json", truth).image_ids.tolist() == truth.image_ids.tolist()
 
 
 def test_the_cases(shared_data: Path) -> None:

@@ -130,14 +130,6 @@ def test_every_frame_is_found_again_and_reads_the_boxes_right(
     assert np.array_equal(read.category_ids, found[1])
 
 
-def test_of_a_few_images_nothing_is_said(tmp_path: Path) -> None:
-    truth = made_truth(9)
-    assert (
-        diagnose(read_results(write(tmp_path / "dt.json", Frame.parse("px:xyxy"), detected(truth)), truth), truth)
-        is None
-    )
-
-
 def _bent(truth: GroundTruth, *, shift: float = 0.0, grow: float = 1.0, scale: float = 1.0, **kind: float) -> tuple:
     """Boxes shifted and grown by parts of their sides."""
     image, category, corners, scores = detected(truth, **kind)

@@ -65,14 +65,6 @@ def test_every_failure_is_shown_at_once(tmp_path, monkeypatch):
     assert tree(tmp_path).keys() == {f"{tmp_path}/runs"}
 
 
-def test_a_configuration_that_is_wrong_is_a_finding(tmp_path):
-    found = _examine(tmp_path, "training.max_stpes=3")
-    assert "did you mean training.max_steps?" in failures(found)["configuration"]
-    assert len(found.findings) == 1
-    unknown = _examine(tmp_path, "objective.extra={nonsense: 1.0}")
-    assert "nonsense" in failures(unknown)["configuration"]
-
-
 def test_coco_files_give_the_longest_sequence(tmp_path):
     found = _examine(tmp_path, *coco_overrides(tmp_path), "data.max_pixels=9216")
     assert found.would_start, failures(found)

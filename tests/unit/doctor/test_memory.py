@@ -101,22 +101,6 @@ def test_zero2_divides_over_the_workers():
     assert divided["weights"] == whole["weights"]
 
 
-def test_the_cache_of_the_published_4b_by_hand():
-    # 2 x 8 heads x 128 x 2 bytes = 4,096 bytes a token and layer; 37 times for 36 layers and one copy
-    config = published_config("Qwen/Qwen3-VL-4B-Instruct")
-    run = ExperimentConfig.model_validate(
-        {
-            "evaluation": {"batch_size": 32, "max_new_tokens": 1024},
-            "training": {"optimizer": "multimodal_coord_offset"},
-            "custom": {"coord_offset": {"enabled": True}},
-        }
-    )
-    model = run_model(config, run, dtype=torch.bfloat16, offset_ids=range(151_670, 152_670))
-    found = estimate(model, run, SequenceSize(430, 1500, 1600), on_gpu=True)
-    assert found.phases[EVALUATION]["key-value cache"] == 32 * (430 + 1024) * 4096 * 37
-    assert found.phases[EVALUATION]["logits"] == 4 * 4 * 32 * 152_670  # the expanded table
-
-
 @pytest.mark.parametrize(
     ("tuning", "tied", "tie_head", "vision", "structure", "dtype"),
     [

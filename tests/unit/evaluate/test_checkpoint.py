@@ -13,7 +13,6 @@ from coordexp.evaluate.checkpoint import (
     default_output,
     open_data,
     open_evaluation,
-    slower,
     unlike_training,
 )
 from coordexp.evaluate.settings import EvaluationSettings
@@ -76,12 +75,6 @@ def asked(settings: EvaluationSettings) -> tuple[str, int]:
     return words, evaluation.answering.image_spec.max_pixels
 
 
-def test_the_question_names_the_categories_of_the_file(shapes: Path) -> None:
-    for prompt, words in ((None, 'categories: "red circle, '), ("Find {categories}.", "Find red circle, ")):
-        settings = settings_of(shapes, answer="qwen-json", decoding=("free",), prompt=prompt, num_images=1)
-        assert words in asked(settings)[0]
-
-
 def test_a_checkpoint_is_asked_as_it_was_trained_or_something_else_is_said(shapes: Path, tmp_path: Path) -> None:
     checkpoint = shutil.copytree(TINY_BASE, tmp_path / "merged")
 
@@ -107,15 +100,6 @@ def test_a_checkpoint_is_asked_as_it_was_trained_or_something_else_is_said(shape
     assert of_pixels.startswith(f"{checkpoint} was trained on images of at most 4,096 pixels and is asked with 2,048; ")
     assert of_words.startswith(f"{checkpoint} was trained with the prompt 'Name all.' and is asked with 'What is ")
     assert unlike_training(settings(**other, answer="qwen-json", decoding=("free",))) == [of_pixels]
-
-
-def test_a_recurrent_model_that_generates_is_said_to_be_slower(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
-    (said,) = slower(EvaluationSettings(model=str(tmp_path)))
-    assert said.startswith("Qwen3.5 (dense): ")
-    given = EvaluationSettings(model=str(tmp_path), generations=tmp_path / "answers.jsonl", decoding=("free",))
-    assert slower(given) == []
-    assert slower(EvaluationSettings(model="embedded")) == slower(EvaluationSettings(model="nobody/has-this")) == []
 
 
 def test_aliases_stand_for_categories(shapes: Path) -> None:

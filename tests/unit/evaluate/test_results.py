@@ -9,7 +9,6 @@ import pytest
 
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection import evaluate_detections
-from coordexp.errors import DataError
 from coordexp.evaluate.answers import Objects, read_objects
 from coordexp.evaluate.results import counts, cut_at_repeat, repeats
 from coordexp.metrics import BOX_KINDS
@@ -178,12 +177,3 @@ def test_ap_is_what_pycocotools_says_of_the_files(tmp_path: Path, seed: int) -> 
         for name in ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large", "AR100"):
             assert metrics.get(f"{kind}/{name}") == theirs[name]
     assert metrics["argmax/AP"] != metrics["expected/AP"]
-
-
-def test_a_broken_line_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "objects.jsonl"
-    with pytest.raises(DataError, match="file not found"):
-        read_objects(path)
-    path.write_text('{"image_id": 2, "objects": [{"bins": 3}], "failures": [], "truncated": false}\n')
-    with pytest.raises(DataError, match=r"objects\.jsonl:1: objects\.0\."):
-        read_objects(path)

@@ -215,13 +215,6 @@ def test_a_trained_bfloat16_table_is_no_further_from_the_truth_than_plain_autogr
 # The trainable table
 
 
-def test_a_trainable_table_is_refused():
-    problem = make_problem()
-    problem.weight.requires_grad_()
-    with pytest.raises(ValueError, match="frozen table"):
-        run_split_head(problem)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_full_fine_tuning_gives_the_same_numbers(layout):
     problem = make_problem(layout)

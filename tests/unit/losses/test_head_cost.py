@@ -2,20 +2,15 @@
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coordexp.losses import head as head_module
-from coordexp.losses.head import plain_head, split_head
-from tests.benchmarks.head_variants import VARIANTS, Sizes, make_batch, make_model, make_offset
 from tests.support.head import (
     LOSSES,
     Layout,
-    assert_equal,
     full_logits,
     full_loss,
     make_problem,
-    run_plain_head,
     run_split_head,
     term_inputs,
     term_loss,
@@ -74,46 +69,4 @@ def test_nothing_as_large_as_the_logits_or_the_table_is_kept_for_backward(costly
     assert max(value.numel() for value in kept) >= TOKENS * COST.vocab  # the hook does see what plain autograd keeps
 
 
-def test_the_plain_head_makes_two_tensors_of_the_size_of_logits(costly):
-    counts = {}
-    for ours in (True, False):
-        problem = costly.moved()
-        table = problem.weight.requires_grad_()
-        with Allocations(table) as made:
-            if ours:
-                loss = term_loss(term_inputs(run_plain_head(problem, table), problem), LOSSES)
-            else:
-                loss = full_loss(full_logits(problem), problem, LOSSES)
-            torch.autograd.grad(loss, problem.hidden)
-        counts[ours] = made.count_of(TOKENS * COST.vocab)
-    assert counts[True] == 2
-    assert counts[False] > 5
-
-
-@pytest.mark.parametrize("trained", [False, True], ids=["split", "plain"])
-def test_no_value_is_read_back_when_the_coord_rows_are_known(trained):
-    problem = make_problem()
-    problem.weight.requires_grad_(trained)
-    real = problem.hidden, problem.weight, problem.offset, problem.targets, problem.coord_rows
-    head = plain_head if trained else split_head
-    with FakeTensorMode() as mode:  # tensors without values: reading one raises
-        hidden, weight, offset, targets, rows = map(mode.from_tensor, real)
-        out = head(hidden, weight, targets, first_id=40, offset_KD=offset, coord_rows_N=rows)
-        (out.ce_T.sum() + out.log_z_text_T.sum() + out.coord_logits_NK.sum()).backward()
-        with pytest.raises(DynamicOutputShapeException):
-            head(hidden, weight, targets, first_id=40, offset_KD=offset)
-    assert hidden.grad.shape == problem.hidden.shape
-
-
 # PEFT warns on tying in general; these tables it does tie.
-@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
-def test_what_the_benchmark_compares_computes_the_same():
-    sizes, where = Sizes(batch=2, tokens=40, vocab=1500, hidden=16), {"device": "cpu", "dtype": torch.float32}
-    model, results = make_model(sizes, **where), {}
-    for key in "bcd":
-        variant, batch = VARIANTS[key](model, make_offset(sizes, device="cpu")), make_batch(sizes, 0.5, **where)
-        loss = variant.forward(batch)
-        loss.backward()
-        results[key] = {"loss": loss.detach(), "hidden": batch.hidden_BTD.grad, "trained": variant.trained.grad}
-    assert_equal(results["d"], results["b"])
-    assert_equal(results["d"], results["c"])

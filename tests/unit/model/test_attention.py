@@ -22,11 +22,6 @@ def without_package(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
 
-def test_the_others_need_nothing(without_package):
-    check_attention("sdpa")
-    check_attention("eager", dtype="float32")
-
-
 @pytest.mark.usefixtures("without_package")
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_without_its_package(elsewhere):
@@ -48,11 +43,6 @@ def test_without_a_gpu(monkeypatch):
 def test_in_float32():
     with pytest.raises(ConfigError, match=r"half precision only, but model.dtype is float32"):
         check_attention(FLASH, dtype="float32", elsewhere=True)
-
-
-def test_load_asks_first(without_package):
-    with pytest.raises(ResourceError, match=r"flash-attn"):
-        load("/no/such/place", attn_implementation=FLASH)
 
 
 def test_sdpa_and_eager_agree(make_base):

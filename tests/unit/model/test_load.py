@@ -1,7 +1,6 @@
 """Loading checkpoints and adapters, good and bad."""
 
 import importlib
-import json
 import shlex
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ from transformers import AutoModelForImageTextToText, Qwen3VLForConditionalGener
 
 from coordexp.coord_tokens.offset.guard import GUARD_NAME
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
-from coordexp.errors import CheckpointError, TokenizerError
+from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.adapter import TrainedBase, name_base, read_adapter, save_adapter
 from coordexp.model.expand import expand_checkpoint
 from coordexp.model.loading import load
@@ -160,30 +159,15 @@ def test_a_loaded_adapter_is_frozen_unless_it_is_to_train(make_base, make_adapte
     assert not any("embed_tokens" in name or "lm_head" in name for name in trainable)
 
 
-def test_a_local_directory_has_no_revision(make_base):
-    with pytest.raises(CheckpointError, match=r"a local directory has no revision 'v1'; leave it out"):
-        load(make_base(), revision="v1")
-
-
-def test_bad_paths():
-    with pytest.raises(CheckpointError, match=r"/no/such/place: no such checkpoint; expected embedded"):
-        load("/no/such/place")
-    with pytest.raises(CheckpointError, match=r"README.md: no such checkpoint"):
-        load(Path(__file__).parents[3] / "README.md")
-
-
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
         ("config.json", lambda f: f.unlink(), "config.json: not found"),
         ("config.json", lambda f: f.write_text('{"model_type": '), "config.json: not readable JSON"),
-        ("config.json", lambda f: f.write_text("[1]"), "holds a list, expected an object"),
         ("model.safetensors", lambda f: f.unlink(), "weights not found; expected safetensors"),
         ("model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-100]), "not a whole safetensors file"),
         ("tokenizer.json", lambda f: f.unlink(), "no tokenizer"),
-        ("tokenizer.json", lambda f: f.write_text("{"), "tokenizer does not load"),
         ("preprocessor_config.json", lambda f: f.unlink(), "no image processor"),
-        ("preprocessor_config.json", lambda f: f.write_text("{"), "preprocessor_config.json' is not a valid JSON"),
         ("chat_template.jinja", lambda f: f.unlink(), "no chat template; copy chat_template.jinja"),
         ("model.safetensors", lambda f: f.rename(f.with_name("pytorch_model.bin")), "pytorch_model.bin: weights as a"),
     ],
@@ -212,18 +196,6 @@ def test_missing_and_misshapen_weights_are_not_filled_with_random_numbers(make_b
         load(base)
     save_file(weights | {name: torch.ones(3)}, base / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match=r"norm\.weight|does not load|mismatched"):
-        load(base)
-
-
-def test_an_index_without_its_shards_is_refused(make_base, tmp_path):
-    base = _copy(make_base(), tmp_path / "base")
-    (base / "model.safetensors").rename(base / "model-00001-of-00002.safetensors")
-    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
-    (base / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match=r"index.json: names model-00002-of-00002.safetensors, which"):
-        load(base)
-    (base / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"no weight_map"):
         load(base)
 
 
@@ -289,14 +261,3 @@ def test_a_pickled_adapter_is_refused_with_the_command_that_converts_it(make_bas
     program = shlex.split(str(refused.value).partition("convert it there: ")[2])
     subprocess.run([sys.executable, *program[1:]], cwd=adapter, check=True)
     load(make_base(), adapter)
-
-
-def test_an_adapter_of_another_vocabulary_is_refused(make_base, make_adapter, tmp_path):
-    adapter = _copy(make_adapter(make_base(), tuning="lora"), tmp_path / "adapter")
-    weights = load_file(adapter / "adapter_model.safetensors")
-    weights["base_model.model.coord_offset_adapter.coord_ids"] -= 1
-    save_file(weights, adapter / "adapter_model.safetensors", {"format": "pt"})
-    with pytest.raises(TokenizerError, match=r"hold 640, which is"):
-        load(make_base(), adapter)
-    with pytest.raises(CheckpointError, match=r"no such adapter directory"):
-        load(make_base(), tmp_path / "nowhere")

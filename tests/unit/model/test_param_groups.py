@@ -56,12 +56,6 @@ def test_a_tied_head_has_one_offset_group_that_says_so(make_base, make_adapted):
     assert rows["llm"].note == ""
 
 
-def test_rates_left_out_are_the_learning_rate(make_base, make_adapted):
-    model = make_adapted(make_base())
-    groups = _groups(model, vit_lr=None, aligner_lr=None, embed_lr=None)
-    assert {group["lr"] for group in groups} == {1e-4}
-
-
 def test_full_tuning_decays_matrices_but_no_norm_or_bias(make_base):
     model = apply_tuning(load(make_base()).model, tuning="full", rank=1, alpha=1.0, dropout=0.0, vision=True, seed=0)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -108,11 +102,3 @@ def test_optimizer_and_offsets_go_together(make_base, make_adapted):
     frozen = load(make_base()).model.requires_grad_(False)
     with pytest.raises(ConfigError, match=r"no trainable parameter"):
         _groups(frozen, optimizer="multimodal")
-
-
-def test_without_offsets_the_groups_are_those_of_the_plain_optimizer(make_base, make_adapted):
-    with_offset = describe(_groups(make_adapted(make_base())))
-    plain = make_adapted(make_base(), tie_head=None)
-    without = describe(_groups(plain, optimizer="multimodal"))
-    assert [row for row in with_offset if not row.name.startswith("coord_")] == without
-    assert describe(_groups(plain)) == without  # one switch, custom.coord_offset.enabled, turns the offsets off

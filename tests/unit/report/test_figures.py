@@ -1,14 +1,12 @@
 """What a reader sees of a chart: its words, its tooltips and where its marks lie."""
 
-import itertools
 import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
-from coordexp.report.charts import Line, Point, Row, line_chart, number, row_chart
+from coordexp.report.charts import Line, Point, Row, line_chart, row_chart
 from coordexp.report.figures import LOOKS, PALETTE, Chart, chart_svg, write_charts
 from coordexp.statistics.results import Estimate
 from tests.support.report import SPITEFUL
@@ -73,49 +71,12 @@ def test_names_are_text_and_never_markup_or_mathematics() -> None:
         assert any(tip.startswith(name) for tip in tooltips(root))
 
 
-def test_a_control_character_does_not_end_a_chart(tmp_path: Path) -> None:
-    name = "a\x1b]0;x\x07b"
-    chart = row_chart(name, [Row(name, name, [(name, LOOKS[3], Estimate(0.5))])], x="x")
-    _, svg = write_charts([chart], tmp_path / "plot", title=name, looks={name: LOOKS[0]})
-    for text in (chart_svg(chart, label="label"), svg.read_text(encoding="utf-8")):
-        assert "a\ufffd]0;x\ufffdb" in text
-
-
 def test_nothing_to_draw_says_so() -> None:
     for chart in (lines(), row_chart("t", [Row("r", "", [("A", LOOKS[0], None)])], x="x")):
         assert words(parsed(chart)) == ["nothing to draw yet"]
 
 
 # How a colour looks without one kind of cone, in linear RGB (Machado et al. 2009, severity 1).
-VISIONS = {
-    "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
-    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
-    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
-    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
-}
-XYZ = ((0.4124564, 0.3575761, 0.180437), (0.2126729, 0.7151522, 0.072175), (0.0193339, 0.119192, 0.9503041))
-
-
-def lab(color: str, vision: str) -> np.ndarray:
-    """CIELAB of a colour as someone sees it."""
-    rgb = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    xyz = np.array(XYZ) @ np.clip(np.array(VISIONS[vision]) @ linear, 0, 1) / (0.95047, 1, 1.08883)
-    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-@pytest.mark.parametrize("vision", VISIONS)
-def test_twelve_groups_are_told_apart_with_any_colour_vision(vision: str) -> None:
-    """By colour, or where two come near each other (2 is just seen) by dashes and by marker."""
-    assert len({look.color for look in LOOKS}) == len({look.line for look in LOOKS}) == 12
-    for one, other in itertools.combinations(LOOKS, 2):
-        distance = float(np.linalg.norm(lab(one.color, vision) - lab(other.color, vision)))
-        assert distance > 8 or one.marker != other.marker, (one, other)
-
-
-def test_numbers_have_a_true_minus() -> None:
-    assert [number(value) for value in (-0.5, 0.25, 200_000.0)] == ["\u22120.5", "0.25", "200\u2009000"]
 
 
 def test_colours_are_the_pages_own_and_ids_the_charts_own() -> None:

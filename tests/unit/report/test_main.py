@@ -1,7 +1,4 @@
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,35 +43,6 @@ def test_user_errors_are_one_sentence_and_exit_code_2(
     (tmp_path / "file").write_text("")
     assert main(["tiny", "--tracking-uri", uri, "--output", str(tmp_path / "file" / "x"), "--format", "csv"]) == 2
     assert "cannot be written" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("argument", ["--interval=nan", "--pictures=-1"])
-def test_a_number_that_is_none_is_named(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["tiny", argument])
-    name = argument.partition("=")[0]
-    assert f"error: argument {name}: " in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_module_runs_and_says_nothing_but_the_report(database: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "coordexp.report", "tiny", "--all", "--runs-dir", str(database.parent)]
-    done = subprocess.run(
-        [*command, "--output", str(tmp_path)], capture_output=True, text=True, env=os.environ | {"COLUMNS": "100"}
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Free decoding" in done.stdout
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_an_experiment_with_files_as_latex(
-    paired_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    quick = ["--runs-dir", str(paired_dir), "--output", str(tmp_path), "--resamples", "20", "--pictures", "3"]
-    assert main(["paired", *quick, "--format", "latex"]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("% paired: ")
-    assert str(tmp_path / "report.html") in captured.err
 
 
 @pytest.mark.usefixtures("undrawn")

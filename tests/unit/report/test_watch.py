@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from coordexp.cli.main import main
 from coordexp.errors import ConfigError
-from coordexp.report.watch import RunRow, Snapshot, duration, read_experiment, render, watch, watched
+from coordexp.report.watch import RunRow, Snapshot, read_experiment, render, watch, watched
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.rows import Row, append_rows, keep_rows
 from coordexp.runs.status import RunStatus, write_status
@@ -146,27 +145,6 @@ def test_the_states_of_ended_runs(experiment: Path) -> None:
     assert re.search(r"A-s0 +finished +100/100 .* 0\.500 +93 +2:05", text)
 
 
-def test_a_run_that_failed_before_this_command_waits_for_another_try(experiment: Path) -> None:
-    set_status(experiment / "A-s0", RunStatus("failed", "no room"), when=NOW - 3600)
-    set_status(experiment / "C-s0", RunStatus("running", step=40), when=NOW - 3600)
-    set_status(experiment / "A-s1", RunStatus("finished", step=100), when=NOW - 3600)
-    set_status(experiment / "C-s1", RunStatus("failed", "no room"), when=NOW - 1)
-    assert [run.state for run in read(experiment).values()] == ["waiting", "waiting", "finished", "failed"]
-
-
-def test_fresh_moves_the_directory_away_and_starts_over(experiment: Path) -> None:
-    set_status(experiment / "A-s0", RunStatus("running"))
-    say(experiment / "A-s0", step_line(60))
-    assert read(experiment)["A-s0"].step == 60
-    experiment.rename(experiment.with_name("tiny.old-1"))
-    assert not read(experiment)
-    begin(experiment, instance="two")
-    assert [(run.state, run.step) for run in read(experiment).values()] == [("waiting", 0)] * 4
-    set_status(experiment / "A-s0", RunStatus("running"))
-    say(experiment / "A-s0", step_line(20))
-    assert read(experiment)["A-s0"].step == 20
-
-
 @pytest.mark.parametrize("name", ["experiment.json", "A-s0/status.json", "A-s0/metrics.jsonl", "A-s0/progress.log"])
 def test_a_damaged_file_ends_nothing(experiment: Path, name: str) -> None:
     set_status(experiment / "A-s0", RunStatus("running"))
@@ -203,12 +181,6 @@ def test_the_experiment_that_began_last_is_watched_or_what_there_is_is_said(expe
         watched(None, tmp_path / "wrong")
 
 
-@pytest.mark.parametrize("wrong", [["a", "b"], ["a", "--runs", "r1"], ["a", "--tracking-uri", "http://h"]])
-def test_arguments_that_make_no_sense_together_are_refused(wrong: list[str], capsys) -> None:
-    assert main(["report", *wrong, "--watch"]) == 2
-    assert "error: " in capsys.readouterr().err
-
-
 def many_runs(number: int) -> Snapshot:
     long = "a reason that is much longer than any terminal is wide " * 4
     row = RunRow("", "softce_w1_high", "waiting", "waiting", 1200, 5000, 2.345, 93.0, 4000.0, 0.3, 1, NOW - 12)
@@ -243,10 +215,6 @@ def test_a_message_cannot_steer_the_terminal() -> None:
     text = text_of(Snapshot(f"tiny{spiteful}", f"at{spiteful}", (run,), note=spiteful))
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     assert "[red]x[/red]" in text  # nor is it read as markup
-
-
-def test_durations() -> None:
-    assert [duration(it) for it in (5, 65, 7231, 273_600)] == ["0:05", "1:05", "2:00:31", "3 d 04 h"]
 
 
 def scripted(*snapshots: Snapshot | BaseException) -> Callable[[float], Snapshot]:

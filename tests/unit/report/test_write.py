@@ -6,12 +6,10 @@ from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
 from coordexp.report.write import (
     comparison_metrics,
-    description,
     record_report,
     store_report,
 )
 from coordexp.tracking.connection import connect
-from coordexp.tracking.store import MAX_TAG_LENGTH
 from tests.support.metrics import unregistered
 
 
@@ -46,17 +44,6 @@ def test_the_ablations_run_gets_files_and_every_number(paired: Study, paired_dir
     stored = [item.path for item in client.list_artifacts(paired.data.parent_id, "report")]
     assert stored == ["report/report.html"]
     assert not load_experiment(paired.data.uri, "paired").runs[0].metrics.keys() & comparison_metrics(paired).keys()
-
-
-def test_a_description_that_would_be_cut_leaves_out_whole_tables_and_keeps_the_link(paired: Study) -> None:
-    whole = description(paired, page="#/page")
-    differences = whole.index("| pair |")
-    page = "#" * (MAX_TAG_LENGTH - differences)  # room for the groups, not for their differences
-    shown = description(paired, page=page)
-    assert len(shown) <= MAX_TAG_LENGTH
-    assert f"[The whole report]({page})" in shown
-    assert "| group | read by | seeds |" in shown
-    assert "| pair |" not in shown
 
 
 def test_a_store_that_refuses_costs_no_report(paired: Study, paired_dir: Path, tmp_path: Path) -> None:

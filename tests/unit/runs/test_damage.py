@@ -5,11 +5,10 @@ import os
 
 import pytest
 
-from coordexp.runs import commit
-from coordexp.runs.commit import Checksum, commit_checkpoint, drop_uncommitted
+from coordexp.runs.commit import commit_checkpoint, drop_uncommitted
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row, append_rows, read_rows
-from coordexp.runs.status import RunStatus, read_status, write_status
+from coordexp.runs.status import read_status
 
 MARKER = "commit.json"
 
@@ -93,22 +92,6 @@ def test_rows_that_are_lost_cost_the_checkpoint_they_belong_to(run_dir, tail):
     assert path.read_text().count("\n") == 1
 
 
-@pytest.mark.parametrize("at", [0, 5_000, 9_999])
-def test_of_a_large_file_both_ends_are_hashed(tmp_path, monkeypatch, at):
-    monkeypatch.setattr(commit, "WHOLE_BYTES", 1_000)
-    monkeypatch.setattr(commit, "END_BYTES", 100)
-    path = tmp_path / "large"
-    path.write_bytes(bytes(10_000))
-    checksum = Checksum.of(path)
-    assert checksum.mismatch(path) is None
-    content = bytearray(10_000)
-    content[at] = 1
-    path.write_bytes(content)
-    assert (checksum.mismatch(path) is None) == (at == 5_000)  # the middle of a large file is not read
-    path.write_bytes(bytes(9_999))
-    assert checksum.mismatch(path) == "large has 9,999 of 10,000 bytes"
-
-
 @pytest.mark.parametrize(
     "text", ["", '{"state": "fini', "null", '{"state": "gone"}', "\x00" * 9, '{"state": "running", "step": 1e999}']
 )
@@ -117,33 +100,3 @@ def test_a_damaged_status_counts_as_stopped_so_that_the_same_command_goes_on(tmp
     status = read_status(tmp_path)
     assert status.state == "stopped"
     assert status.message == f"{tmp_path}/status.json cannot be read; the same command continues and rewrites it"
-
-
-def test_on_a_full_disk_a_status_is_written_in_the_room_of_the_old_one(tmp_path, monkeypatch):
-    write_status(tmp_path, RunStatus("running", message="a rather long sentence about what had happened before"))
-
-    def full(path, value):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("coordexp.runs.status.write_json", full)
-    write_status(tmp_path, RunStatus("failed", message="the disk is full"))
-    assert read_status(tmp_path) == RunStatus("failed", message="the disk is full")
-    with pytest.raises(OSError, match="No space left"):
-        write_status(tmp_path / "new", RunStatus("failed"))
-
-
-def test_strange_names_among_checkpoints_are_passed_over(run_dir):
-    checkpoints = run_dir / "checkpoints"
-    for name in ("step_", "step_x", "step_²", "step_-1", "step_1e3"):
-        (checkpoints / name).mkdir()
-    (checkpoints / "step_000009").write_text("a file")
-    assert drop_uncommitted(run_dir) == (checkpoint(run_dir, 4), [])
-    assert (checkpoints / "step_000009").is_file()
-
-
-@pytest.mark.parametrize("values", ['{"step": "4"}', '{"time": null}', '{"metrics": [1]}', '{"metrics": {"a": "b"}}'])
-def test_rows_of_another_type_end_the_whole_ones(run_dir, values):
-    path = run_dir / "metrics.jsonl"
-    row = {"step": 5, "time": 1.0, "metrics": {}} | json.loads(values)
-    path.write_text(path.read_text() + json.dumps(row) + "\n")
-    assert steps(run_dir) == [2, 4]

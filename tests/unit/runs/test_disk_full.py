@@ -1,15 +1,8 @@
 import errno
-import os
 import shutil
-import subprocess
-import sys
 from collections import namedtuple
 
-import numpy as np
 import pytest
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from coordexp.errors import DataError, ResourceError
 from coordexp.files import is_disk_full
@@ -56,33 +49,3 @@ def test_the_sentence_names_the_disk_and_what_is_free(run_dir, monkeypatch):
         str(explained)
         == f"the disk at {disk} is full (1.0 MiB are free); free some space, then give the same command again"
     )
-
-
-@pytest.fixture
-def tiny_disk(tmp_path):
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("only root may mount a small disk")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    found = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if found.returncode:
-        pytest.skip(f"this machine mounts no small disk: {found.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-@pytest.mark.parametrize(
-    "save",
-    [
-        lambda path: torch.save({"weights": torch.zeros(2**20)}, path),
-        lambda path: save_file({"weights": torch.zeros(2**20)}, path),
-        lambda path: np.save(path, np.zeros(2**20)),
-        lambda path: path.write_bytes(bytes(2**22)),
-    ],
-    ids=["torch", "safetensors", "numpy", "python"],
-)
-def test_what_libraries_say_of_a_full_disk_is_understood(tiny_disk, save):
-    with pytest.raises((OSError, RuntimeError, SafetensorError)) as caught:
-        save(tiny_disk / "weights.npy")
-    assert is_disk_full(caught.value), repr(caught.value)

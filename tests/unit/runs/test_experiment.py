@@ -1,4 +1,3 @@
-import contextlib
 import json
 import os
 import subprocess
@@ -100,13 +99,6 @@ def test_fresh_moves_aside_and_never_deletes(tmp_path):
     assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["experiment.json"]
 
 
-def test_a_damaged_record_is_named(tmp_path):
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "experiment.json").write_text('{"instance": "x"')
-    with pytest.raises(ConfigError, match=r"experiment\.json: not a record of an experiment"):
-        open_experiment(make_config(tmp_path))
-
-
 def test_a_second_ablation_of_the_same_name_is_refused(tmp_path):
     config = make_config(tmp_path)
     other = make_config(tmp_path).model_copy(
@@ -164,15 +156,3 @@ def test_a_full_disk_is_found_before_training(tmp_path):
     check_disk(tmp_path / "not" / "there", needed_bytes=1)
     with pytest.raises(ResourceError, match=r"GiB of disk are free, about 1048576\.00 GiB are needed"):
         check_disk(tmp_path / "not" / "there", needed_bytes=2**50)
-
-
-def test_a_refused_start_leaves_no_lock_behind(tmp_path):
-    config = make_config(tmp_path)
-    folder = ExperimentFolder.of(config)
-    with contextlib.suppress(ConfigError), experiment_lock(config):
-        assert folder.lock.is_file()
-        raise ConfigError("refused")
-    assert not folder.lock.exists()
-    with experiment_lock(config):
-        folder.path.mkdir()
-    assert folder.lock.is_file()

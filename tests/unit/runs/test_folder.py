@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from coordexp.config import load_config
-from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder, experiments_in
+from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 
 RUN = RunFolder(Path("runs/tiny/A-s0"))
 
@@ -47,10 +47,3 @@ def test_what_is_there_is_listed_in_the_order_of_its_steps(tmp_path):
     assert experiments_in(tmp_path) == []
     run.experiment.record.touch()
     assert experiments_in(tmp_path) == [run.experiment]
-
-
-def test_averages_belong_to_ranks(tmp_path):
-    checkpoint = CheckpointFolder(tmp_path)
-    for rank in (11, 0):
-        checkpoint.averages(rank).touch()
-    assert checkpoint.all_averages() == {0: checkpoint.averages(0), 11: checkpoint.averages(11)}

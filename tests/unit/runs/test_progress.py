@@ -92,22 +92,3 @@ def test_a_stage_is_shown_once_where_there_is_no_terminal():
     with show_stage("prepares data", Console(file=output, width=80)):
         pass
     assert output.getvalue() == "prepares data\n"
-
-
-def test_a_line_without_its_end_waits(plan):
-    printed: list[str] = []
-    with ProgressDisplay(print_line=printed.append, on_end=lambda plan, status: None) as display:
-        display.on_begin(plan)
-        plan.run_dir.mkdir(parents=True)
-        (plan.run_dir / "progress.log").write_text("whole\nhal")
-    assert printed == ["whole"]
-
-
-def test_what_the_end_handler_raises_is_raised(plan):
-    def fail(plan, status):
-        raise OSError("no space")
-
-    display = ProgressDisplay(print_line=print, on_end=fail)
-    display.on_begin(plan)
-    with pytest.raises(OSError, match="no space"), display:
-        write_status(plan.run_dir, RunStatus(state="finished"))

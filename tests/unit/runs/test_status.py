@@ -1,8 +1,5 @@
-import os
-
 import pytest
 
-from coordexp.errors import DataError
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row
 from coordexp.runs.status import (
@@ -14,23 +11,9 @@ from coordexp.runs.status import (
     RunStatus,
     Started,
     has_taken_step,
-    one_sentence,
     read_status,
     tell,
 )
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (DataError("a.json: no images\nsecond line"), "a.json: no images"),
-        (RuntimeError("\n shapes do not match\nmore"), "RuntimeError: shapes do not match"),
-        (KeyError(), "KeyError: no reason given"),
-    ],
-)
-def test_an_error_is_one_line(error, line):
-    assert one_sentence(error) == line
-
 
 WAITING = RunStatus("waiting")
 
@@ -116,12 +99,3 @@ def test_a_killed_run_that_could_not_tell_its_status_has_taken_its_step(tmp_path
     tell(tmp_path, Begun())
     assert read_status(tmp_path).step == 0
     assert has_taken_step(tmp_path)
-
-
-def test_the_time_of_a_killed_run_ends_with_its_last_line(tmp_path):
-    tell(tmp_path, Begun())
-    tell(tmp_path, Started(0, 0))
-    since = read_status(tmp_path).since
-    (tmp_path / "progress.log").write_text("step 1\n")
-    os.utime(tmp_path / "progress.log", (since + 50.0,) * 2)
-    assert tell(tmp_path, Killed()).seconds == pytest.approx(50.0, abs=0.01)

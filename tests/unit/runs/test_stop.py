@@ -3,7 +3,6 @@
 The first signal asks runs to stop, the second interrupts; in a submitted job the second comes by itself.
 """
 
-import itertools
 import multiprocessing
 import os
 import signal
@@ -12,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.runs import stop
 from coordexp.runs.stop import (
     GRACE_ENV,
     SUBMITTED_ENV,
-    StopListener,
     clean_seconds,
     clear_stop,
     is_temporary,
@@ -47,29 +44,6 @@ def test_a_request_is_for_a_run_or_for_all_of_an_experiment(tmp_path):
 def test_a_file_by_hand_stops_too(tmp_path, text):
     (tmp_path / "stop.json").write_text(text)
     assert stop_reason(tmp_path) == "a stop was requested"
-
-
-def looks(tmp_path, monkeypatch, *, step_seconds: float, steps: int) -> list[int]:
-    """Return at which steps the file system was asked."""
-    found: list[int] = []
-    done = [0]
-    monkeypatch.setattr(stop, "stop_reason", lambda directory: found.append(done[0]))
-    listener = StopListener(tmp_path, clock=lambda: done[0] * step_seconds)
-    while done[0] < steps:
-        done[0] += 1
-        listener.at_step()
-    return found
-
-
-def test_quick_steps_are_looked_at_once_a_second(tmp_path, monkeypatch):
-    # Steps of a quarter of a second: every second, every fourth, after a cautious start.
-    assert looks(tmp_path, monkeypatch, step_seconds=0.25, steps=20) == [1, 3, 7, 11, 15, 19]
-
-
-def test_a_clock_that_stands_still_is_no_reason_never_to_look(tmp_path, monkeypatch):
-    found = looks(tmp_path, monkeypatch, step_seconds=0.0, steps=1000)
-    assert found[:4] == [1, 3, 7, 15]
-    assert max(later - earlier for earlier, later in itertools.pairwise(found)) == 200
 
 
 @pytest.mark.parametrize(
@@ -134,10 +108,3 @@ def test_forked_loaders_ask_nobody_to_stop(tmp_path, number, exit_code):
         child.join()
         assert child.exitcode == exit_code
         assert stop_reason(tmp_path / "A-s0") is None
-
-
-def test_a_request_that_cannot_be_written_interrupts_at_once(tmp_path):
-    """An OSError from within the handler would be taken for the run's own, and the run for a failed one."""
-    (tmp_path / "file").touch()
-    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path / "file", print_line=lambda line: None):
-        os.kill(os.getpid(), signal.SIGTERM)

@@ -150,9 +150,3 @@ def test_an_experiment_of_ones_own_and_jsonl_files(folder):
     config = load_config("own.yaml")
     assert (config.training.learning_rate, config.data.path) == (3e-4, folder)
     assert set(config.ablation.groups) == {"A", "B", "C"}
-
-
-def test_a_file_of_the_shipped_name_beside_the_new_one_is_not_taken_for_it(folder):
-    Path("coco_tiny.yaml").write_text("no_section: 1\n", encoding="utf-8")  # which would not load
-    make(folder, config=str(find_experiment(Path("experiments/coco_tiny"))))
-    assert load_config("own.yaml").experiment.name == "own"

@@ -212,18 +212,6 @@ def test_what_cannot_be_compared(annotations: Path, file_of, change, error, word
         compare(annotations, **arguments)
 
 
-def test_nothing_to_compare_is_refused_by_the_bootstrap_too(annotations: Path) -> None:
-    with pytest.raises(ComparisonError, match="no groups"):
-        paired_bootstrap(annotations, {})
-
-
-def test_bad_detections_are_named(annotations: Path, tmp_path: Path) -> None:
-    path = tmp_path / "bad.json"
-    path.write_text(json.dumps([{"image_id": 999, "category_id": 1, "bbox": [0, 0, 5, 5], "score": 0.5}]))
-    with pytest.raises(DataError, match=r"bad.json: detection\[0\].*image_id 999 is not among"):
-        compare(annotations, {"A": {0: path}}, resamples=50)
-
-
 def test_an_empty_file_of_detections_is_an_ap_of_zero(annotations: Path, tmp_path: Path, file_of) -> None:
     nothing = write_rows(tmp_path / "nothing.json", [])
     found = compare(annotations, {"A": {0: file_of(0.02)}, "B": {0: nothing}}, resamples=200)

@@ -1,6 +1,5 @@
 """A decomposition's intervals: paired, on the resamples of the comparison."""
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from coordexp.detection.decomposition import MEASURES, Decomposed
-from coordexp.errors import ComparisonError
 from coordexp.statistics import compare
 from coordexp.statistics.decomposition import decompose
 from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, difference_total, group_total
@@ -67,19 +65,6 @@ def test_intervals_end_where_their_measure_does(files: tuple) -> None:
         assert of_both is None or of_both.low is None or low - high <= of_both.low <= of_both.high <= high - low
     compared = compare(truth, seeds, resamples=60).pairs[0].difference
     assert (compared.low, compared.high) == (-1.0, 1.0)
-
-
-def test_a_file_of_other_images_is_refused(files: tuple) -> None:
-    with pytest.raises(ComparisonError, match="no groups"):
-        decompose(files[0], {})
-
-
-def test_images_without_an_object_have_no_decomposition(tmp_path: Path) -> None:
-    given, rows = crowded_scene(3, num_images=4)
-    truth = given.write(tmp_path / "truth.json")
-    truth.write_text(json.dumps(json.loads(truth.read_text()) | {"annotations": []}))
-    with pytest.raises(ComparisonError, match="AP50 is undefined, because no object there counts"):
-        decompose(truth, {"A": {0: write_rows(tmp_path / "a.json", rows)}})
 
 
 @pytest.mark.parametrize(("num_images", "has_interval"), [(FEWEST_IMAGES - 1, False), (FEWEST_IMAGES, True)])

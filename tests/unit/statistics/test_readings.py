@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.errors import DataError
 from coordexp.statistics import Comparison, Estimate, PairResult, compare, compare_readings, reading_sentence
 from coordexp.statistics import comparison as module
 from coordexp.statistics.readings import READINGS, reads
@@ -48,11 +47,6 @@ def test_each_reading_is_what_it_is_alone_and_no_file_or_pair_is_done_twice(anno
     assert found["own"] == found["free"] != found["expected"]
     assert (len(matched), len(tested)) == (4, 3)
     assert calls[-1] == (160, 160)
-
-
-def test_a_file_that_is_not_there_is_named(annotations, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.json"):
-        compare_readings(annotations, {"own": {"A": {0: tmp_path / "none.json"}}}, resamples=40)
 
 
 def test_what_a_reading_takes() -> None:

@@ -205,18 +205,6 @@ def test_a_failed_trial_is_tried_again(load):
     assert next(open_trials(sweep).remaining()).name == "t000"
 
 
-def test_a_line_cut_by_a_full_disk_is_dropped(load):
-    sweep = load()
-    trials = open_trials(sweep)
-    run(trials, {125: 0.4})
-    journal = ExperimentFolder.of(sweep.config).sweep_journal
-    whole = journal.read_bytes()
-    journal.write_bytes(whole + b'{"trial":0,"st')
-    assert [trial.name for trial in open_trials(sweep).trials] == ["t000"]
-    assert journal.read_bytes() == whole
-    assert run(open_trials(sweep), {125: 0.5}).name == "t001"
-
-
 def test_a_name_stands_for_one_search(load):
     sweep = load()
     trials = open_trials(sweep)
@@ -233,17 +221,3 @@ def test_a_name_stands_for_one_search(load):
     journal.write_text("nonsense\nand more\n")
     with pytest.raises(ConfigError, match=r"trials\.jsonl: expected a journal of trials"):
         recorded_points(sweep)
-
-
-def test_a_dry_run_knows_what_comes_and_writes_nothing(load, tmp_path):
-    sweep = load("sweep.space.objective.lambda_coord.num=3")
-    assert [point["objective.lambda_coord"] for point in upcoming_points(sweep)] == [0.1, 1.0, 10.0]
-    assert upcoming_points(load(name="alpha_beta")) is None
-    assert not list(tmp_path.iterdir())
-    trials = open_trials(sweep)
-    run(trials, {125: 0.4})
-    journal = ExperimentFolder.of(sweep.config).sweep_journal
-    before = journal.read_bytes()
-    assert len(recorded_points(sweep)) == 1
-    assert [point["objective.lambda_coord"] for point in upcoming_points(sweep)] == [1.0, 10.0]
-    assert journal.read_bytes() == before

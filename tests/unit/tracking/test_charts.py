@@ -7,30 +7,13 @@ import sqlite3
 import pytest
 from mlflow import MlflowClient
 
-from coordexp.report.figures import LOOKS
 from coordexp.report.study.load import load_runs
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker
-from coordexp.tracking.charts import MEASURED, VIEW_TAG, group_colors, is_shown, runs_address
+from coordexp.tracking.charts import VIEW_TAG, is_shown, runs_address
 from coordexp.tracking.store import open_tracker
 from tests.support.metrics import unregistered
 from tests.unit.tracking.test_store import Start
-
-
-def test_what_is_no_chart_is_kept_and_reported(tracker: Tracker, start: Start) -> None:
-    run_id = start()
-    metrics = {"constrained/expected/AP": 0.5, "constrained/expected/F1_50": 0.25, "train_total_loss": 2.0}
-    tracker.append_rows(run_id, [Row(step=3, time=1.0, metrics=metrics)])
-    shown = MlflowClient(tracker.uri).get_run(run_id).data.metrics
-    assert shown == {"constrained/expected/AP": 0.5, "train_total_loss": 2.0}
-    (running,) = load_runs(tracker.uri, "t", [run_id]).runs
-    assert running.metrics == {"constrained/expected/AP": 0.5, "train_total_loss": 2.0}
-    tracker.log_measured(run_id, metrics)
-    tracker.finish(run_id, "FINISHED")
-    (finished,) = load_runs(tracker.uri, "t", [run_id]).runs
-    assert finished.metrics == metrics
-    assert [point.value for point in finished.curves["train_total_loss"]] == [2.0]
-    assert MEASURED in {item.path for item in MlflowClient(tracker.uri).list_artifacts(run_id)}
 
 
 @pytest.mark.parametrize("place", ["nowhere://x", "s3://bucket/x"])
@@ -61,8 +44,3 @@ def test_an_experiment_opens_on_its_runs_by_ap(tracker: Tracker) -> None:
     client.set_experiment_tag(tracker.experiment_id, VIEW_TAG, "changed")
     open_tracker(tracker.uri, experiment="tiny", artifact_root=None)
     assert client.get_experiment(tracker.experiment_id).tags[VIEW_TAG] == "changed"  # a person's own
-
-
-def test_groups_have_the_colours_of_the_report() -> None:
-    colors = group_colors(["C", "A", "B", "A"])
-    assert colors == {group: LOOKS[at].color for at, group in enumerate("ABC")}

@@ -3,7 +3,6 @@ import pytest
 from coordexp.errors import ComparisonError, TrackingError
 from coordexp.runs.reporter import Row
 from coordexp.tracking.payload import (
-    MAX_KEY_LENGTH,
     MAX_VALUE_LENGTH,
     check_same,
     flatten_config,
@@ -22,14 +21,6 @@ def test_nested_mappings_become_dotted_keys_with_text_values() -> None:
         "name": "text",
         "seeds": "[0, 1]",
     }
-
-
-def test_a_mapping_whose_keys_are_no_keys_of_mlflow_stays_whole() -> None:
-    assert flatten_config({"aliases": {"TV (big)": "tv", "b": "c"}}) == {"aliases": '{"TV (big)": "tv", "b": "c"}'}
-    assert flatten_config({"groups": {}}) == {"groups": "{}"}
-    assert flatten_config({"a": {"x.y": 1}}) == {"a": '{"x.y": 1}'}  # a dot would make the key ambiguous
-    long = "k" * MAX_KEY_LENGTH
-    assert flatten_config({"a": {long: 1}}) == {"a": f'{{"{long}": 1}}'}
 
 
 def test_long_values_stay_within_the_limit_and_stay_different() -> None:

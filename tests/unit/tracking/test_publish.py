@@ -138,14 +138,6 @@ def test_what_a_server_does_not_take_is_named_and_the_next_command_completes_it(
     assert not is_recorded(plan, tracker)
 
 
-def test_an_experiment_that_was_left_with_a_run_still_running_is_not_finished(plan: RunPlan, tracker: Tracker) -> None:
-    recorder = Recorder(tracker, plan.config, parent_key="tiny")
-    recorder.start_run(plan, "f")
-    write_status(plan.run_dir, RunStatus("running"))  # whatever ended the command did not reach it
-    recorder.close()
-    assert MlflowClient(tracker.uri).get_run(recorder.parent_id).info.status == "KILLED"
-
-
 def test_a_run_is_there_from_when_it_began_and_the_parent_says_what_waits(plan: RunPlan, tracker: Tracker) -> None:
     two_seeds = Ablation.model_validate({"groups": {"A": {}}, "seeds": [0, 1]})
     first, second = plan_runs(ExperimentConfig(**dict(plan.config) | {"ablation": two_seeds}))

@@ -1,4 +1,3 @@
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,20 +39,6 @@ def test_rows_of_several_runs_arrive_while_they_are_written(
     assert sync.close(timeout=10) == {}
     assert steps(uri, runs[0][0]) == [1, 2, 3]
     assert steps(uri, runs[1][0]) == [1]
-
-
-def test_a_half_written_line_is_left_for_later(tracker: Tracker, start: Start, uri: str, tmp_path: Path) -> None:
-    run_id, path = start(), tmp_path / "metrics.jsonl"
-    append_rows(path, rows(1))
-    line = json.dumps({"step": 2, "time": 1002.0, "metrics": {NAME: 0.5}})
-    with path.open("a") as handle:
-        handle.write(line[:20])
-    assert RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.05).close() == {}
-    assert steps(uri, run_id) == [1]
-    with path.open("a") as handle:
-        handle.write(line[20:] + "\n")
-    assert RowSync(tracker, lambda: [(run_id, path)]).close() == {}
-    assert steps(uri, run_id) == [1, 2]
 
 
 def test_the_next_process_sends_what_the_last_one_did_not(
@@ -115,13 +100,3 @@ def test_close_says_in_time_what_was_not_sent(
     monkeypatch.setattr(tracker, "append_rows", away)
     unsent = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.02).close(timeout=0.3)
     assert unsent == {path: "nobody answers"}
-
-
-def test_a_damaged_file_is_named_and_stops_no_other(tracker: Tracker, start: Start, uri: str, tmp_path: Path) -> None:
-    bad, good = (start("a"), tmp_path / "bad.jsonl"), (start("b"), tmp_path / "good.jsonl")
-    bad[1].write_text('{"step": 1}\n')
-    append_rows(good[1], rows(1))
-    unsent = RowSync(tracker, lambda: [bad, good]).close()
-    assert unsent.keys() == {bad[1]}
-    assert "bad.jsonl, line 1: expected a row of step, time and metrics" in unsent[bad[1]]
-    assert steps(uri, good[0]) == [1]

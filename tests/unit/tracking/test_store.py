@@ -64,12 +64,6 @@ def test_resuming_with_another_fingerprint_is_refused(start: Start) -> None:
         start(fingerprint="f1")
 
 
-def test_parameters_that_an_interruption_left_out_are_added(start: Start, uri: str) -> None:
-    run_id = start(params={"a": 1})
-    start(params={"a": 1, "b": 2})
-    assert MlflowClient(uri).get_run(run_id).data.params == {"a": "1", "b": "2"}
-
-
 def test_rows_are_logged_once_however_often_they_are_sent(tracker: Tracker, start: Start, uri: str) -> None:
     run_id = start()
     both = [rows(1)[0], Row(step=1, time=1000.5, metrics={"eval_total_loss": 3.0}), *rows(2)]
@@ -139,26 +133,10 @@ def test_a_run_that_is_not_there_is_no_reason_to_try_again(tracker: Tracker) -> 
     assert not isinstance(caught.value, ServerUnreachableError)
 
 
-def test_a_deleted_experiment_is_not_continued(tracker: Tracker, uri: str) -> None:
-    MlflowClient(uri).delete_experiment(tracker.experiment_id)
-    with pytest.raises(TrackingError, match="was deleted"):
-        open_tracker(uri, experiment="tiny", artifact_root=None)
-
-
 @pytest.mark.parametrize("bad", ["file:///tmp/mlruns", "sqlite:///mlflow.db", ""])
 def test_other_uris_are_refused_with_what_was_expected(bad: str) -> None:
     with pytest.raises(TrackingError, match=r"expected sqlite:////absolute"):
         open_tracker(bad, experiment="tiny", artifact_root=None)
-
-
-def test_a_file_that_is_no_database_is_refused_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "mlflow.db"
-    path.write_bytes(b"no database" * 1000)
-    with pytest.raises(TrackingError, match=r"mlflow\.db cannot be used \(file is not a database\)"):
-        open_tracker(f"sqlite:///{path}", experiment="tiny", artifact_root=None)
-    assert path.read_bytes() == b"no database" * 1000
-    with pytest.raises(TrackingError, match="names no database file"):
-        open_tracker(f"sqlite:///{tmp_path}", experiment="tiny", artifact_root=None)
 
 
 @pytest.mark.slow

@@ -1,12 +1,9 @@
 """What a person is shown is what is trained."""
 
-import io
-
 import numpy as np
 import pytest
-from rich.console import Console
 
-from coordexp.cli.views import STYLES, draw, legend, show_sample
+from coordexp.cli.views import STYLES
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import quantise_boxes
 from coordexp.data.splits import load_split
@@ -81,17 +78,3 @@ def test_training_samples_come_in_their_order_and_validation_in_the_files(tmp_pa
     assert seen != file
     val = [preview.sample.image_id for preview in previews(config, num=2, split="val")]
     assert val == [sample.image_id for sample in load_split(config.data, "val", data_dir=data_dir).samples[:2]]
-
-
-def test_it_is_printed_in_colour_and_drawn(tmp_path):
-    (preview,) = previews(_config(tmp_path), num=1)
-    console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="truecolor")
-    console.print(legend())
-    show_sample(preview, console, drawn=tmp_path / "1.png")
-    text = console.file.getvalue()
-    assert "\x1b[4;33m<|coord_" in text  # underlined and yellow: a label, a coordinate
-    assert all(desc in text for desc, _ in preview.objects)
-    picture = draw(preview)
-    assert min(picture.size) >= 480
-    plain = preview.picture.resize(picture.size)
-    assert (np.asarray(picture) != np.asarray(plain)).any(axis=-1).mean() > 0.002

@@ -1,8 +1,5 @@
 """What a process is set to before a run is built in it."""
 
-import tempfile
-from multiprocessing.connection import Listener
-
 import pytest
 import torch
 
@@ -32,17 +29,4 @@ def test_threads_of_a_worker_are_the_same_whatever_started_it(monkeypatch, given
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-        torch.use_deterministic_algorithms(deterministic)
-
-
-def test_a_temporary_folder_too_long_for_the_loaders_sockets_is_left_for_another(monkeypatch, tmp_path):
-    (folder := tmp_path / ("x" * 100)).mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    try:
-        set_up_process(ExperimentConfig())
-        with tempfile.TemporaryDirectory(prefix="pymp-") as short, Listener(f"{short}/listener-12345678"):
-            assert not short.startswith(str(folder))
-    finally:
         torch.use_deterministic_algorithms(deterministic)

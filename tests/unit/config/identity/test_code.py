@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.config import ExperimentConfig, fingerprint
-from coordexp.config.identity.code import PACKAGE, code_of_run, hash_of_sources
+from coordexp.config.identity.code import code_of_run
 
 FILES = {
     "__init__.py": '"""The package."""\n',
@@ -132,12 +132,3 @@ def test_a_run_has_the_sources_of_its_own_terms():
     extra = ExperimentConfig.model_validate({"objective": {"extra": {"smooth_l1": 1.0}}})
     own = set(fingerprint(extra).code) - set(fingerprint(ExperimentConfig()).code)
     assert own == {"coordexp/losses/terms/smooth_l1.py"}
-
-
-def test_one_hash_of_a_folder(package: Path):
-    before = hash_of_sources(package / "losses")
-    (package / "losses" / "notes.txt").write_text("none")
-    assert hash_of_sources(package / "losses") == before
-    (package / "losses" / "shapes.py").rename(package / "losses" / "forms.py")
-    assert hash_of_sources(package / "losses") != before
-    assert len(hash_of_sources(PACKAGE / "detection")) == 64

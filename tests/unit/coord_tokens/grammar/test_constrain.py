@@ -84,11 +84,6 @@ def test_real_targets_are_sentences_of_the_grammar(base) -> None:
         allowed_after(grammar, [*ids[:4], ids[0], *ids[4:]])
 
 
-def test_too_small_a_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="900 logits"):
-        ObjectGrammar(NATIVE, vocab_size=900, text_ids=range(10), pad_id=PAD)
-
-
 def test_random_walks_under_the_grammar_close_every_object() -> None:
     rng = np.random.default_rng(0)
     grammar = grammar_of(NATIVE)

@@ -1,9 +1,5 @@
 """The hooks follow their model: replaced tables, copies, conversions, a bypassed head."""
 
-import copy
-import io
-import pickle
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -14,10 +10,9 @@ from coordexp.coord_tokens.offset_adapter import (
     inner_model,
     reattach_coord_offset_hooks,
 )
-from coordexp.errors import CheckpointError, ConfigError, TokenizerError
+from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.head_bypass import pass_through_head
 from tests.support.offsets import (
-    COORD_IDS,
     FIRST,
     IDS,
     TIES,
@@ -89,38 +84,6 @@ def test_tables_that_peft_wraps_too_get_the_offsets_once(settings):
     for _ in range(2):
         assert torch.equal(logits(outer.eval()), logits(plain))
         reattach_coord_offset_hooks(outer)
-
-
-def test_trainable_tokens_of_the_same_rows_are_refused():
-    model = installed()
-    config = LoraConfig(target_modules=["q_proj"], trainable_token_indices={"embed_tokens": list(COORD_IDS)})
-    outer = get_peft_model(model, config)
-    with pytest.raises(ConfigError, match="trainable_token_indices and coord offsets train the same rows"):
-        logits(outer)
-
-
-@pytest.mark.parametrize("wrap", [False, True], ids=["plain", "peft"])
-@pytest.mark.parametrize("copier", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_copied_model_has_an_adapter_of_its_own(wrap, copier):
-    model = wrapped(installed()) if wrap else installed()
-    randomise(model)
-    before = logits(model)
-    twin = copier(model)
-    assert torch.equal(logits(twin), before)
-    randomise(twin, seed=4)
-    assert torch.equal(logits(model), before)
-    assert not torch.equal(logits(twin), before)
-    assert _num_hooks(twin) == 2
-
-
-def test_a_state_dict_survives_torch_save():
-    model, other = installed(tie_head=False), installed(tie_head=False)
-    randomise(model)
-    buffer = io.BytesIO()
-    torch.save(model.state_dict(), buffer)
-    buffer.seek(0)
-    other.load_state_dict(torch.load(buffer))
-    assert torch.equal(logits(other), logits(model))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

@@ -1,7 +1,5 @@
 """The COCO reader: what it returns, what it refuses and how it says so."""
 
-import json
-
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
@@ -98,37 +96,23 @@ def _append(section, entry):
     ("change", "entry", "reason"),
     [
         (_set("annotations", 1, bbox=[100, 0, 10, 10]), "annotations[1] (id 2)", "outside its image of 100 x 50"),
-        (_set("annotations", 1, bbox=[0, -20, 10, 20]), "annotations[1] (id 2)", "outside its image"),
         (_set("annotations", 1, bbox=[10, 10, 5, 0]), "annotations[1] (id 2)", "zero or less"),
         (_set("annotations", 1, bbox=[float("nan"), 1, 5, 5]), "annotations[1] (id 2)", "not finite"),
-        (_set("annotations", 1, bbox=[0, 0, float("inf"), 5]), "annotations[1] (id 2)", "not finite"),
-        (_set("annotations", 1, bbox=[0, 0, 10**400, 5]), "annotations[1] (id 2)", "not finite"),
         (_set("annotations", 1, bbox=[0, 0, 5]), "annotations[1] (id 2)", "expected four numbers"),
-        (_set("annotations", 1, bbox=[0, 0, True, 5]), "annotations[1] (id 2)", "expected four numbers"),
-        (_set("annotations", 1, bbox="0 0 5 5"), "annotations[1] (id 2)", "expected four numbers"),
         (_drop("annotations", 1, "bbox"), "annotations[1] (id 2)", "bbox is missing"),
         (_set("annotations", 1, category_id=9), "annotations[1] (id 2)", "no usable category has the id 9"),
         (_set("annotations", 1, image_id=9), "annotations[1] (id 2)", "no image has the id 9"),
-        (_set("annotations", 1, iscrowd="no"), "annotations[1] (id 2)", "iscrowd is 'no'"),
         (_append("annotations", [1, 2]), "annotations[2]", "the entry is a list of 2 values"),
         (_drop("categories", 0, "name"), "categories[0] (id 1)", "name is missing"),
-        (_set("categories", 0, name="  "), "categories[0] (id 1)", "name is '  '"),
-        (_set("categories", 0, name="\ud800"), "categories[0] (id 1)", "name is '\\ud800'"),
-        (_set("categories", 0, name="x\x1b[31m"), "categories[0] (id 1)", "name is 'x\\x1b[31m'"),
         (_set("categories", 0, id=2), "categories[1] (id 2)", "category id 2 was used before"),
         (_set("images", 1, id=7), "images[1] (id 7)", "image id 7 was used before"),
         (_set("images", 1, height=-5), "images[1] (id 3)", "height is -5"),
-        (_set("images", 1, height=64.5), "images[1] (id 3)", "height is 64.5"),
         (_set("images", 1, width=60_000, height=60_000), "images[1] (id 3)", "too large"),
         (_set("images", 1, width=6400, height=2), "images[1] (id 3)", "too elongated"),
         (_set("images", 1, file_name="c.png"), "images[1] (id 3)", "c.png not found"),
         (_set("images", 1, file_name="http://host/c.png"), "images[1] (id 3)", "is a URL"),
         (_set("images", 1, file_name="../secret.png"), "images[1] (id 3)", "leaves the image folder"),
-        (_set("images", 1, file_name="/etc/passwd"), "images[1] (id 3)", "leaves the image folder"),
-        (_set("images", 1, file_name="."), "images[1] (id 3)", "leaves the image folder"),
-        (_set("images", 1, file_name="b\0.png"), "images[1] (id 3)", "expected the name of a file"),
         (_set("images", 1, file_name=None), "images[1] (id 3)", "file name is missing"),
-        (_set("images", 1, file_name=7), "images[1] (id 3)", "file_name is 7"),
     ],
 )  # fmt: skip
 def test_a_bad_record_is_named_and_stops_the_reading(coco, change, entry, reason):
@@ -204,39 +188,19 @@ def test_images_need_not_be_there_when_nobody_looks(coco):
         read_coco(coco.annotations, coco.root / "elsewhere")
 
 
-def test_a_half_written_file_is_located(coco):
-    text = json.dumps(coco.document, indent=1)
-    coco.annotations.write_text(text[: len(text) // 2], encoding="utf-8")
-    with pytest.raises(DataError, match=r"instances\.json: line \d+ column \d+: not valid JSON.*complete\?"):
-        read(coco)
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b"", "line 1 column 1"),
         (b"[]", "top level is no object"),
-        (b"null", "top level is no object"),
-        (b"NaN", "top level is a number"),
         (b'{"images": []}', "'categories' is missing"),
         (b'{"images": [], "annotations": {}, "categories": []}', "'annotations' is no list"),
         (b'{"images": [], "annotations": [], "categories": []}', "no image to use"),
         (b'{"images": "\xff"}', "byte 12 is not UTF-8"),
-        (b'\xef\xbb\xbf{"images": [}', "not valid JSON"),
-        (b'{"images": ' + b"[" * 200_000, "not valid JSON"),
-        (b'{"images": [], "annotations": [], "categories": []} x', "line 1 column 53: not valid JSON"),
         (b'{"images": [], "annotations": [], "images": []}', "'images' is there twice"),
-        (b'{"images": [,', "line 1 column 13: not valid JSON"),
         (b'{"images": [', "line 1 column 13: not valid JSON"),
-        (b'{"images": [{},]', "line 1 column 16: not valid JSON"),
-        (b'{"images" [', "column 11: not valid JSON .Expecting ':'"),
-        (b"{7: []}", "column 2: not valid JSON"),
         (b'{"images": []\n "annotations"', "line 2 column 2: not valid JSON .Expecting ','"),
-        (b'{"images": ' + b"9" * 5000 + b"}", "'images' is no list"),
-        (b'{"images": 7, "x": NaN}', "'images' is a number"),
-        (b'{"images": [], "x": ' + b"9" * 5000 + b', "y": NaN}', "not valid JSON"),
     ],
-    ids=range(21),
 )
 def test_files_that_are_no_coco(coco, content, reason):
     coco.annotations.write_bytes(content)
@@ -249,13 +213,6 @@ def test_a_missing_file_and_a_folder_in_its_place(coco):
         read_coco(coco.root / "gone.json", coco.images)
     with pytest.raises(DataError, match="that is a folder; expected a file"):
         read_coco(coco.images, coco.images)
-
-
-def test_deep_junk_in_a_field_is_only_shown_shortly(coco):
-    text = coco.annotations.read_text().replace("[10, 20, 30, 20]", "[" * 400 + "]" * 400)
-    coco.annotations.write_text(text)
-    with pytest.raises(DataError, match="expected four numbers"):
-        read(coco)
 
 
 @pytest.mark.parametrize("split", ["train2017", "val2017"])

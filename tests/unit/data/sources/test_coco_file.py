@@ -7,7 +7,6 @@ import pytest
 
 from coordexp.data.sources.coco_file import read_coco_file
 from coordexp.data.sources.lvis import LvisCategory, LvisImage
-from coordexp.errors import DataError
 
 
 def contents(path, **types):
@@ -63,29 +62,3 @@ def test_sections_in_any_order(coco):
     document = coco.document
     coco.annotations.write_text(json.dumps({name: document[name] for name in ("annotations", "categories", "images")}))
     assert contents(coco.annotations) == wanted
-
-
-@pytest.mark.parametrize("field", ["id", "width", "extra"])
-def test_half_a_surrogate_pair_costs_one_entry_at_most(coco, field):
-    coco.document["images"][1] |= {"width": None, field: "\ud800"}
-    good, bad, _ = contents(coco.save().annotations)[1]
-    assert (len(good), len(bad)) == ((1, 1) if field == "width" else (2, 0))  # an id is whatever its text is
-
-
-def test_a_wrong_value_is_shown(coco):
-    coco.document["images"][1]["file_name"] = ["b.png"]
-    (bad,) = contents(coco.save().annotations)[1][1]
-    assert (bad.place, bad.shown_id) == (1, "3")
-    assert "file_name is ['b.png']" in bad.reason
-
-
-def test_a_large_value_is_shown_shortly(coco):
-    coco.document["images"][1]["width"] = "x" * 100_000
-    (bad,) = contents(coco.save().annotations)[1][1]
-    assert len(bad.reason) < 200
-
-
-def test_a_folder_and_a_missing_file(coco):
-    for path in (coco.images, coco.root / "gone.json"):
-        with pytest.raises(DataError, match=str(path)):
-            read_coco_file(path)

@@ -4,8 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from coordexp.coord_tokens.codec import decode, encode
 from coordexp.data.sources.coco import read_coco
@@ -81,23 +79,13 @@ def write(coco, *lines):
     [
         (b'{"image": "a.jpg"', r"column 18: not valid JSON"),
         (b'{"image": "\xff"}', "byte 11 of the line is not UTF-8"),
-        (b"[" * 100_000, "not valid JSON"),
-        (b"9" * 5000, "not valid JSON"),
-        (b"[]", "the record is a list"),
         (RECORD | {"image": "c.jpg", "image_id": 2}, "c.jpg not found"),
         (RECORD | {"image": "../c.jpg", "image_id": 2}, "leaves the image folder"),
         (RECORD | {"image_id": ["2"]}, r"image_id is \['2'\]"),
-        (RECORD | {"width": 0}, "width is 0"),
-        (RECORD | {"width": 60_000, "height": 60_000}, "too large"),
         (RECORD | {"objects": None}, "objects is missing"),
         (RECORD | {"objects": [{"bbox": [0, 0, 1, 1]}]}, r"objects\[0\]: desc is missing"),
-        (RECORD | {"objects": [{"desc": " ", "bbox": [0, 0, 1, 1]}]}, r"objects\[0\]: desc is ' '"),
         (RECORD | {"objects": [{"desc": "cat", "bbox": [0, 0, 1, 2]}]}, r"objects\[0\]: bbox"),
         (RECORD | {"bbox_format": "xywh"}, "bbox_format is 'xywh'"),
-        (RECORD | {"ignored_objects": 7}, "ignored_objects: objects is a number"),
-        (RECORD | {"ignored_objects": [{"bbox": [0, 0, 2, 2]}]}, r"ignored_objects: objects\[0\]: bbox"),
-        (RECORD | {"image": "/etc/passwd", "image_id": 2}, "leaves the image folder"),
-        (b"\xef\xbb\xbf{}", "not valid JSON"),
     ],
 )
 def test_a_bad_record_is_named_by_line(coco, line, reason):
@@ -109,54 +97,11 @@ def test_a_bad_record_is_named_by_line(coco, line, reason):
     assert data.rejected[0].where == f"{path}: line 3"
 
 
-@pytest.mark.parametrize("image_id", [0, -3, 2**63 - 1])
-def test_any_whole_number_is_an_image_id(coco, image_id):
-    assert read_jsonl(write(coco, RECORD | {"image_id": image_id}), coco.images).samples[0].image_id == image_id
-
-
 def test_empty_and_missing_files(coco):
     with pytest.raises(DataError, match="no record to use"):
         read_jsonl(write(coco, b"", b" "), coco.images)
     with pytest.raises(DataError, match="file not found"):
         read_jsonl(coco.root / "none.jsonl", coco.images)
-
-
-_JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None), max_size=8)
-    | st.sampled_from(["<|coord_5|>", "<|coord_1000|>", "norm1000", "a.jpg", "../a.jpg", 10**400, 999, 0.5]),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from([*RECORD, "bbox", "desc"]), inner),
-    max_leaves=8,
-)  # fmt: skip
-
-
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.data())
-def test_mutated_records_raise_nothing_but_data_error(coco, data):
-    record = json.loads(json.dumps(RECORD | {"bbox_format": "norm1000"}))
-    if data.draw(st.booleans()):
-        del record["bbox_format"]
-    for _ in range(data.draw(st.integers(1, 3))):
-        target = data.draw(st.sampled_from([record, record["objects"][0]] if _intact(record) else [record]))
-        key = st.sampled_from([*RECORD, "bbox_format", "desc", "bbox", "ignored_objects"])
-        target[data.draw(key)] = data.draw(_JUNK)
-    line = json.dumps(record).encode()
-    if data.draw(st.integers(0, 4)) == 0:
-        cut = data.draw(st.integers(0, len(line)))
-        line = line[:cut] + data.draw(st.binary(max_size=3)).replace(b"\n", b"") + line[cut + 1 :]
-    path = write(coco, line)
-    problem = None
-    try:
-        for sample in read_jsonl(path, coco.images, accept_prequantised=True).samples:
-            assert ((sample.objects.boxes_norm_xyxy >= 0) & (sample.objects.boxes_norm_xyxy <= 1)).all()
-            assert sample.image.is_relative_to(coco.images)
-    except DataError as error:
-        problem = str(error)
-    assert problem is None or problem.startswith(str(path))
-
-
-def _intact(record):
-    objects = record.get("objects")
-    return isinstance(objects, list) and bool(objects) and isinstance(objects[0], dict)
 
 
 def test_what_is_in_a_file_is_counted(coco):

@@ -43,9 +43,7 @@ def test_the_number_of_the_line_is_the_id_also_behind_blank_lines(coco):
         ({"image": "broken.jpg", "objects": []}, "broken.jpg"),
         ({"image": "a.jpg", "width": 100, "objects": []}, "height is missing"),
         ({"objects": []}, "the image file name is missing"),
-        ({"images": [], "objects": []}, "images is an empty list|images is a list of 0"),
         ({"images": ["a.jpg", "b.png"], "objects": []}, "expected a list of one image"),
-        ({"images": "a.jpg", "objects": []}, "expected a list of one image"),
         ({"image": "a.jpg", "images": ["a.jpg"], "objects": []}, "both image and images"),
     ],
 )
@@ -93,13 +91,9 @@ def test_a_number_above_a_thousand_proves_pixels(coco):
             r"may be pixels of the 100 x 50 image or thousandths of it; say which with \"bbox_format\"",
         ),
         (with_boxes((10, 10, 1500, 50)), r"neither pixels inside the 100 x 50 image nor integers in 0\.\.1000"),
-        (with_boxes((-1, 10, 20, 50)), "neither pixels inside"),
         (with_boxes((10, 10, 103, 50), bbox_format="pixels"), "not inside its image of 100 x 50 pixels"),
-        (with_boxes((10, 10, 10, 50), bbox_format="pixels"), "empty or inverted"),
         (with_boxes((10, 10, 1001, 50), bbox_format="norm1000"), r"outside 0\.\.1000"),
-        (with_boxes((10, 10, 20.5, 50), bbox_format="norm1000"), "no list of integers"),
         (with_boxes((0.1, 0.1, 0.2, 0.3), bbox_format="xywh"), "expected one of 'normalised', 'norm1000', 'pixels'"),
-        (with_boxes((1, 2, 3)), "bbox_2d is a list of 3 values"),
         (
             {**WIDE, "objects": [{"desc": "cat", "bbox": [0, 0, 1, 1], "bbox_2d": [0, 0, 1, 1]}]},
             "both bbox and bbox_2d",

@@ -131,12 +131,6 @@ def test_a_bad_record_is_left_out_or_stops(coco):
     assert len(read_ground_truth(source_of(tolerant, "val", data_dir=coco.root / "data").ground_truth()).sizes_px) == 2
 
 
-def test_a_missing_file_is_an_error_of_data(coco, data):
-    data.val_annotations.unlink()
-    with pytest.raises(DataError, match=r"lines\.jsonl: file not found"):
-        source_of(data, "val", data_dir=coco.root / "data").ground_truth()
-
-
 def test_bbox_format_without_jsonl_is_refused(coco):
     paths = dict.fromkeys(("train_annotations", "val_annotations"), coco.annotations)
     paths |= dict.fromkeys(("train_images", "val_images"), coco.images)

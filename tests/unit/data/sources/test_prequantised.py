@@ -7,8 +7,6 @@ import pytest
 from coordexp.config.schema.data import Data
 from coordexp.coord_tokens.codec import ints_to_tokens
 from coordexp.coord_tokens.grammar.sequence import encode_target
-from coordexp.coord_tokens.template_adapter import apply_coord_template_adapter
-from coordexp.coord_tokens.validator import annotate_coord_tokens
 from coordexp.data.splits import load_split
 from coordexp.errors import DataError
 from tests.support.samples import read_jsonl
@@ -63,27 +61,6 @@ def test_it_is_caught_wherever_it_stands_in_the_file(coco, path):
     path.write_text(json.dumps(plain) + "\n\n" + path.read_text())
     with pytest.raises(DataError, match="line 3: its boxes are bins"):
         read_jsonl(path, coco.images)
-
-
-class Template:
-    """Scales every box to 0..1000 by the image size, as a training template does with pixels."""
-
-    def normalize_bbox(self, inputs):
-        for item in inputs["objects"]:
-            x1, y1, x2, y2 = item["bbox_coord_ints"]
-            item["bbox_coord_ints"] = [x1 * 1000 // 100, y1 * 1000 // 50, x2 * 1000 // 100, y2 * 1000 // 50]
-
-
-def test_a_template_scales_twice_without_the_adapter_and_not_with_it(path):
-    record = json.loads(path.read_text())
-    assert annotate_coord_tokens(record) is True
-    template = Template()
-    apply_coord_template_adapter(template, enabled=True, skip_bbox_norm=True)
-    template.normalize_bbox(record)
-    assert [item["bbox_coord_ints"] for item in record["objects"]] == BINS
-    apply_coord_template_adapter(template, enabled=True, skip_bbox_norm=False)
-    template.normalize_bbox(record)  # negative control: this is what the switch prevents
-    assert [item["bbox_coord_ints"] for item in record["objects"]] != BINS
 
 
 def test_numbers_need_no_switch(coco):

@@ -7,7 +7,7 @@ import pytest
 from coordexp.config.schema.data import Data, Shapes
 from coordexp.data.sources.source import recorded_source, source_of
 from coordexp.data.splits import load_split
-from coordexp.errors import ConfigError, DataError
+from coordexp.errors import DataError
 
 SHAPES = Data(shapes=Shapes(num_train=6, num_val=4, max_objects=2, seed=5))
 
@@ -21,20 +21,6 @@ def test_shapes_are_generated_once_and_read_by_the_coco_reader(tmp_path):
     assert val.samples[0].image == tmp_path / "data" / "val" / "000001.jpg"
 
 
-def test_coco_comes_from_the_configured_paths(coco):
-    config = Data(
-        format="coco",
-        train_annotations=coco.annotations,
-        train_images=coco.images,
-        val_annotations=coco.root / "none.json",
-        val_images=coco.images,
-    )
-    assert [sample.image_id for sample in load_split(config, "train", data_dir=coco.root / "x").samples] == [7, 3]
-    assert not (coco.root / "x").exists()
-    with pytest.raises(DataError, match=r"none\.json: file not found"):
-        load_split(config, "val", data_dir=coco.root / "x")
-
-
 def test_the_accepted_fraction_is_the_configured_one(coco):
     coco.document["annotations"][0]["bbox"] = [0, 0, 0, 0]
     coco.save()
@@ -45,14 +31,6 @@ def test_the_accepted_fraction_is_the_configured_one(coco):
     )
     with pytest.raises(DataError, match="max_bad_fraction accepts 0"):
         load_split(Data(format="coco", **paths), "train", data_dir=coco.root)
-
-
-def test_a_path_that_is_not_set_is_named(coco):
-    config = Data().model_copy(update={"format": "coco", "val_images": coco.images, "train_annotations": coco.images})
-    with pytest.raises(ConfigError, match=r"data\.val_annotations is not set"):
-        source_of(config, "val", data_dir=coco.root)
-    with pytest.raises(ConfigError, match=r"data\.train_images is not set"):
-        source_of(config, "train", data_dir=coco.root)
 
 
 def test_what_generated_shapes_will_be_is_known_before(tmp_path):

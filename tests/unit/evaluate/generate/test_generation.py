@@ -17,7 +17,6 @@ from coordexp.coord_tokens.grammar.parse import parse_generated
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.data.batch import collate
 from coordexp.data.patches import pixel_values
-from coordexp.errors import TrainingError
 from coordexp.evaluate.generate import generation
 from coordexp.evaluate.generate.answer import Answer, mean_and_width
 from coordexp.evaluate.generate.generation import generate_queue, image_queues
@@ -230,14 +229,6 @@ def test_a_wrapped_model_answers_alike(native) -> None:
     causal.unload()
 
 
-def test_a_diverged_model_is_refused(native) -> None:
-    with (
-        on_logits(native, lambda module, args, logits: logits * float("nan")),
-        pytest.raises(TrainingError, match="image 4: the model's logits are not finite"),
-    ):
-        native.answers([4])
-
-
 def test_samples_are_read_once_and_as_rows_become_free(native) -> None:
     class Lazy:
         read: list[int] = []  # noqa: RUF012
@@ -316,16 +307,3 @@ def test_queues_are_of_alike_answers() -> None:
         assert len(cut) == queues
         assert [index for queue in cut for index in queue] == list(reversed(range(num)))
         assert max(map(len, cut)) - min(map(len, cut)) <= 1
-
-
-def test_evaluation_mode_restores_each_module(native) -> None:
-    model = native.model
-    model.train()
-    model.model.visual.eval()
-    try:
-        with native.answering.evaluating():
-            assert not any(module.training for module in model.modules())
-        assert model.lm_head.training
-        assert not model.model.visual.training
-    finally:
-        model.eval()

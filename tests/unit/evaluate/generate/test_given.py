@@ -105,11 +105,6 @@ def test_a_file_that_is_wrong_is_one_sentence(tmp_path: Path, lines: list, messa
         read_given_answers(answer_file(tmp_path, *lines), known={1, 2, 3}, wanted=[1, 2])
 
 
-def test_images_that_are_not_wanted_are_left_out(tmp_path: Path) -> None:
-    path = answer_file(tmp_path, {"image_id": 3, "text": "c", "made_by": "x"}, {"image_id": 1, "text": "a"})
-    assert read_given_answers(path, known={1, 2, 3}, wanted=[1]) == {1: GivenAnswer(1, text="a")}
-
-
 def test_texts_and_ids_become_the_same_tokens(native) -> None:
     vocab = native.vocab
     coords = "".join(f"<|coord_{k}|>" for k in (10, 20, 30, 40))

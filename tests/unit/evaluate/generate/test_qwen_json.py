@@ -1,7 +1,6 @@
 """Answers in JSON: what is an object, what is counted instead, and that nothing raises or takes long."""
 
 import json
-import time
 
 import pytest
 from hypothesis import given
@@ -11,25 +10,6 @@ from coordexp.evaluate.generate.qwen_json import JSON_FAILURE_KINDS, detection_p
 
 CAT = '{"bbox_2d": [1, 20, 300, 1000], "label": "cat"}'
 DOG = '{"bbox_2d": [5, 6, 7, 8], "label": "dog"}'
-WORDS = "{}[]:,\"'\\`\n .-e0123456789ab"
-LEXEMES = [
-    "{",
-    "}",
-    "[",
-    "]",
-    ":",
-    ",",
-    '"bbox_2d"',
-    '"label"',
-    '"cat"',
-    "12",
-    "1001",
-    "```json",
-    "\n",
-    '"',
-    "\\",
-    "词",
-]
 
 
 def box(*numbers: object) -> str:
@@ -117,11 +97,6 @@ def test_a_malformed_object_is_counted_and_the_next_one_read(text: str, kind: st
     assert objects == []
     assert set(failures) == {kind}
     assert found(f"{text}\n{DOG}") == ([THE_DOG], failures)
-
-
-def test_a_wrapper_counts_as_what_it_holds() -> None:
-    assert found(f'{{"objects": [{CAT}, {DOG}]}}') == ([], ("nested", "nested"))
-    assert found(f'{{"objects": [{CAT}, {DOG}, {{"bbox') == ([], ("nested", "nested", "cut_off"))
 
 
 @pytest.mark.parametrize(
@@ -227,43 +202,3 @@ def test_valid_json_reads_as_pythons_own_reader_reads_it(value: object, readable
     objects, failures = parse_json_answer(text)
     assert [(item.desc, *item.bins) for item in objects] == accepted(text)
     assert set(failures) <= set(JSON_FAILURE_KINDS) - {"malformed_json", "cut_off"}
-
-
-@given(
-    st.text(WORDS, max_size=80) | st.lists(st.sampled_from(LEXEMES), max_size=40).map("".join) | st.text(max_size=60)
-)
-def test_nothing_raises_and_everything_is_counted(text: str) -> None:
-    objects, failures = parse_json_answer(text)
-    assert set(failures) <= set(JSON_FAILURE_KINDS)
-    assert objects or failures or set(text) <= set("[]`json \n\r\t,") or "```" in text
-    for item in objects:
-        assert all(0 <= k <= 1000 for k in item.bins)
-        assert item.desc.strip()
-        item.desc.encode()
-    assert parse_json_answer(f"{text}\n\n{{")[1][-1] == "cut_off"
-
-
-@pytest.mark.parametrize(
-    "unit",
-    [
-        "{",
-        "[",
-        '"',
-        '{"a": ',
-        '{"bbox_2d": [',
-        f"{CAT}, ",
-        '{"a": "\\"',
-        "`",
-        '{"bbox_2d": [1',
-        "[[{",
-        "{}",
-        "</think>",
-        '{"\n',
-    ],
-)
-def test_a_huge_answer_takes_linear_time(unit: str) -> None:
-    for before in ("", "{", '{"bbox_2d": [', '{"bbox_2d": [1, 2, 3, 4], "label": "'):
-        text = before + unit * (10_000 // len(unit))
-        started = time.process_time()
-        parse_json_answer(text)
-        assert time.process_time() - started < 2, "quadratic time would be many seconds"

@@ -64,15 +64,6 @@ def test_what_is_not_cached_is_one_sentence(hub_id, revision):
     assert "\n" not in str(caught.value)
 
 
-def test_a_cached_snapshot_without_all_its_files_is_refused(offline):
-    (offline / SHA / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"model.safetensors: weights not found"):
-        load(HUB_ID)
-    (offline / SHA / "config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"does not give it"):
-        load(HUB_ID)
-
-
 @pytest.mark.parametrize(
     ("verb", "debug"),
     [
@@ -97,21 +88,3 @@ def test_a_hub_out_of_reach_is_two_lines_and_its_client_is_heard_with_debug(verb
     assert error.startswith("error: someone/model: no such directory, and the hub does not give it (it is not in the ")
     assert any("[Retry 1/5]" in line for line in others) == debug
     assert debug or not others
-
-
-@pytest.mark.slow
-def test_the_command_line_with_the_clients_own_environment(hub_home, tmp_path):
-    environment = {**os.environ, "HF_HOME": str(hub_home), "HF_HUB_OFFLINE": "1"}
-    environment.pop("HF_HUB_CACHE", None)
-
-    def expand(hub_id: str, output: Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "coordexp", "expand-vocab", "--model", hub_id, "--output", str(output)]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
-
-    done = expand(HUB_ID, tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    assert f"{HUB_ID}: has the coordinate tokens already" in done.stdout
-    refused = expand("someone/other", tmp_path / "other")
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("error: someone/other: no such directory, and the hub does not give it")
-    assert refused.stderr.count("\n") == 1

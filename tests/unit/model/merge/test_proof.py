@@ -2,13 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
@@ -26,7 +25,6 @@ from tests.support.checkpoints import WEIGHTS
 DEPTH = 28
 LAYER = "model.language_model.layers.20.self_attn.v_proj.weight"
 STEPS = [1, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (2, 60))]
-Fault = Callable[[dict[str, Tensor], dict[str, Tensor], AdapterDelta], None]
 
 
 @pytest.fixture(scope="module")

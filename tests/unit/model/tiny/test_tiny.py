@@ -1,13 +1,12 @@
 """The embedded base: its size, how it loads, that it sees; and the recipe that makes it."""
 
 import torch
-from torch.nn import functional as F  # noqa: N812
 
 from coordexp.data.batch import collate
 from coordexp.data.patches import ImageSpec
 from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.loading import load
-from coordexp.model.tiny.parts import build_model, build_tokenizer
+from coordexp.model.tiny.parts import build_tokenizer
 from coordexp.model.tiny.pretrain import Phase, PretrainSpec, example_scenes, pretrain, supervised_logits
 
 SHORT = PretrainSpec(
@@ -41,14 +40,6 @@ def test_the_shipped_base_is_small_and_sees():
     assert found > 0.75
 
 
-def test_a_random_model_does_not_see():
-    """Negative control."""
-    loaded = load("embedded", dtype="float32")
-    tokenizer = build_tokenizer()
-    found = _digit_accuracy(build_model(tokenizer).eval(), tokenizer, loaded.processor.image_processor)
-    assert found < 0.4
-
-
 def test_the_shipped_tokenizer_is_the_recipes():
     loaded = load("embedded", dtype="float32")
     text = "<|object_ref_start|>red circle<|box_start|>120 340<|box_end|> fire hydrant ü<|im_end|>"
@@ -60,12 +51,3 @@ def test_the_recipe_is_reproducible():
     first, again = pretrain(SHORT), pretrain(SHORT)
     for (name, a), b in zip(first.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b), name
-
-
-def test_a_phase_warms_up_and_cools_down():
-    phase = Phase(steps=10, learning_rate=1.0, horizon=10, warmup_steps=2, final_fraction=0.1)
-    factors = [phase.rate_factor(step) for step in range(11)]
-    assert factors[:2] == [0.5, 1.0]
-    assert factors[2] == 1.0
-    assert factors == sorted(factors[:2]) + sorted(factors[2:], reverse=True)
-    assert F.relu(torch.tensor(factors[10] - 0.1)).item() < 1e-6

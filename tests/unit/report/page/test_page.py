@@ -11,9 +11,7 @@ from coordexp.report.page.page import render_page
 from coordexp.report.study.about import About, Fairness, FairnessRow
 from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import Table, TableRow
 from coordexp.statistics.results import Convergence, Estimate
-from coordexp.statistics.verdict import verdict
 from tests.support.report import SPITEFUL
 
 _VOID = {"meta", "link", "img", "input", "br", "hr"}
@@ -79,38 +77,6 @@ def test_every_part_is_there_and_every_tag_closed(text: str) -> None:
     assert all(b <= a + 1 for a, b in itertools.pairwise(outline.headings)), "headings go down one level at a time"
     assert text.count('class="picture"') == 6
     assert text.count("<rect") > 30
-
-
-def test_what_words_mean_is_listed_and_not_only_said_where_one_points(text: str, paired: Study) -> None:
-    words = text.partition('<h2 id="words">')[2].partition("</section>")[0]
-    assert '<details class="words" open>' in words, "a print shows it"
-    pointed_at = dict(re.findall(r'<abbr title="([^"]+)">([^<]+)</abbr>', text))
-    assert len(pointed_at) > 20
-    assert [meaning for meaning in pointed_at if f"<dd>{meaning}</dd>" not in words] == []
-    listed = re.findall(r"<dt>([^<]+)</dt>", words)
-    assert {"boxes in bursts", "both", "background", "missed", "localisation", "p, random swaps"} <= set(listed)
-    assert "positive-only" not in listed, "no table of this page has it"
-    assert 'href="#words"' in text
-    note = text.partition("AP50 and what each kind of error costs")[2].partition("</figcaption>")[0]
-    for short in ("cls", "loc", "both", "dup", "bkg", "miss"):
-        assert f"({short})" in note
-
-
-def test_each_section_with_lines_of_groups_has_a_legend(text: str) -> None:
-    for name in ("why", "curves", "boxes", "distributions"):
-        section = text.partition(f'<h2 id="{name}">')[2].partition("</section>")[0]
-        assert section.count('class="legend"') == 1, name
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_the_numbers_do_not_repeat_the_headline(paired: Study) -> None:
-    comparison = paired.comparison
-    assert comparison is not None
-    low = {group: Estimate(0.001, 0.0, 0.002) for group in comparison.value}
-    nothing = dataclasses.replace(comparison, value=low)
-    page = render_page(dataclasses.replace(paired, comparison=nothing, verdict=verdict(nothing)))
-    assert '<p class="verdict">No group has learned to detect anything yet.</p>' in page
-    assert '<p class="numbers">The highest AP is 0.0010, of ' in page
 
 
 def test_it_refers_to_nothing_outside_itself(text: str) -> None:
@@ -185,35 +151,3 @@ def test_one_group_makes_a_page_that_compares_nothing(paired: Study) -> None:
     assert study.fairness is not None
     assert study.fairness.sentence == "There is one run, so that nothing can differ."
     assert Outline(page).open == []
-
-
-def test_seeds_fold_under_their_mean_and_single_rows_stay(paired: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [TableRow(("A", "mean of 2", "0.2"), is_mean=True), TableRow(("A", "0", "0.1")), TableRow(("B", "0", "0.3"))]
-    one = [Table("one seed", ("group", "seed", "AP"), tuple(rows[1:]))]
-    found = [Table("seeds", ("group", "seed", "AP"), tuple(rows)), *one]
-    monkeypatch.setattr("coordexp.report.text.study_tables.comparison_tables", lambda study: found)
-    page = render_page(with_everything(paired))
-    several, single = (
-        re.search(rf'<table aria-label="{name}">.*?</table>', page, re.DOTALL) for name in ("seeds", "one seed")
-    )
-    assert several is not None
-    assert single is not None
-    kinds = re.findall(r"<tr( class=\"\w+\")?><th scope=\"row\"", several[0])
-    assert kinds == [' class="mean"', ' class="seed"', ""]
-    assert "class=" not in "".join(re.findall(r"<tr[^>]*>", single[0]))
-    assert page.count('aria-label="seeds: show every seed"') == 1
-    assert "one seed: show every seed" not in page
-
-
-def test_a_long_table_scrolls_in_itself_and_many_notes_fold(paired: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = tuple(TableRow((f"pair {at}", "0.1")) for at in range(25))
-    notes = tuple(f"note {at}" for at in range(9))
-    tables = [Table("long", ("pair", "AP"), rows, notes), Table("short", ("pair", "AP"), rows[:24], notes[:6])]
-    monkeypatch.setattr("coordexp.report.text.study_tables.comparison_tables", lambda study: tables)
-    page = render_page(with_everything(paired))
-    long, short = re.findall(r'<div class="([^"]+)" data-rows="(\d+)"[^>]+aria-label="(?:long|short)"', page)
-    assert long == ("scroll tall long", "25")
-    assert short == ("scroll", "24")
-    assert "<summary>3 more notes on this table</summary>" in page
-    assert page.count("more notes on this table") == 1
-    assert all(page.count(f">{note}<") == (2 if note in notes[:6] else 1) for note in notes)

@@ -1,19 +1,15 @@
 """The box at the top: what the groups are in formula, and everything of the runs that is on record."""
 
-import io
 from pathlib import Path
 
 import pytest
 import yaml
-from rich.console import Console
 
-from coordexp.report.page.page import render_page
 from coordexp.report.study.about import Fairness, about
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, Point, RunData
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import about_lines, terms_table
-from coordexp.report.text.render import render_report, to_markdown
 
 PARAMS = {
     "model.path": "embedded", "training.tuning": "lora", "training.lora.rank": "16", "data.format": "shapes",
@@ -73,30 +69,6 @@ def test_a_group_that_writes_digits_does_not_look_like_group_a(tmp_path: Path) -
     assert found["T"] == (
         "loss = text_ce + coord_ce; coordinates written as digits of plain text, no coord tokens; boxes read as written"
     )
-
-
-def test_every_term_that_is_on_is_explained_once(study: Study) -> None:
-    table = terms_table(study.about)
-    assert table is not None
-    rows = {row.cells[0]: row.cells for row in table.rows}
-    assert list(rows) == ["text_ce", "coord_ce", "box_l1", "box_giou", "soft_target"]
-    assert rows["box_l1"][1:4] == (
-        "L1 of expected boxes, summed over the four coordinates.",
-        "sum over boxes of |c_i - b_i|, i = x1, y1, x2, y2",
-        "boxes",
-    )
-    assert rows["soft_target"][-1] == "shape two_bin, width 1.0"
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_it_stands_at_the_top_of_page_terminal_and_markdown(study: Study) -> None:
-    out = io.StringIO()
-    render_report(study, Console(file=out, width=100))
-    for text in (out.getvalue(), to_markdown(study), render_page(study)):
-        assert text.index("0.5 x soft_target") < text.index("Average precision")
-    assert "log-sum-exp" not in out.getvalue(), "compact there"
-    assert "log-sum-exp" in to_markdown(study)
-    assert "log-sum-exp" in render_page(study)
 
 
 def test_data_files_are_named_without_their_folders(tmp_path: Path) -> None:

@@ -82,11 +82,3 @@ def test_an_interval_that_leaves_0_out_is_explained_below_its_table(rising: Stud
     assert rising.comparison is not None
     told = dataclasses.replace(rising, comparison=lowered(rising.comparison, p_holm=0.01))
     assert comparison_tables(told)[-1].notes == ()
-
-
-def test_where_nothing_was_learned_no_pair_has_a_better_group(rising: Study) -> None:
-    assert rising.comparison is not None
-    won = lowered(rising.comparison, p_holm=0.001)
-    value = won.value | {"A": Estimate(0.001), "B<i>": Estimate(0.006)}
-    *_, table = comparison_tables(dataclasses.replace(rising, comparison=dataclasses.replace(won, value=value)))
-    assert [row.cells[-1] for row in table.rows] == ["nothing learned", "C is better", "C is better"]

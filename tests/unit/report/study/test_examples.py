@@ -104,12 +104,3 @@ def test_edges_of_objects_that_all_groups_found(tmp_path: Path) -> None:
     assert first.by_group["A"].probabilities == pytest.approx((0.2, 0.6, 0.2))
     assert first.by_group["B"].expected == pytest.approx(first.true_bin + 2)
     assert choose_curves(annotations, {}, aliases={}) == ()
-
-
-def test_an_object_that_one_group_missed_is_not_shown(tmp_path: Path) -> None:
-    annotations = write_data(tmp_path)
-    files = {
-        "A": write_distributions(tmp_path / "a.json", annotations, off_bins=0, ids=range(1, 9)),
-        "far": write_distributions(tmp_path / "b.json", annotations, off_bins=450, ids=range(1, 9)),
-    }
-    assert choose_curves(annotations, files, aliases={}) == ()

@@ -1,14 +1,10 @@
-import contextlib
-import re
-import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from coordexp.errors import TrackingError
 from coordexp.report.study.data import ExperimentData, Point
-from coordexp.report.study.load import load_experiment, plain_id
+from coordexp.report.study.load import load_experiment
 from tests.support.metrics import unregistered
 
 
@@ -50,29 +46,3 @@ def test_a_missing_database_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match="there is no MLflow database at"):
         load_experiment(f"sqlite:///{tmp_path}/mlflow.db")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("text", ["", "x; touch pwned", "../x", "x" * 65])
-def test_an_id_of_another_form_than_mlflows_is_refused(text: str) -> None:
-    with pytest.raises(TrackingError, match="as an id: expected letters, digits"):
-        plain_id(text)
-    assert plain_id("0123456789abcdef0123456789abcdef") == "0123456789abcdef0123456789abcdef"
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("group", "../A", "its group is '../A'"),
-        ("group", "A\nB", "its group is 'A"),
-        ("seed", "9" * 5000, "its tag seed is '999"),
-        ("seed", "-1", "its tag seed is '-1', expected a number"),
-    ],
-)
-def test_a_tag_of_another_form_is_named(tiny: ExperimentData, tmp_path: Path, key: str, value: str, said: str) -> None:
-    file = tmp_path / "mlflow.db"
-    shutil.copy(tiny.uri.removeprefix("sqlite:///"), file)
-    with contextlib.closing(sqlite3.connect(file)) as database, database:
-        database.execute("UPDATE tags SET value = ? WHERE key = ?", (value, key))
-    with pytest.raises(TrackingError, match=re.escape(said)) as found:
-        load_experiment(f"sqlite:///{file}", tiny.name)
-    assert len(str(found.value)) < 300

@@ -200,16 +200,6 @@ def test_a_truncated_file_costs_its_part_and_is_named(store: Path, name: str, te
     assert any(line.startswith(words) and name in line for line in found.missing)
 
 
-@pytest.mark.parametrize("text", ['{"config": ', json.dumps({"config": {}})])
-def test_a_truncated_fingerprint_is_named(store: Path, text: str) -> None:
-    data = load_experiment(write_experiment(store, "cut", groups=("A", "C")), "cut")
-    path = store / "cut" / "A-s0" / "fingerprint.json"
-    whole = json.loads(path.read_text())
-    path.write_text(json.dumps(whole | json.loads(text)) if text.endswith("}") else text)
-    with pytest.raises(ComparisonError, match=rf"{path}: expected the fingerprint of a run"):
-        study(data, store, store / "cache")
-
-
 def test_a_run_that_diverged_still_makes_a_report(store: Path) -> None:
     uri = write_experiment(store, "diverged", groups=("A", "C"))
     (_, c) = load_experiment(uri, "diverged").runs

@@ -14,7 +14,7 @@ from coordexp.report.page.page import render_page
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import next_commands
-from coordexp.report.text.records import COLUMNS, to_csv, to_json
+from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.render import render_report, to_latex, to_markdown
 from coordexp.report.write import report_experiment
 from coordexp.shipped import python_command
@@ -62,23 +62,6 @@ def test_a_password_in_the_uri_stays_out_of_the_report(tiny: ExperimentData) -> 
     assert "secret" not in everything
 
 
-def test_the_verdict_and_the_intervals_come_before_the_other_tables(paired: Study) -> None:
-    text = "\n".join(printed(paired, 140))
-    order = [
-        "Experiment paired",
-        "95 % interval",
-        "A \u2212 B<i>",
-        "Convergence",
-        "Average precision, constrained",
-        "Free",
-    ]
-    places = [text.index(part) for part in order]
-    assert places == sorted(places)
-    assert "…" not in text
-    assert "What is missing" in to_markdown(paired)
-    assert "B&lt;i>" in to_markdown(paired)
-
-
 def test_an_ablation_ends_with_the_report_and_its_files(uri: str, tmp_path: Path) -> None:
     out = io.StringIO()
     output = tmp_path / "deep" / "report"
@@ -91,17 +74,6 @@ def test_an_ablation_ends_with_the_report_and_its_files(uri: str, tmp_path: Path
 
 def lines(study: Study) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(to_csv(study))))
-
-
-def test_csv_has_every_metric_of_every_run_and_a_line_for_a_run_without_any(bare: Study) -> None:
-    found = lines(bare)
-    assert tuple(found[0]) == COLUMNS
-    by_run = {(row["group"], row["seed"], row["metric"]): row for row in found}
-    assert float(by_run["A", "0", "constrained/expected/AP"]["value"]) == 0.30
-    assert by_run["C", "1", ""]["state"] == "waiting"
-    assert ("B", "1", "constrained/expected/AP") not in by_run
-    total = sum(max(len(run.metrics), 1) for run in bare.data.runs)
-    assert len(found) == total
 
 
 def test_csv_has_every_number_of_the_statistics(paired: Study) -> None:

@@ -5,12 +5,11 @@ import pytest
 
 from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.study import Study
-from coordexp.report.text.heads import meaning, words_of
+from coordexp.report.text.heads import meaning
 from coordexp.report.text.notes import notes
 from coordexp.report.text.render import all_tables
 from coordexp.report.text.run_tables import answer_tables, ends_tables, gradients_table, quality_tables, run_tables
-from coordexp.report.text.study_tables import comparison_tables, sample_notes
-from coordexp.report.text.tables import COUNTED, Table, TableRow
+from coordexp.report.text.tables import Table
 
 
 def cells(table: Table, *lead: str) -> dict[str, str]:
@@ -31,22 +30,6 @@ def test_the_headline_has_a_mean_and_each_seed_below_it(tiny: ExperimentData) ->
     assert cells(headline, "A", "expected", "1")["AP50"] == "0.320"
     assert cells(headline, "A", "argmax", "mean of 2")["AP"] == "0.300"
     assert [row.cells[2] for row in headline.rows[:3]] == ["mean of 2", "0", "1"]
-
-
-def test_ap_by_size_says_on_how_many_objects_it_rests(paired: Study) -> None:
-    sizes = paired.breakdowns["A"].num_by_size
-    assert sum(sizes.values()) == 29, "all objects of the fixture"
-    note = comparison_tables(paired)[0].notes[0]
-    assert f"AP_small {sizes['small']} objects (too few)" in note
-
-
-def test_few_images_of_a_category_are_said(paired: Study) -> None:
-    assert paired.comparison is not None
-    enough = replace(paired.comparison, num_images=300, images_a_category=52.0)
-    assert sample_notes(enough) == ()
-    (few,) = sample_notes(replace(enough, images_a_category=2.34))
-    assert few.startswith("Too few images: a category is in 2.3 of the 300 on average")
-    assert "29 images" in sample_notes(replace(enough, num_images=29))[0]
 
 
 def test_free_decoding_shows_malformed_objects(tiny: ExperimentData) -> None:
@@ -76,17 +59,6 @@ def test_every_head_that_is_no_plain_word_is_explained(paired: Study) -> None:
     assert {"boxes in bursts", "both", "recall, rank 3 to 4"} <= rows
     say_it = re.compile(" \u2212 |(text|coord|coord ce) loss$")
     assert {word for word in heads | rows if not meaning(word) and not say_it.search(word)} == set()
-
-
-def test_the_list_of_words_has_what_the_tables_have_and_nothing_else(paired: Study) -> None:
-    words = dict(words_of(all_tables(paired)))
-    assert {"IoU", "constrained", "free", "argmax", "not told apart", "p, random swaps", "boxes in bursts"} <= set(
-        words
-    )
-    assert not {"positive-only", "limit", "recall, rank 1", "group", "A"} & set(words)
-    rows = tuple(TableRow(("A", kind, "0", "0.1")) for kind in ("positive-only", "protocol's part"))
-    few = [word for word, _ in words_of([Table("F1", ("group", COUNTED, "seed", "IoU .50"), rows)])]
-    assert few == [COUNTED, "F1", "IoU", "positive-only", "protocol's part"]
 
 
 def test_runs_say_where_they_stand(tiny: ExperimentData) -> None:

@@ -69,14 +69,6 @@ def test_of_many_pairs_those_of_the_best_group_are_shown(paired: Study, num_grou
     assert len(others) == num_pairs + 1
 
 
-def test_of_many_pairs_only_what_can_be_told_is_listed(paired: Study) -> None:
-    found = made(*"ABCDEF", localisation=(-0.06, -0.08, -0.04), missed=(0.02, -0.01, 0.03))
-    *_, table = why_tables(replace(paired, decomposition=found))
-    rows = [row.cells for row in table.rows]
-    assert [cells[:2] for cells in rows[:2]] == [("A \u2212 B", "AP50"), ("A \u2212 B", "localisation")]
-    assert len(rows) == 2 * 5
-
-
 def test_without_detections_there_is_no_section(bare: Study) -> None:
     assert (why_sentences(bare), why_tables(bare), why_charts(bare)) == ([], [], [])
     assert 'id="why"' not in render_page(bare)

@@ -6,7 +6,7 @@ import torch
 from coordexp.config.schema import ExperimentConfig
 from coordexp.metrics import find_metric
 from coordexp.train.loop.measures import P90_NAME, RunningAverages, StepLog
-from coordexp.train.loop.run_log import means_to_metrics, progress_line, train_metrics
+from coordexp.train.loop.run_log import means_to_metrics, train_metrics
 from coordexp.train.loop.throughput import FlopCounter
 from coordexp.train.setup.weighted_terms import build_criterion
 
@@ -88,15 +88,6 @@ def test_waiting_is_logged_as_a_share_of_the_time():
     metrics = train_metrics(_log(_means(criterion)), config=config, criterion=criterion, flops=FLOPS)
     assert metrics["throughput/data_wait_fraction"] == 0.25
     assert metrics["throughput/mfu"] == pytest.approx(0.1)
-
-
-def test_the_progress_line_shows_further_terms():
-    config = ExperimentConfig.model_validate({"objective": {"extra": {"smooth_l1": 0.1}}})
-    criterion = build_criterion(config)
-    log = _log(_means(criterion))
-    metrics = train_metrics(log, config=config, criterion=criterion, flops=FLOPS)
-    line = progress_line(log, metrics=metrics, max_steps=100, seconds_left=90.0)
-    assert ", box 7.000, smooth_l1 8.000)  " in line
 
 
 def test_what_two_ranks_have_kept_in_a_checkpoint_is_taken_up_once_by_two_or_by_one(tmp_path, monkeypatch):

@@ -49,16 +49,6 @@ def test_offset_ids_that_the_tokenizer_does_not_give(tmp_path, checkpoint):
     assert not ExperimentFolder.of(config).base(config).exists()
 
 
-def test_files_that_do_not_belong_together(tmp_path, checkpoint):
-    _edit(checkpoint / "preprocessor_config.json", patch_size=14)
-    with pytest.raises(CheckpointError, match=r"\(14, 2, 2\)"):
-        prepare_base(_config(tmp_path, checkpoint))
-    shutil.copy(TINY_BASE / "preprocessor_config.json", checkpoint)
-    _edit(checkpoint / "config.json", image_token_id=7)
-    with pytest.raises(TokenizerError, match=r"but 7 in config.json"):
-        prepare_base(_config(tmp_path, checkpoint))
-
-
 def _without_template(checkpoint: Path) -> None:
     (checkpoint / "chat_template.jinja").unlink()
 

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.errors import CoordExpError, DataError
+from coordexp.errors import DataError
 from coordexp.train.forward import count_units
 from coordexp.train.loop.measures import RunningAverages
 from coordexp.train.schedule import Schedule
@@ -15,8 +15,6 @@ from coordexp.train.setup.arguments import training_arguments
 from coordexp.train.setup.loader import (
     CollateOrError,
     ErrorsAsItems,
-    LoaderDiedError,
-    explained_loader_death,
     give_own_seed,
 )
 from coordexp.train.trainer import CoordTrainer
@@ -43,25 +41,6 @@ def test_an_error_is_the_batch_of_its_sample():
     error = collate([carried[0], carried[2], carried[1]])
     assert isinstance(error, DataError)
     assert str(error) == "c.jpg: image not found\nand a second line"
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_it_keeps_its_words_through_a_process(workers):
-    loader = DataLoader(
-        ErrorsAsItems(_Samples()), batch_size=3, num_workers=workers, collate_fn=CollateOrError(sum),
-        multiprocessing_context="fork" if workers else None,
-    )  # fmt: skip
-    first = next(iter(loader))
-    assert isinstance(first, CoordExpError)
-    assert str(first) == "c.jpg: image not found\nand a second line"
-
-
-def test_other_errors_pass():
-    with pytest.raises(RuntimeError, match="^CUDA error"), explained_loader_death():
-        raise RuntimeError("CUDA error")
-    expected = r"\(DataLoader worker \(pid 7\) is killed by signal: Bus error\); most"
-    with pytest.raises(LoaderDiedError, match=expected), explained_loader_death():
-        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible\nthat ...")
 
 
 def test_the_wait_of_all_ranks_is_their_mean(monkeypatch):
