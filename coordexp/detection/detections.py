@@ -50,9 +50,10 @@ class Detections:
     @property
     def num_tied(self) -> int:
         """How many have the score of another one of their category, so that AP takes them in the order of the file."""
-        pairs = np.stack([self.category_ids.astype(np.float64), self.scores], axis=1)
-        _, counts = np.unique(pairs, axis=0, return_counts=True)
-        return int(counts[counts > 1].sum())
+        order = np.lexsort((self.scores, self.category_ids))
+        category, score = self.category_ids[order], self.scores[order]
+        is_as_before = (category[1:] == category[:-1]) & (score[1:] == score[:-1])
+        return int(np.count_nonzero(np.append(is_as_before, False) | np.append(False, is_as_before)))
 
     def by_place(self) -> "Detections":
         """Return them so that equal scores go by where boxes are, whatever their order in the file."""

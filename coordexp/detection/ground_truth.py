@@ -5,6 +5,7 @@ Legend of shapes: ``G`` ground-truth boxes.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from coordexp.data.sources.coco_file import (
 )
 from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.detection.boxes import Bools, Floats, Ints
+from coordexp.detection.image_names import ImageNames
 from coordexp.errors import DataError, show
 from coordexp.files import read_once
 
@@ -82,6 +84,11 @@ class GroundTruth:
     federated: Federated | None = None
     file_names: Mapping[int, str] = field(default_factory=dict[int, str])
     remarks: tuple[str, ...] = ()
+
+    @cached_property
+    def names(self) -> ImageNames:
+        """Its images by the names of their files."""
+        return ImageNames(self.file_names)
 
     def sizes_of(self, image_ids: Ints) -> Floats:
         """Return ``[M, 2]`` width and height of images.

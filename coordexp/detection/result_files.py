@@ -83,9 +83,11 @@ def read_results(path: Path, truth: GroundTruth) -> Results:
 
 def _image_ids(file: ResultFile, truth: GroundTruth, path: Path) -> tuple[Ints, list[str]]:
     """Return the id in the ground truth of each of a file's images, and what to say of how they were found."""
-    names = ImageNames(truth.file_names)
+    names = truth.names
     numbers = [key for key, name in file.images if isinstance(key, int) and not name]
     if len(numbers) == len(file.images) and (readings := _readings_of(numbers, truth, names)):
+        if readings.keys() == {_IDS}:
+            return np.array(numbers, np.int64), []
         hits = {read: _hits(file, truth, np.array(ids, np.int64)) for read, ids in readings.items()}
         best = max(readings, key=lambda read: hits[read] * (1 if read == _IDS else 0.5))
         if best != _PLACES or hits[best] >= 2 * _hits(file, truth, np.roll(readings[best], 1)) + 2:

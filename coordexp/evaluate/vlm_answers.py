@@ -58,7 +58,7 @@ def read_vlm_answers(
             from supervision import Detections as Parsed  # pyright: ignore[reportMissingImports] - an extra
     except ImportError:
         raise ResourceError('answers of other models are read by supervision; pip install "coordexp[vlm]"') from None
-    names, index = ImageNames(truth.file_names), CategoryIndex(truth.categories, aliases=aliases)
+    names, index = truth.names, CategoryIndex(truth.categories, aliases=aliases)
     rows: list[tuple[int, int, list[float], float]] = []
     unknown, seen = Counter[str](), set[int]()
     num_unreadable = num_malformed = 0

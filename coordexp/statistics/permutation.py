@@ -12,6 +12,7 @@ Legend of shapes: ``N`` images, ``K`` categories, ``R`` draws, ``S`` pairs of se
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,8 @@ def swap_test(
 
     Source of the early end: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 78 (1991).
     """
-    pools = [pooled(a, b) for a, b in pairs]
+    with ThreadPoolExecutor() as workers:  # sorting releases the GIL
+        pools = list(workers.map(lambda pair: pooled(*pair), pairs))
     slopes = np.mean([swap_slopes(pool, metric) for pool in pools], axis=0)
     values = np.full(len(draws_RN), np.nan)
     probes = draws_RN[:_PROBES]
