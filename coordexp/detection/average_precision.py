@@ -13,8 +13,6 @@ import numpy as np
 from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats
 from coordexp.detection.matches import Matches, Weights, totals
 
-_DRAWS_AT_ONCE = 128
-
 
 @dataclass(frozen=True)
 class AveragePrecision:
@@ -104,9 +102,7 @@ def precisions(matches: Matches, first: int, last: int, weights_RN: Weights) -> 
 
 def mean_precisions(matches: Matches, which: AveragePrecision, weights_RN: Weights) -> Floats:
     """Return ``[R]`` means over categories that have ground truth, NaN if none has; the same arguments otherwise."""
-    blocks = (weights_RN[first : first + _DRAWS_AT_ONCE] for first in range(0, len(weights_RN), _DRAWS_AT_ONCE))
-    means = [mean_of_numbers(precisions(matches, which.first, which.last, rows).mean(axis=1)) for rows in blocks]
-    return np.concatenate(means)
+    return mean_of_numbers(precisions(matches, which.first, which.last, weights_RN).mean(axis=1))
 
 
 def mean_of_numbers(values: Floats) -> Floats:

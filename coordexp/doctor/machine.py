@@ -3,23 +3,18 @@
 Nothing is created there.
 """
 
-import contextlib
 import os
 import shutil
-import sqlite3
 from dataclasses import dataclass
-from functools import partial
-from importlib.resources import files
 from pathlib import Path
 
 import psutil
 import torch
-from alembic.script import ScriptDirectory
 
 from coordexp.ablation.preparation import needed_disk_bytes
 from coordexp.cluster.capacity import check_answers, cluster_address, count_slots, local_nodes, ray_folder
 from coordexp.config.schema import ExperimentConfig, RunConfig
-from coordexp.errors import ResourceError, TrackingError
+from coordexp.errors import ResourceError
 from coordexp.files import nearest_existing
 from coordexp.findings import Check, attempt, ok, size_text, warning
 from coordexp.runs.executor import InlineExecutor
@@ -140,50 +135,23 @@ def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:
 
 
 def examine_tracking(run: RunConfig) -> Check[None]:
-    """Check that the tracking server answers, or that its database can be written."""
-    uri = tracking_uri(run)
-    path = sqlite_path(uri)
-    look = partial(_ask_server, uri) if path is None else partial(_look_at_database, uri, path)
-    said = yield from attempt("mlflow", lambda: look(run.experiment.name))
+    """Check that the tracking server or database answers; a database that is not there yet is not made."""
+    said = yield from attempt("mlflow", lambda: _look_at_tracking(tracking_uri(run), run.experiment.name))
     if said is not None:
         yield ok("mlflow", said)
 
 
-def _ask_server(uri: str, name: str) -> str:
+def _look_at_tracking(uri: str, name: str) -> str:
+    if (path := sqlite_path(uri)) is not None:
+        check_names_file(uri, path)
+        existing = nearest_existing(path)
+        is_there = existing == path
+        if not os.access(existing, os.W_OK if is_there else os.W_OK | os.X_OK) or not (is_there or existing.is_dir()):
+            raise ResourceError(f"{path}: the tracking database cannot be written; set tracking.uri")
+        if not is_there:
+            return f"{path} will be made"
     client = connect(uri)
     with tracking_errors(uri, "look up where artifacts go"):
         experiment = client.get_experiment_by_name(name) or client.get_experiment("0")  # a new one is beside that
     look_at_artifacts(uri, experiment.artifact_location)
     return f"{server_of(uri)} answers"
-
-
-def _look_at_database(uri: str, path: Path, name: str) -> str:
-    """Look at a database without making or changing it, which MLflow's own first use would do."""
-    check_names_file(uri, path)
-    existing = nearest_existing(path)
-    is_there = existing == path
-    if not os.access(existing, os.W_OK if is_there else os.W_OK | os.X_OK) or not (is_there or existing.is_dir()):
-        raise ResourceError(f"{path}: the tracking database cannot be written; set tracking.uri")
-    if not is_there:
-        return f"{path} will be made"
-    found, place = None, None
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            tables = {table for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if tables and "alembic_version" not in tables:
-                raise TrackingError(f"{path}: a database of something else than MLflow; set tracking.uri")
-            if tables:
-                (found,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-                ask = "SELECT artifact_location FROM experiments WHERE name = ?"
-                place = connection.execute(ask, (name,)).fetchone()
-    except sqlite3.Error as error:
-        raise TrackingError(f"{path}: no usable sqlite file ({error}); set tracking.uri, or move it away") from None
-    ours = ScriptDirectory(str(files("mlflow") / "store" / "db_migrations")).get_current_head()
-    if found not in (None, ours):
-        raise TrackingError(
-            f"{uri}: another version of MLflow made it (schema {found}, expected {ours}); install that one, or back it "
-            f"up and run `mlflow db upgrade {uri}`, or set tracking.uri"
-        )
-    if place is not None:
-        look_at_artifacts(uri, place[0])
-    return f"{path} is there and can be written"

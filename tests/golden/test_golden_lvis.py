@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,10 +66,9 @@ def test_each_rule_matters(tmp_path: Path) -> None:
         assert truth.federated is not None
         detections = read_detections(found, truth)
         none = np.zeros((0, 2), np.int64)
-        others: dict[str, GroundTruth] = {"coco": GroundTruth(**{**vars(truth), "federated": None})}
+        others: dict[str, GroundTruth] = {"coco": replace(truth, federated=None)}
         for name in ("negative", "not_exhaustive"):
-            less = type(truth.federated)(**{**vars(truth.federated), name: none})
-            others[name] = GroundTruth(**{**vars(truth), "federated": less})
+            others[name] = replace(truth, federated=replace(truth.federated, **{name: none}))
         for name, other in others.items():
             ap = average_precision(Matcher(other, detections).matches(), AVERAGE_PRECISIONS["AP"], [1] * 8)
             changed[name] += abs(ap - golden["once"]["AP"]) > 1e-9

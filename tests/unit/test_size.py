@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE, TESTS = 40_600, 44_300  # 2,000 of the package and 2,300 of the tests are formats and model families
+PACKAGE, TESTS = 40_600, 40_000  # 2,000 of the package are formats and model families
 GRACE = 1.03
 ROOT_FILES = "errors files metrics findings limits shipped .py"
 
@@ -21,7 +21,7 @@ ROOMS = {
     ("data",): 5_560,  # budget 3,500 and 1,000 for folders as tools write them; 90 are a validation on chosen images
     ("runs",): 1_765,  # budget 1,400
     ("model",): 3_525,  # budget 3,000 and 700 for model families
-    ("detection",): 2_780,  # budget 2,200; 560 are the reader of other detectors' results
+    ("detection",): 2_790,  # budget 2,200; 560 are the reader of other detectors' results
     ("statistics",): 1_736,  # budget 1,700
     ("evaluate",): 2_960,  # budget 2,400; 250 are other models' answers and families without rows
     ("train",): 3_070,  # budget 2,900
@@ -29,7 +29,7 @@ ROOMS = {
     ("cluster",): 1_070,  # budget 900
     ("ablation", "sweep"): 1_715,  # budget 1,500
     ("report",): 5_030,  # budget 4,500
-    ("doctor",): 1_063,  # budget 900
+    ("doctor",): 1_030,  # budget 900
     ("cli", "scaffold"): 2_145,  # budget 1,900
 }
 

@@ -60,15 +60,6 @@ def is_metric(path: str) -> bool:
     return path.startswith(f"{PACKAGE.name}/{_METRICS.as_posix()}/")
 
 
-def hash_of_sources(folder: Path) -> str:
-    """Return one hash of all Python sources below a folder, names included."""
-    lines = [
-        f"{path.relative_to(folder).as_posix()} {_parsed(path.read_text(encoding='utf-8')).hash}\n"
-        for path in folder.rglob("*.py")
-    ]
-    return sha256_of_text("".join(sorted(lines)))
-
-
 @dataclass(frozen=True)
 class _Source:
     """A Python file: the hash of what it does (None: nothing), and the modules or names that it imports."""

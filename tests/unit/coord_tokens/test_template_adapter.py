@@ -3,7 +3,6 @@
 import pytest
 
 from coordexp.coord_tokens.template_adapter import apply_coord_template_adapter
-from coordexp.errors import ConfigError
 
 
 class Template:
@@ -49,8 +48,3 @@ def test_a_method_set_on_the_instance_comes_back():
     assert normalised(template) == KEPT
     apply_coord_template_adapter(template, enabled=True, skip_bbox_norm=False)
     assert template.normalize_bbox is own
-
-
-def test_what_is_no_template_is_refused():
-    with pytest.raises(ConfigError, match="dict has no method normalize_bbox"):
-        apply_coord_template_adapter({}, enabled=True, skip_bbox_norm=True)

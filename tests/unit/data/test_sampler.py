@@ -104,12 +104,6 @@ def test_samples_that_fill_no_block_come_last_and_change():
     assert len(set(last)) > 15
 
 
-def test_a_loader_takes_it():
-    lengths = [9, 1, 5, 3, 7, 2, 8, 4]
-    loader = DataLoader(lengths, batch_size=2, sampler=LengthBucketSampler(lengths, batch_size=2, seed=0))
-    assert sorted(map(tuple, (batch.tolist() for batch in loader))) == [(1, 2), (3, 4), (5, 7), (8, 9)]
-
-
 QWEN3_VL_MAX_PIXELS, COCO_YAML_MAX_PIXELS = 16_777_216, 409_600
 
 

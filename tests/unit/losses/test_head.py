@@ -103,14 +103,6 @@ def test_logits_of_ten_thousand_stay_finite_and_right(names):
     assert distance(ours["loss"], truth) <= 1e-5 * float(truth)
 
 
-def test_no_supervised_token():
-    problem = make_problem(num_boxes=0, num_loose=0, num_text=0)
-    out = run_split_head(problem)
-    (out.ce_T.sum() + out.coord_logits_NK.sum()).backward()
-    assert out.coord_logits_NK.shape == (0, 1000)
-    assert problem.hidden.grad.shape == (0, 24)
-
-
 @pytest.mark.parametrize("num_adapted", [6, 8])
 def test_gradcheck(monkeypatch, num_adapted):
     monkeypatch.setattr(head_module, "CHUNK_ELEMENTS_CPU", 9)
