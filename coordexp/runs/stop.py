@@ -7,17 +7,13 @@ import contextlib
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
 
 from coordexp.files import parse_model, write_json
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder
-
-LOOK_SECONDS = 1.0
-_MOST_STEPS = 200  # between two looks, however fast steps were
 
 SUBMITTED_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # in the environment of what a job submission starts
 GRACE_ENV = "RAY_JOB_STOP_WAIT_TIME_S"  # how long `ray job stop` waits before SIGKILL; set where Ray is started
@@ -58,40 +54,9 @@ def stop_reason(run_directory: Path) -> str | None:
     return None
 
 
-class StopListener:
-    """Notices a request about once a second, on all ranks at the same step; steps in between cost nothing.
-
-    Rank 0 looks, and sends the others what it found and the number of steps until the next look.
-    """
-
-    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Listen for the run of a directory, whose parent is the experiment's."""
-        self._directory = directory
-        self._clock = clock
-        self._looked_at = clock()
-        self._every = self._left = 1
-
-    def look(self) -> str | None:
-        """Return the reason for stopping, or None. Every rank calls it at the same point."""
-        return ranks.from_first([stop_reason(self._directory)])[0]
-
-    def at_step(self) -> str | None:
-        """Return the reason for stopping if this step looks and finds one; every rank calls it once a step."""
-        self._left -= 1
-        if self._left:
-            return None
-        found: Sequence[str | int | None] = (None, 0)
-        if ranks.rank() == 0:
-            now = self._clock()
-            step_seconds = (now - self._looked_at) / self._every
-            self._looked_at = now
-            fitting = int(LOOK_SECONDS / step_seconds) if step_seconds > 0 else _MOST_STEPS
-            # At most doubled: one quick step says little of the next hundred.
-            found = (stop_reason(self._directory), max(1, min(fitting, 2 * self._every, _MOST_STEPS)))
-        reason, every = ranks.from_first(list(found))
-        assert isinstance(every, int)
-        self._every = self._left = every
-        return None if reason is None else str(reason)
+def agreed_stop_reason(run_directory: Path) -> str | None:
+    """Return what rank 0 finds of :func:`stop_reason`, so that all ranks stop at the same step; each one calls it."""
+    return ranks.from_first([stop_reason(run_directory)])[0]
 
 
 @contextlib.contextmanager

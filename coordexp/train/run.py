@@ -21,7 +21,7 @@ from coordexp.runs import ranks
 from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, final_metrics
 from coordexp.runs.status import Ended, note_traceback, one_sentence
-from coordexp.runs.stop import RunStoppedError, StopListener
+from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
 from coordexp.train.forward import mean_units, model_inputs
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
@@ -48,7 +48,6 @@ class Run:
     parts: Components
     log: RunLog
     evaluator: Evaluator
-    listener: StopListener
 
     @staticmethod
     def of(
@@ -58,12 +57,11 @@ class Run:
         half_precision = config.training.precision == "bfloat16"
         flops = flop_counter(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
         log = RunLog(config, criterion=parts.criterion, flops=flops, reporter=reporter, print_line=print_line)
-        listener = StopListener(RunFolder.of(config).path)
-        return Run(config, parts, log, Evaluator(config, parts, on_progress=log.show_answers), listener)
+        return Run(config, parts, log, Evaluator(config, parts, on_progress=log.show_answers))
 
     def stop_if_asked(self) -> None:
         """End the run if that was requested; every rank calls it at the same point."""
-        reason = self.listener.look()
+        reason = agreed_stop_reason(RunFolder.of(self.config).path)
         if reason is not None:
             raise RunStoppedError(reason)
 
@@ -189,7 +187,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     )
     if config.training.precision == "bfloat16" and arguments.deepspeed is not None:
         autocast_forward(parts.model, device_type=arguments.device.type)
-    trainer.add_callback(Schedule(config, trainer, log=run.log, evaluator=run.evaluator, listener=run.listener))
+    trainer.add_callback(Schedule(config, trainer, log=run.log, evaluator=run.evaluator))
     return trainer
 
 

@@ -9,7 +9,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from coordexp.config.schema import RunConfig
 from coordexp.data.dataset import DetectionDataset
-from coordexp.runs.stop import RunStoppedError, StopListener
+from coordexp.runs.folder import RunFolder
+from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.setup.arguments import check_setup
@@ -25,7 +26,6 @@ class Schedule(TrainerCallback):
     trainer: CoordTrainer
     log: RunLog
     evaluator: Evaluator
-    listener: StopListener
     _stop_reason: str | None = None
 
     def on_train_begin(
@@ -52,7 +52,7 @@ class Schedule(TrainerCallback):
         norms = self.trainer.term_gradients.norms()
         if norms:
             self.log.add_row(state.global_step, {f"grad_norm/{name}": norm for name, norm in norms.items()})
-        self._stop_reason = self.listener.at_step()
+        self._stop_reason = agreed_stop_reason(RunFolder.of(self.config).path)
         step, is_last = state.global_step, state.global_step == args.max_steps
         is_due = step % self.config.training.checkpoint_steps == 0 or is_last
         control.should_save = is_due or self._evaluates_at(step) or self._stop_reason is not None

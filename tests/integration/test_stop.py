@@ -9,19 +9,13 @@ from safetensors.torch import load_file
 from torch import distributed
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs import stop
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
-from coordexp.runs.stop import RunStoppedError, StopListener, clear_stop, request_stop
+from coordexp.runs.stop import RunStoppedError, agreed_stop_reason, clear_stop, request_stop
 from tests.support.ranks import environment_of_ranks, leave_group, run_ranks
 from tests.support.training import prepared, rows_without_times, small_config, train_here, with_changes
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture
-def looks_at_every_step(monkeypatch):
-    monkeypatch.setattr(stop, "LOOK_SECONDS", 0.0)
 
 
 def make_config(base: Path, runs_dir: Path) -> ExperimentConfig:
@@ -38,22 +32,15 @@ def undisturbed(base, tmp_path_factory):
     return config
 
 
-class _AsksAt(StopListener):
-    """Asks at a given step, then listens."""
-
-    def __init__(self, directory, *, step):
-        super().__init__(directory)
-        self._steps, self._at = 0, step
-
-    def at_step(self):
-        self._steps += 1
-        if self._steps == self._at:
-            request_stop(self._directory.parent, "the test says so")
-        return super().at_step()
-
-
 def stopped_at(config, step, monkeypatch):
-    monkeypatch.setattr("coordexp.train.run.StopListener", lambda directory: _AsksAt(directory, step=step))
+    steps = iter(range(1, step + 1))
+
+    def asked(run_directory):
+        if next(steps) == step:
+            request_stop(run_directory.parent, "the test says so")
+        return agreed_stop_reason(run_directory)
+
+    monkeypatch.setattr("coordexp.train.schedule.agreed_stop_reason", asked)
     with pytest.raises(RunStoppedError, match="the test says so"):
         train_here(config)
     monkeypatch.undo()
@@ -61,9 +48,7 @@ def stopped_at(config, step, monkeypatch):
 
 
 @pytest.mark.parametrize("step", [5, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 6))])
-def test_a_stopped_run_goes_on_to_the_same_bits_and_rows(
-    undisturbed, base, tmp_path, looks_at_every_step, monkeypatch, step
-):
+def test_a_stopped_run_goes_on_to_the_same_bits_and_rows(undisturbed, base, tmp_path, monkeypatch, step):
     config = make_config(base, tmp_path)
     stopped_at(config, step, monkeypatch)
     if step == 3:
@@ -88,20 +73,15 @@ def test_a_run_asked_before_it_begins_builds_nothing(base, tmp_path):
 
 
 def _listen(rank: int, store: str, directory: str, output: str) -> None:
-    """One of two ranks with clocks of their own: rank 0 asks at its 25th step, and both must end at the same."""
+    """One of two ranks: rank 1 asks at its 25th step, and both must end at the same."""
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    now = iter(range(10_000))
-    # Rank 0's steps take a tenth of a second; rank 1 would look at other steps.
-    listener = StopListener(Path(directory), clock=lambda: next(now) * (0.3 if rank == 0 else 17.0))
-    step = 0
-    while True:
+    step, reason = 0, None
+    while reason is None:
         step += 1
-        if rank == 0 and step == 25:
+        if rank == 1 and step == 25:
             request_stop(Path(directory), "enough")
-        reason = listener.at_step()
-        if reason is not None:
-            Path(f"{output}.{rank}").write_text(f"{step} {reason}")
-            break
+        reason = agreed_stop_reason(Path(directory))
+    Path(f"{output}.{rank}").write_text(f"{step} {reason}")
     leave_group()
 
 

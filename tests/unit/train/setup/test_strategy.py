@@ -100,6 +100,6 @@ def test_what_the_libraries_silently_make_of_a_request_is_noticed_before_the_fir
         monkeypatch.setattr(arguments, "shares_and_stage", lambda engine, found=found: found)
         with nullcontext() if is_right else pytest.raises(TrainingError, match="asked for cluster.strategy: zero2 on"):
             check_setup(zero, plain, trainer_world_size=known)
-    schedule = Schedule(two, SimpleNamespace(model_wrapped=plain), log=None, evaluator=None, listener=None)
+    schedule = Schedule(two, SimpleNamespace(model_wrapped=plain), log=None, evaluator=None)
     with pytest.raises(TrainingError, match="the trainer knows 1"):
         schedule.on_train_begin(TrainingArguments(str(tmp_path), use_cpu=True), TrainerState(), TrainerControl())
