@@ -1,10 +1,12 @@
 """The loader under the real trainer: exact resume, epochs that reach workers, fillers, errors and deaths."""
 
 import os
+import signal
 from dataclasses import replace
 
 import psutil
 import pytest
+from torch import multiprocessing
 
 from coordexp.data import dataset as dataset_module
 from coordexp.data.image_file import read_image
@@ -15,6 +17,7 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train import run as run_module
 from coordexp.train.setup.components import build_components
+from coordexp.train.setup.loader import LoaderDiedError
 from tests.support.loader_runs import names_in, numbers, reads_in, resuming_rank, train
 from tests.support.metrics import unregistered
 from tests.support.ranks import environment_of_ranks, run_ranks
@@ -180,3 +183,16 @@ def test_two_ranks_resume_and_count_every_image_once(make_config, tmp_path, monk
         assert two[step]["num_images"] == one[step]["num_images"]
         assert two[step]["num_supervised_tokens"] == one[step]["num_supervised_tokens"]
         assert two[step]["train_total_loss"] == pytest.approx(one[step]["train_total_loss"], rel=1e-4), step
+
+
+def test_a_killed_loader_process_is_named_and_ends_the_run(make_config, monkeypatch):
+    def deadly(path, **sizes):
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read_image(path, **sizes)
+
+    monkeypatch.setattr(dataset_module, "read_image", deadly)
+    before = set(psutil.Process().children(recursive=True))  # of other tests
+    with pytest.raises(LoaderDiedError, match=r"data-loader process died .*\(/dev/shm\).*data\.num_workers"):
+        train(make_config("killed", num_workers=1))
+    assert set(psutil.Process().children(recursive=True)) <= before

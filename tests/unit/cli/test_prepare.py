@@ -67,26 +67,6 @@ def test_the_next_command_loads(coco):
     assert [sample.image_id for sample in train.samples] == [sample.image_id for sample in val.samples] == [7, 3]
 
 
-def test_options_arrive(coco):
-    options = [
-        "--coord-tokens",
-        "--max-objects",
-        "1",
-        "--ordering",
-        "random",
-        "--seed",
-        "4",
-        "--check-images",
-        "headers",
-    ]
-    assert main(arguments(coco, *options, "--workers", "1", "--max-bad-fraction", "0.5")) == 0
-    manifest = json.loads((coco.root / "out" / "manifest.json").read_text())
-    assert manifest["options"] == {
-        "boxes": "coord_tokens", "ordering": "random", "seed": 4, "max_objects": 1, "check_images": "headers",
-    }  # fmt: skip
-    assert manifest["max_bad_fraction"] == 0.5
-
-
 def test_bad_records_are_one_sentence_and_rejected_ones_are_listed(coco, capsys):
     coco.document["annotations"][0]["bbox"] = [0, 0, 0, 0]
     coco.save()

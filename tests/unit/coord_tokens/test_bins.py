@@ -66,3 +66,12 @@ def test_no_torch_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_errors_are_those_of_the_tensor_codec():
+    for values in ([0.1, float("nan")], [float("inf")]):
+        with pytest.raises(ValueError, match="finite"):
+            encode_array(values)
+    for values in ([-1], [3, 1000], [float("nan")]):
+        with pytest.raises(ValueError, match=r"outside 0\.\.999"):
+            decode_array(values)

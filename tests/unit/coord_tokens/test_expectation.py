@@ -237,3 +237,8 @@ def test_gradcheck():
     whole = torch.randn(2, 3, 1003, dtype=torch.float64, requires_grad=True)
     positions = [torch.tensor([[1, 2, 1, 2]]), torch.tensor([[2, 2, 1, 1]])]
     assert torch.autograd.gradcheck(lambda x: CoordExp(range(2, 1002))(x, positions), (whole,), fast_mode=True)
+
+
+def test_module_refuses_a_wrong_number_of_ids():
+    with pytest.raises(ValueError, match="expected 1000 coord ids, got 999"):
+        CoordExp(range(999))

@@ -157,3 +157,8 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lambda x: wasserstein_1(x.softmax(1), targets), (logits,))
     assert torch.autograd.gradcheck(lambda x: coord_gate(x, [2, 5, 7]), (logits,))
     assert torch.autograd.gradcheck(lambda x: coord_gate(x, range(4, 9)), (logits,))
+
+
+def test_w1_of_a_single_bin_is_refused():
+    with pytest.raises(ValueError, match="needs at least 2 bins, got 1"):
+        wasserstein_1(torch.ones(2, 1), torch.ones(2, 1))

@@ -152,3 +152,18 @@ def test_numeric_needs_digits_of_one_token(tied, monkeypatch):
     monkeypatch.setattr(type(tokenizer), "encode", lambda self, text, **_: [1, 2])
     with pytest.raises(TokenizerError, match="digit 0 is 2 tokens"):
         expand_vocab(model, tokenizer, init="numeric")
+
+
+def test_coord_tokens_in_another_order_are_refused(tied):
+    model, tokenizer = tied
+    tokenizer.add_tokens(["<|coord_1|>", "<|coord_0|>", *ints_to_tokens(range(2, 1000)), "<|coord_*|>"])
+    with pytest.raises(TokenizerError, match="contiguous"):
+        expand_vocab(model, tokenizer)
+
+
+def test_ids_with_gaps_are_refused(base):
+    tokenizer = copy.deepcopy(base[0])
+    known = tokenizer.get_vocab() | {"far away": 5000}
+    tokenizer.get_vocab = lambda: known
+    with pytest.raises(TokenizerError, match=r"640 entries but ids up to 5000; expected ids without gaps"):
+        expand_tokenizer(tokenizer)

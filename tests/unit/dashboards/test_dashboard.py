@@ -84,22 +84,6 @@ def test_units_and_kinds_are_grafanas(dashboard):
     assert used <= known
 
 
-def test_panels_neither_overlap_nor_leave_the_grid(dashboard):
-    taken = set()
-    for panel in dashboard["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken, panel["title"]
-        taken |= cells
-    identifiers = [panel["id"] for panel in dashboard["panels"]]
-    assert len(set(identifiers)) == len(identifiers)
-
-
 def unknown_series(expr):
     """Return metrics and labels of an expression that nothing exports."""
     found = []

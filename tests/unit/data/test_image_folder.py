@@ -101,3 +101,11 @@ def test_two_names_that_end_alike_do_not_get_one_file(folder):
     train = folder.rename(folder.parent / "train2017")
     with pytest.raises(DataError, match="not found"):
         ImageFolder(train).locate("val2017/a.jpg")
+
+
+def test_a_folder_that_is_a_link_out_is_refused(folder, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "c.jpg").touch()
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="linked is a link that leaves"):
+        ImageFolder(folder).path_of("linked/c.jpg")

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from transformers import Qwen2VLImageProcessorPil
 
-from coordexp.data.image_file import read_image
+from coordexp.data.image_file import read_image, size_problem
 from coordexp.data.patches import ImageSpec, pixel_values, to_patches
 from coordexp.errors import ConfigError, DataError
 from coordexp.model.tiny.parts import build_image_processor
@@ -195,3 +195,10 @@ def test_sixteen_bits_are_where_the_processor_fails(tmp_path):
     ours = np.asarray(read_image(tmp_path / "a.png"))
     assert (theirs == 255).mean() > 0.9
     assert np.array_equal(ours[..., 0], np.rint(values / 257).astype(np.uint8))
+
+
+def test_size_problem():
+    assert size_problem(640, 480) is None
+    assert "too large" in size_problem(12_001, 10_000)
+    assert "too elongated" in size_problem(201, 1)
+    assert size_problem(200, 1) is None

@@ -219,3 +219,9 @@ def test_the_order_of_an_epoch_is_one_for_every_loader():
         many.set_epoch(epoch)
         np.random.seed(epoch)
         assert list(one) == list(many)[: len(one)]
+
+
+@pytest.mark.parametrize(("batch_size", "seed"), [(0, 0), (-1, 0), (4, -1)])
+def test_nonsense_is_refused(batch_size, seed):
+    with pytest.raises(ValueError, match=f"got {batch_size} and {seed}"):
+        LengthBucketSampler([1], batch_size=batch_size, seed=seed)

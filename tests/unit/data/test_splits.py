@@ -281,3 +281,10 @@ def test_names_are_trimmed_and_counted(coco):
     lines.write_text(json.dumps(record))
     found = read_jsonl(lines, coco.images)
     assert (found.samples[0].objects.descs, found.counts["trimmed_names"]) == (("cup", "cup", "a b"), 2)
+
+
+def test_edges() -> None:
+    empty = [Sample(Path("a.jpg"), 10, 10, k, things()) for k in range(9)]
+    assert len(stratified_subset(empty, 4)) == 4
+    assert stratified_subset(empty, 0) == stratified_subset([], 3) == []
+    assert stratified_subset(empty, 9) == list(range(9))

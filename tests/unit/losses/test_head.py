@@ -238,3 +238,10 @@ def test_the_table_gets_the_gradient_of_plain_autograd():
     deltas = F.pad(problem.offset, (0, 0, 40, EXTRA.vocab - 40 - EXTRA.num_adapted))
     full_loss(problem.hidden @ (own + deltas).T, problem, LOSSES).backward()
     assert_equal({"table": table.grad}, {"table": own.grad})
+
+
+def test_a_trainable_table_is_refused():
+    problem = make_problem()
+    problem.weight.requires_grad_()
+    with pytest.raises(ValueError, match="frozen table"):
+        run_split_head(problem)

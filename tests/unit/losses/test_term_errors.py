@@ -96,3 +96,19 @@ def test_a_wrong_result_token_by_token(terms_dir, make_case, result, message):
     for compute in (term, term.values):
         with pytest.raises(ConfigError, match=rf"^loss term 'mine' \(\S+\) returned {message}.*one value for each"):
             compute(inputs)
+
+
+def test_two_files_with_one_name(terms_dir):
+    """It would otherwise replace text CE in every group silently."""
+    drop(terms_dir, "text_ce", source("text_ce"))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"^two files are called text_ce: \S+/text_ce.py and \S+/text_ce.py;"):
+            loss_terms()
+
+
+def test_a_file_with_an_underscore_is_no_term(terms_dir):
+    drop(terms_dir, "_shared", "SIZE = 3\n")
+    text = source(more="size: int = _shared.SIZE")
+    drop(terms_dir, "mine", text.replace("import torch", "from coordexp.losses.terms import _shared"))
+    assert [name for name in loss_terms() if name in ("_shared", "mine")] == ["mine"]
+    assert loss_terms()["mine"]().size == 3

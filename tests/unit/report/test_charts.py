@@ -5,11 +5,8 @@ from pathlib import Path
 
 from coordexp.report.charts import (
     ap_charts,
-    box_charts,
-    breakdown_charts,
     edge_charts,
     forest_charts,
-    group_charts,
     loss_charts,
     number,
     write_plots,
@@ -72,34 +69,12 @@ def test_of_many_pairs_the_first_figure_has_those_of_the_best_group(paired: Stud
     assert "other 6 pairs" in chart.note
 
 
-def test_groups_stand_by_their_ap(paired: Study) -> None:
-    assert paired.comparison is not None
-    (chart,) = group_charts(paired)
-    by_ap = sorted(paired.comparison.groups, key=lambda group: -paired.comparison.value[group].value)
-    assert [word for word in words(parsed(chart)) if word in by_ap] == by_ap
-    assert "mean of 2 seeds" in chart.title
-    assert group_charts(dataclasses.replace(paired, comparison=None)) == []
-
-
 def test_distributions_of_an_edge_mark_the_truth() -> None:
     curves = {"A": BinProbabilities((500,), (1.0,), 500.0), "B": BinProbabilities((300, 301), (0.5, 0.5), 300.5)}
     first, second = edge_charts(EdgeDistributions(1, "dog", "x1", 500, curves), {"A": LOOKS[0], "B": LOOKS[1]})
     assert (first.title, second.title) == ("A", "B")
     assert first.note == "mean 500, mode 500, true 500"
     assert "true bin 500" in tips_of(first)
-
-
-def test_boxes_are_shown_by_group_with_their_numbers(paired: Study) -> None:
-    titles = [chart.title for chart in box_charts(paired)]
-    assert titles[:2] == ["IoU of matched pairs", "Calibration"]
-    assert [title for title in titles if title.endswith("true and predicted coordinates")] == [
-        f"{group}: true and predicted coordinates" for group in paired.data.groups
-    ]
-    by_category = breakdown_charts(paired)[-1]
-    assert by_category.title == "AP by category"
-    value = paired.breakdowns["C"].by_category["red circle"]
-    assert value is not None
-    assert f"C: {number(value)}" in tips_of(by_category)
 
 
 def test_charts_for_papers_are_written_where_there_is_data(paired: Study, bare: Study, tmp_path: Path) -> None:

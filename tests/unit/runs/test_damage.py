@@ -5,10 +5,11 @@ import os
 
 import pytest
 
-from coordexp.runs.commit import commit_checkpoint, drop_uncommitted
+from coordexp.runs import commit
+from coordexp.runs.commit import Checksum, commit_checkpoint, drop_uncommitted
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row, append_rows, read_rows
-from coordexp.runs.status import read_status
+from coordexp.runs.status import RunStatus, read_status, write_status
 
 MARKER = "commit.json"
 
@@ -100,3 +101,32 @@ def test_a_damaged_status_counts_as_stopped_so_that_the_same_command_goes_on(tmp
     status = read_status(tmp_path)
     assert status.state == "stopped"
     assert status.message == f"{tmp_path}/status.json cannot be read; the same command continues and rewrites it"
+
+
+@pytest.mark.parametrize("at", [0, 5_000, 9_999])
+def test_of_a_large_file_both_ends_are_hashed(tmp_path, monkeypatch, at):
+    monkeypatch.setattr(commit, "WHOLE_BYTES", 1_000)
+    monkeypatch.setattr(commit, "END_BYTES", 100)
+    path = tmp_path / "large"
+    path.write_bytes(bytes(10_000))
+    checksum = Checksum.of(path)
+    assert checksum.mismatch(path) is None
+    content = bytearray(10_000)
+    content[at] = 1
+    path.write_bytes(content)
+    assert (checksum.mismatch(path) is None) == (at == 5_000)  # the middle of a large file is not read
+    path.write_bytes(bytes(9_999))
+    assert checksum.mismatch(path) == "large has 9,999 of 10,000 bytes"
+
+
+def test_on_a_full_disk_a_status_is_written_in_the_room_of_the_old_one(tmp_path, monkeypatch):
+    write_status(tmp_path, RunStatus("running", message="a rather long sentence about what had happened before"))
+
+    def full(path, value):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("coordexp.runs.status.write_json", full)
+    write_status(tmp_path, RunStatus("failed", message="the disk is full"))
+    assert read_status(tmp_path) == RunStatus("failed", message="the disk is full")
+    with pytest.raises(OSError, match="No space left"):
+        write_status(tmp_path / "new", RunStatus("failed"))

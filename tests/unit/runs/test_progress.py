@@ -92,3 +92,13 @@ def test_a_stage_is_shown_once_where_there_is_no_terminal():
     with show_stage("prepares data", Console(file=output, width=80)):
         pass
     assert output.getvalue() == "prepares data\n"
+
+
+def test_what_the_end_handler_raises_is_raised(plan):
+    def fail(plan, status):
+        raise OSError("no space")
+
+    display = ProgressDisplay(print_line=print, on_end=fail)
+    display.on_begin(plan)
+    with pytest.raises(OSError, match="no space"), display:
+        write_status(plan.run_dir, RunStatus(state="finished"))

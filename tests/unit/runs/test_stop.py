@@ -108,3 +108,10 @@ def test_forked_loaders_ask_nobody_to_stop(tmp_path, number, exit_code):
         child.join()
         assert child.exitcode == exit_code
         assert stop_reason(tmp_path / "A-s0") is None
+
+
+def test_a_request_that_cannot_be_written_interrupts_at_once(tmp_path):
+    """An OSError from within the handler would be taken for the run's own, and the run for a failed one."""
+    (tmp_path / "file").touch()
+    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path / "file", print_line=lambda line: None):
+        os.kill(os.getpid(), signal.SIGTERM)

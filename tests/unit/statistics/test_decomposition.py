@@ -1,5 +1,6 @@
 """A decomposition's intervals: paired, on the resamples of the comparison."""
 
+import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from coordexp.detection.decomposition import MEASURES, Decomposed
+from coordexp.errors import ComparisonError
 from coordexp.statistics import compare
 from coordexp.statistics.decomposition import decompose
 from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, difference_total, group_total
@@ -73,3 +75,11 @@ def test_intervals_need_some_images(tmp_path: Path, num_images: int, has_interva
     truth, file = given.write(tmp_path / "truth.json"), write_rows(tmp_path / "a.json", rows)
     found = decompose(truth, {"A": {0: file}}, resamples=20).value["A"]["AP50"]
     assert (found.low is not None and math.isfinite(found.low)) is has_interval
+
+
+def test_images_without_an_object_have_no_decomposition(tmp_path: Path) -> None:
+    given, rows = crowded_scene(3, num_images=4)
+    truth = given.write(tmp_path / "truth.json")
+    truth.write_text(json.dumps(json.loads(truth.read_text()) | {"annotations": []}))
+    with pytest.raises(ComparisonError, match="AP50 is undefined, because no object there counts"):
+        decompose(truth, {"A": {0: write_rows(tmp_path / "a.json", rows)}})

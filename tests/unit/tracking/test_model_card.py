@@ -1,11 +1,9 @@
 """The card of a merged checkpoint: its AP with an interval, its loss, and the configuration that makes it again."""
 
-import re
 from pathlib import Path
 
 import pytest
 
-from coordexp.cli.main import main
 from coordexp.config import load_config
 from coordexp.config.keys import identity
 from coordexp.config.schema import ExperimentConfig
@@ -42,25 +40,3 @@ def test_what_it_holds_makes_the_run_again(run: ExperimentConfig, tmp_path: Path
     assert identity(load_config(kept)) == identity(run)
     assert "host:5000" not in card
     assert "run `coordexp train --config run.yaml`" in card
-
-
-def test_a_run_of_several_workers_is_made_again_on_ray(
-    run: ExperimentConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # an experiment of that name may be here
-    cluster = run.cluster.model_copy(update={"num_workers": 2, "cpus_per_worker": 4, "gpus_per_worker": 1.0})
-    several = run.model_copy(update={"cluster": cluster})
-    card = card_of(several, 0.5)
-    kept = tmp_path / "run.yaml"
-    kept.write_text(card.partition("```yaml\n")[2].partition("```")[0], encoding="utf-8")
-    assert main(["train", "--config", str(kept), "--dry-run"]) == 2
-    assert "num_workers" in capsys.readouterr().err, "the inline executor has one process"
-    (verb,) = re.findall(r"run `coordexp (\w+) --config run.yaml`", card)
-    assert main([verb, "--config", str(kept), "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert "C-s3" in said
-    again = load_config(kept)
-    assert again.cluster.executor == "tune"
-    assert again.run("C", 3).cluster == cluster
-    assert again.ablation.seeds == (3,)
-    assert identity(again.run("C", 3)) == identity(several)

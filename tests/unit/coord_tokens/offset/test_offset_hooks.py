@@ -10,9 +10,10 @@ from coordexp.coord_tokens.offset_adapter import (
     inner_model,
     reattach_coord_offset_hooks,
 )
-from coordexp.errors import CheckpointError, TokenizerError
+from coordexp.errors import CheckpointError, ConfigError, TokenizerError
 from coordexp.model.head_bypass import pass_through_head
 from tests.support.offsets import (
+    COORD_IDS,
     FIRST,
     IDS,
     TIES,
@@ -145,3 +146,11 @@ def test_pass_through_head_gives_hidden_states_and_restores(wrap):
     assert torch.equal(hidden, states[keep])
     assert "forward" not in vars(head)
     assert torch.equal(logits(outer), before)
+
+
+def test_trainable_tokens_of_the_same_rows_are_refused():
+    model = installed()
+    config = LoraConfig(target_modules=["q_proj"], trainable_token_indices={"embed_tokens": list(COORD_IDS)})
+    outer = get_peft_model(model, config)
+    with pytest.raises(ConfigError, match="trainable_token_indices and coord offsets train the same rows"):
+        logits(outer)

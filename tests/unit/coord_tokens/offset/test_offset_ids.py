@@ -109,3 +109,9 @@ def test_it_is_installed_before_peft(wrong_order):
     with pytest.raises(ConfigError, match=r"goes into a Hugging Face model before PEFT does, got (Peft|Qwen3VL)"):
         install_coord_offset_adapter(target, coord_ids=COORD_IDS)
     assert not any("coord_offset" in name for name, _ in around.named_parameters())
+
+
+@pytest.mark.parametrize("dtype", ["float23", "FLOAT32", torch.int64, None])
+def test_a_dtype_that_is_none_is_refused(dtype):
+    with pytest.raises(ConfigError, match=r"coord_offset\.dtype: got .*; expected one of auto, float32, bfloat16"):
+        installed(dtype=dtype)

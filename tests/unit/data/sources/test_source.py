@@ -7,7 +7,7 @@ import pytest
 from coordexp.config.schema.data import Data, Shapes
 from coordexp.data.sources.source import recorded_source, source_of
 from coordexp.data.splits import load_split
-from coordexp.errors import DataError
+from coordexp.errors import ConfigError, DataError
 
 SHAPES = Data(shapes=Shapes(num_train=6, num_val=4, max_objects=2, seed=5))
 
@@ -75,3 +75,11 @@ def test_a_run_has_recorded_its_source(tmp_path):
     assert recorded_source({"data.format": "coco"}, "val", data_dir=tmp_path) is None
     assert recorded_source({"data.format": "shapes"}, "val", data_dir=None) is None
     assert recorded_source({}, "val", data_dir=tmp_path).annotations == tmp_path / "instances_val.json"
+
+
+def test_a_path_that_is_not_set_is_named(coco):
+    config = Data().model_copy(update={"format": "coco", "val_images": coco.images, "train_annotations": coco.images})
+    with pytest.raises(ConfigError, match=r"data\.val_annotations is not set"):
+        source_of(config, "val", data_dir=coco.root)
+    with pytest.raises(ConfigError, match=r"data\.train_images is not set"):
+        source_of(config, "train", data_dir=coco.root)

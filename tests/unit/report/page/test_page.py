@@ -8,10 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from coordexp.report.page.page import render_page
-from coordexp.report.study.about import About, Fairness, FairnessRow
+from coordexp.report.study.about import Fairness, FairnessRow
 from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
-from coordexp.statistics.results import Convergence, Estimate
 from tests.support.report import SPITEFUL
 
 _VOID = {"meta", "link", "img", "input", "br", "hr"}
@@ -116,38 +115,3 @@ def test_undeclared_differences_are_told_at_the_top(paired: Study) -> None:
     assert page.index("These runs differ in more than the declared factor") < page.index('id="results"')
     assert re.search(r'<tr class="undeclared"><th scope="row" class="text">data.prompt', page)
     assert "These runs differ" not in render_page(paired)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_one_group_makes_a_page_that_compares_nothing(paired: Study) -> None:
-    data = dataclasses.replace(paired.data, runs=paired.data.runs[:1])
-    assert paired.comparison is not None
-    assert paired.convergence is not None
-    assert paired.decomposition is not None
-    one = dataclasses.replace(paired.comparison, groups=("A",), value={"A": Estimate(0.3)}, pairs=())
-    only = dataclasses.replace(paired.decomposition, value={"A": paired.decomposition.value["A"]}, pairs=())
-    curves, area = paired.convergence.curves["A"], paired.convergence.area["A"]
-    steps = {fraction: {"A": found["A"]} for fraction, found in paired.convergence.steps_to.items()}
-    study = dataclasses.replace(
-        with_everything(dataclasses.replace(paired, data=data)),
-        verdict="The checkpoint of group A has AP 0.300; there is no other to compare.",
-        breakdowns={"A": paired.breakdowns["A"]},
-        gallery=tuple(
-            dataclasses.replace(image, boxes={"A": image.boxes["A"]}, overlap={"A": 1.0}) for image in paired.gallery
-        ),
-        fairness=Fairness(True, ("objective",), (), checked=("A-s0",)),
-        comparison=one,
-        readings={"own": one},
-        convergence=Convergence({"A": curves}, {"A": area}, steps, ()),
-        decomposition=only,
-        about=About({}, ()),
-    )
-    page = render_page(study)
-    assert 'id="fairness"' not in page
-    assert '<h2 id="why">Where AP50 is lost</h2>' in page
-    assert "AP, by its own reading, constrained decoding" in page
-    for words in ("groups differ", "The 1 runs", "same images", "difference", "in every group"):
-        assert words not in page, words
-    assert study.fairness is not None
-    assert study.fairness.sentence == "There is one run, so that nothing can differ."
-    assert Outline(page).open == []
