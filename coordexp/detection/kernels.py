@@ -149,7 +149,7 @@ def _add_precisions(
         upper[r] = _num_levels(hits[r] / objects[r])
     copies, place = np.empty(len(total), np.int32), np.empty(len(total), np.int32)
     for at in range(matches.event_start[t, k + 1] - 1, matches.event_start[t, k] - 1, -1):
-        d, length = matches.event[at], matches.run[matches.event[at]]
+        d, length = matches.event[at], int(matches.run[matches.event[at]])
         image, n = matches.image[d], d - matches.start[k]
         # Of one detection all copies at once: the last of them has their highest precision.
         for entry in range(length * (weights_NR[image].max() if length > 1 else 1) - 1, -1, -1):
@@ -199,11 +199,8 @@ def fill_slopes(matches: Matches, first: int, last: int, out: Floats) -> None:
     num_categories = np.count_nonzero(np.diff(matches.gt_start))
     for k in range(len(matches.start) - 1):
         num, start = matches.start[k + 1] - matches.start[k], matches.start[k]
-        hits, seen, led = (
-            np.empty(num),
-            np.empty(num),
-            np.empty(num),
-        )  # up to a place; halves of hits that it is best of
+        # Up to each place; of how many halves of hits it is the best.
+        hits, seen, led = np.empty(num), np.empty(num), np.empty(num)
         num_objects = matches.gt_count[matches.gt_start[k] : matches.gt_start[k + 1]].sum()
         for t in range(first, last if num_objects else first):
             num_hits, num_seen = 0.0, 0.0

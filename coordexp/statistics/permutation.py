@@ -54,7 +54,7 @@ def swap_test(
     Source of the early end: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 78 (1991).
     """
     with ThreadPoolExecutor() as workers:  # sorting releases the GIL
-        pools = list(workers.map(lambda pair: pooled(*pair), pairs))
+        pools = list(workers.map(pooled, [a for a, _ in pairs], [b for _, b in pairs]))
     slopes = np.mean([swap_slopes(pool, metric) for pool in pools], axis=0)
     values = np.full(len(draws_RN), np.nan)
     probes = draws_RN[:_PROBES]
@@ -129,8 +129,8 @@ def swap_slopes(pool: Matches, metric: AveragePrecision) -> Floats:
 
     slopes = np.empty(len(pool.image))
     fill_slopes(pool, metric.first, metric.last, slopes)
-    first, second = np.bincount(pool.image, slopes, minlength=pool.num_images)[:-1].reshape(-1, 2).T
-    return first - second
+    by_image = np.bincount(pool.image, slopes, minlength=pool.num_images).astype(np.float64)[:-1].reshape(-1, 2)
+    return by_image[:, 0] - by_image[:, 1]
 
 
 def _swap_sums(slopes: Floats, draws_RN: NDArray[np.uint8]) -> Floats:
