@@ -7,7 +7,7 @@ the input and output embeddings, and travels with PEFT's ``modules_to_save``.
 
 from dataclasses import dataclass
 from os import PathLike
-from typing import Self, cast, get_args
+from typing import cast, get_args
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -150,9 +150,6 @@ class _GuardedSave:
             )
         reattach_coord_offset_hooks(self.owner)
         type(self.owner).save_pretrained(self.owner, save_directory, **options)  # pyright: ignore[reportArgumentType]
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return type(self)(cast("PreTrainedModel", memo.get(id(self.owner), self.owner)))
 
 
 def _check_tokens(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> None:

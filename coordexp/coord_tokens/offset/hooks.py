@@ -53,15 +53,8 @@ def adapter_slot(owner: PreTrainedModel) -> nn.Module | None:
 
 
 def embedding_and_head(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
-    """Return the modules that the offsets act on.
-
-    Raises:
-        ConfigError: if the model has no head.
-    """
-    head = model.get_output_embeddings()
-    if head is None:
-        raise ConfigError(f"{type(model).__name__} has no output embeddings; expected a causal language model")
-    return model.get_input_embeddings(), head
+    """Return the modules that the offsets act on."""
+    return model.get_input_embeddings(), model.get_output_embeddings()
 
 
 def attach_hooks(owner: PreTrainedModel) -> None:

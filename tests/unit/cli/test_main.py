@@ -40,19 +40,6 @@ def test_a_key_written_as_an_option_is_answered_with_the_key(option: str, capsys
     assert f"{option}; a key is given without dashes, as in training.max_steps=VALUE" in capsys.readouterr().err
 
 
-def test_help_imports_nothing_heavy():
-    code = (
-        "import sys; from coordexp.cli.main import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'ray', 'mlflow', 'pydantic', 'numpy', 'rich', 'yaml'}\n"
-        "print(heavy & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "set()"
-    assert all(verb in done.stdout for verb in VERBS)
-
-
 def test_dry_run_prints_the_resolved_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     argv = ["train", "--config", TINY, "--group", "B", "--seed", "5", "--dry-run", "training.max_steps=3"]

@@ -180,3 +180,14 @@ def test_databases(tmp_path, monkeypatch, migrated_database):
     assert "cannot be written" in _tracking(f"sqlite:///{path}").sentence
     assert "cannot be written" in _tracking(f"sqlite:///{tmp_path}/other/mlflow.db").sentence
     assert "names no database file" in _tracking("sqlite:///relative.db").sentence
+
+
+def test_a_directory_that_cannot_be_made(tmp_path, monkeypatch):
+    (tmp_path / "runs").write_text("a file")
+    verdict, sentence = _experiment(_config(tmp_path / "runs"))["runs_dir"]
+    assert verdict == "failure"
+    assert "is a file; choose experiment.runs_dir" in sentence
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    verdict, sentence = _experiment(_config(tmp_path / "other"))["runs_dir"]
+    assert verdict == "failure"
+    assert f"{tmp_path} cannot be written" in sentence

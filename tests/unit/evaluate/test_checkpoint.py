@@ -114,3 +114,9 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match=r"file/x: expected a folder that can be written"):
         check_output(tmp_path / "file" / "x")
+
+
+def test_the_question_names_the_categories_of_the_file(shapes: Path) -> None:
+    for prompt, words in ((None, 'categories: "red circle, '), ("Find {categories}.", "Find red circle, ")):
+        settings = settings_of(shapes, answer="qwen-json", decoding=("free",), prompt=prompt, num_images=1)
+        assert words in asked(settings)[0]

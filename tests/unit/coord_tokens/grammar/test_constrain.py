@@ -95,3 +95,8 @@ def test_random_walks_under_the_grammar_close_every_object() -> None:
         state = grammar.advance(state, torch.tensor([ids[-1]]))
     assert abs(ids.count(10) - ids.count(12)) <= 1
     assert ids.count(12) >= 3
+
+
+def test_too_small_a_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="900 logits"):
+        ObjectGrammar(NATIVE, vocab_size=900, text_ids=range(10), pad_id=PAD)

@@ -196,6 +196,8 @@ def test_images_need_not_be_there_when_nobody_looks(coco):
         (b'{"images": []}', "'categories' is missing"),
         (b'{"images": [], "annotations": {}, "categories": []}', "'annotations' is no list"),
         (b'{"images": [], "annotations": [], "categories": []}', "no image to use"),
+        (b'{"images": 7, "x": NaN}', "'images' is a number"),
+        (b'{"images": [], "x": NaN, "y": [}', "not valid JSON"),
         (b'{"images": "\xff"}', "byte 12 is not UTF-8"),
         (b'{"images": [], "annotations": [], "images": []}', "'images' is there twice"),
         (b'{"images": [', "line 1 column 13: not valid JSON"),

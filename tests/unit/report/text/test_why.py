@@ -67,8 +67,3 @@ def test_of_many_pairs_those_of_the_best_group_are_shown(paired: Study, num_grou
         tooltips(parsed(bars))
     )
     assert len(others) == num_pairs + 1
-
-
-def test_without_detections_there_is_no_section(bare: Study) -> None:
-    assert (why_sentences(bare), why_tables(bare), why_charts(bare)) == ([], [], [])
-    assert 'id="why"' not in render_page(bare)

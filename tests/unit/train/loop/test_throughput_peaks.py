@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from coordexp.model.tiny.parts import build_tokenizer
 from coordexp.train.loop import throughput as flops
-from coordexp.train.loop.throughput import peak_flops
+from coordexp.train.loop.throughput import flop_counter, peak_flops
+from tests.support.tiny_model import build_shallow
 
 
 @pytest.fixture
@@ -52,3 +54,10 @@ def test_what_is_measured_is_measured_once_for_each_number_type():
     first, other = (peak_flops(cpu, dtype) for dtype in (torch.float32, torch.float64))
     assert min(first, other) > 0
     assert (peak_flops(cpu, torch.float32), peak_flops(cpu, torch.float64)) == (first, other)
+
+
+def test_a_model_that_the_trainer_will_move_is_measured_against_the_gpu(gpu):
+    model = build_shallow(build_tokenizer())
+    gpu("NVIDIA H100 80GB HBM3")
+    assert flop_counter(model, half_precision=True, num_devices=2).peak == 2 * 989e12
+    assert flop_counter(model, half_precision=False, num_devices=1).peak == 67e12

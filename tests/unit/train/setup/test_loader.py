@@ -15,6 +15,8 @@ from coordexp.train.setup.arguments import training_arguments
 from coordexp.train.setup.loader import (
     CollateOrError,
     ErrorsAsItems,
+    LoaderDiedError,
+    explained_loader_death,
     give_own_seed,
 )
 from coordexp.train.trainer import CoordTrainer
@@ -91,3 +93,11 @@ def test_a_loader_draws_nothing_from_the_global_generator():
     before = torch.get_rng_state()
     list(loader)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_other_errors_pass():
+    with pytest.raises(RuntimeError, match="^CUDA error"), explained_loader_death():
+        raise RuntimeError("CUDA error")
+    expected = r"\(DataLoader worker \(pid 7\) is killed by signal: Bus error\); most"
+    with pytest.raises(LoaderDiedError, match=expected), explained_loader_death():
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible\nthat ...")
