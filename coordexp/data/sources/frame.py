@@ -42,7 +42,7 @@ def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float
     first, second = boxes_px_xywh[:, :2], boxes_px_xywh[:, 2:]
     reach = (first + second) / sizes_px
     is_beyond = (reach > 1 + _SLACK).any(axis=1)
-    if boxes_px_xywh.max() <= 1.0 and sizes_px.min() > 1:
+    if boxes_px_xywh.max() <= 1.0:
         return "all numbers are in [0, 1]: they look like fractions of the image's sides"
     if (second > first).all() and (second <= sizes_px * (1 + _SLACK)).all() and is_beyond.mean() > _SLACK:
         return (
