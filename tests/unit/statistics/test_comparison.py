@@ -121,6 +121,7 @@ def test_no_difference_names_the_smallest_detectable(annotations: Path, file_of)
     assert not near.pairs[0].significant
     assert near.pairs[0].detectable == pytest.approx(1.05 * 2.801585 * near.pairs[0].image_std, rel=1e-6)
     assert f"smallest detectable about {near.pairs[0].detectable:.3f}" in verdict(near)
+    assert "in the table" not in verdict(of(dict.fromkeys("ABCD", 0.4), *(result(0.6, "A", b, 0.01) for b in "BCD")))
 
 
 def test_common_seeds_are_compared(annotations: Path, file_of) -> None:
