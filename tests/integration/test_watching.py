@@ -189,9 +189,9 @@ def _rows_with(config, name):
 
 
 def test_rows_that_join_the_adapter_are_printed(base, tmp_path):
-    config = small_config(base, tmp_path, max_steps=1, checkpoint_steps=1)
-    spec = prepared(with_changes(config, data={"structure": "spec"}))
+    spec = prepared(with_changes(small_config(base, tmp_path, max_steps=1), data={"structure": "spec"}))
     run = _run(spec, [])
     trainer = make_trainer(run, tmp_path / "scratch")
     lines = start_lines(spec, run.parts, trainer.train_dataset, trainer.sampler)
     assert any("the rows of the added object tokens" in line for line in lines)
+    assert not any("parameters train in" in line for line in lines), "all that trains is in float32"
