@@ -17,7 +17,7 @@ from coordexp.detection.matching import in_fair_order
 from coordexp.errors import ComparisonError
 from coordexp.statistics.bootstrap import FilePath, check_groups
 from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, Total, difference_total, group_total
-from coordexp.statistics.resampling import OnProgress, blocks_of, check_plan, image_weights
+from coordexp.statistics.resampling import OnProgress, blocks_of, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 
 _ByMeasure = dict[str, list[dict[int, Drawn]]]
@@ -48,7 +48,6 @@ def decompose(
         ComparisonError: if there is nothing to compare, or nothing to resample.
     """
     check_groups(detections)
-    check_plan(resamples=resamples, seed=seed)
     truth = read_ground_truth(Path(annotations_json))
     if truth.is_crowd.all():
         raise ComparisonError(f"{truth.path}: AP50 is undefined, because no object there counts for it")
