@@ -54,7 +54,9 @@ def adapter_slot(owner: PreTrainedModel) -> nn.Module | None:
 
 def embedding_and_head(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
     """Return the modules that the offsets act on."""
-    return model.get_input_embeddings(), model.get_output_embeddings()
+    head = model.get_output_embeddings()
+    assert head is not None, "a causal language model has a head"
+    return model.get_input_embeddings(), head
 
 
 def attach_hooks(owner: PreTrainedModel) -> None:
