@@ -107,7 +107,7 @@ def test_errors_name_the_item_and_its_place():
         ints_to_tokens([5, 1000])
 
 
-@pytest.mark.parametrize("coord_ids", [range(10, 15), {"start": 10, "end": 14}, [14, 12, 10, 13, 11]])
+@pytest.mark.parametrize("coord_ids", [range(10, 15), {"start": 10, "end": 14}, [14, 12, 10, 13, 11], [14, 10, 12]])
 def test_coord_mask_takes_ids_in_any_form(coord_ids):
     ids = torch.tensor([[9, 10, 12], [14, 15, -100]])
     assert coord_mask(ids, coord_ids).tolist() == [[False, True, True], [True, False, False]]
