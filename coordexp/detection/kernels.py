@@ -199,7 +199,7 @@ def fill_slopes(matches: Matches, first: int, last: int, out: Floats) -> None:
     num_categories = np.count_nonzero(np.diff(matches.gt_start))
     for k in range(len(matches.start) - 1):
         num, start = matches.start[k + 1] - matches.start[k], matches.start[k]
-        # Up to each place; of how many halves of hits it is the best.
+        # Hits and detections up to each place, and half the hits whose best precision stands there.
         hits, seen, led = np.empty(num), np.empty(num), np.empty(num)
         num_objects = matches.gt_count[matches.gt_start[k] : matches.gt_start[k + 1]].sum()
         for t in range(first, last if num_objects else first):

@@ -1,6 +1,6 @@
 """Where a run would run: this machine and the disk it writes to, and Ray and MLflow, which are asked briefly.
 
-Nothing is created there.
+Nothing is created there but the lock beside a database that exists.
 """
 
 import os

@@ -55,8 +55,8 @@ def stop_reason(run_directory: Path) -> str | None:
 
 
 def agreed_stop_reason(run_directory: Path) -> str | None:
-    """Return what rank 0 finds of :func:`stop_reason`, so that all ranks stop at the same step; each one calls it."""
-    return ranks.from_first([stop_reason(run_directory)])[0]
+    """Return rank 0's :func:`stop_reason` on every rank, so that all stop at the same step; every rank calls it."""
+    return ranks.from_first([stop_reason(run_directory) if ranks.rank() == 0 else None])[0]
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ Most draws need no counting. To first order the difference is a sum over images 
 sum says clearly on which side of the observed difference it lies is judged by it: clearly is ten times the error of
 such sums, which 31 draws of the same pair show. Without this, twelve groups of five seeds would take an hour.
 
-Legend of shapes: ``N`` images, ``K`` categories, ``R`` draws, ``S`` pairs of seeds.
+Legend of shapes: ``N`` images, ``R`` draws, ``S`` pairs of seeds.
 """
 
 from collections.abc import Sequence

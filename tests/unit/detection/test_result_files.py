@@ -190,7 +190,7 @@ def test_numbers_of_files_are_told_from_ids_by_what_the_boxes_fit(tmp_path: Path
     ids = [{**row, "image_id": names.index(str(row["image_id"])) + 1} for row in rows]
     (tmp_path / "ids.json").write_text(json.dumps(ids))
     assert read_results(tmp_path / "ids.json", truth).remarks == ()
-    (tmp_path / "one.json").write_text(json.dumps([{**rows[0], "image_id": 0}]))  # a place from 0? one box says little
+    (tmp_path / "one.json").write_text(json.dumps([{**rows[0], "image_id": 0}]))  # one box is no evidence
     with pytest.raises(DataError, match="image_id 0 is not among the 12"):
         read_results(tmp_path / "one.json", truth)
 
