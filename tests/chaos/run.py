@@ -163,9 +163,9 @@ class Scenario:
             while not self.codes or (len(self.codes) < COMMANDS and self.codes[-1]):
                 self._repair()
                 self._command()
-                if len(self.codes) == 1 and self._port is not None:
+                if len(self.codes) == 1 and (self._port is not None or self.fault.what == "disk full"):
                     self._repair()
-                    self._command()  # what could not be sent is sent now
+                    self._command()  # what could not be sent or merged is now, also where the first one ended with 0
             self.outcome = outcome(self.runs_dir)
 
     def end(self) -> None:
