@@ -46,16 +46,6 @@ class EncodedSample:
     is_filler: bool = False
 
     @property
-    def number_index(self) -> NDArray[np.int64]:
-        """Positions of everything in ``target_ids`` that carries a coordinate, ascending."""
-        return np.concatenate([self.coord_index.ravel(), self.cut_index])
-
-    @property
-    def number_places(self) -> NDArray[np.int64]:
-        """Which token of its coordinate each of them is: an object is cut from its end, so they go round."""
-        return np.arange(self.coord_index.size + len(self.cut_index)) % (self.coord_index.shape[1] // NUM_COORDS)
-
-    @property
     def length(self) -> int:
         return len(self.prompt_ids) + len(self.target_ids)
 
@@ -121,30 +111,31 @@ class Batch:
 
 
 def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int) -> Batch:
-    """Pad samples on the right to one batch; its ``position_ids`` are left to the model.
-
-    Args:
-        samples: of one batch.
-        pad_id: token of the padding.
-        image_token_id: the placeholder of an image token.
-    """
+    """Pad samples on the right to one batch; its ``position_ids`` are left to the model."""
     length = max(sample.length for sample in samples)
     input_ids = torch.full((len(samples), length), pad_id, dtype=torch.int64)
     labels = torch.full((len(samples), length), IGNORE, dtype=torch.int64)
     attention_mask = torch.zeros((len(samples), length), dtype=torch.int64)
-    answers: list[int] = []
+    positions: list[NDArray[np.int64]] = []
+    places: list[NDArray[np.int64]] = []
+    box_rows: list[NDArray[np.int64]] = []
+    num_numbers = 0
     for row, sample in enumerate(samples):
         answer, end = len(sample.prompt_ids), sample.length
         input_ids[row, :answer] = torch.tensor(sample.prompt_ids)
         input_ids[row, answer:end] = torch.tensor(sample.target_ids, dtype=torch.int64)
         labels[row, answer:end] = input_ids[row, answer:end]
         attention_mask[row, :end] = 1
-        answers.append(row * length + answer)
+        numbers = np.concatenate([sample.coord_index.ravel(), sample.cut_index])
+        positions.append(row * length + answer + numbers)
+        # An object is cut from its end, so the tokens of its last coordinates go round as those of all others.
+        places.append(np.arange(len(numbers)) % (sample.coord_index.shape[1] // NUM_COORDS))
+        box_rows.append(num_numbers + np.arange(sample.coord_index.size).reshape(sample.coord_index.shape))
+        num_numbers += len(numbers)
     supervised_rows = predicts_label(labels).flatten().nonzero().squeeze(1)
     targets_T = labels.flatten()[supervised_rows + 1]
     row_of_position = torch.full((labels.numel(),), -1)
     row_of_position[supervised_rows + 1] = torch.arange(len(targets_T))
-    positions = [sample.number_index + answer for sample, answer in zip(samples, answers, strict=True)]
     num_boxes = [len(sample.boxes_norm_xyxy) for sample in samples]
     real = [sample for sample in samples if not sample.is_filler]
     return Batch(
@@ -158,8 +149,8 @@ def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: in
         supervised_rows=supervised_rows,
         targets=targets_T,
         coord_rows=row_of_position[torch.from_numpy(np.concatenate(positions))],
-        coord_places=torch.from_numpy(np.concatenate([sample.number_places for sample in samples])),
-        box_rows=torch.from_numpy(_box_rows(samples)),
+        coord_places=torch.from_numpy(np.concatenate(places)),
+        box_rows=torch.from_numpy(np.concatenate(box_rows)),
         boxes_norm_xyxy=torch.from_numpy(np.concatenate([sample.boxes_norm_xyxy for sample in samples])),
         box_image=torch.from_numpy(np.repeat(np.arange(len(samples)), num_boxes)),
         box_object=torch.from_numpy(np.concatenate([np.arange(num) for num in num_boxes])),
@@ -168,56 +159,38 @@ def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: in
     )
 
 
-def _box_rows(samples: Sequence[EncodedSample]) -> NDArray[np.int64]:
-    """Return ``[M, K]`` where among the coordinates of the batch those of each box are."""
-    first, rows = 0, list[NDArray[np.int64]]()
-    for sample in samples:
-        rows.append(first + np.arange(sample.coord_index.size).reshape(sample.coord_index.shape))
-        first += sample.coord_index.size + len(sample.cut_index)
-    return np.concatenate(rows)
-
-
 def predicts_label(labels_BL: Tensor) -> Tensor:
     """Mark ``[B, L]`` the positions whose *next* token is supervised."""
     return F.pad(labels_BL[:, 1:] >= 0, (0, 1), value=False)
 
 
-def rope_positions(sample: EncodedSample, *, image_token_id: int, merge_size: int) -> NDArray[np.int64]:
-    """Number the tokens of one sequence, which holds one image, for Qwen3-VL's multimodal rotary embedding.
+def padded_positions(samples: Sequence[EncodedSample], *, image_token_id: int, merge_size: int) -> Tensor:
+    """Number the tokens of sequences of one image each for Qwen3-VL's multimodal rotary embedding, padded on the right.
 
     The model's own ``get_rope_index`` gives the same numbers, but reads every sequence back from the device to do
-    so: the host then waits for all work before it.
-
-    Text counts on; an image stands at one time, its tokens at their row and column, and text goes on
-    behind the larger of the two.
+    so: the host then waits for all work before it. Text counts on; an image stands at one time, its tokens at their
+    row and column, and text goes on behind the larger of the two.
 
     Args:
-        sample: prompt with image tokens, and target.
+        samples: prompts with image tokens, and targets.
         image_token_id: the placeholder of an image token.
         merge_size: patches a side of an image token.
 
     Returns:
-        ``[3, L]`` int64: time, row and column.
+        ``[3, B, L]`` int64: time, row and column; 0 at the padding.
 
     Source: ``Qwen3VLModel.get_rope_index`` of transformers 5.
     """
-    rows, columns = (side // merge_size for side in sample.grid)
-    start = sample.prompt_ids.index(image_token_id)
-    end = start + rows * columns
-    positions = np.empty((3, sample.length), dtype=np.int64)
-    positions[:, :start] = np.arange(start)
-    positions[0, start:end] = start
-    positions[1, start:end] = start + np.repeat(np.arange(rows), columns)
-    positions[2, start:end] = start + np.tile(np.arange(columns), rows)
-    positions[:, end:] = np.arange(sample.length - end) + start + max(rows, columns)
-    return positions
-
-
-def padded_positions(samples: Sequence[EncodedSample], *, image_token_id: int, merge_size: int) -> Tensor:
-    """Return ``[3, B, L]`` int64 for sequences padded on the right; 0 at the padding."""
     length = max(sample.length for sample in samples)
     positions = np.zeros((3, len(samples), length), dtype=np.int64)
-    for row, sample in enumerate(samples):
-        own = rope_positions(sample, image_token_id=image_token_id, merge_size=merge_size)
-        positions[:, row, : sample.length] = own
+    for place, sample in enumerate(samples):
+        rows, columns = (side // merge_size for side in sample.grid)
+        start = sample.prompt_ids.index(image_token_id)
+        end = start + rows * columns
+        own = positions[:, place, : sample.length]
+        own[:, :start] = np.arange(start)
+        own[0, start:end] = start
+        own[1, start:end] = start + np.repeat(np.arange(rows), columns)
+        own[2, start:end] = start + np.tile(np.arange(columns), rows)
+        own[:, end:] = np.arange(sample.length - end) + start + max(rows, columns)
     return torch.from_numpy(positions)
