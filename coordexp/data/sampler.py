@@ -45,18 +45,9 @@ class LengthBucketSampler(Sampler[int]):
             batch_size: samples of one optimizer step: across ranks and accumulated microbatches.
             seed: not negative.
             buckets: False for a plain shuffle.
-            bucket_size: samples of a block; it divides ``batch_size``. None for a whole batch.
+            bucket_size: samples of a block; it divides ``batch_size``, as the configuration checks. None for all of it.
             multiple_of: samples that all ranks take at once; fillers complete the last of these.
-
-        Raises:
-            ValueError: if a size is not positive, blocks do not fill a batch, or ``seed`` is negative.
         """
-        if batch_size < 1 or seed < 0:
-            raise ValueError(f"batch_size must be at least 1 and seed at least 0, got {batch_size} and {seed}")
-        if bucket_size is not None and (bucket_size < 1 or batch_size % bucket_size):
-            raise ValueError(f"bucket_size must divide batch_size {batch_size}, got {bucket_size}")
-        if multiple_of < 1:
-            raise ValueError(f"multiple_of must be at least 1, got {multiple_of}")
         self._lengths = np.asarray(lengths, dtype=np.int64)
         self._batch_size = batch_size
         self._seed = seed
@@ -69,15 +60,15 @@ class LengthBucketSampler(Sampler[int]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Return the number of samples, fillers included."""
         return len(self._lengths) + self.num_fillers
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the indices of this epoch."""
         rng = np.random.default_rng([self._seed, self.epoch])
         shuffled = rng.permutation(len(self._lengths))
         order = self._bucketed(shuffled, rng) if self._buckets else shuffled
-        return iter(order.tolist() + self._fillers())
+        # The shortest sample costs least.
+        fillers = [~int(self._lengths.argmin())] * self.num_fillers if self.num_fillers else []
+        return iter(order.tolist() + fillers)
 
     def fill(self, size: int) -> float:
         """Return the share of tokens that are no padding, if this epoch is padded in batches of ``size``.
@@ -98,8 +89,3 @@ class LengthBucketSampler(Sampler[int]):
         by_length = np.concatenate([part[np.argsort(self._lengths[part], kind="stable")] for part in parts])
         blocks = rng.permutation(by_length.reshape(-1, self._bucket_size), axis=0)
         return np.concatenate([blocks.ravel(), shuffled[num_in_blocks:]])
-
-    def _fillers(self) -> list[int]:
-        if not self.num_fillers:
-            return []
-        return [~int(self._lengths.argmin())] * self.num_fillers  # the shortest sample costs least
