@@ -64,17 +64,13 @@ class Header(NamedTuple):
 
     @property
     def shown(self) -> tuple[int, int]:
-        """Width and height as a viewer shows it."""
         return (self.height, self.width) if self.orientation in _SWAPPING else (self.width, self.height)
 
 
 def read_image(path: Path, *, width: int | None = None, height: int | None = None) -> Image.Image:
     """Decode an image file to RGB as people see it: EXIF orientation applied, transparency on white.
 
-    Args:
-        path: image file.
-        width: expected width in pixels of the shown picture; None to accept any.
-        height: expected height in pixels.
+    ``width`` and ``height`` are those that the shown picture must have, in pixels; None accepts any.
 
     Raises:
         DataError: if the file is missing, does not decode, is too large, or has another size.
@@ -107,11 +103,6 @@ def read_header(path: Path) -> Header:
     """
     with _opened(path) as picture:
         return _header(picture, path)
-
-
-def shown_size(path: Path) -> tuple[int, int]:
-    """Return width and height of a picture as a viewer shows it, without decoding it; errors are read_header's."""
-    return read_header(path).shown
 
 
 def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS
-from coordexp.data.image_file import read_header, shown_size
+from coordexp.data.image_file import read_header
 from coordexp.data.sample import Objects as SampleObjects
 from coordexp.data.sample import Sample
 from coordexp.detection.boxes import Floats, to_boxes_px_xywh
@@ -156,7 +156,7 @@ def turned(pictures: Sequence[Path]) -> list[str]:
 def _sample(number: int, picture: Path) -> Sample:
     if picture.is_dir():
         raise DataError(f"{picture}: that is a folder; expected image files, such as {picture}/*.jpg")
-    width, height = shown_size(picture)
+    width, height = read_header(picture).shown
     return Sample(picture, width, height, number, SampleObjects((), np.zeros((0, 4))))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordexp.data.image_file import shown_size
+from coordexp.data.image_file import read_header
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
@@ -70,7 +70,7 @@ def read_vlm_answers(
         if line.text is None:
             num_unreadable += 1
             continue
-        size = truth.sizes_px[image_id] or shown_size(images / truth.file_names[image_id])
+        size = truth.sizes_px[image_id] or read_header(images / truth.file_names[image_id]).shown
         text = line.text if isinstance(line.text, str) else ""
         try:
             # Of some models supervision takes what their own processor makes of the text.

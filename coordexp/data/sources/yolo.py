@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from coordexp.data.image_file import shown_size
+from coordexp.data.image_file import read_header
 from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.coco_file import CocoFile
@@ -69,7 +69,7 @@ class YoloSource(CocoSource):
                 picture = folder.root / name
                 labels = labels_of(picture)
                 lines = lines_of(labels) if labels.is_file() else []
-                size = shown_size(picture) if lines else None
+                size = read_header(picture).shown if lines else None
             except DataError as error:
                 bad.append(str(error))
                 continue
