@@ -16,12 +16,7 @@ class JsonLinesBuilder:
     """
 
     def __init__(self, template: BoxTemplate | None = None, *, enabled: bool, skip_bbox_norm: bool) -> None:
-        """Keep the switches, and patch the template as they say.
-
-        Args:
-            template: what the samples are given to, changed in place; None if there is none here.
-            enabled: ``custom.coord_tokens.enabled``: token strings; otherwise integers in 0..999.
-            skip_bbox_norm: ``custom.coord_tokens.skip_bbox_norm``.
+        """Patch the template, if there is one, in place; the switches are those of ``custom.coord_tokens``.
 
         Raises:
             ConfigError: if the template has no method ``normalize_bbox``.
@@ -31,10 +26,7 @@ class JsonLinesBuilder:
             apply_coord_template_adapter(template, enabled=enabled, skip_bbox_norm=skip_bbox_norm)
 
     def build(self, record: Mapping[str, object]) -> dict[str, object]:
-        """Return a record with every box as four coord tokens, or as four bins and ``bbox_format: norm1000``.
-
-        Args:
-            record: an image's record, its boxes in any form; left as it is.
+        """Return a copy of a record with each box as four coord tokens, or bins and ``bbox_format: norm1000``.
 
         Raises:
             DataError: as :func:`coordexp.coord_tokens.validator.annotate_coord_tokens`.
@@ -42,9 +34,8 @@ class JsonLinesBuilder:
         entries = record.get("objects")
         if not isinstance(entries, list):
             raise DataError(f"objects is {kind_of(entries)}, expected a list")
-        annotated: dict[str, object] = dict(record)
         objects = [dict(item) if isinstance(item, Mapping) else item for item in entries]
-        annotated["objects"] = objects
+        annotated: dict[str, object] = {**record, "objects": objects}
         annotate_coord_tokens(annotated)
         wanted = "bbox_coord_tokens" if self.enabled else "bbox_coord_ints"
         annotated["objects"] = [

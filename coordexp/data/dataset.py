@@ -81,7 +81,6 @@ class Prompt:
         return cls(before=tuple(ids[:place]), after=tuple(ids[place + 1 :]), image_token_id=image_token_id)
 
     def ids(self, num_image_tokens: int) -> list[int]:
-        """Return the whole prompt for an image of ``num_image_tokens`` tokens."""
         return [*self.before, *([self.image_token_id] * num_image_tokens), *self.after]
 
     def __len__(self) -> int:
@@ -98,6 +97,7 @@ class DetectionDataset(Dataset[EncodedSample]):
     share that room out: each keeps what it decoded itself, for as long as it lives.
 
     Attributes:
+        lengths: tokens of each sample; the same in every epoch.
         num_capped_images: samples with more than ``max_objects`` objects.
         num_capped_objects: objects left out of them: the smallest (:meth:`coordexp.data.sample.Objects.largest`).
         num_cut_samples: samples longer than ``max_length``, which lose the end of their target.
@@ -120,18 +120,8 @@ class DetectionDataset(Dataset[EncodedSample]):
     ) -> None:
         """Check the samples and compute their lengths.
 
-        Args:
-            samples: images with their objects.
-            tokenizer: expanded where coordinates are coord tokens; any one to generate.
-            vocab: in which of its tokens targets are written; None where there are none.
-            prompt: the prompt, equal for all.
-            image_spec: how images become patches.
-            max_objects: objects of a target at most.
-            max_length: tokens of prompt, image and target at most.
-            seed: of ``ordering: random``, together with the epoch and the image id.
-            ordering: order of the objects in a target.
-            image_cache_mib: memory for decoded images, in MiB; 0 keeps none.
-            with_targets: False to generate: no target, no boxes.
+        ``seed`` is that of ``ordering: random``, together with the epoch and the image id. To generate there is no
+        target (``with_targets``), ``vocab`` may be None, and any tokenizer serves.
 
         Raises:
             DataError: if a description cannot be used, or ``max_length`` leaves no room for a target.
@@ -156,12 +146,7 @@ class DetectionDataset(Dataset[EncodedSample]):
             self._epoch.share_memory_()  # loader workers that live on read the next epoch here
         self.num_capped_images = self.num_capped_objects = self.num_cut_samples = 0
         self.num_target_tokens = self.num_target_objects = 0
-        self._lengths = [self._measure(sample) for sample in samples]
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each sample, without decoding images; the same in every epoch."""
-        return self._lengths
+        self.lengths = [self._measure(sample) for sample in samples]
 
     @property
     def num_tokens_of_a_box(self) -> int:
@@ -170,11 +155,10 @@ class DetectionDataset(Dataset[EncodedSample]):
 
     @property
     def epoch(self) -> int:
-        """The epoch, which ``ordering: random`` depends on."""
+        """What ``ordering: random`` depends on."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, also for loader workers that run already."""
         self._epoch.fill_(epoch)
 
     def __len__(self) -> int:

@@ -1,5 +1,6 @@
 """What a model sees of pictures: the size to which they are resized, and how large objects are there."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,14 +11,11 @@ from coordexp.data.sample import Sample
 
 
 def fed_sentence(samples: Sequence[Sample], spec: ImageSpec) -> str:
-    """Return what the usual picture shrinks to, and its median box there; "" where no picture is shrunk.
-
-    Args:
-        samples: of a split.
-        spec: how images become patches.
-    """
-    fed = {size: fed_size(*size, spec) for size in {(sample.width, sample.height) for sample in samples}}
-    shrunk = Counter((one.width, one.height) for one in samples if _is_less(fed[one.width, one.height], one))
+    """Return what the usual picture shrinks to, and its median box there; "" where no picture is shrunk."""
+    sizes = Counter((sample.width, sample.height) for sample in samples)
+    fed = {size: fed_size(*size, spec) for size in sizes}
+    # The nearest multiple of a patch is no shrinking.
+    shrunk = Counter({(w, h): n for (w, h), n in sizes.items() if math.prod(fed[w, h]) < 0.9 * w * h})
     if not shrunk:
         return ""
     (width, height), number = shrunk.most_common(1)[0]
@@ -36,8 +34,3 @@ def fed_size(width: int, height: int, spec: ImageSpec) -> tuple[int, int]:
     """Return width and height in pixels of the copy of a picture that is cut into patches."""
     rows, columns = spec.grid(width=width, height=height)
     return columns * spec.patch_size, rows * spec.patch_size
-
-
-def _is_less(fed: tuple[int, int], sample: Sample) -> bool:
-    # The nearest multiple of a patch is no shrinking.
-    return fed[0] * fed[1] < 0.9 * sample.width * sample.height

@@ -29,11 +29,7 @@ class ImageFolder:
     """
 
     def __init__(self, root: Path, *, check: bool = True) -> None:
-        """Open ``root``.
-
-        Args:
-            root: image folder.
-            check: whether files must exist.
+        """Open ``root``; ``check`` says whether it and its files must exist.
 
         Raises:
             DataError: if ``root`` must exist and is no folder.
@@ -53,19 +49,14 @@ class ImageFolder:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence on names that were read otherwise than they stand."""
         ways = "; ".join(f"{number:,} {way}" for way, number in self.read_as.items())
         return (f"names of pictures that are not there as they stand: {ways}",) if ways else ()
 
     def path_of(self, name: object) -> Path:
-        """Return the path of the image ``name``; errors are those of :meth:`locate`."""
         return self.root / self.locate(name)
 
     def locate(self, name: object) -> str:
         """Return the name, relative to the folder, of the picture that an annotation calls ``name``.
-
-        Args:
-            name: relative to the folder, absolute, or as another machine or tool writes it.
 
         Raises:
             DataError: if ``name`` is no file name, leaves the folder, or no one file fits it.
@@ -146,7 +137,7 @@ class ImageFolder:
         return f"image file {self.root / relative} not found{near}"
 
     def _index(self) -> dict[str, list[str]]:
-        """Return all files below the root by the folded form of their last name."""
+        """All files below the root by the folded form of their last name."""
         if self._by_last is None:
             self._by_last = {}
             for place, folders, files in os.walk(self.root):

@@ -1,6 +1,7 @@
 """Training pictures in validation, whose AP is that of training data: by path, by bytes, or as copies of a picture."""
 
-from collections.abc import Collection, Sequence
+import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,15 +31,12 @@ def leak_sentence(train: Sequence[Sample], val: Sequence[Sample]) -> str:
             copies.append(path)
         elif other is not None and _look_alike(path, other):
             alike.append(path)
-    parts = [
-        f"{len(found):,} {what}"
-        for found, what in (
-            (same, "byte for byte"),
-            (copies, "as copies that a tool made of one picture (.rf. in their names)"),
-            (alike, "by name and look"),
-        )
-        if found
-    ]
+    kinds = {
+        "byte for byte": same,
+        "as copies that a tool made of one picture (.rf. in their names)": copies,
+        "by name and look": alike,
+    }
+    parts = [f"{len(found):,} {what}" for what, found in kinds.items() if found]
     if not parts:
         return ""
     shown = ", ".join(sorted(path.name for path in (*same, *copies, *alike))[:_SHOWN])
@@ -57,21 +55,13 @@ def shared_pictures(train: Sequence[Sample], final: Sequence[Sample]) -> set[Pat
     for sample in final:
         path = sample.image.resolve()
         by_size.setdefault(path.stat().st_size, set()).add(path)
-    hashes: dict[Path, str] = {}
+    hash_of = functools.cache(sha256_of_file)
     shared: set[Path] = set()
     for path in {sample.image.resolve() for sample in train}:
         others = by_size.get(path.stat().st_size, set())
-        if path in others or _hash(path, others, hashes):
+        if path in others or any(hash_of(path) == hash_of(other) for other in others):
             shared.add(path)
     return shared
-
-
-def _hash(path: Path, others: Collection[Path], hashes: dict[Path, str]) -> bool:
-    """Return whether a file has the bytes of one of the others."""
-    for item in (path, *others):
-        if others and item not in hashes:
-            hashes[item] = sha256_of_file(item)
-    return any(hashes[path] == hashes[other] for other in others)
 
 
 def _look_alike(first: Path, second: Path) -> bool:

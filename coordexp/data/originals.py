@@ -17,19 +17,12 @@ def original_name(name: str) -> str:
 
 
 def is_copy(name: str) -> bool:
-    """Return whether a tool has written a name for a copy of a picture."""
     return _COPY.search(PurePosixPath(name.replace("\\", "/")).stem) is not None
 
 
 @dataclass(frozen=True)
 class Part:
-    """A split's part of pictures without an official split.
-
-    Attributes:
-        is_val: whether it is the validation split.
-        fraction: share of the pictures that are for validation.
-        seed: another one chooses others.
-    """
+    """A split's part of pictures without an official split; ``fraction`` of them are for validation."""
 
     is_val: bool
     fraction: float

@@ -29,9 +29,7 @@ class ImageProcessor(Protocol):
     size: dict[str, int]
 
     @property
-    def resample(self) -> int:
-        """The filter to resize with, as PIL counts them."""
-        ...
+    def resample(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class ImageSpec:
         return rows // self.patch_size, columns // self.patch_size
 
     def num_tokens(self, *, width: int, height: int) -> int:
-        """Return how many image tokens an image of this size takes in the sequence."""
+        """Return how many tokens an image of this size takes in the sequence."""
         rows, columns = self.grid(width=width, height=height)
         return rows * columns // self.merge_size**2
 
@@ -101,8 +99,7 @@ def to_patches(picture: Image.Image, spec: ImageSpec) -> tuple[NDArray[np.uint8]
     """Resize and cut an RGB image.
 
     Returns:
-        ``[P, 3 * patch * patch]`` uint8 patches in the merge order of Qwen-VL, and the grid
-        (rows, columns) with ``P = rows * columns``.
+        ``[P, 3 * patch * patch]`` uint8 in the merge order of Qwen-VL, and the grid (rows, columns), P of them.
     """
     rows, columns = spec.grid(width=picture.width, height=picture.height)
     size, merge = spec.patch_size, spec.merge_size
@@ -120,12 +117,8 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
 def pixel_values(patches: Tensor, spec: ImageSpec) -> Tensor:
     """Normalise patches on their device, and repeat them over the temporal patch.
 
-    Args:
-        patches: ``[P, 3 * patch * patch]`` uint8.
-        spec: the mean, deviation and patch sizes.
-
-    Returns:
-        ``[P, 3 * temporal * patch * patch]`` float32, what ``model(pixel_values=...)`` takes.
+    From ``[P, 3 * patch * patch]`` uint8 to ``[P, 3 * temporal * patch * patch]`` float32, what
+    ``model(pixel_values=...)`` takes.
     """
     side = spec.patch_size
     # The Hugging Face processor scales in float64 and normalises in float32: the same here, bit for bit.

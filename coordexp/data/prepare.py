@@ -5,6 +5,7 @@ The manifest says what went in, what came out, and what was left out and why.
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -52,20 +53,15 @@ class PrepareSpec:
     """What to prepare.
 
     Attributes:
-        annotations: COCO or LVIS instances file.
-        images: folder of the images.
         output: folder to make, with ``samples.jsonl`` and ``manifest.json``.
-        dialect: ``coco`` or ``lvis``.
         coord_tokens: boxes as coord tokens; otherwise as numbers in [0, 1].
         bins: instead of these numbers, integers in 0..999.
-        ordering: order of the objects in a record.
-        seed: of ``random``, together with the image id.
+        seed: of ``ordering: random``, together with the image id.
         max_objects: objects of an image at most, the largest ones; None for all.
         max_bad_fraction: largest accepted fraction of bad images, annotations or categories.
         check_images: ``names``: every file is there (one listing a folder; width and height are in
             the annotations, so no image is opened). ``headers``: each is opened, not decoded, and
             its size compared. ``none``: the images may be elsewhere.
-        reading: how records are read.
     """
 
     annotations: Path
@@ -84,12 +80,7 @@ class PrepareSpec:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared data set.
-
-    Attributes:
-        manifest: content of ``manifest.json``.
-        is_new: False if the folder was there, made from the same annotations with the same options.
-    """
+    """A prepared data set; not ``is_new`` if it was there, of the same annotations and options."""
 
     manifest: Manifest
     is_new: bool
@@ -226,18 +217,13 @@ def _lines(table: CocoTable, spec: PrepareSpec, progress: Progress) -> Iterator[
         targets = objects.take(np.flatnonzero(kinds == TARGET))
         if spec.max_objects is not None:
             targets = targets.largest(spec.max_objects)
-        sample = Sample(
-            image=spec.images / image.name,
-            width=image.width,
-            height=image.height,
-            image_id=image.image_id,
-            objects=targets.by_corner()
-            if spec.ordering == "top_left"
-            else targets.ordered(spec.ordering, seed=(spec.seed, image.image_id % 2**64)),
-        )
+        if spec.ordering == "top_left":
+            targets = targets.by_corner()
+        else:
+            targets = targets.ordered(spec.ordering, seed=(spec.seed, image.image_id % 2**64))
         others = np.flatnonzero(kinds != TARGET)
         yield format_record(
-            sample,
+            Sample(spec.images / image.name, image.width, image.height, image.image_id, targets),
             image=image.name,
             coord_tokens=spec.coord_tokens,
             bins=spec.bins,
@@ -297,11 +283,10 @@ def _manifest(
 
 def _categories(table: CocoTable, is_target: NDArray[np.bool_], image_of: NDArray[np.int64]) -> list[dict[str, object]]:
     """Describe each category, with its images and its targets before any cap."""
-    category_ids = table.category_ids[is_target]
-    objects = dict(zip(*(part.tolist() for part in np.unique(category_ids, return_counts=True)), strict=True))
-    pairs = np.unique(np.stack([category_ids, image_of]), axis=1)[0]
-    images = dict(zip(*(part.tolist() for part in np.unique(pairs, return_counts=True)), strict=True))
+    category_ids = table.category_ids[is_target].tolist()
+    objects = Counter(category_ids)
+    images = Counter(key for key, _ in set(zip(category_ids, image_of.tolist(), strict=True)))
     return [
-        {"id": key, "name": entry.name, **entry.extras(), "images": images.get(key, 0), "objects": objects.get(key, 0)}
+        {"id": key, "name": entry.name, **entry.extras(), "images": images[key], "objects": objects[key]}
         for key, entry in sorted(table.categories.items())
     ]

@@ -80,15 +80,7 @@ class Objects:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One image with its objects.
-
-    Attributes:
-        image: path of the image file.
-        width: width of the image in pixels.
-        height: height of the image in pixels.
-        image_id: id in the annotation file.
-        objects: training targets; crowd boxes are not among them.
-    """
+    """An image file, its size in pixels, its id in the annotation file, and its targets: no crowd is among them."""
 
     image: Path
     width: int
@@ -107,8 +99,7 @@ class Samples(Sequence[Sample]):
     process owns 19 MiB after an epoch, and 270 MiB of a list.
 
     Attributes:
-        folder: of the images.
-        names: ``I`` file names in it.
+        names: ``I`` file names in ``folder``.
         sizes_px: ``[I, 2]`` width and height.
         image_ids: ``[I]``.
         first: ``[I + 1]``; the objects of image ``i`` are ``first[i] .. first[i + 1]``.
@@ -128,7 +119,6 @@ class Samples(Sequence[Sample]):
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> "Samples":
-        """Put samples into arrays."""
         samples = list(samples)
         descs = [desc for sample in samples for desc in sample.objects.descs]
         place = {text: at for at, text in enumerate(dict.fromkeys(descs))}
@@ -153,7 +143,6 @@ class Samples(Sequence[Sample]):
     def __getitem__(self, index: slice) -> list[Sample]: ...
 
     def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
-        """Return one sample, or a list of them."""
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
@@ -173,14 +162,7 @@ class Samples(Sequence[Sample]):
 
 @dataclass(frozen=True)
 class Generated:
-    """What a split will hold that coordexp generates.
-
-    Attributes:
-        num_images: its images.
-        sizes_px: their widths and heights.
-        max_objects: of an image.
-        descs: of its objects.
-    """
+    """What a split will hold that coordexp generates: images, the sizes they have, and objects of these names."""
 
     num_images: int
     sizes_px: frozenset[tuple[int, int]]
@@ -190,12 +172,7 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """One record that was left out.
-
-    Attributes:
-        where: file and entry, such as ``a.json: annotations[17] (id 23)``.
-        reason: what is wrong with it.
-    """
+    """One record that was left out, and why; ``where`` is such as ``a.json: annotations[17] (id 23)``."""
 
     where: str
     reason: str
@@ -207,7 +184,6 @@ class SplitData:
 
     Attributes:
         samples: one for each usable image of the file, in its order, also for images without objects.
-        rejected: records that were left out, with their reasons.
         counts: numbers of records of the file and of ``rejected_...`` ones by kind; ``boxes`` that became targets;
             ``crowd`` and ``ignored`` boxes, which are no targets; ``clipped`` targets, cut at the image border;
             ``thin`` targets, widened to one bin when they are quantised; ``images_without_objects``;
@@ -235,48 +211,35 @@ class Rejections:
         self._found: list[tuple[str, str, str]] = []
 
     def add(self, kind: str, entry: str, reason: str) -> None:
-        """Add a bad record of ``kind``."""
         self._found.append((kind, entry, reason))
 
     def count(self, kind: str) -> int:
-        """Return how many records of ``kind`` are bad."""
         return sum(1 for found, _, _ in self._found if found == kind)
 
     def accept(self, totals: Mapping[str, int], *, max_bad_fraction: float, cause: str = "") -> tuple[Rejected, ...]:
-        """Return the bad records, unless they are too many.
+        """Return the bad records, unless they are too many of ``totals``, the good and the bad ones of each kind.
 
-        The fraction is taken for each kind on its own: 100 missing images of 100 are all of them,
-        however many annotations the file has.
-
-        Args:
-            totals: number of records of each kind, good and bad.
-            max_bad_fraction: largest accepted fraction of bad records; 0 accepts none.
-            cause: what they have in common, with the cure, where that is known.
+        The fraction is taken for each kind on its own: 100 missing images of 100 are all of them, however many
+        annotations the file has. ``cause`` is what they have in common, with the cure, where that is known.
 
         Raises:
             DataError: if there are more; it shows the first few, or the cause and the first one.
         """
         bad = Counter(kind for kind, _, _ in self._found)
         over = [kind for kind in bad if bad[kind] > max_bad_fraction * totals[kind]]
-        if over:
-            raise DataError(self._message(over, bad, totals, max_bad_fraction, cause))
-        return self.all()
-
-    def all(self) -> tuple[Rejected, ...]:
-        """Return the bad records, in the order in which they were added."""
-        return tuple(Rejected(where=f"{self._source}: {entry}", reason=reason) for _, entry, reason in self._found)
-
-    def _message(
-        self, over: list[str], bad: Mapping[str, int], totals: Mapping[str, int], max_bad_fraction: float, cause: str
-    ) -> str:
+        if not over:
+            return self.all()
         counts = ", ".join(f"{bad[kind]} of {totals[kind]} {kind}" for kind in over)
         found = [f"{entry}: {reason}" for kind, entry, reason in self._found if kind in over]
         why = f"{cause}; " if cause else ""
         num_shown = 1 if cause else _NUM_REJECTED_SHOWN
         shown = "; ".join(found[:num_shown])
         more = f"; and {len(found) - num_shown} more" if len(found) > num_shown else ""
-        return (
+        raise DataError(
             f"{self._source}: {why}{counts} cannot be used (data.max_bad_fraction accepts {max_bad_fraction:g}): "
             f"{shown}{more}. Correct them, or raise data.max_bad_fraction (prepare: --max-bad-fraction) to leave them "
             "out"
         )
+
+    def all(self) -> tuple[Rejected, ...]:
+        return tuple(Rejected(where=f"{self._source}: {entry}", reason=reason) for _, entry, reason in self._found)

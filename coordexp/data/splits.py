@@ -28,16 +28,10 @@ _SHOWN_NAMES = 8
 
 
 def load_split(data: Data, split: Split, *, data_dir: Path, accept_prequantised: bool = False) -> SplitData:
-    """Read a split; a generated data set is made first, unless it is there.
-
-    Args:
-        data: section ``data`` of a configuration.
-        split: ``train`` or ``val``.
-        data_dir: where generated data lives.
-        accept_prequantised: whether boxes may be bins already.
+    """Read a split; a generated data set is made first in ``data_dir``, unless it is there.
 
     Raises:
-        DataError: if the data cannot be used.
+        DataError: if the data cannot be used, or boxes are bins already without ``accept_prequantised``.
     """
     loaded = require(check_split(data, split, data_dir=data_dir, accept_prequantised=accept_prequantised))
     assert loaded is not None  # a missing file was a failure
@@ -51,6 +45,7 @@ def check_split(
 
     Of validation images ``max_images`` are chosen (``evaluation.max_images``).
     """
+    check = f"{split} annotations"
     source = source_of(data, split, data_dir=data_dir, max_images=max_images)
     if split == "train" and (found := found_sentence(data)):
         yield ok("data", f"{data.path}: {found}")
@@ -63,7 +58,7 @@ def check_split(
     if split == "train" and data.max_train_images is not None:
         loaded = chosen_part(loaded, data.max_train_images, seed=data.train_subset_seed)
     if (error := _no_box(loaded, source.annotations, split)) is not None:
-        yield failure(f"{split} annotations", error)
+        yield failure(check, error)
         return None
     if split == "val":
         whole = source.whole if isinstance(source, ChosenSource) else source
@@ -71,19 +66,14 @@ def check_split(
         said = said or ("" if loaded.counts["boxes"] else "there is no box in any image, so that AP is not defined")
         loaded = replace(loaded, warnings=(*loaded.warnings, said)) if said else loaded
     categories = f", {len(loaded.categories)} categories" if loaded.categories else ""
-    yield ok(
-        f"{split} annotations",
-        f"{len(loaded.samples):,} images, {loaded.counts['boxes']:,} boxes{categories}, each checked",
-    )
+    yield ok(check, f"{len(loaded.samples):,} images, {loaded.counts['boxes']:,} boxes{categories}, each checked")
     for sentence in loaded.notes:
-        yield ok(f"{split} annotations", sentence)
+        yield ok(check, sentence)
     for sentence in loaded.warnings:
-        yield warning(f"{split} annotations", sentence)
-    for rejected in loaded.rejected[:1]:
-        yield warning(
-            f"{split} annotations",
-            f"{len(loaded.rejected)} records will be left out, e.g. {rejected.where}: {rejected.reason}",
-        )
+        yield warning(check, sentence)
+    if loaded.rejected:
+        first = loaded.rejected[0]
+        yield warning(check, f"{len(loaded.rejected)} records will be left out, e.g. {first.where}: {first.reason}")
     return loaded
 
 
@@ -133,7 +123,6 @@ def untrained_names(train: Iterable[str], val: Iterable[str]) -> str:
 
 
 def between_splits(train: SplitData, val: SplitData) -> list[str]:
-    """Return warnings of what is in both splits and should not be, or in one and should be in both."""
     said = untrained_names(names_of(train.samples), names_of(val.samples)), leak_sentence(train.samples, val.samples)
     return [sentence for sentence in said if sentence]
 
@@ -146,11 +135,9 @@ def missing_files(annotations: Path, images: Path, split: Split) -> Check[None]:
     elif annotations.is_dir() and not images.is_relative_to(annotations) and not list(annotations.glob("*.xml")):
         error = DataError(f"{annotations}: that is a folder; data.path takes the folder of a data set in any format")
         yield failure(f"{split} annotations", error)
-    if not images.is_dir():
-        error = DataError(f"{images}: no such image folder; put the images there, or set data.{split}_images")
-        yield failure(f"{split} images", error)
-    elif next(images.iterdir(), None) is None:
-        error = DataError(f"{images}: the image folder is empty; put the images there, or set data.{split}_images")
+    if not images.is_dir() or next(images.iterdir(), None) is None:
+        wrong = "the image folder is empty" if images.is_dir() else "no such image folder"
+        error = DataError(f"{images}: {wrong}; put the images there, or set data.{split}_images")
         yield failure(f"{split} images", error)
 
 
@@ -163,10 +150,8 @@ def data_fingerprint(paths: Iterable[Path], *, known: Path, without: Path | None
     re-encoded picture is always noticed there, one changed to the same byte size only among those. Where the data lies
     does not matter, nor do hidden files and what else viewers and file systems leave beside pictures.
 
-    Args:
-        paths: of files and folders.
-        known: folder for what is kept of large folders.
-        without: a folder that changes while runs train, and counts for nothing where it lies below another.
+    The hashes are kept in the folder ``known``; the folder ``without`` changes while runs train, and counts for
+    nothing where it lies below another.
 
     Raises:
         DataError: if a path does not exist.
@@ -231,7 +216,7 @@ def stratified_subset(samples: Sequence[Sample], n: int) -> list[int]:
     if n == 0:
         return []
     counts = np.array([len(sample.objects) for sample in samples])
-    hashes = np.array([_hash(sample.image_id) for sample in samples], np.uint64)
+    hashes = np.array([int(sha256_of_text(str(sample.image_id))[:16], 16) for sample in samples], np.uint64)
     ranks = (2 * np.arange(n) + 1) * len(samples) // (2 * n)
     draws = [np.lexsort((_mixed(hashes, draw), counts))[ranks] for draw in range(_NUM_DRAWS)]
     features = _size_counts(samples), _category_counts(samples)
@@ -240,7 +225,6 @@ def stratified_subset(samples: Sequence[Sample], n: int) -> list[int]:
 
 
 def _distance(counts_NF: NDArray[np.float64], chosen: NDArray[np.int64]) -> float:
-    """Return the total variation distance between the shares of some rows and of all."""
     whole, part = counts_NF.sum(axis=0), counts_NF[chosen].sum(axis=0)
     if not part.sum():
         return 0.0
@@ -263,10 +247,6 @@ def _category_counts(samples: Sequence[Sample]) -> NDArray[np.float64]:
         for name, count in Counter(sample.objects.descs).items():
             counts[row, names[name]] = count
     return counts
-
-
-def _hash(image_id: int) -> int:
-    return int.from_bytes(hashlib.sha256(str(image_id).encode()).digest()[:8], "big")
 
 
 def _mixed(hashes: NDArray[np.uint64], draw: int) -> NDArray[np.uint64]:

@@ -21,14 +21,10 @@ TRAIN_NAME, VAL_NAME = "tune_train.json", "tune_val.json"
 
 @dataclass(frozen=True)
 class TuningSplit:
-    """Where the two files are, and what is in them.
+    """Where the two files are that trials train on and are compared on, and what is in them.
 
     Attributes:
-        train_annotations: COCO file of what trials train on.
-        val_annotations: COCO file of what trials are compared on.
         images: folder of both.
-        num_train: images to train on.
-        num_val: images to compare on.
         num_excluded: training images left out, since the final validation split holds the same picture.
         is_lvis: whether the two files are LVIS's, as the annotations are that they come from; else COCO's.
     """
@@ -58,7 +54,6 @@ class TuningSplit:
         }
 
     def sentence(self) -> str:
-        """Return a sentence on what trials train on and are compared on."""
         left_out = f"; {self.num_excluded} shared with it left out" if self.num_excluded else ""
         return (
             f"{self.num_train:,} training images to train on, {self.num_val:,} others of them to choose on; none is in "
@@ -75,13 +70,8 @@ def write_tuning_split(
     the image ids and the seed alone. Pictures that the final validation split holds too, by path or byte for
     byte, come into neither file, and a picture that several images name comes into one file only.
 
-    Args:
-        data_config: section ``data`` of the experiment.
-        directory: where the two files go.
-        data_dir: where a generated data set lies, or is generated.
-        num_images: how many to hold out; None: ``fraction`` of all.
-        fraction: of the training images; used where ``num_images`` is None.
-        seed: another seed holds out other images.
+    The files go to ``directory``; a generated data set lies in ``data_dir``. Held out are ``num_images``, or
+    ``fraction`` of the training images where that is None.
 
     Raises:
         DataError: if the annotations cannot be divided so.
@@ -110,7 +100,6 @@ def write_tuning_split(
 
 
 def _divide(free: Sequence[Sample], count: int, *, seed: int, annotations: Path) -> tuple[set[int], set[int]]:
-    """Return the image ids to train on and those held out."""
     if not 0 < count < len(free):
         raise DataError(
             f"{annotations}: {len(free)} training images are not in the final validation split; cannot hold out "
