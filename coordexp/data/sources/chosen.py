@@ -1,12 +1,11 @@
 """Some pictures of a validation split, in any format (``evaluation.max_images``)."""
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import cast
-
-import msgspec
 
 from coordexp.data.sample import Samples, SplitData
 from coordexp.data.sources.coco import CocoSource
@@ -21,14 +20,7 @@ _KEY = "(evaluation.max_images)"
 
 @dataclass(frozen=True)
 class ChosenSource:
-    """Some pictures of a validation split; AP is measured on a COCO file that holds them alone.
-
-    Attributes:
-        whole: the split.
-        num_images: how many; all of them if there are no more.
-        seed: another one chooses others.
-        ground_truth_file: the COCO file.
-    """
+    """Some pictures of a validation split; AP is measured on a COCO file that holds them alone."""
 
     whole: ShapesSource | CocoSource | JsonlSource
     num_images: int
@@ -49,7 +41,6 @@ class ChosenSource:
 
     @property
     def generated(self) -> Generated | None:
-        """Return what the whole split will hold, where it is generated."""
         return self.whole.generated
 
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
@@ -86,11 +77,7 @@ def chosen_sentence(annotations: Path) -> str:
     """Return the sentence on how many images were chosen for a ground truth; "" for one of all images."""
     if annotations.name != CHOSEN_NAME:
         return ""
-    return msgspec.json.decode(annotations.read_bytes(), type=_Chosen).info["description"]
-
-
-class _Chosen(msgspec.Struct):
-    info: dict[str, str]
+    return json.loads(annotations.read_bytes())["info"]["description"]
 
 
 def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:

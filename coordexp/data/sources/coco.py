@@ -48,7 +48,6 @@ class CocoSource:
         return split_of(self.table(max_bad_fraction=max_bad_fraction), self.images)
 
     def table(self, *, max_bad_fraction: float) -> CocoTable:
-        """Read the split as arrays."""
         file = self.file()
         if self.part is not None:
             file = _part_of(file, self.part)
@@ -56,7 +55,6 @@ class CocoSource:
 
     @property
     def ground_truth_file(self) -> Path:
-        """Return the annotations, or the file that was made of them."""
         is_made = self.made is not None and (self.made.is_file() or self.is_converted or self.part is not None)
         return self.made if is_made and self.made is not None else self.annotations
 
@@ -87,29 +85,21 @@ def _ground_truth(source: CocoSource, *stamp: int) -> Path:
     return source.made
 
 
-def read_coco(
-    annotations: Path,
-    images: Path,
-    *,
-    max_bad_fraction: float = 0.0,
-    check_images: bool = True,
-) -> SplitData:
+def read_coco(annotations: Path, images: Path, *, max_bad_fraction: float = 0.0) -> SplitData:
     """Read a COCO ``instances`` file, whose ``file_name`` are relative to the folder ``images``.
 
     Boxes become fractions of the image and are clipped to it; crowd boxes, and those that say ``ignore: 1``, are
     counted and left out. Two images may name one file: they keep their own objects, and are counted. That an image file
-    exists is checked here unless ``check_images`` is False; that it decodes, when it is used.
+    exists is checked here; that it decodes, when it is used.
 
     Raises:
         DataError: if the file is missing, no JSON, of another structure, or more than ``max_bad_fraction`` of its
             images, annotations or categories is bad (COCO's train2017 has 2 boxes of zero height among 860,001).
     """
-    folder = ImageFolder(images, check=check_images)
-    return split_of(build_table(read_coco_file(annotations), folder, max_bad_fraction=max_bad_fraction), images)
+    return CocoSource(annotations, images).read(max_bad_fraction=max_bad_fraction, accept_prequantised=False)
 
 
 def split_of(table: CocoTable, images: Path) -> SplitData:
-    """Return the targets of a table as samples, whose pictures are in the folder ``images``."""
     is_target = table.kinds == TARGET
     category_ids = np.array(sorted(table.categories), np.int64)
     samples = Samples(
@@ -127,7 +117,6 @@ def split_of(table: CocoTable, images: Path) -> SplitData:
 
 
 def _part_of(file: CocoFile, part: Part) -> CocoFile:
-    """Return the images of a part of the split, with their annotations."""
     names = {image.id: image.file_name or str(image.id) for image in file.images.good}
     chosen = part.choose(names.values())
     image_ids = {key for key, name in names.items() if name in chosen}

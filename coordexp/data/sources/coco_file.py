@@ -31,6 +31,7 @@ from coordexp.files import collector_paused, read_content
 Section = Literal["categories", "images", "annotations"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
 MAX_ID = 2**63 - 1
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 # The second is for half a surrogate pair, which JSON can hold and UTF-8 cannot.
 UNFIT = (msgspec.ValidationError, UnicodeEncodeError)
@@ -55,7 +56,7 @@ class Category(Struct, gc=False):
     supercategory: object = None
 
     def __post_init__(self) -> None:
-        """Check that the name can be printed in a table, a chart and a page."""
+        # It is printed in a table, a chart and a page.
         name = self.name.strip()
         if plain(name) != name:
             raise ValueError(f"name is {show(self.name)}, expected text without control characters")
@@ -74,7 +75,6 @@ class Image(Struct, gc=False):
     height: _Side = None
 
     def __post_init__(self) -> None:
-        """Check the sides."""
         for name, side in (("width", self.width), ("height", self.height)):
             if side == 0:  # as some write it who do not know
                 self.width = self.height = None
@@ -82,7 +82,6 @@ class Image(Struct, gc=False):
                 raise ValueError(f"{name} is {show(side)}, expected a positive whole number of pixels")
 
     def name_in(self, folder: Path) -> object:
-        """Return the name of the file in the image folder ``folder``, as the entry says it."""
         del folder
         return self.file_name
 
@@ -103,7 +102,6 @@ class Annotation(Struct, gc=False):
     ignore: _Flag = 0
 
     def __post_init__(self) -> None:
-        """Check flags, and that the box is finite."""
         if self.iscrowd not in (0, 1) or self.ignore not in (0, 1):
             name, value = ("ignore", self.ignore) if self.iscrowd in (0, 1) else ("iscrowd", self.iscrowd)
             raise ValueError(f"{name} is {show(value)}, expected 0 or 1")
@@ -115,20 +113,15 @@ class Annotation(Struct, gc=False):
             raise ValueError(f"bbox {show(list(self.bbox))} is not finite")
 
 
-_Entry = TypeVar("_Entry", Category, Image, Annotation)
 _AnyEntry = TypeVar("_AnyEntry", bound=Struct)
 
 
 class BadEntry(NamedTuple):
-    """An entry that cannot be used.
+    """An entry that cannot be used, and the ids it has, where they are ids.
 
     Attributes:
         place: its index in the section.
         shown_id: its id as it may stand in a message, or an empty text.
-        reason: what is wrong.
-        key: its id, if that was one.
-        image_id: of an annotation, if that was one.
-        category_id: of an annotation, if that was one.
     """
 
     place: int
@@ -144,8 +137,6 @@ class Entries(Generic[_AnyEntry]):
     """The entries of a section: the typed ones in file order with their places in it, and the others.
 
     Attributes:
-        good: what can be used.
-        bad: what cannot.
         places: index in the section of each good entry.
         repairs: how many entries were read as what they mean, by what was wrong.
     """
@@ -157,11 +148,9 @@ class Entries(Generic[_AnyEntry]):
 
     @property
     def total(self) -> int:
-        """Number of entries, good and bad."""
         return len(self.good) + len(self.bad)
 
     def only(self, keep: Callable[[_AnyEntry], bool], *, bad: Iterable[BadEntry]) -> "Entries[_AnyEntry]":
-        """Return the good entries that ``keep`` wants, beside some of the bad ones."""
         kept = np.flatnonzero([keep(entry) for entry in self.good])
         return Entries([self.good[at] for at in kept.tolist()], [*bad], self.places[kept], self.repairs)
 
@@ -173,8 +162,6 @@ class CocoFile:
     Attributes:
         path: the file, or the folder of the labels.
         categories: those without annotations that only group others are among :attr:`roots`.
-        images: of the pictures.
-        annotations: of the objects.
         notes: what was repaired in the file as a whole, a sentence each.
     """
 
@@ -205,7 +192,6 @@ class CocoFile:
 
     @property
     def repairs(self) -> tuple[str, ...]:
-        """What was repaired in the records, a sentence each."""
         roots = ", ".join(map(repr, self.roots.values()))
         left_out = (f"categories that no box has and that only group others are left out: {roots}",) if roots else ()
         counted = self.categories.repairs + self.images.repairs + self.annotations.repairs
@@ -227,7 +213,6 @@ class AnnotationColumns:
 
     @classmethod
     def of(cls, entries: Entries[Annotation]) -> Self:
-        """Turn entries into columns."""
         rows = entries.good
         return cls(
             place=entries.places,
@@ -247,12 +232,7 @@ class AnnotationColumns:
 def read_coco_file(
     path: Path, *, image_type: type[Image] = Image, category_type: type[Category] = Category
 ) -> CocoFile:
-    """Read an annotation file, in whatever order its sections are.
-
-    Args:
-        path: the file.
-        image_type: what an entry of ``images`` must hold: that of another format adds fields.
-        category_type: the same for ``categories``.
+    """Read an annotation file, in whatever order its sections are; another format's types add fields.
 
     Raises:
         DataError: if the file is missing, no JSON, or not of this structure.
@@ -261,9 +241,10 @@ def read_coco_file(
         sections = _sections(path)
         annotations = _typed(sections["annotations"], Annotation)
         for one in annotations.good:
-            if isinstance(one.area, str) and (number := _number(one.area)) is not None:
-                one.area = number
-                annotations.repairs[_TEXT_NUMBERS] += 1
+            if isinstance(one.area, str):
+                with contextlib.suppress(ValueError):
+                    one.area = float(one.area)
+                    annotations.repairs[_TEXT_NUMBERS] += 1
             x, y, width, height = one.bbox
             if width < 0 or height < 0:
                 one.bbox = min(x, x + width), min(y, y + height), abs(width), abs(height)
@@ -282,17 +263,8 @@ def has_mark(path: Path) -> bool:
         return file.read(3).startswith(_MARKS)
 
 
-_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
-
 def read_without_outlines(path: Path) -> object:
-    """Read a COCO file as it is, except its outlines, which are not used.
-
-    They are dropped while parsing, so that they never exist all at once: they are nine tenths of a file.
-
-    Raises:
-        DataError: if the file is missing, cannot be read, or is no JSON; with line and column.
-    """
+    """Read a COCO file without its outlines: nine tenths of it, which never exist all at once."""
     return _parse_json(read_utf8(path), path, _without_outlines)
 
 
@@ -315,7 +287,7 @@ def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
         members = _lenient_members(content, path)
     sections: dict[Section, list[Raw] | list[object]] = {}
     for name, value in members:
-        if not _is_section(name):
+        if name not in SECTIONS:
             continue
         if name in sections:
             raise DataError(f"{path}: the section {name!r} is there twice")
@@ -324,10 +296,6 @@ def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
         if section not in sections:
             raise DataError(f"{path}: {section!r} is missing, expected a list (COCO instances format)")
     return sections
-
-
-def _is_section(name: str) -> TypeGuard[Section]:
-    return name in SECTIONS
 
 
 def _entries(value: object, where: str) -> list[Raw] | list[object]:
@@ -420,13 +388,6 @@ def id_of(value: object) -> object:
             return number if text else value
         return int(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12], 16)
     return value
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _area(row: Annotation) -> float:

@@ -67,18 +67,13 @@ class CocoTable:
     """The usable part of an annotation file.
 
     Attributes:
-        images: in file order.
         first: ``[I + 1]``; the objects of image ``i`` are ``first[i] .. first[i + 1]``.
         category_ids: ``[N]``.
         kinds: ``[N]``; TARGET, CROWD or IGNORED.
         boxes_px_xywh: ``[N, 4]`` as in the file, in the picture as shown.
         boxes_norm_xyxy: ``[N, 4]`` clipped to the image, as fractions of it.
         areas_px2: ``[N]`` as in the file, else of the box.
-        categories: entry of each category id.
-        counts: see :class:`coordexp.data.sample.SplitData`.
-        rejections: what was left out, with reasons.
-        warnings: what looks wrong with the whole file, and was accepted.
-        notes: what was repaired.
+        counts: see :class:`coordexp.data.sample.SplitData`, for ``warnings`` and ``notes``, too.
     """
 
     images: list[CocoImage]
@@ -150,7 +145,9 @@ def build_table(
     categories, merged = _merged(categories, file.path, merge=reading.merge)
     images, recorded, bad_images, lost_ids = _usable_images(file.images, folder)
     objects, image_index, bad_annotations, num_lost = _usable_annotations(file, images, lost_ids, categories | merged)
-    objects = replace(objects, category_id=_renamed(objects.category_id, {key: one.id for key, one in merged.items()}))
+    if merged:
+        ids = [merged[key].id if key in merged else key for key in objects.category_id.tolist()]
+        objects = replace(objects, category_id=np.array(ids, np.int64))
     turned = _turned(images, recorded, objects, image_index, folder, reading.boxes_in)
     sizes = _frames(images, recorded, turned)
     odd = _frame_doubt(file.path, objects.box_px_xywh, sizes[image_index], max_bad_fraction=max_bad_fraction)
@@ -233,7 +230,8 @@ def _rejections(path: Path, bad: Mapping[Section, Sequence[BadEntry]]) -> Reject
     rejections = Rejections(path)
     for section in SECTIONS:
         for entry in sorted(bad[section], key=lambda entry: entry.place):
-            rejections.add(section, shown_entry(section, entry), entry.reason)
+            shown_id = f" (id {entry.shown_id})" if entry.shown_id else ""
+            rejections.add(section, f"{section}[{entry.place}]{shown_id}", entry.reason)
     return rejections
 
 
@@ -254,11 +252,6 @@ def _repairs_of(
 def _frame_doubt(
     path: Path, boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64], *, max_bad_fraction: float
 ) -> str:
-    """Return what is odd about the boxes of a whole file.
-
-    Raises:
-        DataError: if they are in another frame, unless the key says to take them as they are.
-    """
     problem = frame_problem(boxes_px_xywh, sizes_px)
     if problem is not None and max_bad_fraction < 1:
         raise DataError(
@@ -268,11 +261,6 @@ def _frame_doubt(
     return problem or frame_doubt(boxes_px_xywh, sizes_px) or ""
 
 
-def shown_entry(section: Section, entry: BadEntry) -> str:
-    """Return the place of an entry as messages show it: ``annotations[17] (id 23)``."""
-    return f"{section}[{entry.place}]" + (f" (id {entry.shown_id})" if entry.shown_id else "")
-
-
 def _usable_categories(file: CocoFile) -> tuple[dict[int, Category], list[BadEntry], int]:
     """Return the categories by id, the bad ones, and how many names had white space around them."""
     categories: dict[int, Category] = {}
@@ -280,30 +268,25 @@ def _usable_categories(file: CocoFile) -> tuple[dict[int, Category], list[BadEnt
     entries, roots = file.categories, file.roots
     bad = list(entries.bad)
     for place, category in zip(entries.places.tolist(), entries.good, strict=True):
-        reason = None
         if not is_text(category.name):
             reason = f"name is {show(category.name)}, expected text"
         elif category.id in categories:
             reason = f"category id {category.id} was used before ({categories[category.id].name!r})"
         elif category.id in roots:
             continue
-        if reason is None:
+        else:
             num_trimmed += category.name != category.name.strip()
             category.name = category.name.strip()
             categories[category.id] = category
-        else:
-            bad.append(BadEntry(place, str(category.id), reason, category.id))
+            continue
+        bad.append(BadEntry(place, str(category.id), reason, category.id))
     return categories, bad, num_trimmed
 
 
 def _merged(
     categories: Mapping[int, Category], path: Path, *, merge: bool
 ) -> tuple[dict[int, Category], dict[int, Category]]:
-    """Return the categories, and those merged into one of them whose name reads the same, by their own id.
-
-    Raises:
-        DataError: if there are some and the key that merges them is not set; names the key.
-    """
+    """Return the categories, and those merged into one of them whose name reads the same, by their own id."""
     kept: dict[str, Category] = {}
     merged: dict[int, Category] = {}
     for key, category in categories.items():
@@ -368,10 +351,6 @@ def _turned_px(boxes_px_xywh: NDArray[np.float64], header: Header) -> NDArray[np
     corners = np.concatenate([boxes_px_xywh[:, :2], boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]], axis=1)
     turned = turn_boxes(corners / np.array(header[:2] * 2), header.orientation) * np.array(header.shown * 2)
     return np.concatenate([turned[:, :2], turned[:, 2:] - turned[:, :2]], axis=1).round(6)
-
-
-def _renamed(ids: NDArray[np.int64], new: Mapping[int, int]) -> NDArray[np.int64]:
-    return np.array([new.get(key, key) for key in ids.tolist()], np.int64) if new else ids
 
 
 def _usable_annotations(

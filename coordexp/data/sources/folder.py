@@ -40,7 +40,6 @@ class Found:
     """What a folder holds.
 
     Attributes:
-        kind: the format, as a person calls it.
         where: the folder, or the one below it, that holds it.
         splits: split -> what makes its source; ``val`` is missing if the data has no split.
         by: what tells the splits; "" where nothing does.
@@ -58,14 +57,11 @@ class Found:
         return self.splits[split if is_split else "train"](split, data_dir / ground_truth_name(split), reading, part)
 
     def sentence(self, folder: Path, fraction: float) -> str:
-        """Return what was found, in one line."""
         below = "" if self.where == folder else f" in {self.where.relative_to(folder)}"
-        split = (
-            f"split by {self.by}"
-            if "val" in self.splits
-            else (f"not split: {fraction:.0%} of its pictures are for validation, chosen by data.split_seed")
-        )
-        return f"{self.kind}{below}; {split}"
+        if "val" in self.splits:
+            return f"{self.kind}{below}; split by {self.by}"
+        share = f"{fraction:.0%} of its pictures are for validation, chosen by data.split_seed"
+        return f"{self.kind}{below}; not split: {share}"
 
 
 @lru_cache(maxsize=16)
@@ -79,7 +75,7 @@ def find_folder(folder: Path) -> Found:
         raise DataError(f"{folder}: there is no such folder; expected that of a data set (data.path)")
     level = [folder]
     for _ in range(_DEPTH + 1):
-        found = [one for place in level for one in _recognised(place)]
+        found = [one for one in map(_recognised, level) if one is not None]
         if len(found) > 1:
             named = ", ".join(f"{one.kind} in {one.where.relative_to(folder)}" for one in found[:6])
             raise DataError(f"{folder}: holds several data sets: {named}; set data.path to the folder of one")
@@ -94,12 +90,9 @@ def find_folder(folder: Path) -> Found:
     )
 
 
-def _recognised(place: Path) -> Iterator[Found]:
-    """Yield what a folder holds: of several formats of one data set the first."""
-    for find in (_find_files, _find_voc, _find_yolo):
-        if (found := find(place)) is not None:
-            yield found
-            return
+def _recognised(place: Path) -> Found | None:
+    """Return what a folder holds: of several formats of one data set the first."""
+    return _find_files(place) or _find_voc(place) or _find_yolo(place)
 
 
 def _below(folder: Path) -> list[Path]:
@@ -255,7 +248,6 @@ def _find_voc(folder: Path) -> Found | None:
 
 
 def _one_voc(labels: Path, folder: Path) -> Found:
-    """Return what a folder of XML files is: split by official lists, or not split."""
     images = _pictures_of(labels, folder)
     lists = labels.parent / "ImageSets" / "Main"
     lists = lists if lists.is_dir() else lists.parent
@@ -276,16 +268,12 @@ def _pictures_of(labels: Path, folder: Path) -> Path:
     above = [place for place in labels.parents if place == folder or folder in place.parents]
     places = [labels]
     for parent in above:
-        for one in sorted(_below(parent), key=_is_not_images):
+        for one in sorted(_below(parent), key=lambda place: place.name.lower() not in ("jpegimages", "images")):
             places += [one / labels.name, one]
     for place in places:
         if any(path.suffix.lower() in PICTURES for path in place.rglob(f"{glob.escape(stem)}.*")):
             return place
     return labels
-
-
-def _is_not_images(place: Path) -> bool:
-    return place.name.lower() not in ("jpegimages", "images")
 
 
 def _has_xml(folder: Path) -> bool:
@@ -304,10 +292,7 @@ def _find_yolo(folder: Path) -> Found | None:
 
     def make(places: tuple[Path, ...]) -> _Make:
         return lambda _, made, reading, part: YoloSource(
-            *(found.root, found.root, made, reading, part),
-            names=found.names,
-            places=places,
-            has_points=found.has_points,
+            found.root, found.root, made, reading, part, names=found.names, places=places, has_points=found.has_points
         )
 
     splits: dict[Split, _Make] = {split: make(found.splits[split]) for split in SPLITS if split in found.splits}

@@ -63,12 +63,7 @@ def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float
 
 
 def frame_doubt(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64]) -> str | None:
-    """Return what is odd about the boxes of a whole file that are too few for :func:`frame_problem`; else None.
-
-    Args:
-        boxes_px_xywh: ``[N, 4]`` as the file has them.
-        sizes_px: ``[N, 2]`` width and height of each box's image.
-    """
+    """Return what is odd about the boxes of a whole file that are too few for :func:`frame_problem`; else None."""
     if len(boxes_px_xywh) < _FEWEST:
         return None
     reach = ((boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]) / sizes_px).max()
@@ -95,7 +90,6 @@ class Turned:
     why: str
 
     def frame(self, place: int) -> Size:
-        """Return width and height of the frame of a picture's boxes."""
         return self.headers[place][:2] if place in self.stored else self.headers[place].shown
 
     def said(self, num_images: int) -> tuple[list[str], list[str]]:
@@ -187,11 +181,7 @@ class ResizedCopies:
                     self._example = f"{copy[0]} x {copy[1]} for {width} x {height}"
 
     def refuse(self, path: Path) -> None:
-        """Refuse a file whose boxes end at the copy's edges and never beyond them.
-
-        Raises:
-            DataError: names the key that reads such boxes.
-        """
+        """Refuse a file whose boxes end at the copy's edges and never beyond them: a key reads such boxes."""
         if self._at_edge >= _FEWEST_AT_EDGE and not self._at_own and not self._between:
             raise DataError(
                 f"{path}: {self._at_edge} boxes end where the copy does to which Qwen2.5-VL's processor resizes the "

@@ -47,11 +47,7 @@ class JsonlSource:
     """A split as JSONL.
 
     Attributes:
-        annotations: the file.
-        images: folder of its images.
-        split: which split it is.
         ground_truth_file: the COCO file that is made of it for AP.
-        reading: how records are read.
         part: which of the pictures belong to the split; None for all.
     """
 
@@ -69,7 +65,7 @@ class JsonlSource:
 
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
         """Read the split; the categories of a validation split are its descriptions."""
-        records, read = self._records(max_bad_fraction=max_bad_fraction, accept_prequantised=accept_prequantised)
+        records, read = _read(self, max_bad_fraction=max_bad_fraction, accept_prequantised=accept_prequantised)
         return replace(read, categories=_categories(records)) if self.split == "val" else read
 
     def ground_truth(self) -> Path:
@@ -89,20 +85,15 @@ class JsonlSource:
         }
         if not _is_made_of(self.ground_truth_file, stamp):
             bad = self.reading.max_bad_fraction
-            records, _ = self._records(max_bad_fraction=bad, accept_prequantised=True)  # nothing is scaled here
+            records, _ = _read(self, max_bad_fraction=bad, accept_prequantised=True)  # nothing is scaled here
             write_json(self.ground_truth_file, {"info": stamp, **_as_coco(records, self.images)})
         return self.ground_truth_file
-
-    def _records(self, *, max_bad_fraction: float, accept_prequantised: bool) -> "tuple[list[_Record], SplitData]":
-        reading = replace(self.reading, max_bad_fraction=max_bad_fraction)
-        return _read(self.annotations, self.images, reading, accept_prequantised=accept_prequantised, part=self.part)
 
     def count_images(self) -> int:
         return sum(1 for _ in _lines(self.annotations))
 
 
 def ground_truth_name(split: Literal["train", "val"]) -> str:
-    """Return the name of the COCO file that is made of a split in JSONL."""
     return f"{split}_ground_truth.json"
 
 
@@ -118,15 +109,9 @@ def format_record(
 ) -> str:
     """Return a record as one line, without its end.
 
-    Args:
-        sample: the image and its targets.
-        image: path of the image as it shall be written.
-        coord_tokens: boxes as four ``<|coord_k|>`` strings; otherwise as numbers in [0, 1].
-        bins: instead of these numbers, bins, and ``"bbox_format": "norm1000"``.
-        not_targets: boxes that are crowds or ignored. They stand under a key of their own, so that a
-            reader which only knows ``objects`` does not learn them.
-        flags: for each of them, the field that says why.
-        extras: further fields.
+    Boxes are four ``<|coord_k|>`` strings, or ``bins`` with ``"bbox_format": "norm1000"``, or numbers in [0, 1]. Those
+    that are no targets, each with the flag that says why, stand under a key of their own, so that a reader which only
+    knows ``objects`` does not learn them. ``extras`` are further fields.
     """
     builder = JsonLinesBuilder(enabled=coord_tokens, skip_bbox_norm=True) if coord_tokens or bins else None
 
@@ -177,12 +162,13 @@ class _Found(NamedTuple):
 
 
 def _read(
-    path: Path, image_root: Path, reading: Reading, *, accept_prequantised: bool, part: Part | None = None
+    source: JsonlSource, *, max_bad_fraction: float, accept_prequantised: bool
 ) -> tuple[list[_Record], SplitData]:
-    folder, bad = ImageFolder(image_root), Rejections(path)
+    path, reading = source.annotations, source.reading
+    folder, bad = ImageFolder(source.images), Rejections(path)
     found = _find_pictures(path, folder, bad)
-    if part is not None:
-        chosen = part.choose(one.name for one in found)
+    if source.part is not None:
+        chosen = source.part.choose(one.name for one in found)
         found = [one for one in found if one.name in chosen]
     num_records = len(found) + bad.count("records")
     turned = _turned(found, folder, reading)
@@ -213,7 +199,7 @@ def _read(
         num_trimmed += sum(item.get("desc") != desc for item, desc in descs)
         num_clipped += boxes.num_clipped
     resized.refuse(path)
-    rejected = bad.accept({"records": num_records}, max_bad_fraction=reading.max_bad_fraction)
+    rejected = bad.accept({"records": num_records}, max_bad_fraction=max_bad_fraction)
     records = joined.records
     if not records:
         raise DataError(f"{path}: there is no record to use; expected one JSON object a line")
@@ -295,7 +281,6 @@ class _Joined:
 
     @property
     def notes(self) -> list[str]:
-        """What was joined and renumbered, a sentence each."""
         notes: list[str] = []
         if self._num_joined:
             notes.append(
@@ -340,7 +325,6 @@ def _categories(records: Sequence[_Record]) -> dict[int, str]:
 
 
 def _as_coco(records: Sequence[_Record], image_root: Path) -> dict[str, list[dict[str, object]]]:
-    """Return the sections of COCO's instances format."""
     categories = _categories(records)
     ids = {fold(name): key for key, name in categories.items()}
     images: list[dict[str, object]] = []
@@ -370,7 +354,6 @@ def _boxes_px_xywh(objects: Objects, sample: Sample) -> list[list[float]]:
 
 
 def _is_made_of(path: Path, stamp: Mapping[str, object]) -> bool:
-    """Return whether a file is there, made of the same records in the same way."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Made)
     except (OSError, msgspec.MsgspecError):
@@ -379,8 +362,6 @@ def _is_made_of(path: Path, stamp: Mapping[str, object]) -> bool:
 
 
 class _Made(msgspec.Struct):
-    """What a made ground truth says of itself."""
-
     info: dict[str, object]
 
 

@@ -23,7 +23,6 @@ class LvisCategory(Category, gc=False, kw_only=True):
     frequency: Annotated[Literal["r", "c", "f"], Meta(description="r, c or f (rare, common, frequent)")]
 
     def extras(self) -> dict[str, str]:
-        """Return fields that a manifest keeps."""
         return {"frequency": self.frequency}
 
 
@@ -51,7 +50,6 @@ class LvisImage(Image, gc=False, kw_only=True):
         return name if parent in {"/", folder.name} else f"{parent}/{name}"
 
     def extras(self) -> dict[str, list[int]]:
-        """Return fields that a JSONL record keeps."""
         return {
             "neg_category_ids": self.neg_category_ids,
             "not_exhaustive_category_ids": self.not_exhaustive_category_ids,
@@ -62,5 +60,4 @@ class LvisSource(CocoSource):
     """A split in LVIS's format."""
 
     def file(self) -> CocoFile:
-        """Return the entries, whose images may be named by their address."""
         return read_coco_file(self.annotations, image_type=LvisImage, category_type=LvisCategory)

@@ -13,13 +13,7 @@ from coordexp.errors import DataError
 
 @dataclass(frozen=True)
 class Labelled:
-    """A picture with its boxes.
-
-    Attributes:
-        name: of the picture, relative to its folder.
-        size: width and height beside the boxes; None where they do not say.
-        boxes: category and left, top, right, bottom in pixels, of each object.
-    """
+    """A picture, named relative to its folder, with the size that its labels say and the corners of boxes in pixels."""
 
     name: str
     size: tuple[int, int] | None
@@ -36,12 +30,8 @@ def coco_of(
 ) -> CocoFile:
     """Return labelled pictures as a COCO file: ids count from 1, boxes without extent are left out and counted.
 
-    Args:
-        path: of the labels, for messages.
-        pictures: in the order of their ids.
-        categories: their names in order; others follow by name.
-        bad: what labels could not be read, with file and line.
-        notes: what was repaired.
+    ``categories`` come first in their order, others follow by name. ``bad`` says what labels could not be read, with
+    file and line; ``notes`` what was repaired.
     """
     pictures = list(pictures)
     others = sorted({name for picture in pictures for name, _ in picture.boxes} - set(categories))

@@ -25,7 +25,7 @@ def as_record(found: Mapping[str, object]) -> dict[str, object]:
     record = {**found, "image": _image(found)}
     objects = record.get("objects")
     if isinstance(objects, dict):
-        record |= _from_swift(objects, list(_texts(record)))
+        record |= _from_swift(objects, [text for _, text in _turns(record)])
     elif objects is None and ("messages" in record or "conversations" in record):
         record["objects"] = _from_answer(record)
     elif objects is None and ("bbox" in record or "bbox_2d" in record):  # one line an object
@@ -39,7 +39,6 @@ def as_record(found: Mapping[str, object]) -> dict[str, object]:
 
 
 def _image(record: Mapping[str, object]) -> object:
-    """Return the one picture that a record names."""
     if "images" in record and "image" in record:
         raise DataError("the record has both image and images, expected one of them")
     names = record.get("images", record.get("image", record.get("file_name")))
@@ -86,11 +85,6 @@ def _refs_of_boxes(refs: list[object], texts: list[str]) -> list[object]:
     return found
 
 
-def _texts(record: Mapping[str, object]) -> Iterator[str]:
-    for _, text in _turns(record):
-        yield text
-
-
 def _turns(record: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     chat = record.get("messages", record.get("conversations"))
     for turn in chat if isinstance(chat, list) else []:
@@ -102,7 +96,6 @@ def _turns(record: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _from_answer(record: Mapping[str, object]) -> list[object]:
-    """Return the objects of the answers of a chat."""
     answers = [text for role, text in _turns(record) if role in ("assistant", "gpt", "model")]
     if not answers:
         raise DataError("the chat has no answer, expected a turn of assistant or gpt")

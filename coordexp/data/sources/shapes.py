@@ -102,7 +102,7 @@ class Shape:
 
     @property
     def area_px(self) -> float:
-        """Area of the outline, which COCO's small / medium / large use."""
+        """Of the outline, as COCO's small, medium and large have it."""
         flat = self.polygon_px
         xs, ys = np.array(flat[::2]), np.array(flat[1::2])
         return float(abs(np.dot(xs, np.roll(ys, -1)) - np.dot(ys, np.roll(xs, -1))) / 2)
@@ -126,14 +126,7 @@ def write_shapes(root: Path, spec: ShapesSpec) -> Path:
     """Write the data set unless ``root`` already holds this very one.
 
     Layout: ``train/*.jpg``, ``val/*.jpg``, ``instances_train.json``, ``instances_val.json``,
-    ``shapes.json`` (the spec). Everything is written beside ``root`` and renamed into place.
-
-    Args:
-        root: folder of the data set.
-        spec: what to generate.
-
-    Returns:
-        ``root``.
+    ``shapes.json`` (the spec). Everything is written beside ``root``, which is returned, and renamed into place.
 
     Raises:
         DataError: if ``root`` holds something else than a generated data set; it is not replaced.
@@ -167,23 +160,21 @@ def _write_split(root: Path, spec: ShapesSpec, *, split: str, count: int, stream
         picture.save(folder / name, quality=92)
         images.append({"id": image_id, "file_name": name, "width": picture.width, "height": picture.height})
         for shape in shapes:
-            annotations.append(_annotation(shape, image_id=image_id, annotation_id=len(annotations) + 1))
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": image_id,
+                    "category_id": shape.category + 1,
+                    "bbox": list(shape.box_px_xywh),
+                    "area": shape.area_px,
+                    "segmentation": [shape.polygon_px],
+                    "iscrowd": 0,
+                }
+            )
     categories = [{"id": i, "name": name} for i, name in enumerate(CATEGORIES, start=1)]
     write_json(
         root / f"instances_{split}.json", {"images": images, "annotations": annotations, "categories": categories}
     )
-
-
-def _annotation(shape: Shape, *, image_id: int, annotation_id: int) -> dict[str, object]:
-    return {
-        "id": annotation_id,
-        "image_id": image_id,
-        "category_id": shape.category + 1,
-        "bbox": list(shape.box_px_xywh),
-        "area": shape.area_px,
-        "segmentation": [shape.polygon_px],
-        "iscrowd": 0,
-    }
 
 
 def _place(

@@ -28,13 +28,7 @@ Source: TypeAlias = _Whole | ChosenSource
 
 
 def source_of(data: Data, split: Split, *, data_dir: Path, max_images: int | None = None) -> Source:
-    """Return the source of a split.
-
-    Args:
-        data: section ``data`` of a configuration.
-        split: ``train`` or ``val``.
-        data_dir: where a generated data set lives.
-        max_images: ``evaluation.max_images``, of the validation split.
+    """Return the source of a split; ``max_images`` (``evaluation.max_images``) is of the validation split alone.
 
     Raises:
         ConfigError: if a path that the format needs is not set.
@@ -72,10 +66,7 @@ def found_sentence(data: Data) -> str:
 def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path | None) -> Source | None:
     """Return the source of a split that a run has recorded in its parameters; None where they do not tell.
 
-    Args:
-        params: such as ``data.format`` and ``data.val_annotations``.
-        split: ``train`` or ``val``.
-        data_dir: where the run's generated data set is, if it is here.
+    ``data_dir`` is where the run's generated data set is, if it is here.
     """
     whole = _recorded(params, split, data_dir)
     number = params.get("evaluation.max_images", "null")

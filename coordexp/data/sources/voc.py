@@ -78,11 +78,6 @@ def _from_one(box: Corners) -> Corners:
 
 
 def xml_files(folder: Path, listed: Path | None) -> list[Path]:
-    """Return the XML files of a split.
-
-    Raises:
-        DataError: if one that the list names is not there.
-    """
     there = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() == ".xml"}
     if listed is None:
         return [*there.values()]
@@ -129,11 +124,7 @@ def _number(item: ET.Element, name: str, path: Path) -> float:
 
 
 def _picture(path: Path, written: str, folder: ImageFolder) -> str:
-    """Return the picture of an XML file: that of its own name, since ``filename`` is often that of before a renaming.
-
-    Raises:
-        DataError: if neither is there.
-    """
+    """Return the picture of an XML file: that of its own name, since ``filename`` is often from before a renaming."""
     beside = folder.with_stem(path.stem)
     if len(beside) == 1:
         return beside[0]

@@ -21,6 +21,7 @@ from coordexp.data.sources.coco_file import CocoFile
 from coordexp.data.sources.pictures import Labelled, coco_of, lines_of, read_text
 from coordexp.errors import DataError, show
 
+_NAMES = ("*.names", "classes.txt", "*/*.names", "*/classes.txt")
 _SPLITS = {"train": ("train",), "val": ("val", "valid", "validation", "test")}
 
 
@@ -29,9 +30,7 @@ class YoloSet:
     """What says that a folder holds YOLO's labels, and where its splits are.
 
     Attributes:
-        root: the folder.
         says: the file that names the classes; the folder itself where none does.
-        names: of the classes, in order.
         splits: split -> folders of pictures, or lists of them; empty if it has no split.
         has_points: whether key points stand behind each box.
     """
@@ -48,7 +47,6 @@ class YoloSource(CocoSource):
     """A split of YOLO's labels; ``annotations`` and ``images`` are the folder of the whole set.
 
     Attributes:
-        names: of the classes, in order.
         places: folders of pictures, or lists of them.
         has_points: whether key points stand behind each box.
     """
@@ -148,9 +146,6 @@ def find_yolo(folder: Path) -> YoloSet | None:
     return YoloSet(folder, named or folder, names, splits if "train" in splits else _split_folders(folder))
 
 
-_NAMES = ("*.names", "classes.txt", "*/*.names", "*/classes.txt")
-
-
 def _from_data(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Return the lists that darknet's ``obj.data`` names, where they are there."""
     found: dict[str, tuple[Path, ...]] = {}
@@ -210,11 +205,7 @@ def _from_yaml(path: Path) -> YoloSet | None:
 
 
 def _place(says: Path, base: str, written: str) -> Path:
-    """Return the folder or list that ``data.yaml`` means: it often names a place on the machine where it was made.
-
-    Raises:
-        DataError: if no ending of it is there.
-    """
+    """Return the folder or list that ``data.yaml`` means: it often names a place on the machine where it was made."""
     base, written = base.replace("\\", "/"), written.replace("\\", "/").rstrip("/")
     parts = [part for part in PurePosixPath(base, written).parts if part not in ("..", ".", "/")]
     endings = (PurePosixPath(*parts[at:]) for at in range(len(parts)))
