@@ -27,10 +27,9 @@ class EncodedSample:
         prompt_ids: token ids of prompt and image.
         target_ids: token ids to learn; empty to generate.
         patches: ``[P, 3 * patch * patch]`` uint8.
-        grid: patch rows and columns.
+        grid: rows and columns of patches.
         boxes_norm_xyxy: ``[M, 4]`` float32 box of each complete object in ``target_ids``.
         coord_index: ``[M, K]`` int64, positions of its coordinates in ``target_ids``: 4 coord tokens, or 12 digits.
-        image_id: id in the annotation file.
         cut_index: ``[R]`` int64, positions of the coordinates of an object that is cut, behind all others.
         is_filler: it only completes the last batch of an epoch: nothing to learn, counted nowhere.
     """
@@ -169,12 +168,7 @@ def padded_positions(samples: Sequence[EncodedSample], *, image_token_id: int, m
 
     The model's own ``get_rope_index`` gives the same numbers, but reads every sequence back from the device to do
     so: the host then waits for all work before it. Text counts on; an image stands at one time, its tokens at their
-    row and column, and text goes on behind the larger of the two.
-
-    Args:
-        samples: prompts with image tokens, and targets.
-        image_token_id: the placeholder of an image token.
-        merge_size: patches a side of an image token.
+    row and column, and text goes on behind the larger of the two. An image token has ``merge_size`` patches a side.
 
     Returns:
         ``[3, B, L]`` int64: time, row and column; 0 at the padding.

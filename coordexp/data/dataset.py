@@ -31,10 +31,7 @@ _Patches = tuple[NDArray[np.uint8], tuple[int, int]]
 class Prompt:
     """The model's own chat template around one image and one fixed instruction, as token ids.
 
-    Attributes:
-        before: ids before the image tokens.
-        after: ids behind them; the answer starts right behind these.
-        image_token_id: the placeholder of an image token.
+    They are those before and after the image tokens; the answer starts right behind them.
     """
 
     before: tuple[int, ...]

@@ -83,11 +83,7 @@ def read_image(path: Path, *, width: int | None = None, height: int | None = Non
 
 
 def check_image(path: Path, *, width: int, height: int, decode: bool = False) -> None:
-    """Check the size of an image as shown, and that all of it decodes where ``decode``.
-
-    Raises:
-        DataError: if the file is missing, is no image or cut short, is too large, or has another size.
-    """
+    """Check the size of an image as shown, and that all of it decodes where ``decode``; as :func:`read_image` does."""
     with _opened(path) as picture:
         _check_size(_header(picture, path), path, width=width, height=height)
         if decode:
@@ -96,11 +92,6 @@ def check_image(path: Path, *, width: int, height: int, decode: bool = False) ->
 
 
 def read_header(path: Path) -> Header:
-    """Return what an image's header says, without decoding it.
-
-    Raises:
-        DataError: if the file is missing, is no image, or is too large.
-    """
     with _opened(path) as picture:
         return _header(picture, path)
 

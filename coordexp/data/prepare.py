@@ -19,10 +19,10 @@ from coordexp.coord_tokens.bins import CODEC_VERSION, NUM_BINS
 from coordexp.data.image_file import check_image
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sample import Objects, Ordering, Sample
-from coordexp.data.sources.coco_file import Category, Image, read_coco_file
+from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.coco_table import CROWD, TARGET, CocoImage, CocoTable, Reading, build_table
 from coordexp.data.sources.jsonl import format_record
-from coordexp.data.sources.lvis import LvisCategory, LvisImage
+from coordexp.data.sources.lvis import LvisSource
 from coordexp.errors import DataError
 from coordexp.files import kept_model, replace_directory, write_json
 
@@ -37,10 +37,7 @@ Progress = Callable[[str, int, int], None]
 # Measures the codec ceiling. Only coordexp.detection can, which imports this package: the caller passes it in.
 Ceiling = Callable[[CocoTable], float | None]
 
-_ENTRY_TYPES: dict[Dialect, tuple[type[Image], type[Category]]] = {
-    "coco": (Image, Category),
-    "lvis": (LvisImage, LvisCategory),
-}
+_SOURCES: dict[Dialect, type[CocoSource]] = {"coco": CocoSource, "lvis": LvisSource}
 _VERSION = 1
 _RECORD_VERSION = 2  # raised when equal input would give other lines
 _CAP_RULE = "of more than max_objects the largest boxes stay, the earlier of equals; the rest is capped_objects"
@@ -93,13 +90,7 @@ def prepare(
     num_threads: int = 1,
     progress: Progress = lambda stage, done, total: None,
 ) -> Prepared:
-    """Write the data set.
-
-    Args:
-        spec: what to prepare.
-        ceiling: measures the codec ceiling of the images that are written.
-        num_threads: how many image headers are read at once, under ``check_images: headers``.
-        progress: called as the work goes on.
+    """Write the data set; under ``check_images: headers`` a number of threads reads them.
 
     Raises:
         DataError: if the annotations cannot be used, too many records are bad, or the output is
@@ -111,8 +102,7 @@ def prepare(
     if known is not None:
         return Prepared(known, is_new=False)
     size = spec.annotations.stat().st_size
-    image_type, category_type = _ENTRY_TYPES[spec.dialect]
-    file = read_coco_file(spec.annotations, image_type=image_type, category_type=category_type)
+    file = _SOURCES[spec.dialect](spec.annotations, spec.images).file()
     table = build_table(file, folder, max_bad_fraction=spec.max_bad_fraction, reading=spec.reading)
     del file  # its entries take more room than all that follows
     progress("reading", size, size)
@@ -166,11 +156,7 @@ def _sha256(path: Path, progress: Progress) -> str:
 
 
 def _existing(output: Path, made_from: Manifest) -> Manifest | None:
-    """Return the manifest of a data set that is there already.
-
-    Raises:
-        DataError: if something else is there: it may be a user's work, or in use by a run.
-    """
+    """Return the manifest of a data set that is there; anything else may be a user's work, or in use by a run."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
     manifest = kept_model(Manifest, output / MANIFEST)

@@ -38,15 +38,10 @@ class LengthBucketSampler(Sampler[int]):
         bucket_size: int | None = None,
         multiple_of: int = 1,
     ) -> None:
-        """Prepare the sampler.
+        """Prepare the sampler; without ``buckets`` it is a plain shuffle.
 
-        Args:
-            lengths: tokens of each sample.
-            batch_size: samples of one optimizer step: across ranks and accumulated microbatches.
-            seed: not negative.
-            buckets: False for a plain shuffle.
-            bucket_size: samples of a block; it divides ``batch_size``, as the configuration checks. None for all of it.
-            multiple_of: samples that all ranks take at once; fillers complete the last of these.
+        ``batch_size`` is that of an optimizer step, across ranks and accumulated microbatches. ``bucket_size`` divides
+        it, as the configuration checks; None stands for all of it. All ranks take ``multiple_of`` samples at once.
         """
         self._lengths = np.asarray(lengths, dtype=np.int64)
         self._batch_size = batch_size

@@ -84,7 +84,14 @@ def write_tuning_split(
     shared = shared_pictures(train.samples, final.samples)
     free = [sample for sample in train.samples if sample.image.resolve() not in shared]
     count = num_images if num_images is not None else round((fraction or 0.0) * len(free))
-    train_ids, val_ids = _divide(free, count, seed=seed, annotations=annotations)
+    if not 0 < count < len(free):
+        raise DataError(
+            f"{annotations}: {len(free)} training images are not in the final validation split; cannot hold out "
+            f"{count} of them and train on the rest; change tuning_split"
+        )
+    held_out = {free[index].image.resolve() for index in held_out_indices(free, count, seed=seed)}
+    val_ids = {sample.image_id for sample in free if sample.image.resolve() in held_out}
+    train_ids = {sample.image_id for sample in free} - val_ids
     content = cast(dict[str, JsonValue], read_without_outlines(annotations))
     write_part(directory / TRAIN_NAME, content, train_ids)
     write_part(directory / VAL_NAME, content, val_ids)
@@ -97,17 +104,6 @@ def write_tuning_split(
         num_excluded=len(train.samples) - len(free),
         is_lvis=isinstance(source, LvisSource),
     )
-
-
-def _divide(free: Sequence[Sample], count: int, *, seed: int, annotations: Path) -> tuple[set[int], set[int]]:
-    if not 0 < count < len(free):
-        raise DataError(
-            f"{annotations}: {len(free)} training images are not in the final validation split; cannot hold out "
-            f"{count} of them and train on the rest; change tuning_split"
-        )
-    held_out = {free[index].image.resolve() for index in held_out_indices(free, count, seed=seed)}
-    val_ids = {sample.image_id for sample in free if sample.image.resolve() in held_out}
-    return {sample.image_id for sample in free} - val_ids, val_ids
 
 
 def held_out_indices(samples: Sequence[Sample], count: int, *, seed: int) -> list[int]:

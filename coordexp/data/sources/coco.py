@@ -55,8 +55,9 @@ class CocoSource:
 
     @property
     def ground_truth_file(self) -> Path:
-        is_made = self.made is not None and (self.made.is_file() or self.is_converted or self.part is not None)
-        return self.made if is_made and self.made is not None else self.annotations
+        if self.made is not None and (self.made.is_file() or self.is_converted or self.part is not None):
+            return self.made
+        return self.annotations
 
     def ground_truth(self) -> Path:
         """Return the annotations, where they can be read as they are; else the file that is made of them."""

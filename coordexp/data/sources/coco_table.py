@@ -131,16 +131,13 @@ def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
     }
 
 
-def build_table(
-    file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float, reading: Reading | None = None
-) -> CocoTable:
+def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float, reading: Reading) -> CocoTable:
     """Put the entries of a file together.
 
     Raises:
         DataError: if more than the accepted fraction of images, annotations or categories is bad,
             or no image is left.
     """
-    reading = reading or Reading()
     categories, bad_categories, num_trimmed = _usable_categories(file)
     categories, merged = _merged(categories, file.path, merge=reading.merge)
     images, recorded, bad_images, lost_ids = _usable_images(file.images, folder)

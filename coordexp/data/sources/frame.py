@@ -19,23 +19,18 @@ from coordexp.errors import DataError
 BoxesIn = Literal["shown", "stored", "auto"]
 Size = tuple[float, float]
 
-_FEWEST = 20
-"""Boxes that show a frame; fewer may lie anywhere."""
+_FEWEST = 20  # boxes that show a frame; fewer may lie anywhere
 _FEWEST_OF_SMALLER = 200
+# Of an image's side; half is where copies of half the size end, and where few boxes may end by chance.
 _SUSPICIOUS_REACH, _WRONG_REACH = 0.5, 0.6
-"""Of an image's side; half is where copies of half the size end, and where few boxes may end by chance."""
-_FEWEST_AT_EDGE = 3
-"""Box edges at the edge of a resized copy; fewer may be there by chance."""
-_SLACK = 0.02
-"""Of an image's side: annotations reach a little beyond their image everywhere."""
+_FEWEST_AT_EDGE = 3  # box edges at the edge of a resized copy; fewer may be there by chance
+_SLACK = 0.02  # of an image's side: annotations reach a little beyond their image everywhere
 
 
 def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64]) -> str | None:
     """Return what the boxes of a whole file look like, where that is not their image's pixels; else None.
 
-    Args:
-        boxes_px_xywh: ``[N, 4]`` as the file has them.
-        sizes_px: ``[N, 2]`` width and height of each box's image.
+    ``[N, 4]`` boxes as the file has them, and ``[N, 2]`` width and height of each one's image.
     """
     if len(boxes_px_xywh) < _FEWEST:
         return None
@@ -125,11 +120,8 @@ def find_turned(
     by picture, and where that cannot tell (none, square, turned upside down) what it says of the others; else boxes are
     as shown.
 
-    Args:
-        headers: of the turned pictures, by their place.
-        recorded: size in the annotations, None where they have none.
-        reach: the right and the bottom end of all boxes of a picture, in pixels.
-        boxes_in: ``data.boxes_in``.
+    All is by the place of a turned picture: ``recorded`` its size in the annotations, None where they have none, and
+    ``reach`` the right and the bottom end of all its boxes, in pixels.
     """
     if boxes_in != "auto":
         return Turned(headers, frozenset(headers if boxes_in == "stored" else ()), "data.boxes_in")

@@ -131,21 +131,17 @@ def write_shapes(root: Path, spec: ShapesSpec) -> Path:
     Raises:
         DataError: if ``root`` holds something else than a generated data set; it is not replaced.
     """
-    stamp = {"generator_version": GENERATOR_VERSION, **asdict(spec)}
+    said = json.dumps({"generator_version": GENERATOR_VERSION, **asdict(spec)}, indent=2) + "\n"
     manifest = root / _MANIFEST
-    if manifest.is_file() and manifest.read_text(encoding="utf-8") == _manifest_text(stamp):
+    if manifest.is_file() and manifest.read_text(encoding="utf-8") == said:
         return root
     if root.exists() and not manifest.is_file() and not (root.is_dir() and not any(root.iterdir())):
         raise DataError(f"{root}: exists and holds no {_MANIFEST}; expected an empty place for the generated data set")
     with replace_directory(root) as building:
         for index, (split, count) in enumerate((("train", spec.num_train), ("val", spec.num_val))):
             _write_split(building, spec, split=split, count=count, stream=(spec.seed, index))
-        write_text(building / _MANIFEST, _manifest_text(stamp))
+        write_text(building / _MANIFEST, said)
     return root
-
-
-def _manifest_text(stamp: dict[str, int]) -> str:
-    return json.dumps(stamp, indent=2) + "\n"
 
 
 def _write_split(root: Path, spec: ShapesSpec, *, split: str, count: int, stream: tuple[int, int]) -> None:

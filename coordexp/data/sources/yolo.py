@@ -8,7 +8,7 @@ darknet and CVAT (``obj.names``, ``train.txt``), of Label Studio (``classes.txt`
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -38,18 +38,13 @@ class YoloSet:
     root: Path
     says: Path
     names: tuple[str, ...]
-    splits: Mapping[str, tuple[Path, ...]] = field(default_factory=dict[str, tuple[Path, ...]], hash=False)
+    splits: Mapping[str, tuple[Path, ...]]
     has_points: bool = False
 
 
 @dataclass(frozen=True)
 class YoloSource(CocoSource):
-    """A split of YOLO's labels; ``annotations`` and ``images`` are the folder of the whole set.
-
-    Attributes:
-        places: folders of pictures, or lists of them.
-        has_points: whether key points stand behind each box.
-    """
+    """A split of a :class:`YoloSet`; ``annotations`` and ``images`` are the folder of the whole set."""
 
     names: tuple[str, ...] = ()
     places: tuple[Path, ...] = ()
