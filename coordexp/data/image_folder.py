@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
@@ -42,8 +43,6 @@ class ImageFolder:
         self._real_root = os.path.realpath(root)
         self.checks = check
         self._listings: dict[str, dict[str, bool]] = {}
-        self._by_last: dict[str, list[str]] | None = None
-        self._by_stem: dict[str, list[str]] | None = None
         self._names: dict[str, str] = {}
         self._num_missed = 0
 
@@ -73,15 +72,15 @@ class ImageFolder:
             raise DataError(self._missing(name, relative))
         return found
 
-    def with_stem(self, stem: str) -> list[str]:
-        """Return the pictures below the root, relative to it, whose name without its ending is ``stem``."""
-        if self._by_stem is None:
-            self._by_stem = {}
-            for relative in itertools.chain(*self._index().values()):
-                path = PurePosixPath(relative)
-                if path.suffix.lower() in PICTURES:
-                    self._by_stem.setdefault(path.stem, []).append(relative)
-        return self._by_stem.get(stem, [])
+    @cached_property
+    def by_stem(self) -> dict[str, list[str]]:
+        """The pictures below the root, relative to it, by their names without endings."""
+        found: dict[str, list[str]] = {}
+        for relative in itertools.chain(*self._by_last.values()):
+            path = PurePosixPath(relative)
+            if path.suffix.lower() in PICTURES:
+                found.setdefault(path.stem, []).append(relative)
+        return found
 
     def _inside(self, name: str) -> str | None:
         """Return a name relative to the folder, as it stands; None where it leaves the folder."""
@@ -106,7 +105,7 @@ class ImageFolder:
         """Return the one file whose path agrees with ``name`` furthest from its end, and most literally; else None."""
         wanted = _forms(_of_address(name))
         found: list[tuple[int, int, str]] = []
-        for relative in self._index().get(wanted[-1][-1], []):
+        for relative in self._by_last.get(wanted[-1][-1], []):
             forms = _forms(relative)
             tail = _common_tail(wanted[-1], forms[-1])
             literal = next(at for at, (a, b) in enumerate(zip(wanted, forms, strict=True)) if a[-tail:] == b[-tail:])
@@ -124,7 +123,7 @@ class ImageFolder:
     def _missing(self, name: str, relative: str | None) -> str:
         self._num_missed += 1
         near = ""
-        if self.checks and self._num_missed <= _NUM_NEAR and len(index := self._index()) <= _NEAR_AMONG:
+        if self.checks and self._num_missed <= _NUM_NEAR and len(index := self._by_last) <= _NEAR_AMONG:
             last = _forms(_of_address(name))[-1][-1]
             several = index.get(last, [])
             close = several or [one for key in difflib.get_close_matches(last, index, n=1) for one in index[key]]
@@ -136,16 +135,16 @@ class ImageFolder:
             return f"the image path {show(name)} leaves the image folder {self.root}{near}"
         return f"image file {self.root / relative} not found{near}"
 
-    def _index(self) -> dict[str, list[str]]:
+    @cached_property
+    def _by_last(self) -> dict[str, list[str]]:
         """All files below the root by the folded form of their last name."""
-        if self._by_last is None:
-            self._by_last = {}
-            for place, folders, files in os.walk(self.root):
-                folders[:] = [folder for folder in folders if not folder.startswith(".")]
-                for file in files:
-                    relative = os.path.relpath(os.path.join(place, file), self.root)
-                    self._by_last.setdefault(_forms(file)[-1][-1], []).append(relative)
-        return self._by_last
+        found: dict[str, list[str]] = {}
+        for place, folders, files in os.walk(self.root):
+            folders[:] = [folder for folder in folders if not folder.startswith(".")]
+            for file in files:
+                relative = os.path.relpath(os.path.join(place, file), self.root)
+                found.setdefault(_forms(file)[-1][-1], []).append(relative)
+        return found
 
     def _listing(self, folder: str) -> dict[str, bool]:
         """Return the names in a folder, and whether each is a link."""

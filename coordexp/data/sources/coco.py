@@ -21,9 +21,7 @@ class CocoSource:
 
     Attributes:
         annotations: the file, or the folder of the labels.
-        images: folder of its pictures.
         made: where a COCO file is written for AP, where the annotations cannot serve as they are.
-        reading: how records are read.
         part: which of the pictures belong to the split; None for all.
     """
 

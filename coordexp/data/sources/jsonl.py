@@ -172,7 +172,8 @@ def _read(
         found = [one for one in found if one.name in chosen]
     num_records = len(found) + bad.count("records")
     turned = _turned(found, folder, reading)
-    joined, resized = _Joined(), ResizedCopies()
+    made: list[tuple[_Found, _Record]] = []
+    resized = ResizedCopies()
     num_trimmed = num_clipped = 0
     for place, one in enumerate(found):
         number, record, name = one[:3]
@@ -185,7 +186,7 @@ def _read(
         try:
             boxes = record_boxes(record, bbox_format=reading.bbox_format)
             check_scaling(boxes, accept_prequantised=accept_prequantised)
-            made = _Record(_sample(record, boxes, folder.root / name, number), *_not_targets(record, reading))
+            usable = _Record(_sample(record, boxes, folder.root / name, number), *_not_targets(record, reading))
         except (AmbiguousBoxesError, PrequantisedError) as error:
             # A missing or wrong switch, not a bad record: no fraction of such records is accepted.
             raise DataError(f"{path}: line {number}: {error}") from None
@@ -194,13 +195,13 @@ def _read(
             continue
         if numbers_are is None and boxes.form == "pixels":
             resized.look(_raw_boxes(record), record.get("width"), record.get("height"))
-        joined.add(one, _as_shown(made, turned.headers[place]) if place in turned.stored else made)
-        descs = zip(boxes.objects, made.sample.objects.descs, strict=True)
+        made.append((one, _as_shown(usable, turned.headers[place]) if place in turned.stored else usable))
+        descs = zip(boxes.objects, usable.sample.objects.descs, strict=True)
         num_trimmed += sum(item.get("desc") != desc for item, desc in descs)
         num_clipped += boxes.num_clipped
     resized.refuse(path)
     rejected = bad.accept({"records": num_records}, max_bad_fraction=max_bad_fraction)
-    records = joined.records
+    records, num_repeated, joined = _joined(made)
     if not records:
         raise DataError(f"{path}: there is no record to use; expected one JSON object a line")
     samples = Samples.of(record.sample for record in records)
@@ -212,12 +213,12 @@ def _read(
         "thin": int(are_thin(samples.boxes_norm_xyxy).sum()),
         "images_without_objects": int((np.diff(samples.first) == 0).sum()),
         "trimmed_names": num_trimmed,
-        "repeated_file_names": joined.num_repeated,
+        "repeated_file_names": num_repeated,
         "rejected_records": len(rejected),
     }
     warnings, notes = turned.said(len(found))
     notes = [*folder.notes, *(["the file starts with a byte-order mark"] if has_mark(path) else []), *notes]
-    return records, SplitData(samples, rejected, counts, {}, tuple(warnings), (*notes, *joined.notes))
+    return records, SplitData(samples, rejected, counts, {}, tuple(warnings), (*notes, *joined))
 
 
 def _find_pictures(path: Path, folder: ImageFolder, bad: Rejections) -> list[_Found]:
@@ -252,44 +253,38 @@ def _turned(found: Sequence[_Found], folder: ImageFolder, reading: Reading) -> T
     return find_turned(headers, recorded, reach, reading.boxes_in)
 
 
-class _Joined:
-    """The records, lines of one picture joined to one, ids that others have numbered anew."""
+def _joined(made: Sequence[tuple[_Found, _Record]]) -> tuple[list[_Record], int, list[str]]:
+    """Return the records, lines of one picture joined to one; how many name a known picture; and what was changed.
 
-    def __init__(self) -> None:
-        self.records: list[_Record] = []
-        self.num_repeated = 0
-        self._places: dict[str, int] = {}
-        self._ids: set[int] = set()
-        self._num_joined = self._num_renumbered = 0
-
-    def add(self, one: _Found, record: _Record) -> None:
-        """Add a record; one with an id of its own and several objects stays an image of its own."""
-        place = self._places.setdefault(one.name, len(self.records))
+    One with an id of its own and several objects stays an image of its own; ids that others have are numbered anew.
+    """
+    records: list[_Record] = []
+    places: dict[str, int] = {}
+    ids: set[int] = set()
+    num_repeated = num_joined = num_renumbered = 0
+    for one, record in made:
+        place = places.setdefault(one.name, len(records))
         image_id = record.sample.image_id
-        if place < len(self.records):
-            known = self.records[place]
+        if place < len(records):
+            known = records[place]
             if not one.has_id or image_id == known.sample.image_id or len(record.sample.objects) <= 1:
-                self._num_joined += 1
-                self.records[place] = known.joined(record)
-                return
-            self.num_repeated += 1
-        if image_id in self._ids:
-            self._num_renumbered += 1
-            image_id = max(self._ids) + 1
-        self._ids.add(image_id)
-        self.records.append(record._replace(sample=replace(record.sample, image_id=image_id)))
-
-    @property
-    def notes(self) -> list[str]:
-        notes: list[str] = []
-        if self._num_joined:
-            notes.append(
-                f"{self._num_joined:,} lines are of a picture that an earlier one names: joined to "
-                f"{len(self.records):,} images"
-            )
-        if self._num_renumbered:
-            notes.append(f"{self._num_renumbered:,} records share an image_id with another picture: renumbered")
-        return notes
+                num_joined += 1
+                records[place] = known.joined(record)
+                continue
+            num_repeated += 1
+        if image_id in ids:
+            num_renumbered += 1
+            image_id = max(ids) + 1
+        ids.add(image_id)
+        records.append(record._replace(sample=replace(record.sample, image_id=image_id)))
+    notes: list[str] = []
+    if num_joined:
+        notes.append(
+            f"{num_joined:,} lines are of a picture that an earlier one names: joined to {len(records):,} images"
+        )
+    if num_renumbered:
+        notes.append(f"{num_renumbered:,} records share an image_id with another picture: renumbered")
+    return records, num_repeated, notes
 
 
 def _raw_boxes(record: Mapping[str, object]) -> list[list[float]]:

@@ -125,7 +125,7 @@ def _number(item: ET.Element, name: str, path: Path) -> float:
 
 def _picture(path: Path, written: str, folder: ImageFolder) -> str:
     """Return the picture of an XML file: that of its own name, since ``filename`` is often from before a renaming."""
-    beside = folder.with_stem(path.stem)
+    beside = folder.by_stem.get(path.stem, [])
     if len(beside) == 1:
         return beside[0]
     return folder.locate(written or path.stem)
