@@ -152,7 +152,6 @@ class DetectionDataset(Dataset[EncodedSample]):
 
     @property
     def epoch(self) -> int:
-        """What ``ordering: random`` depends on."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:

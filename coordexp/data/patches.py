@@ -90,7 +90,6 @@ class ImageSpec:
         return rows // self.patch_size, columns // self.patch_size
 
     def num_tokens(self, *, width: int, height: int) -> int:
-        """Return how many tokens an image of this size takes in the sequence."""
         rows, columns = self.grid(width=width, height=height)
         return rows * columns // self.merge_size**2
 

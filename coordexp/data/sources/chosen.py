@@ -44,7 +44,6 @@ class ChosenSource:
         return self.whole.generated
 
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
-        """Read the chosen images; a note says of how many."""
         data = self.whole.read(max_bad_fraction=max_bad_fraction, accept_prequantised=accept_prequantised)
         part = chosen_part(data, self.num_images, seed=self.seed)
         if part is data:

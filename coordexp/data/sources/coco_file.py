@@ -391,7 +391,6 @@ def id_of(value: object) -> object:
 
 
 def _area(row: Annotation) -> float:
-    """Return the annotated area, or the box's area without one."""
     if isinstance(row.area, int | float) and not isinstance(row.area, bool) and abs(row.area) < math.inf:
         return float(row.area)
     return float(row.bbox[2]) * float(row.bbox[3])

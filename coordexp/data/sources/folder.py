@@ -51,7 +51,6 @@ class Found:
     by: str
 
     def source(self, split: Split, *, data_dir: Path, reading: Reading, fraction: float, seed: int) -> FolderSource:
-        """Return the source of a split, or a part of the pictures if they have no split."""
         is_split = "val" in self.splits
         part = None if is_split else Part(split == "val", fraction, seed)
         return self.splits[split if is_split else "train"](split, data_dir / ground_truth_name(split), reading, part)

@@ -137,7 +137,6 @@ class _Record(NamedTuple):
     flags: list[dict[Flag, int]]
 
     def joined(self, other: "_Record") -> "_Record":
-        """Return the record with what another line of its picture adds."""
         pairs = zip(self.sample.objects.descs, self.sample.objects.boxes_norm_xyxy.tolist(), strict=True)
         known = {(desc, *box) for desc, box in pairs}
         new = zip(other.sample.objects.descs, other.sample.objects.boxes_norm_xyxy.tolist(), strict=True)
@@ -238,7 +237,6 @@ def _find_pictures(path: Path, folder: ImageFolder, bad: Rejections) -> list[_Fo
 
 
 def _turned(found: Sequence[_Found], folder: ImageFolder, reading: Reading) -> Turned:
-    """Return the pictures that a viewer turns, and in which frame their boxes stand."""
     headers = turned_headers([folder.root / one.name for one in found])
     recorded: dict[int, tuple[float, float] | None] = {}
     reach: dict[int, tuple[float, float]] = {}
@@ -384,7 +382,6 @@ def _parsed(line: bytes) -> dict[str, object]:
 
 
 def _leniently_parsed(line: bytes) -> object:
-    """Parse what is not strict JSON, or say what is wrong with it."""
     try:
         return json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -83,5 +83,4 @@ def read_text(path: Path) -> str:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Return the lines of a list, without white space around them and without empty ones."""
     return [line.strip() for line in read_text(path).split("\n") if line.strip()]

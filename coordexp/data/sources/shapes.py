@@ -63,7 +63,6 @@ class ShapesSource:
         return Generated(num_images, frozenset(IMAGE_SIZES_PX), self.spec.max_objects, CATEGORIES)
 
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
-        """Generate the data set unless it is there, and read the split."""
         del accept_prequantised
         write_shapes(self.root, self.spec)
         return read_coco(self.annotations, self.images, max_bad_fraction=max_bad_fraction)

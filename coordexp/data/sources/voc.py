@@ -33,7 +33,6 @@ class VocSource(CocoSource):
     is_converted = True
 
     def file(self) -> CocoFile:
-        """Return the entries of all XML files of the split."""
         folder = ImageFolder(self.images)
         bad: list[str] = []
         found: list[Labelled] = []

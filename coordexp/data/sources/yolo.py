@@ -124,7 +124,6 @@ def _box(line: str, names: Sequence[str], size: tuple[int, int]) -> tuple[str, t
 
 
 def find_yolo(folder: Path) -> YoloSet | None:
-    """Return the YOLO layout of a folder; None if it has none."""
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         found = _from_yaml(path)
         if found is not None:
