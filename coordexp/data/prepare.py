@@ -90,11 +90,10 @@ def prepare(
     num_threads: int = 1,
     progress: Progress = lambda stage, done, total: None,
 ) -> Prepared:
-    """Write the data set; under ``check_images: headers`` a number of threads reads them.
+    """Write the data set; under ``check_images: headers``, ``num_threads`` headers are read at once.
 
     Raises:
-        DataError: if the annotations cannot be used, too many records are bad, or the output is
-            something else.
+        DataError: if the annotations cannot be used, too many records are bad, or the output is something else.
     """
     folder = ImageFolder(spec.images, check=spec.check_images != "none")
     made_from = _identity(spec, annotations_sha256=_sha256(spec.annotations, progress))

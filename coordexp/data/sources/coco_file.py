@@ -232,7 +232,7 @@ class AnnotationColumns:
 def read_coco_file(
     path: Path, *, image_type: type[Image] = Image, category_type: type[Category] = Category
 ) -> CocoFile:
-    """Read an annotation file, in whatever order its sections are; another format's types add fields.
+    """Read an annotation file, its sections in any order; the types of entries of another format add fields.
 
     Raises:
         DataError: if the file is missing, no JSON, or not of this structure.

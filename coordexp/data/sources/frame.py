@@ -30,7 +30,7 @@ _SLACK = 0.02  # of an image's side: annotations reach a little beyond their ima
 def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64]) -> str | None:
     """Return what the boxes of a whole file look like, where that is not their image's pixels; else None.
 
-    ``[N, 4]`` boxes as the file has them, and ``[N, 2]`` width and height of each one's image.
+    Boxes ``[N, 4]`` are as the file has them, sizes ``[N, 2]`` width and height of each one's image.
     """
     if len(boxes_px_xywh) < _FEWEST:
         return None
