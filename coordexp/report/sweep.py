@@ -14,7 +14,7 @@ from coordexp.config.trees import Tree, with_value
 from coordexp.data.tuning_split import TuningSplit
 from coordexp.files import write_text
 from coordexp.report.figures import INK, PALETTE, SOFT, figure_style, inline_svg, new_figure, save_figure
-from coordexp.report.page.page import FOOTER, render
+from coordexp.report.page.page import render
 from coordexp.report.text.render import show_table
 from coordexp.report.text.tables import Table, written
 from coordexp.report.write import print_paths, writing
@@ -45,20 +45,11 @@ def report_sweep(sweep_trials: SweepTrials, split: TuningSplit, console: Console
     tables = [table for table in (winners_table(ranked), trials_table(trials)) if table.rows]
     commands = _next_commands(sweep_trials, group) if chosen else []
     group_file = _group_file(sweep_trials, chosen, split) if chosen else ""
+    found = {"title": title, "verdict": says, "summary": head, "missing": missing, "notes": notes, "tables": tables}
+    new_group = {"group_file": group_file, "commands": commands}
     with writing(folder.report):
         paths, svg = write_response(settings.name, settings.space, trials, ranked, folder.report)
-        page = {
-            "title": title,
-            "verdict": says,
-            "summary": head,
-            "missing": missing,
-            "notes": notes,
-            "tables": tables,
-            "group_file": group_file,
-            "commands": commands,
-            "chart": Markup(svg),  # text was escaped where it was drawn
-            "footer": FOOTER,
-        }
+        page = {**found, **new_group, "chart": Markup(svg)}  # the chart's text was escaped where it was drawn
         paths.append(folder.report / "report.html")
         write_text(paths[-1], render("page.sweep.html.jinja", page))
         if group_file:
@@ -116,7 +107,6 @@ def trials_table(trials: Sequence[TrialResult]) -> Table:
 
 
 def winners_table(ranked: Sequence[Winner]) -> Table:
-    """Return one row for each winner, the chosen one first."""
     keys, seeds = (map(short, ranked[0].point), ranked[0].aps) if ranked else ((), ())
     heads = ("trial", *keys, "mean AP", "sd", *(f"seed {seed}" for seed in seeds), "in the search")
     rows: list[tuple[str, ...]] = []
@@ -144,7 +134,6 @@ def _group_file(sweep_trials: SweepTrials, chosen: Winner, split: TuningSplit) -
 
 
 def _next_commands(sweep_trials: SweepTrials, group: str) -> list[str]:
-    """Return the commands that take the new group into the experiment, beside those it has."""
 
     def shown(path: Path) -> str:
         return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
