@@ -128,7 +128,6 @@ def _decoding(run: RunData) -> str:
 
 
 def _training(runs: Sequence[RunData]) -> str:
-    """Return steps and images of a run, means over the finished ones."""
     finished = [run for run in runs if run.state == "finished"]
     images = [sum(values) for run in finished if (values := run.values("num_images"))]
     repeats = f", {fmean(images):,.0f} images with repeats" if images else ""
@@ -182,12 +181,10 @@ class Fairness:
 
     @property
     def undeclared(self) -> tuple[str, ...]:
-        """The keys in which runs differ and were not declared to."""
         return tuple(row.key for row in self.rows if not row.declared)
 
     @property
     def sentence(self) -> str:
-        """What the table means."""
         factor, undeclared = ", ".join(self.factor), self.undeclared
         if not self.checked:
             parts = ["No run has left a fingerprint yet, so nothing is known about what differs."]
@@ -214,7 +211,6 @@ class Fairness:
 
 
 def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
-    """Compare the fingerprints of all runs."""
     prints = {run.name: found for run in data.trained if (found := _fingerprint_of(run, artifacts)) is not None}
     declared = [value_at(artifacts.config(run), "ablation.factor") for run in data.trained]
     keys = dict.fromkeys(str(key) for factor in declared if isinstance(factor, list) for key in factor)

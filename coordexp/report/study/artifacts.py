@@ -175,5 +175,4 @@ class _Image:
 
 
 def image_ids_of(path: Path) -> list[int]:
-    """Return the images of an ``objects.jsonl``, ascending."""
     return sorted(image.image_id for image in read_json_lines(_Image, path))

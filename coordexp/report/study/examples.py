@@ -111,7 +111,6 @@ class BinProbabilities:
 
     @property
     def mode(self) -> int:
-        """The most probable bin."""
         return self.bins[self.probabilities.index(max(self.probabilities))]
 
 
@@ -137,10 +136,7 @@ class EdgeDistributions:
 def group_curves(
     runs: Sequence[RunData], annotations: Path, *, artifacts: Artifacts
 ) -> tuple[tuple[EdgeDistributions, ...], list[str]]:
-    """Return coord distributions of chosen edges, and a sentence on groups that have none.
-
-    Each group's first run is shown. A text arm has no distribution over bins.
-    """
+    """Return coord distributions of chosen edges, of each group's first run, and a sentence on groups without any."""
     every = {group: members[0] for group, members in by_group(runs).items()}
     first = {group: run for group, run in every.items() if not writes_digits(run, artifacts)}
     kept = {group: artifacts.file(run, FINAL_CONSTRAINED.distributions) for group, run in first.items()}

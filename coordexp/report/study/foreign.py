@@ -21,8 +21,7 @@ from coordexp.metrics import MetricName
 from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
 from coordexp.runs.folder import DecodingFolder
 
-Files = Mapping[str, Sequence[Results]]
-"""Group -> its files, one a seed."""
+Files = Mapping[str, Sequence[Results]]  # group -> its files, one a seed
 
 
 def foreign_rows(

@@ -51,7 +51,6 @@ def load_experiment(
 
     ``name`` None is the experiment in which a run was started last, and ``runs_dir`` None reads no folder; ``is_named``
     says that the user named this MLflow, whose experiment then goes before another of that name in ``runs_dir``.
-
     """
     found = name
     try:
