@@ -218,7 +218,6 @@ def _table(runs: Sequence[RunRow], now: float, width: int) -> Table:
 
 
 def _cells(run: RunRow, now: float) -> dict[str, str]:
-    """Return a run's cells by the heads of their columns."""
     is_waiting = run.state == "waiting"
     age, seconds = None if run.seen is None else max(0.0, now - run.seen), run.seconds
     if run.state == "running" and seconds is not None:

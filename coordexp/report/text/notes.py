@@ -12,9 +12,11 @@ from coordexp.report.study.about import About, TermUsed
 from coordexp.report.study.artifacts import final_detections
 from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import UNDEFINED, Table
+from coordexp.report.text.tables import MIN_OBJECTS, UNDEFINED, Table, num_objects
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.shipped import python_command
+from coordexp.statistics.intervals import FEW_IMAGES, FEWEST_IMAGES
+from coordexp.statistics.results import Comparison
 from coordexp.tracking.charts import runs_address
 from coordexp.tracking.connection import sqlite_path, without_secrets
 
@@ -49,7 +51,6 @@ def about_lines(study: Study) -> list[tuple[str, str]]:
 
 
 def terms_table(found: About | None) -> Table | None:
-    """Return the terms of all groups in words and formula."""
     terms: dict[tuple[str, str], TermUsed] = {}
     for used in () if found is None else found.groups.values():
         terms |= {(term.name, term.knobs): term for term in used}
@@ -82,7 +83,6 @@ def summary(data: ExperimentData) -> str:
 
 
 def remarks(data: ExperimentData) -> list[str]:
-    """Return what a reader must know of files of detections, one sentence each."""
     return [remark for run in data.runs if run.foreign is not None for remark in run.foreign.remarks]
 
 
@@ -132,6 +132,28 @@ def clipping_note(data: ExperimentData) -> list[str]:
         "WARNING: groups do not take equal steps, although every key is equal: gradients were clipped at "
         f"{listed} of them; compare the groups again with training.max_grad_norm above the largest norm."
     ]
+
+
+def bucket_notes(study: Study) -> tuple[str, ...]:
+    """Return on how many objects AP by size rests, below a table with its columns; nothing where that is not known."""
+    sizes = next((part.num_by_size for part in study.breakdowns.values()), {})
+    listed = ", ".join(f"AP_{name} {num_objects(number)}" for name, number in sizes.items())
+    return (f"What AP by size rests on: {listed}.",) if listed else ()
+
+
+def sample_notes(comparison: Comparison) -> tuple[str, ...]:
+    """Return what to know of intervals of AP where there are few images, or categories are in few of them."""
+    images, notes = comparison.images_a_category, list[str]()
+    if comparison.num_images < FEWEST_IMAGES:
+        notes.append(f"From {comparison.num_images} images nothing can be known of others: no interval, no difference.")
+    elif comparison.num_images < MIN_OBJECTS:
+        notes.append(f"{comparison.num_images} images are too few to rely on an interval.")
+    if images is not None and images < FEW_IMAGES and comparison.num_images >= FEWEST_IMAGES:
+        notes.append(
+            f"Too few images: a category is in {images:.1f} of the {comparison.num_images:,} on average (harmonic "
+            "mean). Intervals are then too narrow, and hold for AP on as many images, not on more."
+        )
+    return tuple(notes)
 
 
 def codec_ceiling(data: ExperimentData) -> float | None:

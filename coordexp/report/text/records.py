@@ -13,7 +13,7 @@ from coordexp.report.study.study import Study
 from coordexp.report.text.notes import codec_ceiling, notes
 from coordexp.report.text.tables import means
 from coordexp.statistics.readings import ReadingName, reads
-from coordexp.statistics.results import Comparison, Convergence, Decomposition, Estimate
+from coordexp.statistics.results import Comparison, Convergence, Estimate
 from coordexp.tracking.connection import without_secrets
 
 COLUMNS = (
@@ -121,8 +121,13 @@ def _statistics(study: Study) -> Iterator[_Line]:
         yield from _comparison(study.comparison)
     if study.convergence is not None:
         yield from _convergence(study.convergence)
-    if study.decomposition is not None:
-        yield from _decomposition(study.decomposition)
+    if (found := study.decomposition) is not None:
+        common: _Line = {"kind": "decomposition", "resamples": found.resamples}
+        for group, values in found.value.items():
+            yield from (common | {"group": group, "metric": name} | asdict(it) for name, it in values.items())
+        for pair in found.pairs:
+            lead = common | {"group": pair.a, "against": pair.b}
+            yield from (lead | {"metric": name} | asdict(it) for name, it in pair.difference.items())
 
 
 def _comparison(found: Comparison) -> Iterator[_Line]:
@@ -148,15 +153,5 @@ def _convergence(found: Convergence) -> Iterator[_Line]:
     for fraction, groups in found.steps_to.items():
         yield from (line(group, f"steps_to_{fraction:g}", estimate) for group, estimate in groups.items())
     for fraction in found.steps_to:
-        for pair in found.pairs:
-            if fraction in pair.steps_to:
-                yield line(pair.a, f"steps_to_{fraction:g}", pair.steps_to[fraction], pair.b)
-
-
-def _decomposition(found: Decomposition) -> Iterator[_Line]:
-    common: _Line = {"kind": "decomposition", "resamples": found.resamples}
-    for group, values in found.value.items():
-        yield from (common | {"group": group, "metric": name} | asdict(it) for name, it in values.items())
-    for pair in found.pairs:
-        lead = common | {"group": pair.a, "against": pair.b}
-        yield from (lead | {"metric": name} | asdict(it) for name, it in pair.difference.items())
+        pairs = [pair for pair in found.pairs if fraction in pair.steps_to]
+        yield from (line(pair.a, f"steps_to_{fraction:g}", pair.steps_to[fraction], pair.b) for pair in pairs)
