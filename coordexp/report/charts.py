@@ -243,15 +243,16 @@ def why_charts(study: Study) -> list[Chart]:
 
 def iou_charts(study: Study) -> list[Chart]:
     looks = looks_of(study.data)
-    ious = {group: part.iou for group, part in study.breakdowns.items() if part.iou is not None}
-    if not ious:
-        return []
     lines: list[Line] = []
-    for group, iou in ious.items():
-        steps = zip(pairwise(iou.edges), iou.fractions, strict=True)
-        lines.append(Line(group, looks[group], [Point(x, y) for ends, y in steps for x in ends]))
-    counts = ", ".join(f"{group} {iou.num:,}" for group, iou in ious.items())
-    note = f"Only boxes that found an object, at IoU .1 or more: {counts} pairs."
+    pairs: list[str] = []
+    for group, part in study.breakdowns.items():
+        if total := sum(part.iou.counts):
+            steps = zip(pairwise(part.iou.edges), part.iou.counts, strict=True)
+            lines.append(Line(group, looks[group], [Point(x, num / total) for ends, num in steps for x in ends]))
+            pairs.append(f"{group} {total:,}")
+    if not lines:
+        return []
+    note = f"Only boxes that found an object, at IoU .1 or more: {', '.join(pairs)} pairs."
     title = "IoU of matched pairs"
     return [line_chart(title, lines, x=title, y="fraction of pairs", xlim=(0.0, 1.0), note=note)]
 
@@ -267,7 +268,6 @@ def calibration_charts(study: Study) -> list[Chart]:
 
 
 def box_charts(study: Study) -> list[Chart]:
-    """Return what single boxes show: IoU, calibration, width of the distributions, true against predicted."""
     charts = [*iou_charts(study), *calibration_charts(study)]
     if widths := _marked(study, {group: part.width_by_error for group, part in study.breakdowns.items()}):
         note = (
@@ -488,7 +488,6 @@ def _label_row(axes: "Axes", top: float, label: str, note: str) -> None:
 
 
 def _few_numbers(axis: "Axis") -> None:
-    """Put about five round numbers on an axis."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))

@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 from markupsafe import Markup
@@ -23,9 +22,6 @@ from coordexp.shipped import command
 from coordexp.sweep.results import TrialResult, Winner, at_the_edge, trial_results, verdict, winners
 from coordexp.sweep.schema import Parameter
 from coordexp.sweep.trials import SweepTrials
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _FINISHED, _CHOSEN = PALETTE["c0"], PALETTE["c1"]
 
@@ -154,45 +150,40 @@ def write_response(
     name: str, space: Mapping[str, Parameter], trials: Sequence[TrialResult], ranked: Sequence[Winner], output: Path
 ) -> tuple[list[Path], str]:
     """Draw AP against each searched weight as PNG and SVG; return their paths, and an ``<svg>`` for the page."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
     seen = [trial for trial in trials if trial.ap is not None]
     with figure_style():
         figure = new_figure(300 * len(space) + 230, 360)
         figure.suptitle(f"{name}: AP on the tuning split", fontsize=12, color=INK)
         panels = figure.subplots(1, len(space), squeeze=False)[0]
         for axes, (key, parameter) in zip(panels, space.items(), strict=True):
-            _curve(axes, key, parameter, seen, ranked, "o-" if len(space) == 1 else "o")
+            done = sorted((trial.point[key], trial.ap or 0.0) for trial in seen if trial.state == "finished")
+            others = [(trial.point[key], trial.ap or 0.0) for trial in seen if trial.state != "finished"]
+            label, form = "every step done", "o-" if len(space) == 1 else "o"
+            axes.plot([x for x, _ in done], [y for _, y in done], form, color=_FINISHED, label=label, linewidth=1.3)
+            if others:
+                label = "stopped early: the last AP, on a subset"
+                axes.plot([x for x, _ in others], [y for _, y in others], "x", color=SOFT, label=label)
+            for winner in ranked:
+                if winner.aps and winner.mean is not None:
+                    label = "further seeds: mean and standard deviation" if winner is ranked[0] else None
+                    at = [winner.point[key]], [winner.mean]
+                    axes.errorbar(*at, yerr=winner.spread, fmt="D", color=_CHOSEN, capsize=4, label=label)
+            axes.grid(visible=True)
+            axes.set_xscale(parameter.scale)
+            if parameter.values is not None:
+                axes.xaxis.set_ticks([float(value) for value in parameter.values])
+                axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter(lambda value, position: f"{value:g}")  # 0.1, and not a power of ten
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.xaxis.set_label_text(short(key) + (", log scale" if parameter.scale == "log" else ""))
         panels[0].set_ylabel("AP, constrained decoding")
         panels[0].legend(fontsize=9)
         for axes in panels if not seen else ():
             axes.text(0.5, 0.5, "no AP yet", ha="center", va="center", transform=axes.transAxes, color=SOFT)
         paths = save_figure(figure, output / "response")
         return paths, inline_svg(figure, label="AP against the searched weights; the same numbers are in the tables")
-
-
-def _curve(
-    axes: "Axes", key: str, parameter: Parameter, seen: Sequence[TrialResult], ranked: Sequence[Winner], form: str
-) -> None:
-    from matplotlib.ticker import NullFormatter, NullLocator
-
-    done = sorted((trial.point[key], trial.ap or 0.0) for trial in seen if trial.state == "finished")
-    others = [(trial.point[key], trial.ap or 0.0) for trial in seen if trial.state != "finished"]
-    axes.plot([x for x, _ in done], [y for _, y in done], form, color=_FINISHED, label="every step done", linewidth=1.3)
-    if others:
-        label = "stopped early: the last AP, on a subset"
-        axes.plot([x for x, _ in others], [y for _, y in others], "x", color=SOFT, label=label)
-    for winner in ranked:
-        if winner.aps and winner.mean is not None:
-            label = "further seeds: mean and standard deviation" if winner is ranked[0] else None
-            at = [winner.point[key]], [winner.mean]
-            axes.errorbar(*at, yerr=winner.spread, fmt="D", color=_CHOSEN, capsize=4, label=label)
-    axes.grid(visible=True)
-    axes.set_xscale(parameter.scale)
-    if parameter.values is not None:
-        axes.xaxis.set_ticks([float(value) for value in parameter.values])
-        axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda value, position: f"{value:g}")  # 0.1, and not a power of ten
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_label_text(short(key) + (", log scale" if parameter.scale == "log" else ""))
 
 
 def short(key: str) -> str:

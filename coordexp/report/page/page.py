@@ -39,7 +39,6 @@ def render(template: str, page: object, study: Study | None = None) -> str:
 
 
 def render_page(study: Study) -> str:
-    """Return the page of a study."""
     brief = "There is nothing to compare yet."
     if study.comparison is not None:
         brief = brief_verdict(study.comparison, RUNS if study.data.trained else FILES)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordexp.evaluate.analysis import Analysis, CountResult
+from coordexp.evaluate.analysis import Analysis, CountResult, IouHistogram
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.data import RunData, by_group
 
@@ -12,19 +12,10 @@ Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
-class IouShares:
-    """Fractions of a whole of ``num`` by bin; ``edges`` has one more entry than ``fractions``."""
-
-    edges: tuple[float, ...]
-    fractions: tuple[float, ...]
-    num: int
-
-
-@dataclass(frozen=True)
 class Breakdown:
     """One group; an empty part was not measured. AP is the mean over seeds, all else counts their boxes together."""
 
-    iou: IouShares | None  # of matched pairs
+    iou: IouHistogram  # of matched pairs
     calibration: Points  # (mean score, share correct) of bins of the score
     width_by_error: Points  # (middle of a range of errors, mean width of the distribution), in bins
     by_category: Values  # AP by name, None where COCO defines none
@@ -44,12 +35,12 @@ def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str,
         parts = [Analysis.read(path).boxes[run.reading] for run, path in files]
         if not parts:
             continue
-        counts = [sum(column) for column in zip(*(part.matched_iou.counts for part in parts), strict=True)]
-        total, maps = sum(counts), [item.counts for part in parts for item in part.coordinates.values()]
+        counts = tuple(sum(column) for column in zip(*(part.matched_iou.counts for part in parts), strict=True))
+        maps = [item.counts for part in parts for item in part.coordinates.values()]
         scores = [[(b.mean_score, b.fraction_correct, b.count) for b in part.score_bins] for part in parts]
         widths = [[((b.low + b.high) / 2, b.mean_width, b.count) for b in part.width_by_error] for part in parts]
         found[group] = Breakdown(
-            iou=IouShares(parts[0].matched_iou.edges, tuple(n / total for n in counts), total) if total else None,
+            iou=IouHistogram(parts[0].matched_iou.edges, counts),
             calibration=_points(scores),
             width_by_error=_points(widths),
             by_category=_means([{item.name: item.AP for item in part.categories} for part in parts]),

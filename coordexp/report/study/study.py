@@ -17,10 +17,10 @@ from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import in_fair_order
 from coordexp.errors import ComparisonError, CoordExpError, DataError
-from coordexp.files import sha256_of_file
+from coordexp.files import read_json_lines, sha256_of_file
 from coordexp.metrics import DECODINGS, MetricName, subset_headline
 from coordexp.report.study.about import About, Fairness, about, check_fairness, writes_digits
-from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
+from coordexp.report.study.artifacts import Artifacts, final_detections
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
 from coordexp.report.study.examples import EdgeDistributions, GalleryImage, group_curves, make_gallery
@@ -141,6 +141,11 @@ def _annotations(data: ExperimentData, artifacts: Artifacts) -> Path | None:
                 "differ), so their AP cannot be compared: expected runs on the same annotations"
             )
     return found[first]
+
+
+@dataclass(frozen=True)
+class _Image:
+    image_id: int  # of a line of objects.jsonl
 
 
 @dataclass
@@ -363,7 +368,8 @@ class _Measuring:
         objects = next((at.objects for at in evaluations if at.objects.is_file()), None)
         if objects is None:
             raise DataError("no evaluation during training has left its objects.jsonl, which names the subset's images")
-        image_ids, truth = image_ids_of(objects), read_ground_truth(self.annotations)  # the same images in all runs
+        image_ids = sorted(line.image_id for line in read_json_lines(_Image, objects))  # the same in all runs
+        truth = read_ground_truth(self.annotations)
         for run in self._finished:
             steps = detections.get(run.group, {}).get(run.seed)
             final = self.artifacts.file(run, final_detections(run))
@@ -413,6 +419,6 @@ class _Measuring:
         return curves
 
 
-def _few(names: Sequence[str], *, most: int = 4) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more runs"
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more runs" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more

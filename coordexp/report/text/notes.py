@@ -8,7 +8,7 @@ from statistics import fmean
 
 from coordexp.data.sources.source import recorded_source
 from coordexp.metrics import BOX_KINDS, BoxKind
-from coordexp.report.study.about import About, TermUsed
+from coordexp.report.study.about import About
 from coordexp.report.study.artifacts import final_detections
 from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
 from coordexp.report.study.study import Study
@@ -42,7 +42,7 @@ def about_lines(study: Study) -> list[tuple[str, str]]:
     readings, lines = study.data.readings, list[tuple[str, str]]()
     for group, terms in study.about.groups.items():
         read = _IN_DIGITS if group in study.about.in_digits else f"boxes read by {_READ_BY[readings[group]]}"
-        loss = " + ".join(term.name if term.weight == 1 else f"{term.weight:g} x {term.name}" for term in terms)
+        loss = " + ".join(it.term.name if it.weight == 1 else f"{it.weight:g} x {it.term.name}" for it in terms)
         lines.append((group, f"loss = {loss}; {read}"))
     lines += study.about.facts
     if study.fairness is not None and study.fairness.rounding:
@@ -51,12 +51,13 @@ def about_lines(study: Study) -> list[tuple[str, str]]:
 
 
 def terms_table(found: About | None) -> Table | None:
-    terms: dict[tuple[str, str], TermUsed] = {}
-    for used in () if found is None else found.groups.values():
-        terms |= {(term.name, term.knobs): term for term in used}
+    rows: dict[tuple[str, str], tuple[str, ...]] = {}
+    for term in [] if found is None else [it.term for terms in found.groups.values() for it in terms]:
+        knobs = ", ".join(f"{name} {value}" for name, value in term.model_dump().items()) or UNDEFINED
+        words, formula = (type(term).__doc__ or "").partition("\n")[0], term.formula.replace("`", "")
+        rows[term.name, knobs] = (term.name, words, formula, term.unit.replace("_", " "), knobs)
     heads = ("loss term", "in words", "sum over a batch", "divided by the number of", "settings")
-    rows = [(term.name, term.words, term.formula, term.unit, term.knobs or UNDEFINED) for term in terms.values()]
-    return Table.of("The loss terms", heads, rows, [_NOTATION]) if rows else None
+    return Table.of("The loss terms", heads, list(rows.values()), [_NOTATION]) if rows else None
 
 
 def summary(data: ExperimentData) -> str:

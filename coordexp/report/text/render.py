@@ -22,7 +22,6 @@ def print_report(study: Study, form: str, console: Console) -> None:
 
 
 def render_report(study: Study, console: Console) -> None:
-    """Print the verdict, the tables, what to know about them, what is missing, and the next commands."""
 
     def show(text: str, style: str = "") -> None:
         console.print(Text(text, style), soft_wrap=True)
@@ -102,7 +101,6 @@ class _Section:
 
 
 def _sections(study: Study) -> list[_Section]:
-    """Return the sections below the verdict, in reading order."""
     found: list[_Section] = []
     fairness = study.fairness
     if fairness is not None and not fairness.comparable:

@@ -120,7 +120,6 @@ def f1_tables(data: ExperimentData) -> list[Table]:
 
 
 def gradients_table(data: ExperimentData) -> list[Table]:
-    """Return how often gradients were scaled down, and their norms before that, where it was measured."""
     columns = [
         _logged("share of steps clipped", "clipped_fraction"),
         _logged("mean norm", "mean_grad_norm"),

@@ -85,7 +85,6 @@ def readings_tables(study: Study) -> list[Table]:
 
 
 def convergence_tables(study: Study) -> list[Table]:
-    """Return how fast groups learn, and by how much they differ in it."""
     found = study.convergence
     if found is None:
         return []
@@ -196,26 +195,24 @@ def why_tables(study: Study) -> list[Table]:
         rows = [(m.head, *(written(it.value if (it := of.get(m.name)) else None) for of in of_groups)) for m in known]
         return [Table.of(title, ("part", *found.value), rows)] if rows else []
 
-    parts = values(f"Where AP50 is lost: {_LOST}", _ERRORS_AND_BOXES)
-    ends = values("How answers go on: recall by rank of the object", RECALLS)
+    tables = values(f"Where AP50 is lost: {_LOST}", _ERRORS_AND_BOXES)
+    tables += values("How answers go on: recall by rank of the object", RECALLS)
     pairs = shown_pairs(found)
-    return [*parts, *ends, _differences(found, pairs)] if pairs else [*parts, *ends]
-
-
-def _differences(found: Decomposition, pairs: Sequence[PairParts]) -> Table:
-    """Return the differences of a few pairs side by side; of many, below each other, only what can be told from 0."""
     title = f"Where the difference comes from: paired differences, 95 % intervals of {found.resamples} resamples"
     measures = [m for m in (*_ERRORS_AND_BOXES, *RECALLS) if any(m.name in pair.difference for pair in pairs)]
-    if len(pairs) <= MAX_PAIRS:
+    if len(pairs) > MAX_PAIRS:  # below each other, and only what can be told from 0
+        lines = [
+            (pair_name(pair), m.head, _signed(estimate))
+            for pair in pairs
+            for m in measures
+            if (estimate := pair.difference.get(m.name)) is not None and (m is AP50 or _is_shown(estimate))
+        ]
+        title += "; AP50, and parts whose interval leaves 0 out"
+        tables.append(Table.of(title, ("pair", "part", "difference"), lines))
+    elif pairs:
         lines = [(m.head, *(_signed(pair.difference.get(m.name)) for pair in pairs)) for m in measures]
-        return Table.of(title, ("part", *map(pair_name, pairs)), lines)
-    lines = [
-        (pair_name(pair), m.head, _signed(estimate))
-        for pair in pairs
-        for m in measures
-        if (estimate := pair.difference.get(m.name)) is not None and (m is AP50 or _is_shown(estimate))
-    ]
-    return Table.of(f"{title}; AP50, and parts whose interval leaves 0 out", ("pair", "part", "difference"), lines)
+        tables.append(Table.of(title, ("part", *map(pair_name, pairs)), lines))
+    return tables
 
 
 def _sentence(pair: PairParts) -> str:

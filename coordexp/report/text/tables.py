@@ -109,11 +109,11 @@ def written(value: float | None, *, signed: bool = False, digits: int = 3) -> st
     return f"{value:{'+' if signed else ''}.{digits}f}".replace("-", MINUS)
 
 
-def interval(estimate: Estimate | None, *, signed: bool = False, digits: int = 3) -> str:
+def interval(estimate: Estimate | None, *, signed: bool = False) -> str:
     """Return ``[0.011, 0.098]``, or a dash where there is no interval."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return UNDEFINED
-    low, high = (written(end, signed=signed, digits=digits) for end in (estimate.low, estimate.high))
+    low, high = (written(end, signed=signed) for end in (estimate.low, estimate.high))
     return f"[{low}, {high}]"
 
 
