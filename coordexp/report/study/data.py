@@ -98,7 +98,7 @@ class ExperimentData:
     name: str
     uri: str  # where it was read
     runs: tuple[RunData, ...]  # by group, then seed
-    shared: Mapping[str, float] = field(default_factory=dict[str, float])  # the ablation's own, as the codec ceiling
+    codec_ceiling: float | None = None  # AP of the ground truth itself after encode and decode, if it was logged
     origin: tuple[str, ...] = ()  # where runs were read that MLflow does not have, a sentence each
     others: tuple[str, ...] = ()  # that MLflow has other experiments of this name, and the command that shows one
     parent_id: str = ""  # MLflow's id of the ablation's own run, or "" where there is none or several

@@ -109,10 +109,8 @@ def notes(data: ExperimentData) -> list[str]:
     by_kind = {_READ_BY[kind]: ", ".join(group for group, read in own.items() if read == kind) for kind in BOX_KINDS}
     readings = "; ".join(f"{groups} by {words}" for words, groups in by_kind.items() if groups)
     lines.append(f"Own reading: {readings}. Another one needs no new run: report --reading GROUP=argmax, or =expected.")
-    if (ceiling := codec_ceiling(data)) is not None:
-        lines.append(
-            f"Codec ceiling: AP {ceiling:.3f} is what the ground truth itself scores after 1000 bins and back."
-        )
+    if (ap := data.codec_ceiling) is not None:
+        lines.append(f"Codec ceiling: AP {ap:.3f} is what the ground truth itself scores after 1000 bins and back.")
     lines.append(undefined)
     if len(data.groups) > 1:
         lines.append("The total loss has other terms in every group: compare the losses beside it.")
@@ -155,12 +153,6 @@ def sample_notes(comparison: Comparison) -> tuple[str, ...]:
             "mean). Intervals are then too narrow, and hold for AP on as many images, not on more."
         )
     return tuple(notes)
-
-
-def codec_ceiling(data: ExperimentData) -> float | None:
-    """Return the AP of the ground truth after encode and decode, if any run logged it."""
-    places = [data.shared, *(run.metrics for run in data.runs)]
-    return next((place["codec_ceiling/AP"] for place in places if "codec_ceiling/AP" in place), None)
 
 
 def next_commands(data: ExperimentData) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import MetricName
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
-from coordexp.report.text.notes import codec_ceiling, notes
+from coordexp.report.text.notes import notes
 from coordexp.report.text.tables import means
 from coordexp.statistics.readings import ReadingName, reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
@@ -53,7 +53,7 @@ def to_json(study: Study) -> str:
         "experiment": data.name,
         "uri": without_secrets(data.uri),
         "verdict": study.verdict,
-        "codec_ceiling": codec_ceiling(data),
+        "codec_ceiling": data.codec_ceiling,
         "groups": {group: {"mean": means(runs), "runs": list(map(_run, runs))} for group, runs in data.groups.items()},
         "statistics": list(_statistics(study)),
         "readings": {name: _reading(study, name) for name in study.readings},
