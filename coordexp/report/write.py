@@ -176,12 +176,9 @@ def comparison_metrics(study: Study) -> dict[str, float | None]:
 
 
 def description(study: Study, *, page: str) -> str:
-    """Return what MLflow shows above an ablation: the verdict, where the page is, AP of the groups, their differences.
-
-    Tables are left out whole where MLflow would cut them: those of the differences of many groups.
-    """
+    """Return what MLflow shows above an ablation: the verdict, where the page is, AP of groups, their differences."""
     text = "\n\n".join(filter(None, (study.verdict, f"[The whole report]({page})")))
-    for table in comparison_tables(better_first(study)):
+    for table in comparison_tables(better_first(study)):  # MLflow would cut those of many groups
         longer = f"{text}\n\n{markdown_table(table)}"
         text = longer if len(longer) <= MAX_TAG_LENGTH else text
     return text

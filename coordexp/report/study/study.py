@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from coordexp.config.trees import value_at
 from coordexp.data.sources.chosen import chosen_sentence
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
@@ -20,10 +21,10 @@ from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.files import read_json_lines, sha256_of_file
 from coordexp.metrics import DECODINGS, MetricName, subset_headline
 from coordexp.report.study.about import About, Fairness, about, check_fairness, writes_digits
-from coordexp.report.study.artifacts import Artifacts, final_detections
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, final_detections
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
-from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
-from coordexp.report.study.examples import EdgeDistributions, GalleryImage, group_curves, make_gallery
+from coordexp.report.study.data import ExperimentData, RunData, by_group, consumption, missing_runs
+from coordexp.report.study.examples import EdgeDistributions, GalleryImage, choose_curves, make_gallery
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.unknown import unknown_sentence
 from coordexp.statistics.comparison import compare_readings
@@ -414,9 +415,16 @@ class _Measuring:
 
     def _curves(self) -> tuple[EdgeDistributions, ...]:
         trained = [run for run in self._finished if run.foreign is None]
-        curves, missing = group_curves(trained, self.annotations, artifacts=self.artifacts)
-        self.missing += missing
-        return curves
+        every = {group: runs[0] for group, runs in by_group(trained).items()}
+        first = {group: run for group, run in every.items() if not writes_digits(run, self.artifacts)}
+        kept = {group: self.artifacts.file(run, FINAL_CONSTRAINED.distributions) for group, run in first.items()}
+        files = {group: path for group, path in kept.items() if path is not None}
+        given = value_at(self.artifacts.config(trained[0]), "evaluation.aliases") if trained else None
+        aliases = {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
+        found = choose_curves(self.annotations, files, aliases=aliases)
+        if lacking := ", ".join(group for group in first if group not in files):
+            self.missing.append(f"Coordinate distributions of {lacking}: their first runs have not kept any.")
+        return found
 
 
 def _few(names: Sequence[str]) -> str:

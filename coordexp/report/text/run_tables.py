@@ -168,13 +168,10 @@ def as_count(value: float) -> str:
 
 
 def _seed_rows(runs: Sequence[RunData], columns: Sequence[NumberColumn], *lead: str) -> list[TableRow]:
-    """Return a row for each seed; if there are several, the mean over the finished ones above them.
-
-    Foreign rows of which nothing is known are left out: a file does not say how it was trained or generated.
-    """
+    """Return a row for each seed; if there are several, the mean over the finished ones above them."""
     values = [[column.value(run) for column in columns] for run in runs]
     if runs[0].foreign is not None and all(value is None for row in values for value in row):
-        return []
+        return []  # a file does not say how it was trained or generated
 
     def row(seed: str, found: Iterable[float | None], *, is_mean: bool = False) -> TableRow:
         cells = (UNDEFINED if v is None else column.write(v) for v, column in zip(found, columns, strict=True))
