@@ -175,7 +175,7 @@ def write_response(
             if parameter.values is not None:
                 axes.xaxis.set_ticks([float(value) for value in parameter.values])
                 axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter(lambda value, position: f"{value:g}")  # 0.1, and not a power of ten
+            axes.xaxis.set_major_formatter("{:g}".format)  # 0.1, and not a power of ten
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_label_text(short(key) + (", log scale" if parameter.scale == "log" else ""))
         panels[0].set_ylabel("AP, constrained decoding")

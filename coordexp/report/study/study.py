@@ -103,7 +103,11 @@ def better_first(study: Study) -> Study:
 
 
 def make_study(
-    data: ExperimentData, artifacts: Artifacts, settings: Settings, *, on_progress: OnProgress = lambda *_: None
+    data: ExperimentData,
+    artifacts: Artifacts,
+    settings: Settings,
+    *,
+    on_progress: OnProgress = lambda what, done, total: None,
 ) -> Study:
     """Compute what a report shows. An unfinished experiment gives what it has, and says what it lacks.
 
