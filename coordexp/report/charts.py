@@ -87,7 +87,6 @@ def write_plots(study: Study, output: Path) -> list[Path]:
 
 
 def looks_of(data: ExperimentData) -> dict[str, Look]:
-    """Return how each group looks in every chart."""
     return {group: LOOKS[at % len(LOOKS)] for at, group in enumerate(data.groups)}
 
 
@@ -144,7 +143,6 @@ def loss_charts(study: Study) -> list[Chart]:
 
 
 def gradient_charts(study: Study) -> list[Chart]:
-    """Return the norms of the gradients before clipping, and the limit where all runs have one."""
     lines = _mean_lines(study.data, lambda _: "grad_norm")
     if not lines:
         return []
@@ -158,7 +156,6 @@ def gradient_charts(study: Study) -> list[Chart]:
 
 
 def group_charts(study: Study) -> list[Chart]:
-    """Return each group's own reading with its interval, the highest first."""
     comparison, looks = study.comparison, looks_of(study.data)
     if comparison is None:
         return []
@@ -208,13 +205,8 @@ def why_charts(study: Study) -> list[Chart]:
             _label_row(axes, top, group, f"AP50 {written(found.value[group][AP50.name].value)}")
             for at, (name, length) in enumerate(parts):
                 shade, place = 1.0 if at == 0 else 0.5 if at % 2 else 0.25, top + _LABEL + _BAR / 2
-                color: dict[str, Any] = {
-                    "color": looks[group].color,
-                    "alpha": shade,
-                    "edgecolor": PAPER,
-                    "linewidth": 0.8,
-                }
-                (patch,) = axes.barh(place, length, _BAR, left=start, **color)
+                style: dict[str, Any] = {"color": looks[group].color, "alpha": shade, "edgecolor": PAPER}
+                (patch,) = axes.barh(place, length, _BAR, left=start, linewidth=0.8, **style)
                 patch.set_gid(tips(f"{group}, {name}: {number(length)}"))
                 if length > 0.055 * most:  # wide enough for its name
                     below = top + _LABEL + _BAR + _NAMES - 2
@@ -250,23 +242,22 @@ def why_charts(study: Study) -> list[Chart]:
 
 
 def iou_charts(study: Study) -> list[Chart]:
-    """Return the histogram of IoU."""
     looks = looks_of(study.data)
-    ious = {group: part.iou for group, part in study.breakdowns.items() if part.iou is not None}
-    if not ious:
-        return []
     lines: list[Line] = []
-    for group, iou in ious.items():
-        steps = zip(pairwise(iou.edges), iou.fractions, strict=True)
-        lines.append(Line(group, looks[group], [Point(x, y) for ends, y in steps for x in ends]))
-    counts = ", ".join(f"{group} {iou.num:,}" for group, iou in ious.items())
-    note = f"Only boxes that found an object, at IoU .1 or more: {counts} pairs."
+    pairs: list[str] = []
+    for group, part in study.breakdowns.items():
+        if total := sum(part.iou.counts):
+            steps = zip(pairwise(part.iou.edges), part.iou.counts, strict=True)
+            lines.append(Line(group, looks[group], [Point(x, num / total) for ends, num in steps for x in ends]))
+            pairs.append(f"{group} {total:,}")
+    if not lines:
+        return []
+    note = f"Only boxes that found an object, at IoU .1 or more: {', '.join(pairs)} pairs."
     title = "IoU of matched pairs"
     return [line_chart(title, lines, x=title, y="fraction of pairs", xlim=(0.0, 1.0), note=note)]
 
 
 def calibration_charts(study: Study) -> list[Chart]:
-    """Return precision by score."""
     lines = _marked(study, {group: part.calibration for group, part in study.breakdowns.items()})
     if not lines:
         return []
@@ -277,7 +268,6 @@ def calibration_charts(study: Study) -> list[Chart]:
 
 
 def box_charts(study: Study) -> list[Chart]:
-    """Return what single boxes show: IoU, calibration, width of the distributions, true against predicted."""
     charts = [*iou_charts(study), *calibration_charts(study)]
     if widths := _marked(study, {group: part.width_by_error for group, part in study.breakdowns.items()}):
         note = (
@@ -296,19 +286,17 @@ def box_charts(study: Study) -> list[Chart]:
 
 
 def breakdown_charts(study: Study) -> list[Chart]:
-    """Return AP by number of objects, by size and by category."""
     parts, looks = study.breakdowns, looks_of(study.data)
     if not parts:
         return []
     first = next(iter(parts.values()))
+    by_count = {group: part.by_count for group, part in parts.items()}
+    by_size = {group: part.by_size for group, part in parts.items()}
+    by_category = {group: part.by_category for group, part in parts.items()}
     return [
-        chart
-        for title, values, num in (
-            ("AP by number of objects in the image", {g: p.by_count for g, p in parts.items()}, first.num_by_count),
-            ("AP by size of the object", {g: p.by_size for g, p in parts.items()}, first.num_by_size),
-            ("AP by category", {g: p.by_category for g, p in parts.items()}, first.num_by_category),
-        )
-        for chart in _rows_by_label(title, values, looks, num)
+        *_rows_by_label("AP by number of objects in the image", by_count, looks, first.num_by_count),
+        *_rows_by_label("AP by size of the object", by_size, looks, first.num_by_size),
+        *_rows_by_label("AP by category", by_category, looks, first.num_by_category),
     ]
 
 
@@ -459,31 +447,22 @@ def _rows_by_label(
     note = f"The {len(rows)} of {len(spread)} in which groups differ most." if len(rows) < len(spread) else ""
     highest = max((ap.value for row in rows for *_, ap in row.marks if ap is not None), default=0.0)
     num = 1 if len(rows) <= 6 else math.ceil(len(rows) / 4)
-    return [
-        row_chart(
-            title if num == 1 else f"{title}, {at + 1} of {num}",
-            rows[at * len(rows) // num : (at + 1) * len(rows) // num],
-            x="AP",
-            xlim=(-0.02 * highest, highest * 1.05 or None),
-            note=note,
-        )
-        for at in range(num)
-        if rows
-    ]
+    xlim, charts = (-0.02 * highest, highest * 1.05 or None), list[Chart]()
+    for at in range(num if rows else 0):
+        part = rows[at * len(rows) // num : (at + 1) * len(rows) // num]
+        name = title if num == 1 else f"{title}, {at + 1} of {num}"
+        charts.append(row_chart(name, part, x="AP", xlim=xlim, note=note))
+    return charts
 
 
 def _map(counts: Sequence[Sequence[int]], color: str) -> "Callable[[Axes], None]":
-    """Return what draws counts by true coordinate (upwards) and predicted one, stronger where there is more.
-
-    By the logarithm, or all but the diagonal would vanish.
-    """
-
     def draw(axes: "Axes") -> None:
         import numpy as np
         from matplotlib.colors import LinearSegmentedColormap, to_rgba
 
         shades = LinearSegmentedColormap.from_list("shades", [(0.0, to_rgba(color, 0.0)), (1.0, to_rgba(color, 1.0))])
-        axes.imshow(np.log1p(np.array(counts)), origin="lower", extent=(0, 1, 0, 1), cmap=shades, interpolation="none")
+        shown = np.log1p(np.array(counts))  # else all but the diagonal would vanish
+        axes.imshow(shown, origin="lower", extent=(0, 1, 0, 1), cmap=shades, interpolation="none")
         axes.plot([0, 1], [0, 1], color=INK, linewidth=1.2, linestyle=_DASHED)
         axes.set(xlabel="predicted", ylabel="true", xticks=[0, 1], yticks=[0, 1])
 
@@ -509,7 +488,6 @@ def _label_row(axes: "Axes", top: float, label: str, note: str) -> None:
 
 
 def _few_numbers(axis: "Axis") -> None:
-    """Put about five round numbers on an axis."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))

@@ -142,14 +142,11 @@ def save_figure(figure: "Figure", stem: Path) -> list[Path]:
 
 
 def inline_svg(figure: "Figure", *, label: str) -> str:
-    """Return a figure as an ``<svg>`` for a page, within :func:`figure_style`: its colours are variables of the page.
-
-    Its ids are hashes with the label, which a screen reader says, so they are its own on any page.
-    """
+    """Return a figure as an ``<svg>`` whose colours are variables of the page, within :func:`figure_style`."""
     import matplotlib
 
     figure.patch.set_facecolor("none")
-    with matplotlib.rc_context({"svg.hashsalt": label}):
+    with matplotlib.rc_context({"svg.hashsalt": label}):  # so that its ids are its own on any page
         root = _svg_of(figure)
     for element in root.iter():
         if "style" in element.attrib:

@@ -112,11 +112,7 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
 
 
 def check(directory: Path, console: Console) -> int:
-    """Compute published numbers again from the published detections, and return how many there are.
-
-    Raises:
-        ComparisonError: naming the first number that does not follow, or follows and is not stated.
-    """
+    """Compute published numbers again and return how many; a ComparisonError names one that differs or is missing."""
     path = directory / NUMBERS
     published = read_model(_Sources, path, what="the numbers of published results")
     truth = read_ground_truth(directory / ANNOTATIONS)

@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 from markupsafe import Markup
@@ -14,7 +13,7 @@ from coordexp.config.trees import Tree, with_value
 from coordexp.data.tuning_split import TuningSplit
 from coordexp.files import write_text
 from coordexp.report.figures import INK, PALETTE, SOFT, figure_style, inline_svg, new_figure, save_figure
-from coordexp.report.page.page import FOOTER, render
+from coordexp.report.page.page import render
 from coordexp.report.text.render import show_table
 from coordexp.report.text.tables import Table, written
 from coordexp.report.write import print_paths, writing
@@ -23,9 +22,6 @@ from coordexp.shipped import command
 from coordexp.sweep.results import TrialResult, Winner, at_the_edge, trial_results, verdict, winners
 from coordexp.sweep.schema import Parameter
 from coordexp.sweep.trials import SweepTrials
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _FINISHED, _CHOSEN = PALETTE["c0"], PALETTE["c1"]
 
@@ -45,20 +41,11 @@ def report_sweep(sweep_trials: SweepTrials, split: TuningSplit, console: Console
     tables = [table for table in (winners_table(ranked), trials_table(trials)) if table.rows]
     commands = _next_commands(sweep_trials, group) if chosen else []
     group_file = _group_file(sweep_trials, chosen, split) if chosen else ""
+    found = {"title": title, "verdict": says, "summary": head, "missing": missing, "notes": notes, "tables": tables}
+    new_group = {"group_file": group_file, "commands": commands}
     with writing(folder.report):
         paths, svg = write_response(settings.name, settings.space, trials, ranked, folder.report)
-        page = {
-            "title": title,
-            "verdict": says,
-            "summary": head,
-            "missing": missing,
-            "notes": notes,
-            "tables": tables,
-            "group_file": group_file,
-            "commands": commands,
-            "chart": Markup(svg),  # text was escaped where it was drawn
-            "footer": FOOTER,
-        }
+        page = {**found, **new_group, "chart": Markup(svg)}  # the chart's text was escaped where it was drawn
         paths.append(folder.report / "report.html")
         write_text(paths[-1], render("page.sweep.html.jinja", page))
         if group_file:
@@ -116,7 +103,6 @@ def trials_table(trials: Sequence[TrialResult]) -> Table:
 
 
 def winners_table(ranked: Sequence[Winner]) -> Table:
-    """Return one row for each winner, the chosen one first."""
     keys, seeds = (map(short, ranked[0].point), ranked[0].aps) if ranked else ((), ())
     heads = ("trial", *keys, "mean AP", "sd", *(f"seed {seed}" for seed in seeds), "in the search")
     rows: list[tuple[str, ...]] = []
@@ -144,7 +130,6 @@ def _group_file(sweep_trials: SweepTrials, chosen: Winner, split: TuningSplit) -
 
 
 def _next_commands(sweep_trials: SweepTrials, group: str) -> list[str]:
-    """Return the commands that take the new group into the experiment, beside those it has."""
 
     def shown(path: Path) -> str:
         return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
@@ -165,45 +150,40 @@ def write_response(
     name: str, space: Mapping[str, Parameter], trials: Sequence[TrialResult], ranked: Sequence[Winner], output: Path
 ) -> tuple[list[Path], str]:
     """Draw AP against each searched weight as PNG and SVG; return their paths, and an ``<svg>`` for the page."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
     seen = [trial for trial in trials if trial.ap is not None]
     with figure_style():
         figure = new_figure(300 * len(space) + 230, 360)
         figure.suptitle(f"{name}: AP on the tuning split", fontsize=12, color=INK)
         panels = figure.subplots(1, len(space), squeeze=False)[0]
         for axes, (key, parameter) in zip(panels, space.items(), strict=True):
-            _curve(axes, key, parameter, seen, ranked, "o-" if len(space) == 1 else "o")
+            done = sorted((trial.point[key], trial.ap or 0.0) for trial in seen if trial.state == "finished")
+            others = [(trial.point[key], trial.ap or 0.0) for trial in seen if trial.state != "finished"]
+            label, form = "every step done", "o-" if len(space) == 1 else "o"
+            axes.plot([x for x, _ in done], [y for _, y in done], form, color=_FINISHED, label=label, linewidth=1.3)
+            if others:
+                label = "stopped early: the last AP, on a subset"
+                axes.plot([x for x, _ in others], [y for _, y in others], "x", color=SOFT, label=label)
+            for winner in ranked:
+                if winner.aps and winner.mean is not None:
+                    label = "further seeds: mean and standard deviation" if winner is ranked[0] else None
+                    at = [winner.point[key]], [winner.mean]
+                    axes.errorbar(*at, yerr=winner.spread, fmt="D", color=_CHOSEN, capsize=4, label=label)
+            axes.grid(visible=True)
+            axes.set_xscale(parameter.scale)
+            if parameter.values is not None:
+                axes.xaxis.set_ticks([float(value) for value in parameter.values])
+                axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter("{:g}".format)  # 0.1, and not a power of ten
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.xaxis.set_label_text(short(key) + (", log scale" if parameter.scale == "log" else ""))
         panels[0].set_ylabel("AP, constrained decoding")
         panels[0].legend(fontsize=9)
         for axes in panels if not seen else ():
             axes.text(0.5, 0.5, "no AP yet", ha="center", va="center", transform=axes.transAxes, color=SOFT)
         paths = save_figure(figure, output / "response")
         return paths, inline_svg(figure, label="AP against the searched weights; the same numbers are in the tables")
-
-
-def _curve(
-    axes: "Axes", key: str, parameter: Parameter, seen: Sequence[TrialResult], ranked: Sequence[Winner], form: str
-) -> None:
-    from matplotlib.ticker import NullFormatter, NullLocator
-
-    done = sorted((trial.point[key], trial.ap or 0.0) for trial in seen if trial.state == "finished")
-    others = [(trial.point[key], trial.ap or 0.0) for trial in seen if trial.state != "finished"]
-    axes.plot([x for x, _ in done], [y for _, y in done], form, color=_FINISHED, label="every step done", linewidth=1.3)
-    if others:
-        label = "stopped early: the last AP, on a subset"
-        axes.plot([x for x, _ in others], [y for _, y in others], "x", color=SOFT, label=label)
-    for winner in ranked:
-        if winner.aps and winner.mean is not None:
-            label = "further seeds: mean and standard deviation" if winner is ranked[0] else None
-            at = [winner.point[key]], [winner.mean]
-            axes.errorbar(*at, yerr=winner.spread, fmt="D", color=_CHOSEN, capsize=4, label=label)
-    axes.grid(visible=True)
-    axes.set_xscale(parameter.scale)
-    if parameter.values is not None:
-        axes.xaxis.set_ticks([float(value) for value in parameter.values])
-        axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda value, position: f"{value:g}")  # 0.1, and not a power of ten
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_label_text(short(key) + (", log scale" if parameter.scale == "log" else ""))
 
 
 def short(key: str) -> str:

@@ -43,9 +43,7 @@ class RunRow:
     state: State = "waiting"  # one that will be tried again waits
     word: str = "waiting"  # the state as it is shown: what runs may start, or evaluate all images
     step: int = 0
-    max_steps: int | None = None
-    loss: float | None = None  # of the last logging step, as is the throughput
-    images_per_second: float | None = None
+    last: StepLine | None = None  # of the last logging step
     seconds: float | None = None  # of training that are left when it was seen; of all of it for one that has ended
     ap: float | None = None  # on all validation images, or else the newest on the subset, by the group's reading
     restarts: int = 0
@@ -129,8 +127,7 @@ def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: flo
         state = "waiting"  # left by an earlier command; this one will try again
     is_running, committed = state == "running", status.step
     step = last.step if last and (state in ("waiting", "running") or not committed) else committed
-    max_steps = last.max_steps if last else None
-    is_evaluating = is_running and max_steps is not None and step >= max_steps
+    is_evaluating = is_running and last is not None and step >= last.max_steps
     is_starting = is_running and status.since is None
     # The trials of a sweep are read as the group that it tunes.
     recorded = record.reading if record else dict[str, BoxKind]()
@@ -142,9 +139,7 @@ def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: flo
         state=state,
         word="starts" if is_starting else "evaluates" if is_evaluating else state,
         step=step,
-        max_steps=max_steps,
-        loss=last.loss if last else None,
-        images_per_second=last.images_per_second if last else None,
+        last=last,
         seconds=last.seconds_left if last and is_running else seconds,
         ap=metrics.get(headline(reading), metrics.get(subset_headline(reading))),
         restarts=status.restarts,
@@ -218,18 +213,17 @@ def _table(runs: Sequence[RunRow], now: float, width: int) -> Table:
 
 
 def _cells(run: RunRow, now: float) -> dict[str, str]:
-    """Return a run's cells by the heads of their columns."""
     is_waiting = run.state == "waiting"
-    age, seconds = None if run.seen is None else max(0.0, now - run.seen), run.seconds
+    last, age, seconds = run.last, None if run.seen is None else max(0.0, now - run.seen), run.seconds
     if run.state == "running" and seconds is not None:
         seconds = max(0.0, seconds - (age or 0.0))
     return {
         "run": plain(run.name),
         "state": run.word,
-        "steps": f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step or ""),
-        "loss": "" if run.loss is None else f"{run.loss:.3f}",
+        "steps": f"{run.step}/{last.max_steps}" if last else str(run.step or ""),
+        "loss": f"{last.loss:.3f}" if last else "",
         "AP": "" if run.ap is None else f"{run.ap:.3f}",
-        "img/s": "" if run.images_per_second is None else f"{run.images_per_second:.0f}",
+        "img/s": f"{last.images_per_second:.0f}" if last else "",
         "left/took": "" if is_waiting or seconds is None else duration(seconds),
         "restarts": str(run.restarts or ""),
         "seen": "" if is_waiting or age is None else f"{duration(age)} ago",

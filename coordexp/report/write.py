@@ -68,7 +68,7 @@ def report_experiment(
 
 
 def study_of(
-    data: ExperimentData, *, output: Path, runs_dir: Path, console: Console, settings: Settings | None = None
+    data: ExperimentData, *, output: Path, runs_dir: Path, console: Console, settings: Settings
 ) -> tuple[Study, Artifacts]:
     """Study runs whose files are in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what MLflow sends."""
     tasks: dict[str, TaskID] = {}
@@ -88,17 +88,12 @@ def study_of(
 
 def write_report(study: Study, output: Path) -> list[Path]:
     """Write the files of a report and return their paths, the page first."""
-    texts = {
-        "report.html": render_page,
-        "report.md": to_markdown,
-        "report.json": to_json,
-        "report.csv": to_csv,
-        "report.tex": to_latex,
-    }
+    makers = {".html": render_page, ".md": to_markdown, ".json": to_json, ".csv": to_csv, ".tex": to_latex}
+    texts = {output / f"report{suffix}": make for suffix, make in makers.items()}
     with writing(output):
-        for name, make in texts.items():
-            write_text(output / name, make(study))
-        return [*(output / name for name in texts), *write_plots(study, output)]
+        for path, make in texts.items():
+            write_text(path, make(study))
+        return [*texts, *write_plots(study, output)]
 
 
 def print_study(study: Study, paths: list[Path], console: Console, *, everything: bool, again: str) -> None:
@@ -106,12 +101,11 @@ def print_study(study: Study, paths: list[Path], console: Console, *, everything
     if everything:
         render_report(study, console)
         print_paths(paths, console)
-        return
-    print_screen(study, console, page=paths[0], again=again)
+    else:
+        print_screen(study, console, page=paths[0], again=again)
 
 
 def print_paths(paths: list[Path], console: Console) -> None:
-    """Print where the files are."""
     console.print("\nWritten:", highlight=False)
     for path in paths:
         console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)
@@ -182,12 +176,9 @@ def comparison_metrics(study: Study) -> dict[str, float | None]:
 
 
 def description(study: Study, *, page: str) -> str:
-    """Return what MLflow shows above an ablation: the verdict, where the page is, AP of the groups, their differences.
-
-    Tables are left out whole where MLflow would cut them: those of the differences of many groups.
-    """
+    """Return what MLflow shows above an ablation: the verdict, where the page is, AP of groups, their differences."""
     text = "\n\n".join(filter(None, (study.verdict, f"[The whole report]({page})")))
-    for table in comparison_tables(better_first(study)):
+    for table in comparison_tables(better_first(study)):  # MLflow would cut those of many groups
         longer = f"{text}\n\n{markdown_table(table)}"
         text = longer if len(longer) <= MAX_TAG_LENGTH else text
     return text

@@ -4,7 +4,6 @@ The template asks the study, and the modules of its text and charts, for what it
 """
 
 import base64
-import functools
 import hashlib
 import importlib.metadata
 import re
@@ -21,19 +20,25 @@ from coordexp.report.text import heads, notes, run_tables, study_tables
 from coordexp.report.text import render as text_render
 from coordexp.statistics.verdict import FILES, RUNS, brief_verdict
 
-FOOTER = f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file."
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 
 
 def render(template: str, page: object, study: Study | None = None) -> str:
     """Return a page of a template of this folder; whatever text it is given is escaped."""
-    modules = {"heads": heads, "notes": notes, "run_tables": run_tables, "study_tables": study_tables}
+    texts = {"heads": heads, "notes": notes, "run_tables": run_tables, "study_tables": study_tables}
     looks = {"palette": PALETTE, "looks": LOOKS, "num_looks": len(LOOKS), "drawn": _drawn, "plots": charts}
-    known = {**modules, **looks, "render": text_render}
-    return _environment().get_template(template).render(known, page=page, study=study)
+    footer = f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file."
+    known = {**texts, **looks, "render": text_render, "short": _short, "footer": footer}
+    return _ENVIRONMENT.get_template(template).render(known, page=page, study=study)
 
 
 def render_page(study: Study) -> str:
-    """Return the page of a study."""
     brief = "There is nothing to compare yet."
     if study.comparison is not None:
         brief = brief_verdict(study.comparison, RUNS if study.data.trained else FILES)
@@ -45,7 +50,6 @@ def render_page(study: Study) -> str:
         "title": study.data.title,
         "brief": _unbroken(brief),
         "verdict": _unbroken(verdict),
-        "footer": FOOTER,
         "script": Markup(script),  # ours, from the package
         # A browser runs no other script than the one whose hash the page names.
         "script_hash": f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
@@ -69,16 +73,3 @@ def _unbroken(text: str) -> str:
 def _short(value: str) -> str:
     """Return the beginning of a hash, as commits are named; any other value as it is."""
     return value[:10] if re.fullmatch(r"[0-9a-f]{16,}", value) else value
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["short"] = _short
-    return environment

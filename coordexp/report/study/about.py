@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from coordexp.config.explain import validated
 from coordexp.config.identity.differences import diff, find_differences, flat_values, rounding_only
@@ -21,28 +22,19 @@ from coordexp.errors import ComparisonError, ConfigError, DataError, TrackingErr
 from coordexp.report.study.artifacts import NAMES, Artifacts
 from coordexp.report.study.data import ExperimentData, RunData, by_group
 
+if TYPE_CHECKING:
+    from coordexp.losses.criterion import WeightedTerm
+
 _NAMED = 12
-
-
-@dataclass(frozen=True)
-class TermUsed:
-    """A loss term of positive weight."""
-
-    name: str
-    weight: float  # what multiplies it in the total loss
-    words: str  # what it is, in a sentence
-    formula: str  # its sum over a batch, which is divided by the number of ``unit``
-    unit: str
-    knobs: str = ""  # its settings
 
 
 @dataclass(frozen=True)
 class About:
     """What is compared, and how it was made, as far as it is on record."""
 
-    groups: Mapping[str, tuple[TermUsed, ...]]  # their losses; one whose configuration cannot be read is absent
+    groups: Mapping[str, tuple["WeightedTerm", ...]]  # their losses; one whose configuration cannot be read is absent
     facts: tuple[tuple[str, str], ...]  # pairs of a word and what is known of it
-    in_digits: tuple[str, ...] = ()  # groups that write their coordinates as digits of plain text
+    in_digits: tuple[str, ...]  # groups that write their coordinates as digits of plain text
 
 
 def about(data: ExperimentData, artifacts: Artifacts) -> About | None:
@@ -73,29 +65,17 @@ def writes_digits(run: RunData, artifacts: Artifacts) -> bool:
     return value_at(artifacts.config(run), "custom.coord_tokens.enabled") is False
 
 
-def _terms(run: RunData, artifacts: Artifacts) -> tuple[TermUsed, ...]:
-    """Return the terms of a run's configuration; none where that is not here, or of another version."""
+def _terms(run: RunData, artifacts: Artifacts) -> "tuple[WeightedTerm, ...]":
+    """Return the terms of positive weight; none where a run's configuration is not here, or of another version."""
     try:
         tree = artifacts.config(run)
         if not tree:
             return ()
         from coordexp.train.setup.weighted_terms import weighted_terms  # here: it brings torch, which takes seconds
 
-        weighted = weighted_terms(validated(tree, where=lambda key: key))
+        return tuple(it for it in weighted_terms(validated(tree, where=lambda key: key)) if it.weight > 0)
     except (ConfigError, DataError, TrackingError):
         return ()
-    return tuple(
-        TermUsed(
-            name=found.term.name,
-            weight=found.weight,
-            words=(type(found.term).__doc__ or "").partition("\n")[0],
-            formula=found.term.formula.replace("`", ""),
-            unit=found.term.unit.replace("_", " "),
-            knobs=", ".join(f"{name} {value}" for name, value in found.term.model_dump().items()),
-        )
-        for found in weighted
-        if found.weight > 0
-    )
 
 
 def _each(data: ExperimentData, text_of: Callable[[RunData], str]) -> str:
@@ -128,7 +108,6 @@ def _decoding(run: RunData) -> str:
 
 
 def _training(runs: Sequence[RunData]) -> str:
-    """Return steps and images of a run, means over the finished ones."""
     finished = [run for run in runs if run.state == "finished"]
     images = [sum(values) for run in finished if (values := run.values("num_images"))]
     repeats = f", {fmean(images):,.0f} images with repeats" if images else ""
@@ -182,12 +161,10 @@ class Fairness:
 
     @property
     def undeclared(self) -> tuple[str, ...]:
-        """The keys in which runs differ and were not declared to."""
         return tuple(row.key for row in self.rows if not row.declared)
 
     @property
     def sentence(self) -> str:
-        """What the table means."""
         factor, undeclared = ", ".join(self.factor), self.undeclared
         if not self.checked:
             parts = ["No run has left a fingerprint yet, so nothing is known about what differs."]
@@ -214,7 +191,6 @@ class Fairness:
 
 
 def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
-    """Compare the fingerprints of all runs."""
     prints = {run.name: found for run in data.trained if (found := _fingerprint_of(run, artifacts)) is not None}
     declared = [value_at(artifacts.config(run), "ablation.factor") for run in data.trained]
     keys = dict.fromkeys(str(key) for factor in declared if isinstance(factor, list) for key in factor)

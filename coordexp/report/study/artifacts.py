@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from coordexp.data.sources.source import Source, recorded_source
 from coordexp.detection.detections import read_detections, write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import DataError, TrackingError
-from coordexp.files import read_json_lines
 from coordexp.metrics import BOX_KINDS
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
@@ -40,10 +38,9 @@ def final_detections(run: RunData, reading: ReadingName = "own") -> Path:
 
 
 class Artifacts:
-    """Finds files of runs; a file that is nowhere is None, never an error."""
+    """Finds files of runs in ``runs_dir`` or MLflow, whose copies ``cache`` keeps; one that is nowhere is None."""
 
     def __init__(self, data: ExperimentData, *, cache: Path, runs_dir: Path) -> None:
-        """Look nothing up yet; what MLflow sends is kept in ``cache``, experiments lie in ``runs_dir``."""
         self._uri = data.uri
         self._cache = cache
         self._runs_dir = runs_dir
@@ -167,13 +164,3 @@ def _taken(place: Path, run: RunData) -> bool:
     """Return whether a directory holds another run: ``--fresh`` starts over in a directory of the same name."""
     recorded = read_recorded(RunFolder(place))
     return recorded is not None and bool(run.key) and recorded.key != run.key
-
-
-@dataclass(frozen=True)
-class _Image:
-    image_id: int
-
-
-def image_ids_of(path: Path) -> list[int]:
-    """Return the images of an ``objects.jsonl``, ascending."""
-    return sorted(image.image_id for image in read_json_lines(_Image, path))

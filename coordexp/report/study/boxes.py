@@ -1,9 +1,9 @@
 """What a group's boxes look like in parts: the mean over its seeds of what each run's ``analysis.json`` holds."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from coordexp.evaluate.analysis import Analysis, BoxAnalysis, CountResult
+from coordexp.evaluate.analysis import Analysis, CountResult, IouHistogram
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.data import RunData, by_group
 
@@ -12,28 +12,19 @@ Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
-class IouShares:
-    """Fractions of a whole of ``num`` by bin; ``edges`` has one more entry than ``fractions``."""
-
-    edges: tuple[float, ...]
-    fractions: tuple[float, ...]
-    num: int
-
-
-@dataclass(frozen=True)
 class Breakdown:
     """One group; an empty part was not measured. AP is the mean over seeds, all else counts their boxes together."""
 
-    iou: IouShares | None = None  # of matched pairs
-    calibration: Points = ()  # (mean score, share correct) of bins of the score
-    width_by_error: Points = ()  # (middle of a range of errors, mean width of the distribution), in bins
-    by_category: Values = field(default_factory=dict[str, float | None])  # AP by name, None where COCO defines none
-    by_size: Values = field(default_factory=dict[str, float | None])  # of the object
-    by_count: Values = field(default_factory=dict[str, float | None])  # of objects in the image
-    num_by_category: Mapping[str, int] = field(default_factory=dict[str, int])  # objects on which its AP rests
-    num_by_size: Mapping[str, int] = field(default_factory=dict[str, int])
-    num_by_count: Mapping[str, int] = field(default_factory=dict[str, int])
-    maps: tuple[tuple[int, ...], ...] = ()  # counts by true (rows) and predicted coordinate, all four together
+    iou: IouHistogram  # of matched pairs
+    calibration: Points  # (mean score, share correct) of bins of the score
+    width_by_error: Points  # (middle of a range of errors, mean width of the distribution), in bins
+    by_category: Values  # AP by name, None where COCO defines none
+    by_size: Values  # of the object
+    by_count: Values  # of objects in the image
+    num_by_category: Mapping[str, int]  # objects on which its AP rests
+    num_by_size: Mapping[str, int]
+    num_by_count: Mapping[str, int]
+    maps: tuple[tuple[int, ...], ...]  # counts by true (rows) and predicted coordinate, all four together
 
 
 def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str, Breakdown]:
@@ -41,37 +32,32 @@ def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str,
     found: dict[str, Breakdown] = {}
     for group, members in by_group(runs).items():
         files = [(run, path) for run in members if (path := artifacts.file(run, FINAL_CONSTRAINED.analysis))]
-        if files:
-            found[group] = _breakdown([Analysis.read(path).boxes[run.reading] for run, path in files])
+        parts = [Analysis.read(path).boxes[run.reading] for run, path in files]
+        if not parts:
+            continue
+        counts = tuple(sum(column) for column in zip(*(part.matched_iou.counts for part in parts), strict=True))
+        maps = [item.counts for part in parts for item in part.coordinates.values()]
+        scores = [[(b.mean_score, b.fraction_correct, b.count) for b in part.score_bins] for part in parts]
+        widths = [[((b.low + b.high) / 2, b.mean_width, b.count) for b in part.width_by_error] for part in parts]
+        found[group] = Breakdown(
+            iou=IouHistogram(parts[0].matched_iou.edges, counts),
+            calibration=_points(scores),
+            width_by_error=_points(widths),
+            by_category=_means([{item.name: item.AP for item in part.categories} for part in parts]),
+            by_size=_means([{item.name: item.AP for item in part.sizes} for part in parts]),
+            by_count=_means([{_count_name(item): item.AP for item in part.object_counts} for part in parts]),
+            num_by_category={item.name: item.num_gt for item in parts[0].categories},
+            num_by_size={item.name: item.num_gt for item in parts[0].sizes},
+            num_by_count={_count_name(item): item.num_gt for item in parts[0].object_counts},
+            maps=tuple(tuple(map(sum, zip(*rows, strict=True))) for rows in zip(*maps, strict=True)),
+        )
     return found
 
 
-def _breakdown(parts: Sequence[BoxAnalysis]) -> Breakdown:
-    """Return the mean over seeds, one part each; a value counts where it is defined."""
-    counts = [sum(column) for column in zip(*(part.matched_iou.counts for part in parts), strict=True)]
-    total, maps = sum(counts), [item.counts for part in parts for item in part.coordinates.values()]
-    return Breakdown(
-        iou=IouShares(parts[0].matched_iou.edges, tuple(n / total for n in counts), total) if total else None,
-        calibration=_points(parts, lambda part: [(b.mean_score, b.fraction_correct, b.count) for b in part.score_bins]),
-        width_by_error=_points(
-            parts, lambda part: [((b.low + b.high) / 2, b.mean_width, b.count) for b in part.width_by_error]
-        ),
-        by_category=_means([{item.name: item.AP for item in part.categories} for part in parts]),
-        by_size=_means([{item.name: item.AP for item in part.sizes} for part in parts]),
-        by_count=_means([{_count_name(item): item.AP for item in part.object_counts} for part in parts]),
-        num_by_category={item.name: item.num_gt for item in parts[0].categories},
-        num_by_size={item.name: item.num_gt for item in parts[0].sizes},
-        num_by_count={_count_name(item): item.num_gt for item in parts[0].object_counts},
-        maps=tuple(tuple(map(sum, zip(*rows, strict=True))) for rows in zip(*maps, strict=True)),
-    )
-
-
-def _points(
-    parts: Sequence[BoxAnalysis], rows_of: "Callable[[BoxAnalysis], Sequence[tuple[float | None, float | None, int]]]"
-) -> Points:
+def _points(parts: Sequence[Sequence[tuple[float | None, float | None, int]]]) -> Points:
     """Add up the same bin of every seed, weighted by its count."""
     found: list[tuple[float, float]] = []
-    for rows in zip(*(rows_of(part) for part in parts), strict=False):
+    for rows in zip(*parts, strict=False):
         there = [(x, y, count) for x, y, count in rows if x is not None and y is not None and count]
         if total := sum(count for _, _, count in there):
             mean_x, mean_y = (sum(row[at] * row[2] for row in there) / total for at in (0, 1))

@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from coordexp.metrics import BoxKind, headline, loss_names
+from coordexp.metrics import BoxKind, Decoding, MetricName, headline, loss_names
 
+# Metrics whose every value is read.
 CURVES = re.compile(
     r"(train|eval)_(\w+_loss|extra/\w+)|subset/constrained/(expected|argmax)/AP|grad_norm|num_images|num_supervised_tokens"
 )
-"""Metrics whose every value is read."""
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
 
 
@@ -77,8 +77,11 @@ class RunData:
         return f"{self.group}-s{self.seed}"
 
     def values(self, metric: str) -> list[float]:
-        """Return the values of a curve, without their steps."""
         return [point.value for point in self.curves.get(metric, ())]
+
+    def own(self, decoding: Decoding, metric: str) -> float | None:
+        """Return a metric of the boxes that are its headline."""
+        return self.metrics.get(str(MetricName(decoding, metric, self.reading)))
 
     def number(self, key: str) -> float | None:
         """Return a number of its configuration; None where there is none, since anyone may edit parameters."""
@@ -95,7 +98,7 @@ class ExperimentData:
     name: str
     uri: str  # where it was read
     runs: tuple[RunData, ...]  # by group, then seed
-    shared: Mapping[str, float] = field(default_factory=dict[str, float])  # the ablation's own, as the codec ceiling
+    codec_ceiling: float | None = None  # AP of the ground truth itself after encode and decode, if it was logged
     origin: tuple[str, ...] = ()  # where runs were read that MLflow does not have, a sentence each
     others: tuple[str, ...] = ()  # that MLflow has other experiments of this name, and the command that shows one
     parent_id: str = ""  # MLflow's id of the ablation's own run, or "" where there is none or several
@@ -133,7 +136,6 @@ def read_by(data: ExperimentData, readings: Mapping[str, BoxKind]) -> Experiment
 
 
 def by_group(runs: Iterable[RunData]) -> dict[str, list[RunData]]:
-    """Return runs by group, in order."""
     groups: dict[str, list[RunData]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from coordexp.config.trees import value_at
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array
 from coordexp.data.image_file import read_image
 from coordexp.detection.boxes import iou_table, to_boxes_norm_xyxy, to_boxes_px_xywh
@@ -20,9 +19,6 @@ from coordexp.detection.ground_truth import BoxPxXywh, GroundTruth, read_ground_
 from coordexp.detection.matching import overlap_scores
 from coordexp.errors import DataError
 from coordexp.evaluate.distributions import Distributions, ObjectCurves
-from coordexp.report.study.about import writes_digits
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
-from coordexp.report.study.data import RunData, by_group
 
 MAX_SIDE_PX = 448
 _JPEG_QUALITY = 72
@@ -111,7 +107,6 @@ class BinProbabilities:
 
     @property
     def mode(self) -> int:
-        """The most probable bin."""
         return self.bins[self.probabilities.index(max(self.probabilities))]
 
 
@@ -132,24 +127,6 @@ class EdgeDistributions:
         for row, curve in zip(dense, self.by_group.values(), strict=True):
             row[list(curve.bins)] = curve.probabilities
         return max((float(np.abs(a - b).sum()) / 2 for a, b in combinations(dense, 2)), default=0.0)
-
-
-def group_curves(
-    runs: Sequence[RunData], annotations: Path, *, artifacts: Artifacts
-) -> tuple[tuple[EdgeDistributions, ...], list[str]]:
-    """Return coord distributions of chosen edges, and a sentence on groups that have none.
-
-    Each group's first run is shown. A text arm has no distribution over bins.
-    """
-    every = {group: members[0] for group, members in by_group(runs).items()}
-    first = {group: run for group, run in every.items() if not writes_digits(run, artifacts)}
-    kept = {group: artifacts.file(run, FINAL_CONSTRAINED.distributions) for group, run in first.items()}
-    files = {group: path for group, path in kept.items() if path is not None}
-    lacking = ", ".join(group for group in first if group not in files)
-    missing = [f"Coordinate distributions of {lacking}: their first runs have not kept any."] if lacking else []
-    given = value_at(artifacts.config(runs[0]), "evaluation.aliases") if runs else None
-    aliases = {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
-    return choose_curves(annotations, files, aliases=aliases), missing
 
 
 def choose_curves(

@@ -40,7 +40,7 @@ def read_folders(directory: Path, *, uri: str) -> ExperimentData | None:
         name=folder.name,
         uri=uri,
         runs=tuple(sorted(runs.values(), key=lambda run: (run.group, run.seed))),
-        shared={"codec_ceiling/AP": ap} if isinstance(ap, float) else {},
+        codec_ceiling=ap if isinstance(ap, float) else None,
     )
 
 

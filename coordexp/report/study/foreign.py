@@ -21,8 +21,7 @@ from coordexp.metrics import MetricName
 from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
 from coordexp.runs.folder import DecodingFolder
 
-Files = Mapping[str, Sequence[Results]]
-"""Group -> its files, one a seed."""
+Files = Mapping[str, Sequence[Results]]  # group -> its files, one a seed
 
 
 def foreign_rows(
@@ -40,7 +39,6 @@ def foreign_rows(
     if images is not None:
         params["data.val_images"] = str(images)
     if is_packed(annotations):  # pycocotools does not unpack
-        scratch.mkdir(parents=True, exist_ok=True)
         plain = scratch / "annotations.json"
         write_text(plain, read_content(annotations).decode())
     if len({len(several) for several in files.values()}) > 1:
@@ -96,7 +94,6 @@ def _measured(
     tied = 0 if detections is written else written.num_tied
     is_plain = results.is_plain and frame == Frame() and not tied
     evaluation = BoxEvaluation(truth, detections)
-    folder.mkdir(parents=True, exist_ok=True)
     if not is_plain:
         write_detections(folder / "detections.json", detections)
     analyse_boxes({"expected": evaluation}, None).write(folder)

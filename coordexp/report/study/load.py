@@ -51,7 +51,6 @@ def load_experiment(
 
     ``name`` None is the experiment in which a run was started last, and ``runs_dir`` None reads no folder; ``is_named``
     says that the user named this MLflow, whose experiment then goes before another of that name in ``runs_dir``.
-
     """
     found = name
     try:
@@ -75,12 +74,12 @@ def load_experiments(
     read = [load_experiment(uri, name, runs_dir=runs_dir, is_named=is_named) for name in dict.fromkeys(names)]
     if len(read) == 1:
         return read[0]
-    ceilings = {data.shared.get("codec_ceiling/AP") for data in read}
+    ceilings = {data.codec_ceiling for data in read}
     return ExperimentData(
         name=" and ".join(data.name for data in read),
         uri=uri,
         runs=tuple(replace(run, group=f"{data.name}/{run.group}") for data in read for run in data.runs),
-        shared=read[0].shared if len(ceilings) == 1 else {},
+        codec_ceiling=read[0].codec_ceiling if len(ceilings) == 1 else None,
         origin=tuple(text for data in read for text in data.origin),
         others=tuple(text for data in read for text in data.others),
     )
@@ -216,7 +215,7 @@ def _read(
         name=experiment.name,
         uri=uri,
         runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
-        shared=finite(parent.data.metrics) if parent else here.shared if here else {},
+        codec_ceiling=finite(parent.data.metrics).get("codec_ceiling/AP") if parent else here and here.codec_ceiling,
         origin=(f"Not in {where}, or deleted there, and read from {folder}: {', '.join(lost)}.",) if lost else (),
         others=(*beside, *_others(experiment.name, uri, others)),
         parent_id=plain_id(parent.info.run_id) if parent else "",

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from coordexp.config.trees import value_at
 from coordexp.data.sources.chosen import chosen_sentence
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
@@ -17,13 +18,13 @@ from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import in_fair_order
 from coordexp.errors import ComparisonError, CoordExpError, DataError
-from coordexp.files import sha256_of_file
+from coordexp.files import read_json_lines, sha256_of_file
 from coordexp.metrics import DECODINGS, MetricName, subset_headline
 from coordexp.report.study.about import About, Fairness, about, check_fairness, writes_digits
-from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, final_detections
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
-from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
-from coordexp.report.study.examples import EdgeDistributions, GalleryImage, group_curves, make_gallery
+from coordexp.report.study.data import ExperimentData, RunData, by_group, consumption, missing_runs
+from coordexp.report.study.examples import EdgeDistributions, GalleryImage, choose_curves, make_gallery
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.unknown import unknown_sentence
 from coordexp.statistics.comparison import compare_readings
@@ -35,16 +36,13 @@ from coordexp.statistics.results import Comparison, Convergence, CurvePair, Deco
 from coordexp.statistics.verdict import FILES, has_learned, verdict
 
 _CURVE_RESAMPLES = 1000
-DECOMPOSITION_RESAMPLES = 500
-"""These say where to look; the differences of AP have four times as many."""
+DECOMPOSITION_RESAMPLES = 500  # these say where to look; the differences of AP have four times as many
 _SAME_AP = 1e-6
-_PART = 0.1
-"""Of the images: a file without a box on so many that another has may not have seen them."""
+_PART = 0.1  # of the images: a file without a box on so many that another has may not have seen them
 _T = TypeVar("_T")
 _Pair = TypeVar("_Pair", PairResult, PairParts, CurvePair)
 OnProgress = Callable[[str, int, int], None]
-_Detections = Mapping[str, Mapping[int, Path]]
-"""Group -> training seed -> its file."""
+_Detections = Mapping[str, Mapping[int, Path]]  # group -> training seed -> its file
 
 
 @dataclass(frozen=True)
@@ -107,9 +105,9 @@ def better_first(study: Study) -> Study:
 def make_study(
     data: ExperimentData,
     artifacts: Artifacts,
-    settings: Settings | None = None,
+    settings: Settings,
     *,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = lambda what, done, total: None,
 ) -> Study:
     """Compute what a report shows. An unfinished experiment gives what it has, and says what it lacks.
 
@@ -119,7 +117,6 @@ def make_study(
         ComparisonError: if runs were evaluated on other validation data, or differ outside the declared factor
             and that was not allowed.
     """
-    settings = settings or Settings()
     fairness = check_fairness(data, artifacts) if data.trained else None
     if fairness is not None and not fairness.comparable and not settings.allow_differences:
         rows = (row for row in fairness.rows if not row.declared)
@@ -137,7 +134,6 @@ def make_study(
 
 
 def _annotations(data: ExperimentData, artifacts: Artifacts) -> Path | None:
-    """Return the one annotation file of all runs."""
     found = {run.name: path for run in data.runs if (path := artifacts.annotations(run)) is not None}
     if not found:
         return None
@@ -152,6 +148,11 @@ def _annotations(data: ExperimentData, artifacts: Artifacts) -> Path | None:
     return found[first]
 
 
+@dataclass(frozen=True)
+class _Image:
+    image_id: int  # of a line of objects.jsonl
+
+
 @dataclass
 class _Measuring:
     """Computes the numbers that follow from detections, and collects the reasons for what cannot be had."""
@@ -161,7 +162,7 @@ class _Measuring:
     settings: Settings
     annotations: Path
     missing: list[str]
-    on_progress: OnProgress | None
+    on_progress: OnProgress
     compared: list[RunData] = field(default_factory=list[RunData])  # the finished runs whose own detections are there
 
     @property
@@ -173,7 +174,6 @@ class _Measuring:
         return {run.group: run.family for run in self.data.runs}
 
     def added_to(self, study: Study) -> Study:
-        """Return a study with all of it."""
         own, lacking = self._files(self._finished)
         self.compared = [run for run in self._finished if run not in lacking]
         self.missing += [f"{run.name}: its detections are neither in its directory nor in MLflow." for run in lacking]
@@ -216,9 +216,6 @@ class _Measuring:
             else:
                 lacking.append(run)
         return found, lacking
-
-    def _progress(self, what: str) -> Callable[[int, int], None]:
-        return lambda done, total: self.on_progress(what, done, total) if self.on_progress is not None else None
 
     def _verdict(
         self, readings: Mapping[ReadingName, Comparison], fairness: Fairness | None, cautions: Sequence[str]
@@ -317,7 +314,7 @@ class _Measuring:
             swaps=enough_swaps(math.comb(len(self.data.groups), 2), resamples=self.settings.resamples),
             seed=self.settings.seed,
             families=self._families,
-            on_progress=self._progress("comparing groups"),
+            on_progress=functools.partial(self.on_progress, "comparing groups"),
         )
         for run in self.compared:
             if run.foreign is None:
@@ -372,7 +369,12 @@ class _Measuring:
             )
         if not detections:
             return None
-        image_ids, truth = self._subset(), read_ground_truth(self.annotations)
+        evaluations = (at for run in self._finished for at in self.artifacts.evaluations(run).values())
+        objects = next((at.objects for at in evaluations if at.objects.is_file()), None)
+        if objects is None:
+            raise DataError("no evaluation during training has left its objects.jsonl, which names the subset's images")
+        image_ids = sorted(line.image_id for line in read_json_lines(_Image, objects))  # the same in all runs
+        truth = read_ground_truth(self.annotations)
         for run in self._finished:
             steps = detections.get(run.group, {}).get(run.seed)
             final = self.artifacts.file(run, final_detections(run))
@@ -389,16 +391,8 @@ class _Measuring:
             num_supervised_tokens=used["num_supervised_tokens"],
             resamples=resamples,
             seed=self.settings.seed,
-            on_progress=self._progress("comparing curves"),
+            on_progress=functools.partial(self.on_progress, "comparing curves"),
         )
-
-    def _subset(self) -> list[int]:
-        """Return the images that are evaluated during training, which are the same in all runs."""
-        evaluations = (at for run in self._finished for at in self.artifacts.evaluations(run).values())
-        path = next((at.objects for at in evaluations if at.objects.is_file()), None)
-        if path is None:
-            raise DataError("no evaluation during training has left its objects.jsonl, which names the subset's images")
-        return image_ids_of(path)
 
     def _decomposition(self, own: _Detections) -> Decomposition | None:
         if not own:
@@ -409,11 +403,11 @@ class _Measuring:
             resamples=min(self.settings.resamples, DECOMPOSITION_RESAMPLES),
             seed=self.settings.seed,
             families=self._families,
-            on_progress=self._progress("finding errors"),
+            on_progress=functools.partial(self.on_progress, "finding errors"),
         )
 
     def _gallery(self, own: _Detections) -> tuple[GalleryImage, ...]:
-        self._progress("drawing images")(0, 1)
+        self.on_progress("drawing images", 0, 1)
         images = next((found for run in self.data.runs if (found := self.artifacts.images(run))), {})
         if not self.settings.num_pictures or (not images and not self.data.trained):
             return ()  # nobody has asked for pictures
@@ -425,11 +419,18 @@ class _Measuring:
 
     def _curves(self) -> tuple[EdgeDistributions, ...]:
         trained = [run for run in self._finished if run.foreign is None]
-        curves, missing = group_curves(trained, self.annotations, artifacts=self.artifacts)
-        self.missing += missing
-        return curves
+        every = {group: runs[0] for group, runs in by_group(trained).items()}
+        first = {group: run for group, run in every.items() if not writes_digits(run, self.artifacts)}
+        kept = {group: self.artifacts.file(run, FINAL_CONSTRAINED.distributions) for group, run in first.items()}
+        files = {group: path for group, path in kept.items() if path is not None}
+        given = value_at(self.artifacts.config(trained[0]), "evaluation.aliases") if trained else None
+        aliases = {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
+        found = choose_curves(self.annotations, files, aliases=aliases)
+        if lacking := ", ".join(group for group in first if group not in files):
+            self.missing.append(f"Coordinate distributions of {lacking}: their first runs have not kept any.")
+        return found
 
 
-def _few(names: Sequence[str], *, most: int = 4) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more runs"
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more runs" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more

@@ -1,14 +1,11 @@
 """What the heads of tables and the names of rows mean: listed at a page's end, and shown where one points at a head."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import AP_METRICS, GENERATION_METRICS
 from coordexp.report.text.tables import COUNTED, FILE, Table
-
-PAGE = "docs/reading-a-report.md"
-"""What explains a whole report; the line below a terminal's tables names it."""
 
 _MEANINGS: Mapping[str, str] = {
     "AP": "average precision as COCO defines it, mean over IoU .50 to .95",
@@ -90,7 +87,12 @@ def meaning(word: str) -> str:
 
 def words_of(tables: Sequence[Table]) -> list[tuple[str, str]]:
     """Return what tables have in heads and rows that is no plain word, each with its meaning once, by the alphabet."""
-    words = list(dict.fromkeys(word for table in tables for word in (*table.columns, *_names_of_rows(table))))
+    words: dict[str, None] = {}
+    for table in tables:
+        words |= dict.fromkeys(table.columns)
+        for at, head in enumerate(table.columns):
+            if head in _ROWS_OF_WORDS:
+                words |= dict.fromkeys(row.cells[at] for row in table.rows)
     said = " ".join([*words, *(table.title for table in tables)])
     found = {name: text for name, text in {**_ALWAYS, **_PHRASES}.items() if name.lower() in said.lower()}
     if words:
@@ -103,9 +105,3 @@ def words_of(tables: Sequence[Table]) -> list[tuple[str, str]]:
 
 def _family(word: str) -> tuple[str, str] | None:
     return next((family for begin, family in _FAMILIES.items() if word.startswith(begin)), None)
-
-
-def _names_of_rows(table: Table) -> Iterable[str]:
-    for at, head in enumerate(table.columns):
-        if head in _ROWS_OF_WORDS:
-            yield from (row.cells[at] for row in table.rows)

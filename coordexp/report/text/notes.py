@@ -8,13 +8,15 @@ from statistics import fmean
 
 from coordexp.data.sources.source import recorded_source
 from coordexp.metrics import BOX_KINDS, BoxKind
-from coordexp.report.study.about import About, TermUsed
+from coordexp.report.study.about import About
 from coordexp.report.study.artifacts import final_detections
 from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import UNDEFINED, Table
+from coordexp.report.text.tables import MIN_OBJECTS, UNDEFINED, Table, num_objects
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.shipped import python_command
+from coordexp.statistics.intervals import FEW_IMAGES, FEWEST_IMAGES
+from coordexp.statistics.results import Comparison
 from coordexp.tracking.charts import runs_address
 from coordexp.tracking.connection import sqlite_path, without_secrets
 
@@ -40,7 +42,7 @@ def about_lines(study: Study) -> list[tuple[str, str]]:
     readings, lines = study.data.readings, list[tuple[str, str]]()
     for group, terms in study.about.groups.items():
         read = _IN_DIGITS if group in study.about.in_digits else f"boxes read by {_READ_BY[readings[group]]}"
-        loss = " + ".join(term.name if term.weight == 1 else f"{term.weight:g} x {term.name}" for term in terms)
+        loss = " + ".join(it.term.name if it.weight == 1 else f"{it.weight:g} x {it.term.name}" for it in terms)
         lines.append((group, f"loss = {loss}; {read}"))
     lines += study.about.facts
     if study.fairness is not None and study.fairness.rounding:
@@ -49,13 +51,13 @@ def about_lines(study: Study) -> list[tuple[str, str]]:
 
 
 def terms_table(found: About | None) -> Table | None:
-    """Return the terms of all groups in words and formula."""
-    terms: dict[tuple[str, str], TermUsed] = {}
-    for used in () if found is None else found.groups.values():
-        terms |= {(term.name, term.knobs): term for term in used}
+    rows: dict[tuple[str, str], tuple[str, ...]] = {}
+    for term in [] if found is None else [it.term for terms in found.groups.values() for it in terms]:
+        knobs = ", ".join(f"{name} {value}" for name, value in term.model_dump().items()) or UNDEFINED
+        words, formula = (type(term).__doc__ or "").partition("\n")[0], term.formula.replace("`", "")
+        rows[term.name, knobs] = (term.name, words, formula, term.unit.replace("_", " "), knobs)
     heads = ("loss term", "in words", "sum over a batch", "divided by the number of", "settings")
-    rows = [(term.name, term.words, term.formula, term.unit, term.knobs or UNDEFINED) for term in terms.values()]
-    return Table.of("The loss terms", heads, rows, [_NOTATION]) if rows else None
+    return Table.of("The loss terms", heads, list(rows.values()), [_NOTATION]) if rows else None
 
 
 def summary(data: ExperimentData) -> str:
@@ -82,7 +84,6 @@ def summary(data: ExperimentData) -> str:
 
 
 def remarks(data: ExperimentData) -> list[str]:
-    """Return what a reader must know of files of detections, one sentence each."""
     return [remark for run in data.runs if run.foreign is not None for remark in run.foreign.remarks]
 
 
@@ -108,10 +109,8 @@ def notes(data: ExperimentData) -> list[str]:
     by_kind = {_READ_BY[kind]: ", ".join(group for group, read in own.items() if read == kind) for kind in BOX_KINDS}
     readings = "; ".join(f"{groups} by {words}" for words, groups in by_kind.items() if groups)
     lines.append(f"Own reading: {readings}. Another one needs no new run: report --reading GROUP=argmax, or =expected.")
-    if (ceiling := codec_ceiling(data)) is not None:
-        lines.append(
-            f"Codec ceiling: AP {ceiling:.3f} is what the ground truth itself scores after 1000 bins and back."
-        )
+    if (ap := data.codec_ceiling) is not None:
+        lines.append(f"Codec ceiling: AP {ap:.3f} is what the ground truth itself scores after 1000 bins and back.")
     lines.append(undefined)
     if len(data.groups) > 1:
         lines.append("The total loss has other terms in every group: compare the losses beside it.")
@@ -134,10 +133,26 @@ def clipping_note(data: ExperimentData) -> list[str]:
     ]
 
 
-def codec_ceiling(data: ExperimentData) -> float | None:
-    """Return the AP of the ground truth after encode and decode, if any run logged it."""
-    places = [data.shared, *(run.metrics for run in data.runs)]
-    return next((place["codec_ceiling/AP"] for place in places if "codec_ceiling/AP" in place), None)
+def bucket_notes(study: Study) -> tuple[str, ...]:
+    """Return on how many objects AP by size rests, below a table with its columns; nothing where that is not known."""
+    sizes = next((part.num_by_size for part in study.breakdowns.values()), {})
+    listed = ", ".join(f"AP_{name} {num_objects(number)}" for name, number in sizes.items())
+    return (f"What AP by size rests on: {listed}.",) if listed else ()
+
+
+def sample_notes(comparison: Comparison) -> tuple[str, ...]:
+    """Return what to know of intervals of AP where there are few images, or categories are in few of them."""
+    images, notes = comparison.images_a_category, list[str]()
+    if comparison.num_images < FEWEST_IMAGES:
+        notes.append(f"From {comparison.num_images} images nothing can be known of others: no interval, no difference.")
+    elif comparison.num_images < MIN_OBJECTS:
+        notes.append(f"{comparison.num_images} images are too few to rely on an interval.")
+    if images is not None and images < FEW_IMAGES and comparison.num_images >= FEWEST_IMAGES:
+        notes.append(
+            f"Too few images: a category is in {images:.1f} of the {comparison.num_images:,} on average (harmonic "
+            "mean). Intervals are then too narrow, and hold for AP on as many images, not on more."
+        )
+    return tuple(notes)
 
 
 def next_commands(data: ExperimentData) -> list[tuple[str, str]]:

@@ -10,10 +10,10 @@ from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import MetricName
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
-from coordexp.report.text.notes import codec_ceiling, notes
+from coordexp.report.text.notes import notes
 from coordexp.report.text.tables import means
 from coordexp.statistics.readings import ReadingName, reads
-from coordexp.statistics.results import Comparison, Convergence, Decomposition, Estimate
+from coordexp.statistics.results import Comparison, Convergence, Estimate
 from coordexp.tracking.connection import without_secrets
 
 COLUMNS = (
@@ -53,7 +53,7 @@ def to_json(study: Study) -> str:
         "experiment": data.name,
         "uri": without_secrets(data.uri),
         "verdict": study.verdict,
-        "codec_ceiling": codec_ceiling(data),
+        "codec_ceiling": data.codec_ceiling,
         "groups": {group: {"mean": means(runs), "runs": list(map(_run, runs))} for group, runs in data.groups.items()},
         "statistics": list(_statistics(study)),
         "readings": {name: _reading(study, name) for name in study.readings},
@@ -121,8 +121,13 @@ def _statistics(study: Study) -> Iterator[_Line]:
         yield from _comparison(study.comparison)
     if study.convergence is not None:
         yield from _convergence(study.convergence)
-    if study.decomposition is not None:
-        yield from _decomposition(study.decomposition)
+    if (found := study.decomposition) is not None:
+        common: _Line = {"kind": "decomposition", "resamples": found.resamples}
+        for group, values in found.value.items():
+            yield from (common | {"group": group, "metric": name} | asdict(it) for name, it in values.items())
+        for pair in found.pairs:
+            lead = common | {"group": pair.a, "against": pair.b}
+            yield from (lead | {"metric": name} | asdict(it) for name, it in pair.difference.items())
 
 
 def _comparison(found: Comparison) -> Iterator[_Line]:
@@ -148,15 +153,5 @@ def _convergence(found: Convergence) -> Iterator[_Line]:
     for fraction, groups in found.steps_to.items():
         yield from (line(group, f"steps_to_{fraction:g}", estimate) for group, estimate in groups.items())
     for fraction in found.steps_to:
-        for pair in found.pairs:
-            if fraction in pair.steps_to:
-                yield line(pair.a, f"steps_to_{fraction:g}", pair.steps_to[fraction], pair.b)
-
-
-def _decomposition(found: Decomposition) -> Iterator[_Line]:
-    common: _Line = {"kind": "decomposition", "resamples": found.resamples}
-    for group, values in found.value.items():
-        yield from (common | {"group": group, "metric": name} | asdict(it) for name, it in values.items())
-    for pair in found.pairs:
-        lead = common | {"group": pair.a, "against": pair.b}
-        yield from (lead | {"metric": name} | asdict(it) for name, it in pair.difference.items())
+        pairs = [pair for pair in found.pairs if fraction in pair.steps_to]
+        yield from (line(pair.a, f"steps_to_{fraction:g}", pair.steps_to[fraction], pair.b) for pair in pairs)

@@ -8,11 +8,10 @@ from rich.text import Text
 
 from coordexp.report.study.about import Fairness
 from coordexp.report.study.study import Study, better_first
-from coordexp.report.text.heads import PAGE as HEADS_PAGE
-from coordexp.report.text.notes import ABOUT, about_lines, next_commands, notes, summary, terms_table
+from coordexp.report.text.notes import ABOUT, about_lines, bucket_notes, next_commands, notes, summary, terms_table
 from coordexp.report.text.records import to_csv, to_json
-from coordexp.report.text.run_tables import headline_table, run_tables
-from coordexp.report.text.study_tables import bucket_notes, study_tables, why_sentences, why_tables, why_title
+from coordexp.report.text.run_tables import answer_tables, ends_tables, gradients_table, headline_table, quality_tables
+from coordexp.report.text.study_tables import study_tables, why_sentences, why_tables, why_title
 from coordexp.report.text.tables import Table, aligned, latex_table, markdown_table, plain_markdown, text_lines
 
 
@@ -23,7 +22,6 @@ def print_report(study: Study, form: str, console: Console) -> None:
 
 
 def render_report(study: Study, console: Console) -> None:
-    """Print the verdict, the tables, what to know about them, what is missing, and the next commands."""
 
     def show(text: str, style: str = "") -> None:
         console.print(Text(text, style), soft_wrap=True)
@@ -40,7 +38,7 @@ def render_report(study: Study, console: Console) -> None:
             show(f"• {line}", section.style)
         for table in section.tables:
             show_table(table, console)
-    show(f"\nWhat the heads and rows mean: {HEADS_PAGE}")
+    show("\nWhat the heads and rows mean: docs/reading-a-report.md")
     for label, command in next_commands(study.data):
         show(f"\n{label}:\n{command}")
 
@@ -57,7 +55,6 @@ def show_table(table: Table, console: Console) -> None:
 
 
 def to_markdown(study: Study) -> str:
-    """Return the report as Markdown."""
     study, data = better_first(study), study.data
     parts = [f"# {plain_markdown(data.title)}", summary(data)]
     if study.verdict:
@@ -88,7 +85,8 @@ def to_latex(study: Study) -> str:
 
 def all_tables(study: Study) -> list[Table]:
     """Return every table of numbers, those with intervals first."""
-    headline, others = headline_table(study.data, bucket_notes(study)), run_tables(study.data)[1:]
+    data, headline = study.data, headline_table(study.data, bucket_notes(study))
+    others = [*answer_tables(data), *quality_tables(data), *gradients_table(data), *ends_tables(data)]
     return [*study_tables(study), *why_tables(study), headline, *others]
 
 
@@ -103,7 +101,6 @@ class _Section:
 
 
 def _sections(study: Study) -> list[_Section]:
-    """Return the sections below the verdict, in reading order."""
     found: list[_Section] = []
     fairness = study.fairness
     if fairness is not None and not fairness.comparable:

@@ -1,14 +1,14 @@
 """The last values of runs, a column a metric and a row a seed, below the mean over seeds."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from coordexp.detection.metrics import detection_metrics
 from coordexp.detection.metrics.f1 import F1_PERCENTS
 from coordexp.metrics import AP_NAMES, BOX_KINDS, DECODINGS, GENERATION_METRICS, Decoding, MetricName, loss_head
 from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
-from coordexp.report.text.tables import COUNTED, FILE, UNDEFINED, Table, TableRow, mean_of, own_value, written
+from coordexp.report.text.tables import COUNTED, FILE, UNDEFINED, Table, TableRow, mean_of, written
 
 _KINDS = "free/malformed/"
 
@@ -20,12 +20,6 @@ class NumberColumn:
     head: str
     value: Callable[[RunData], float | None]
     write: Callable[[float], str] = "{:.3f}".format
-
-
-def run_tables(data: ExperimentData) -> list[Table]:
-    """Return the last values of runs: the headline, answers, quality where it was measured, gradients and losses."""
-    ends = [*gradients_table(data), *ends_tables(data)]
-    return [headline_table(data), *answer_tables(data), *quality_tables(data), *ends]
 
 
 def headline_table(data: ExperimentData, notes: tuple[str, ...] = ()) -> Table:
@@ -79,11 +73,7 @@ def answer_tables(data: ExperimentData) -> list[Table]:
     if any(run.metrics.get(str(MetricName(way, "longest_repeat"))) for run in data.runs for way in DECODINGS):
         found["Objects that repeat an earlier one exactly, and AP with each answer cut at the first of them"] = [
             *both(("duplicate_rate", "repeats", False), ("longest_repeat", "in a row", True)),
-            *(
-                _own(f"{head}, {way}", name, way)
-                for way in DECODINGS
-                for name, head in (("AP", "AP"), ("AP_cut", "AP cut"))
-            ),
+            *(_own(f"{head}, {way}", head.replace(" ", "_"), way) for way in DECODINGS for head in ("AP", "AP cut")),
         ]
     always = list(found)[:2]
     shown = {title: columns if title in always else _measured(data, columns) for title, columns in found.items()}
@@ -108,7 +98,7 @@ def f1_tables(data: ExperimentData) -> list[Table]:
     suffixes = {f"IoU .{percent}": f"_{percent}" for percent in F1_PERCENTS} | {"mean of IoU .50 to .95": ""}
 
     def part_of_protocol(suffix: str, run: RunData) -> float | None:
-        honest, positive = (own_value("constrained", f"F1_{kind}{suffix}", run) for kind in ("macro", "positive"))
+        honest, positive = (run.own("constrained", f"F1_{kind}{suffix}") for kind in ("macro", "positive"))
         return None if honest is None or positive is None else positive - honest
 
     kinds = {
@@ -119,10 +109,10 @@ def f1_tables(data: ExperimentData) -> list[Table]:
             for head, suffix in suffixes.items()
         ],
     }
-    groups = data.groups.items()
-    rows = [
-        r for group, runs in groups for kind, columns in kinds.items() for r in _seed_rows(runs, columns, group, kind)
-    ]
+    rows: list[TableRow] = []
+    for group, runs in data.groups.items():
+        for kind, columns in kinds.items():
+            rows += _seed_rows(runs, columns, group, kind)
     if all(cell == UNDEFINED for row in rows for cell in row.cells[3:]):
         return []
     title = "F1 over categories, twice: of all detections, and in the positive-only protocol of other papers"
@@ -130,7 +120,6 @@ def f1_tables(data: ExperimentData) -> list[Table]:
 
 
 def gradients_table(data: ExperimentData) -> list[Table]:
-    """Return how often gradients were scaled down, and their norms before that, where it was measured."""
     columns = [
         _logged("share of steps clipped", "clipped_fraction"),
         _logged("mean norm", "mean_grad_norm"),
@@ -145,13 +134,11 @@ def gradients_table(data: ExperimentData) -> list[Table]:
 
 def ends_tables(data: ExperimentData) -> list[Table]:
     """Return where each run stands with its last losses, and the files that stand for runs."""
+    losses = [_logged(f"{loss_head(name)} loss", f"train_{name}") for name in data.loss_names]
     columns = [
         NumberColumn("steps", lambda run: float(run.step), as_count),
         _logged("seconds", "final/train_seconds", is_count=True),
-        *(
-            NumberColumn(f"{loss_head(name)} loss", partial(_last, f"train_{name}"), "{:.4f}".format)
-            for name in data.loss_names
-        ),
+        *(replace(column, write="{:.4f}".format) for column in losses),
     ]
     rows: list[TableRow] = []
     for group, runs in by_group(data.trained).items():
@@ -181,13 +168,10 @@ def as_count(value: float) -> str:
 
 
 def _seed_rows(runs: Sequence[RunData], columns: Sequence[NumberColumn], *lead: str) -> list[TableRow]:
-    """Return a row for each seed; if there are several, the mean over the finished ones above them.
-
-    Foreign rows of which nothing is known are left out: a file does not say how it was trained or generated.
-    """
+    """Return a row for each seed; if there are several, the mean over the finished ones above them."""
     values = [[column.value(run) for column in columns] for run in runs]
     if runs[0].foreign is not None and all(value is None for row in values for value in row):
-        return []
+        return []  # a file does not say how it was trained or generated
 
     def row(seed: str, found: Iterable[float | None], *, is_mean: bool = False) -> TableRow:
         cells = (UNDEFINED if v is None else column.write(v) for v, column in zip(found, columns, strict=True))
@@ -214,12 +198,8 @@ def _measured(data: ExperimentData, columns: Sequence[NumberColumn]) -> list[Num
 
 
 def _logged(head: str, name: MetricName | str, *, is_count: bool = False) -> NumberColumn:
-    return NumberColumn(head, partial(_last, str(name)), *([as_count] if is_count else []))
+    return NumberColumn(head, lambda run: run.metrics.get(str(name)), *([as_count] if is_count else []))
 
 
 def _own(head: str, metric: str, decoding: Decoding = "constrained", *, is_count: bool = False) -> NumberColumn:
-    return NumberColumn(head, partial(own_value, decoding, metric), *([as_count] if is_count else []))
-
-
-def _last(name: str, run: RunData) -> float | None:
-    return run.metrics.get(name)
+    return NumberColumn(head, lambda run: run.own(decoding, metric), *([as_count] if is_count else []))

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from coordexp.report.study.study import Study, better_first
-from coordexp.report.text.notes import clipping_note, mlflow_ui, remarks, summary
-from coordexp.report.text.study_tables import sample_notes, verdict_of
-from coordexp.report.text.tables import UNDEFINED, aligned, interval, mean_of, own_value, pair_name, written
+from coordexp.report.text.notes import clipping_note, mlflow_ui, remarks, sample_notes, summary
+from coordexp.report.text.study_tables import verdict_of
+from coordexp.report.text.tables import UNDEFINED, aligned, interval, mean_of, pair_name, written
 from coordexp.statistics.results import Comparison
 from coordexp.statistics.verdict import p_value
 
@@ -67,8 +67,8 @@ def _groups(study: Study, comparison: Comparison) -> list[str]:
     for group in shown:
         runs = [run for run in study.data.groups.get(group, []) if run.seed in comparison.seeds[group]]
         own = comparison.value[group]
-        others = [mean_of([own_value("constrained", name, run) for run in runs]) for name in ("AP50", "AP75")]
-        free = mean_of([own_value("free", comparison.metric, run) for run in runs]) if group in is_trained else None
+        others = [mean_of([run.own("constrained", name) for run in runs]) for name in ("AP50", "AP75")]
+        free = mean_of([run.own("free", comparison.metric) for run in runs]) if group in is_trained else None
         rest = map(written, (*others, free))
         rows.append((_short(group), str(len(comparison.seeds[group])), written(own.value), interval(own), *rest))
     lines = [("group", "seeds", comparison.metric, "95 % interval", "AP50", "AP75", "free AP"), *rows]

@@ -1,25 +1,12 @@
 """The tables with intervals: AP, differences of pairs, under every reading, convergence, and what AP50 is lost to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from coordexp.detection.decomposition import AP50, CALIBRATION, ERRORS, OTHERS, RECALLS, Measure
 from coordexp.metrics import AP_NAMES
-from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import (
-    FILE,
-    MIN_OBJECTS,
-    UNDEFINED,
-    Table,
-    interval,
-    mean_of,
-    num_objects,
-    own_value,
-    pair_name,
-    written,
-)
-from coordexp.statistics.intervals import FEW_IMAGES, FEWEST_IMAGES
+from coordexp.report.text.notes import bucket_notes, sample_notes
+from coordexp.report.text.tables import FILE, UNDEFINED, Table, interval, mean_of, pair_name, written
 from coordexp.statistics.readings import ReadingName
 from coordexp.statistics.results import Comparison, Decomposition, Estimate, PairParts, PairResult
 from coordexp.statistics.verdict import has_learned, open_reason, p_value
@@ -46,10 +33,23 @@ def study_tables(study: Study) -> list[Table]:
 
 def comparison_tables(study: Study) -> list[Table]:
     """Return AP of the groups, and the differences of their pairs, where there is anything to compare."""
-    found = study.comparison
+    data, found = study.data, study.comparison
     if found is None:
         return []
-    groups = replace(_groups(study.data, found), notes=(*bucket_notes(study), *sample_notes(found)))
+    names = [name for name in AP_NAMES if name != found.metric]
+    is_trained, rows = {run.group for run in data.trained}, list[tuple[str, ...]]()
+    for group in found.groups:
+        runs = [run for run in data.groups.get(group, []) if run.seed in found.seeds[group]]
+        read_by = (data.readings[group] if group in is_trained else FILE,) if is_trained else ()
+        others = (written(mean_of([run.own("constrained", name) for run in runs])) for name in names)
+        own, seeds = found.value[group], ", ".join(map(str, found.seeds[group]))
+        rows.append((group, *read_by, seeds, written(own.value), interval(own), *others))
+    who = "each group by its own reading" if len(data.groups) > 1 else "by its own reading"
+    how = f", {who}, constrained decoding" if data.trained else ""
+    lead = ("group", "read by", "seeds") if is_trained else ("group", "seeds")
+    heads = (*lead, found.metric, "95 % interval", *names)
+    notes = [*bucket_notes(study), *sample_notes(found)]
+    groups = Table.of(f"{found.metric}{how}, {found.num_images} images", heads, rows, notes)
     title = f"Differences of {found.metric} on the same images"
     pairs = Table.of(title, _PAIR_HEADS, [_pair_cells(pair, found) for pair in found.pairs], _open_notes(found))
     return [groups, pairs] if found.pairs else [groups]
@@ -85,7 +85,6 @@ def readings_tables(study: Study) -> list[Table]:
 
 
 def convergence_tables(study: Study) -> list[Table]:
-    """Return how fast groups learn, and by how much they differ in it."""
     found = study.convergence
     if found is None:
         return []
@@ -115,28 +114,6 @@ def convergence_tables(study: Study) -> list[Table]:
     return [*tables, Table.of(titles[1], ("pair", *heads), pairs)] if pairs else tables
 
 
-def bucket_notes(study: Study) -> tuple[str, ...]:
-    """Return on how many objects AP by size rests, below a table with its columns; nothing where that is not known."""
-    sizes = next((part.num_by_size for part in study.breakdowns.values()), {})
-    listed = ", ".join(f"AP_{name} {num_objects(number)}" for name, number in sizes.items())
-    return (f"What AP by size rests on: {listed}.",) if listed else ()
-
-
-def sample_notes(comparison: Comparison) -> tuple[str, ...]:
-    """Return what to know of intervals of AP where there are few images, or categories are in few of them."""
-    images, notes = comparison.images_a_category, list[str]()
-    if comparison.num_images < FEWEST_IMAGES:
-        notes.append(f"From {comparison.num_images} images nothing can be known of others: no interval, no difference.")
-    elif comparison.num_images < MIN_OBJECTS:
-        notes.append(f"{comparison.num_images} images are too few to rely on an interval.")
-    if images is not None and images < FEW_IMAGES and comparison.num_images >= FEWEST_IMAGES:
-        notes.append(
-            f"Too few images: a category is in {images:.1f} of the {comparison.num_images:,} on average (harmonic "
-            "mean). Intervals are then too narrow, and hold for AP on as many images, not on more."
-        )
-    return tuple(notes)
-
-
 def verdict_of(pair: PairResult, comparison: Comparison) -> str:
     """Return in a word what a pair's test says; with one seed it is about checkpoints."""
     if not has_learned(comparison, pair.a, pair.b):
@@ -145,22 +122,6 @@ def verdict_of(pair: PairResult, comparison: Comparison) -> str:
         return "not told apart"
     better = pair.a if pair.difference.value > 0 else pair.b
     return f"{better} is better" if pair.seed_std is not None else f"{better} is higher"
-
-
-def _groups(data: ExperimentData, comparison: Comparison) -> Table:
-    names = [name for name in AP_NAMES if name != comparison.metric]
-    is_trained, rows = {run.group for run in data.trained}, list[tuple[str, ...]]()
-    for group in comparison.groups:
-        runs = [run for run in data.groups.get(group, []) if run.seed in comparison.seeds[group]]
-        read_by = (data.readings[group] if group in is_trained else FILE,) if is_trained else ()
-        others = (written(mean_of([own_value("constrained", name, run) for run in runs])) for name in names)
-        own, seeds = comparison.value[group], ", ".join(map(str, comparison.seeds[group]))
-        rows.append((group, *read_by, seeds, written(own.value), interval(own), *others))
-    who = "each group by its own reading" if len(data.groups) > 1 else "by its own reading"
-    how = f", {who}, constrained decoding" if data.trained else ""
-    lead = ("group", "read by", "seeds") if is_trained else ("group", "seeds")
-    heads = (*lead, comparison.metric, "95 % interval", *names)
-    return Table.of(f"{comparison.metric}{how}, {comparison.num_images} images", heads, rows)
 
 
 def _open_notes(comparison: Comparison) -> list[str]:
@@ -234,26 +195,24 @@ def why_tables(study: Study) -> list[Table]:
         rows = [(m.head, *(written(it.value if (it := of.get(m.name)) else None) for of in of_groups)) for m in known]
         return [Table.of(title, ("part", *found.value), rows)] if rows else []
 
-    parts = values(f"Where AP50 is lost: {_LOST}", _ERRORS_AND_BOXES)
-    ends = values("How answers go on: recall by rank of the object", RECALLS)
+    tables = values(f"Where AP50 is lost: {_LOST}", _ERRORS_AND_BOXES)
+    tables += values("How answers go on: recall by rank of the object", RECALLS)
     pairs = shown_pairs(found)
-    return [*parts, *ends, _differences(found, pairs)] if pairs else [*parts, *ends]
-
-
-def _differences(found: Decomposition, pairs: Sequence[PairParts]) -> Table:
-    """Return the differences of a few pairs side by side; of many, below each other, only what can be told from 0."""
     title = f"Where the difference comes from: paired differences, 95 % intervals of {found.resamples} resamples"
     measures = [m for m in (*_ERRORS_AND_BOXES, *RECALLS) if any(m.name in pair.difference for pair in pairs)]
-    if len(pairs) <= MAX_PAIRS:
+    if len(pairs) > MAX_PAIRS:  # below each other, and only what can be told from 0
+        lines = [
+            (pair_name(pair), m.head, _signed(estimate))
+            for pair in pairs
+            for m in measures
+            if (estimate := pair.difference.get(m.name)) is not None and (m is AP50 or _is_shown(estimate))
+        ]
+        title += "; AP50, and parts whose interval leaves 0 out"
+        tables.append(Table.of(title, ("pair", "part", "difference"), lines))
+    elif pairs:
         lines = [(m.head, *(_signed(pair.difference.get(m.name)) for pair in pairs)) for m in measures]
-        return Table.of(title, ("part", *map(pair_name, pairs)), lines)
-    lines = [
-        (pair_name(pair), m.head, _signed(estimate))
-        for pair in pairs
-        for m in measures
-        if (estimate := pair.difference.get(m.name)) is not None and (m is AP50 or _is_shown(estimate))
-    ]
-    return Table.of(f"{title}; AP50, and parts whose interval leaves 0 out", ("pair", "part", "difference"), lines)
+        tables.append(Table.of(title, ("part", *map(pair_name, pairs)), lines))
+    return tables
 
 
 def _sentence(pair: PairParts) -> str:

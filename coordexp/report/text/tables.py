@@ -9,18 +9,14 @@ from textwrap import wrap
 from rich.cells import cell_len
 from tabulate import LATEX_ESCAPE_RULES, tabulate
 
-from coordexp.metrics import Decoding, MetricName
 from coordexp.report.study.data import RunData
 from coordexp.statistics.results import CurvePair, Estimate, PairParts, PairResult
 
 UNDEFINED = "-"
 MINUS = "\u2212"
-FILE = "its file"
-"""What a group is read by that has one kind of boxes, since a file brings it."""
-COUNTED = "detections counted"
-"""Head of what an F1 is of."""
-MIN_OBJECTS = 30
-"""Of fewer, an AP says next to nothing."""
+FILE = "its file"  # what a group is read by that has one kind of boxes, since a file brings it
+COUNTED = "detections counted"  # head of what an F1 is of
+MIN_OBJECTS = 30  # of fewer, an AP says next to nothing
 _HEAD_WIDTH = 10  # letters; a longer head above short cells takes several lines
 _TEXT_COLUMNS = {
     "group", "boxes", COUNTED, "read by", "reading", "seed", "seeds", "state", "file", "frame", "pair", "part",
@@ -76,12 +72,11 @@ def text_lines(table: Table) -> list[str]:
 
 
 def markdown_table(table: Table) -> str:
-    """Return a table in Markdown."""
-    cells = [
-        [f"**{plain_markdown(c)}**" if row.is_mean and c else plain_markdown(c) for c in row.cells]
-        for row in table.rows
-    ]
-    whole = _tabulated(table, [[cell.replace("|", "\\|") for cell in line] for line in cells], "pipe")
+    lines: list[list[str]] = []
+    for row in table.rows:
+        cells = [plain_markdown(cell).replace("|", "\\|") for cell in row.cells]
+        lines.append([f"**{cell}**" if row.is_mean and cell else cell for cell in cells])
+    whole = _tabulated(table, lines, "pipe")
     return re.sub(" {2,}", " ", whole)  # tabulate aligns the columns, for which MLflow's tags have no room
 
 
@@ -94,18 +89,12 @@ def latex_table(table: Table) -> str:
     """Return a table for a paper that uses the package booktabs, with its caption above."""
 
     def escaped(text: str) -> str:
-        return "".join(LATEX_ESCAPE_RULES.get(letter, letter) for letter in text).replace(MINUS, "$-$")
+        return "".join(LATEX_ESCAPE_RULES.get(letter, letter) for letter in text)
 
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{escaped(table.title)}}}",
-            _tabulated(table, [row.cells for row in table.rows], "latex_booktabs").replace(MINUS, "$-$"),
-            *(rf"\par\footnotesize {escaped(note)}" for note in table.notes),
-            r"\end{table}",
-        ]
-    )
+    body = _tabulated(table, [row.cells for row in table.rows], "latex_booktabs")
+    notes = [rf"\par\footnotesize {escaped(note)}" for note in table.notes]
+    head = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(table.title)}}}"]
+    return "\n".join([*head, body, *notes, r"\end{table}"]).replace(MINUS, "$-$")
 
 
 def _tabulated(table: Table, cells: Sequence[Sequence[str]], form: str) -> str:
@@ -120,11 +109,11 @@ def written(value: float | None, *, signed: bool = False, digits: int = 3) -> st
     return f"{value:{'+' if signed else ''}.{digits}f}".replace("-", MINUS)
 
 
-def interval(estimate: Estimate | None, *, signed: bool = False, digits: int = 3) -> str:
+def interval(estimate: Estimate | None, *, signed: bool = False) -> str:
     """Return ``[0.011, 0.098]``, or a dash where there is no interval."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return UNDEFINED
-    low, high = (written(end, signed=signed, digits=digits) for end in (estimate.low, estimate.high))
+    low, high = (written(end, signed=signed) for end in (estimate.low, estimate.high))
     return f"[{low}, {high}]"
 
 
@@ -139,17 +128,11 @@ def num_objects(number: int) -> str:
     return f"{number:,} {'object' if number == 1 else 'objects'}{few}"
 
 
-def own_value(decoding: Decoding, metric: str, run: RunData) -> float | None:
-    """Return a metric of the boxes that are the run's headline."""
-    return run.metrics.get(str(MetricName(decoding, metric, run.reading)))
-
-
 def mean_of(values: Sequence[float | None]) -> float | None:
     there = [value for value in values if value is not None]
     return fmean(there) if there else None
 
 
 def means(runs: Sequence[RunData]) -> Mapping[str, float]:
-    """Return the mean of every metric over the runs that have it."""
     names = sorted({name for run in runs for name in run.metrics})
     return {name: fmean(run.metrics[name] for run in runs if name in run.metrics) for name in names}

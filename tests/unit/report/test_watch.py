@@ -16,6 +16,7 @@ from rich.console import Console
 from coordexp.errors import ConfigError
 from coordexp.report.watch import RunRow, Snapshot, read_experiment, render, watch, watched
 from coordexp.runs.folder import RunFolder
+from coordexp.runs.progress import StepLine
 from coordexp.runs.rows import Row, append_rows, keep_rows
 from coordexp.runs.status import RunStatus, write_status
 
@@ -99,8 +100,8 @@ def test_lines_and_rows_say_where_a_run_stands(experiment: Path) -> None:
     commit(run, 20, eval_total_loss=9.0, subset__constrained__expected__AP=0.25)
     say(run, "ALARM at step 20: overfitting", when=NOW - 12)
     found = read(experiment)["A-s0"]
-    assert (found.state, found.word, found.step, found.max_steps) == ("running", "running", 20, 100)
-    assert (found.loss, found.images_per_second, found.ap) == (2.31, 93.0, 0.25)
+    assert (found.state, found.word, found.step, found.ap) == ("running", "running", 20, 0.25)
+    assert found.last == StepLine(20, 100, 2.31, 93.0, 80.0)
     assert (found.seen, found.seconds) == (pytest.approx(NOW - 12), 80)
     assert found.message == "ALARM at step 20: overfitting"
     assert re.search(r"A-s0 +running +20/100 .* 0\.250 +93 +1:08 +0:12 ago", text_of(read_experiment(experiment, NOW)))
@@ -183,7 +184,8 @@ def test_the_experiment_that_began_last_is_watched_or_what_there_is_is_said(expe
 
 def many_runs(number: int) -> Snapshot:
     long = "a reason that is much longer than any terminal is wide " * 4
-    row = RunRow("", "softce_w1_high", "waiting", "waiting", 1200, 5000, 2.345, 93.0, 4000.0, 0.3, 1, NOW - 12)
+    last = StepLine(1200, 5000, 2.345, 93.0, 4000.0)
+    row = RunRow("", "softce_w1_high", "waiting", "waiting", 1200, last, 4000.0, 0.3, 1, NOW - 12)
     states = [("finished", "running", "failed", "waiting")[seed % 4] for seed in range(number)]
     runs = [
         dataclasses.replace(
