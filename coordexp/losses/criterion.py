@@ -25,10 +25,9 @@ class WeightedTerm:
 
 
 class Criterion:
-    """Weighted sum of terms."""
+    """Weighted sum of terms; a ValueError if a name appears twice or no term has a weight."""
 
     def __init__(self, terms: Sequence[WeightedTerm]) -> None:
-        """Keep the terms; a ValueError if a name appears twice or no term has a weight."""
         names = [weighted.term.name for weighted in terms]
         if len(set(names)) != len(names):
             raise ValueError(f"loss terms must have distinct names, got {names}")
@@ -78,7 +77,6 @@ class Criterion:
         return sum(weighted.weight * values.get(weighted.term.name, 0.0) for weighted in self.terms)
 
     def unit_of(self, name: str) -> Unit:
-        """Return the unit by whose count the term ``name`` is divided."""
         return next(weighted.term.unit for weighted in self.terms if weighted.term.name == name)
 
 

@@ -213,7 +213,6 @@ class FrozenRows(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradient of the hidden states."""
         mean_TD, weight_VD, targets_T = ctx.saved_tensors
         grad_log_z_T, grad_target_T = grads
         grad_TD = weight_VD[targets_T].to(mean_TD.dtype).mul_(grad_target_T.unsqueeze(1))
@@ -259,7 +258,6 @@ class LowPrecisionProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: _Context, wide_TD: Tensor, weight_VD: Tensor, keep_low: bool) -> Tensor:
-        """Return the logits."""
         ctx.save_for_backward(wide_TD, weight_VD)
         ctx.keep_low = keep_low
         logits_TV = wide_TD.new_empty(wide_TD.shape[0], weight_VD.shape[0])
@@ -271,7 +269,6 @@ class LowPrecisionProduct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradients of hidden states and table."""
         wide_TD, weight_VD = ctx.saved_tensors
         (grad_TV,) = grads
         grad_TD = torch.zeros_like(wide_TD)
@@ -313,7 +310,6 @@ class Summaries(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradients of ``logits_TV`` and ``delta_TK``."""
         logits_TV, targets_T, text_T = ctx.saved_tensors
         grad_ce_T, grad_target_T, grad_text_T, grad_coord_TK = grads
         before, after = slice(ctx.block.start), slice(ctx.block.stop, None)
