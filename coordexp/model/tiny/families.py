@@ -7,25 +7,20 @@ from transformers import (
     AutoConfig,
     AutoModelForImageTextToText,
     AutoTokenizer,
-    GenerationConfig,
     PreTrainedConfig,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from coordexp.files import replace_directory
 from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.families import Family
-from coordexp.model.tiny.parts import build_image_processor
-
-_VOCABULARY = 704  # rows, some more than the embedded tokenizer has entries
+from coordexp.model.tiny.parts import MODEL_VOCABULARY, save_base
 
 
 def tiny_config(family: Family, tokenizer: PreTrainedTokenizerBase, *, tied: bool = True) -> PreTrainedConfig:
     """Return a small configuration of a family, with the ids of a tokenizer: text 4 layers of 64, vision 2 of 32."""
     ids = tokenizer.get_vocab()
     text = {
-        "vocab_size": _VOCABULARY,
+        "vocab_size": MODEL_VOCABULARY,
         "hidden_size": 64,
         "num_hidden_layers": 4,
         "num_attention_heads": 4,
@@ -58,23 +53,16 @@ def tiny_config(family: Family, tokenizer: PreTrainedTokenizerBase, *, tied: boo
     )
 
 
-def write_tiny(family: Family, output: Path, *, seed: int = 0, tied: bool = True) -> PreTrainedModel:
-    """Write a random checkpoint of a family with the embedded base's tokenizer, as the vendor's files look; return it.
+def write_tiny(family: Family, output: Path, *, tied: bool = True) -> None:
+    """Write a random checkpoint of a family with the embedded base's tokenizer, as the vendor's files look.
 
     Weights are spread widely enough that answers depend on the picture and on every token before them.
     """
     tokenizer = AutoTokenizer.from_pretrained(TINY_BASE, local_files_only=True, trust_remote_code=False)
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     model = AutoModelForImageTextToText.from_config(tiny_config(family, tokenizer, tied=tied), dtype=torch.float32)
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1 and "conv1d" not in name:
             torch.nn.init.normal_(parameter, std=0.9 / parameter.shape[-1] ** 0.5)
     model.tie_weights()
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False
-    )
-    with replace_directory(output) as building:
-        model.save_pretrained(building)
-        tokenizer.save_pretrained(building)
-        build_image_processor().save_pretrained(building)
-    return model.eval()
+    save_base(output, model, tokenizer)

@@ -7,6 +7,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
     GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
     Qwen2VLImageProcessorPil,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
@@ -46,7 +48,7 @@ _WORDS = (
     "mouse remote keyboard cell phone oven sink book clock vase scissors teddy hair drier toothbrush"
 )
 _BPE_VOCABULARY = 614
-_MODEL_VOCABULARY = 704
+MODEL_VOCABULARY = 704  # rows, some more than the tokenizer has entries
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
@@ -92,7 +94,7 @@ def build_model(
     ids = tokenizer.get_vocab()
     config = Qwen3VLConfig(
         text_config={
-            "vocab_size": _MODEL_VOCABULARY,
+            "vocab_size": MODEL_VOCABULARY,
             "hidden_size": 128,
             "intermediate_size": 384,
             "num_hidden_layers": 4,
@@ -129,15 +131,14 @@ def build_model(
         tie_word_embeddings=tie_word_embeddings,
     )
     torch.manual_seed(seed)
-    model = Qwen3VLForConditionalGeneration(config)
+    return Qwen3VLForConditionalGeneration(config)
+
+
+def save_base(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write checkpoint, tokenizer, chat template and image processor as one directory."""
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False
     )
-    return model
-
-
-def save_base(path: Path, model: Qwen3VLForConditionalGeneration, tokenizer: Qwen2Tokenizer) -> None:
-    """Write checkpoint, tokenizer, chat template and image processor as one directory."""
     with replace_directory(path) as building:
         model.save_pretrained(building)
         tokenizer.save_pretrained(building)
