@@ -36,15 +36,10 @@ class Criterion:
         self.terms = tuple(terms)
 
     def __call__(self, inputs: TermInputs, counts_U: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute a microbatch's share of the step's loss.
+        """Compute a microbatch's share of the step's loss; the shares of a step add up to its loss.
 
-        Args:
-            inputs: the microbatch.
-            counts_U: ``[U]`` units over the whole step, all microbatches and ranks, in the order of UNITS.
-
-        Returns:
-            The share (the shares of a step add up to its loss), and the detached sum of each term,
-            not divided; the terms of weight 0 are computed for the log, without gradients.
+        ``counts_U`` are the ``[U]`` units of the whole step, all microbatches and ranks, in the order of UNITS. Beside
+        the share returns the detached sum of each term, not divided; those of weight 0 are computed without gradients.
         """
         total = inputs.head.log_z_T.new_zeros(())
         tokens_T = torch.zeros_like(inputs.head.ce_T)

@@ -29,20 +29,12 @@ def apply_tuning(
     vision: bool,
     seed: int,
 ) -> PreTrainedModel | PeftModel:
-    """Prepare a model for training.
+    """Prepare a base for training, with its coord-offset adapter if there is to be one.
 
-    Args:
-        model: the loaded base, with its coord-offset adapter if there is to be one.
-        tuning: ``lora`` and ``dora`` freeze the base and adapt every linear layer but the head;
-            ``full`` trains everything (routed experts excepted), the vision tower and the mergers only with ``vision``.
-        rank: rank of the adapters.
-        alpha: scale of the adapters; what is added is ``alpha / rank * B A``.
-        dropout: on the adapters' input.
-        vision: train the vision tower and the mergers too; else they stay frozen, without adapters.
-        seed: of the adapters' initial weights; the global random state is left alone.
-
-    Returns:
-        A PeftModel, or ``model`` itself under ``full``.
+    ``lora`` and ``dora`` freeze the base and add ``alpha / rank * B A`` to every linear layer but the head, in a
+    PeftModel; ``full`` trains ``model`` itself, routed experts excepted. Without ``vision`` the vision tower and the
+    mergers stay frozen, without adapters. ``seed`` is that of the adapters' initial weights; the global random state is
+    left alone.
 
     Raises:
         ConfigError: if ``full`` meets a coord-offset adapter, which needs frozen tables.

@@ -53,19 +53,10 @@ def build_param_groups(
 ) -> list[ParamGroup]:
     """Split the trainable parameters into groups in a fixed order; each is in exactly one.
 
-    Norms, biases and DoRA magnitudes (everything of one dimension) are not decayed and form groups
-    of their own, ``*_no_decay``.
-
-    Args:
-        model: the model after ``apply_tuning``, in any wrappers.
-        optimizer: ``multimodal``, or ``multimodal_coord_offset`` with groups for the offsets, if there are any.
-        learning_rate: of the language model, and wherever another is None.
-        vit_lr: of the vision tower.
-        aligner_lr: of the mergers between vision tower and language model.
-        weight_decay: of everything but norms, biases and offsets.
-        embed_lr: of the embedding offsets; of the shared table when tied.
-        head_lr: of the head offsets; without effect, and said so in the group's note, when tied.
-        offset_weight_decay: of both offset tables.
+    Norms, biases and DoRA magnitudes (everything of one dimension) are not decayed and form groups of their own,
+    ``*_no_decay``. The aligner are the mergers between vision tower and language model. A rate that is None is
+    ``learning_rate``, that of the language model. ``offset_weight_decay`` is of both offset tables; where they are one
+    (``tie_head``), ``embed_lr`` is its rate, and ``head_lr`` has no effect, which the group's note says.
 
     Raises:
         ConfigError: if a rate was given for parameters that do not exist or are frozen, if the

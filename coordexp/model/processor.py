@@ -89,9 +89,6 @@ class Processor:
         Returns:
             ``input_ids, attention_mask, mm_token_type_ids`` ``[B, L]``, padded on the tokenizer's side;
             with images also ``pixel_values`` and ``image_grid_thw``.
-
-        Raises:
-            DataError: if texts and images do not match in number.
         """
         from transformers import BatchFeature
 

@@ -49,7 +49,6 @@ class TrainedBase:
 
     Attributes:
         path: ``embedded``, a directory or a hub id; None if the adapter does not say.
-        revision: of a hub id.
         dtype: what its weights were cast to; ``auto`` if they were left as stored.
         vocab_init: how the rows of coord tokens started, if it had none.
         structure: for which object markers it was expanded; None if it was not, or the adapter does not say.
@@ -89,7 +88,6 @@ class AdapterInfo:
 
     @property
     def way_on(self) -> str:
-        """What to do where it does not fit a base."""
         return f"give the one that it was trained on{f', {self.base.path}' if self.base.path else ''}"
 
 

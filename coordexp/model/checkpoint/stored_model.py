@@ -143,7 +143,6 @@ class StoredModel:
     """A checkpoint that ``from_pretrained`` would load in full.
 
     Attributes:
-        config: of the model.
         weights: as stored, by the names that they have in the model.
         shapes: of what ``from_pretrained`` reads, by name; without a head that is tied.
         tied: whether embedding and head are one table.

@@ -23,7 +23,6 @@ class TrainedWith:
     """What the images and the questions of a training were like.
 
     Attributes:
-        prompt: the instruction.
         min_pixels: smaller images were enlarged to so many pixels.
         max_pixels: larger ones were shrunk to so many.
         template: arguments of the chat template.
@@ -45,7 +44,6 @@ def read_trained_with(checkpoint: Path) -> TrainedWith | None:
 
 
 def parse_trained_with(values: object, file: Path) -> TrainedWith:
-    """Return the JSON object in a file; CheckpointError for anything else."""
     try:
         return _ADAPTER.validate_python(values)
     except ValidationError as error:

@@ -56,8 +56,6 @@ class StoredWeights:
     """The tensors of a checkpoint's safetensors files.
 
     Attributes:
-        directory: of the checkpoint.
-        specs: shape and dtype of each tensor, by name.
         files: the file of each tensor, by name.
         sharded: whether an index says where they are.
         load: gives all tensors, where files have them under other names or in other shapes; ``files`` then holds no

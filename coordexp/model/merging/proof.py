@@ -184,9 +184,7 @@ class MergeReport:
 
     Attributes:
         dtype: of the result's weights.
-        tie_word_embeddings: whether the result shares embedding and head.
-        num_merged_layers: linear layers that changed, and
-        num_offset_rows: embedding rows.
+        num_offset_rows: embedding rows that changed.
         num_unused_weights: tensors of the base that its model has no place for, and that stayed behind.
         left_behind: which these are, for a person.
         template: arguments that whoever serves the result must give its chat template, as training did.
@@ -224,7 +222,6 @@ class MergeReport:
 
     @property
     def most_lost(self) -> float | None:
-        """The largest of ``lost_at_weights``."""
         return max(self.lost_at_weights.values(), default=None)
 
     @property
