@@ -41,7 +41,6 @@ from coordexp.model.merging.proof import Inputs, MergeReport, answer_logits, def
 from coordexp.model.processor import Processor
 
 _MERGED = "the merged checkpoint"
-_CPU = torch.device("cpu")
 _BothLogits = tuple[list[Tensor], list[Tensor]]  # of the base, and of the adapter on it
 
 
@@ -119,7 +118,7 @@ def merge_model(
             return _save_whole(inner, processor, building, trained_with)
     dtype, device = _name_of_dtype(inner), inner.device
     samples = samples or default_samples(processor)
-    before = _logits_of_both(peft, samples, device=device)
+    before = _logits_of_both(peft, samples)
     with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
         save_adapter(peft, scratch)
         info = read_adapter(scratch)
@@ -139,7 +138,7 @@ def _merge(
     *,
     dtype: DTypeName,
     base_dtype: DTypeName,
-    device: torch.device = _CPU,
+    device: torch.device | str = "cpu",
     progress: Progress = silent,
 ) -> MergeReport:
     """Merge onto a base that has all rows the adapter adds to: write, load as anybody would, prove, describe.
@@ -168,7 +167,7 @@ def _merge(
     )
     with contextlib.suppress(torch.OutOfMemoryError):  # no room for the merged model on the device of the run
         nn.Module.to(merged, device)
-        report = report.with_logits(*before, answer_logits(merged, samples, device=device))
+        report = report.with_logits(*before, answer_logits(merged, samples))
     report.write(building)
     progress("comparing weights", 1, 1)
     return report
@@ -221,11 +220,11 @@ def _save_whole(
     return report
 
 
-def _logits_of_both(adapted: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU) -> _BothLogits:
+def _logits_of_both(adapted: nn.Module, samples: Sequence[Inputs]) -> _BothLogits:
     assert isinstance(adapted, PeftModel)
     with adapted.disable_adapter():
-        base = answer_logits(adapted, samples, device=device)
-    return base, answer_logits(adapted, samples, device=device)
+        base = answer_logits(adapted, samples)
+    return base, answer_logits(adapted, samples)
 
 
 def _as_others_load_it(directory: Path) -> PreTrainedModel:

@@ -36,7 +36,6 @@ LOST_TOO_MUCH = 0.1  # of the change that training made to the logits
 
 Inputs = Mapping[str, Tensor]  # of one forward pass
 
-_CPU = torch.device("cpu")
 _BIN_STRIDE = 61  # 17 bins over the whole range, shared with no power of two
 _LAST_TOKENS = 64  # of a sample, its answer among them: the logits of all tokens would take a gigabyte
 # A product and a sum in float32, of the largest number in them: what decides a tie between two neighbours.
@@ -64,7 +63,7 @@ class WeightProof:
         return {kind: math.sqrt(self.errors[kind] / total) for kind, total in self.changes.items() if total > 0}
 
     def add(self, name: str, merged: Tensor, base: Tensor, delta: Tensor, magnitude: Tensor | None = None) -> None:
-        """Refuse a changed weight, or rows, of which a number is not base plus ``delta`` (DoRA: of ``magnitude``)."""
+        """Add a weight or rows that changed; refuse what is not base plus ``delta`` (under DoRA of ``magnitude``)."""
         before = base.float()
         expected = _sum(before, delta, magnitude)
         rounded = expected.to(merged.dtype)
@@ -146,11 +145,9 @@ def _kind(name: str) -> str:
 
 
 @torch.no_grad()
-def logits_of(
-    model: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU, last: int = 0
-) -> list[Tensor]:
+def logits_of(model: nn.Module, samples: Sequence[Inputs], *, last: int = 0) -> list[Tensor]:
     """Return the float32 logits ``[B, L, V]`` of each sample on the CPU, of all tokens or the ``last`` ones."""
-    was_training = model.training
+    was_training, device = model.training, next(model.parameters()).device
     model.eval()
     try:
         inputs = [{name: tensor.to(device) for name, tensor in sample.items()} for sample in samples]
@@ -159,9 +156,8 @@ def logits_of(
         model.train(was_training)
 
 
-def answer_logits(model: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU) -> list[Tensor]:
-    """Return the logits of the last tokens of each sample, its answer among them."""
-    return logits_of(model, samples, device=device, last=_LAST_TOKENS)
+def answer_logits(model: nn.Module, samples: Sequence[Inputs]) -> list[Tensor]:
+    return logits_of(model, samples, last=_LAST_TOKENS)
 
 
 def default_samples(processor: Processor) -> list[Inputs]:
