@@ -65,8 +65,8 @@ class Base:
             spec = self.encoding.image_spec
             return max(spec.num_tokens(width=width, height=height) for width, height in sizes_px)
         pixels = max_pixels or (_MAX_PIXELS if self.encoding is None else self.encoding.image_spec.max_pixels)
-        dimensions = Dimensions.of(self.model)
-        return max(1, pixels // (dimensions.patch_size * dimensions.merge_size) ** 2)
+        vision = Dimensions.of(self.model).vision
+        return max(1, pixels // (vision.patch_size * vision.spatial_merge_size) ** 2)
 
 
 def examine_checkpoint(run: RunConfig) -> Check[Base | None]:

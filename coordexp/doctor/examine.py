@@ -185,7 +185,8 @@ def longest_sequence(run: RunConfig, base: Base, facts: DataFacts | None, *, max
         run.data.structure,
         num_box_tokens=NUM_TEXT_BOX_TOKENS if run.text_arm else NUM_COORDS,
     )
-    return SequenceSize(prompt, min(run.data.max_length, length), image * Dimensions.of(base.model).merge_size ** 2)
+    patches = image * Dimensions.of(base.model).vision.spatial_merge_size ** 2
+    return SequenceSize(prompt, min(run.data.max_length, length), patches)
 
 
 def judge_memory(

@@ -103,7 +103,7 @@ def estimate(model: nn.Module, run: RunConfig, size: SequenceSize, *, on_gpu: bo
     autocast = run.training.precision == "bfloat16"
     workers = run.cluster.num_workers
     shares = 1 if run.cluster.strategy == "ddp" else workers
-    pixels = _PIXEL_BYTES * size.patches * vision.in_channels * dimensions.patch_size**2
+    pixels = _PIXEL_BYTES * size.patches * vision.in_channels * vision.patch_size**2
 
     batch, num_targets = run.training.per_device_batch_size, max(1, size.length - size.prompt)
     float32 = sum(parameter.numel() for parameter in model.parameters() if parameter.dtype == torch.float32)

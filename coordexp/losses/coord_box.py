@@ -67,17 +67,8 @@ def diou(boxes_xyxy_M4: Tensor, targets_xyxy_M4: Tensor) -> Tensor:
     """Distance IoU of box pairs: IoU - (distance of the centres / diagonal of the hull)^2.
 
     Unlike GIoU it still pulls where one box lies within the other. Corners are ordered first. The IoU of boxes without
-    area is 1 if they are equal and 0 if not, without gradient; within ``1e-6`` everything is one place.
-
-    Args:
-        boxes_xyxy_M4: ``[M, 4]``.
-        targets_xyxy_M4: ``[M, 4]``.
-
-    Returns:
-        ``[M]`` in [-1, 1].
-
-    Raises:
-        ValueError: if the shapes are not one ``[M, 4]``.
+    area is 1 if they are equal and 0 if not, without gradient; within ``1e-6`` everything is one place. In [-1, 1];
+    shapes and errors as for :func:`giou`.
 
     Source: Zheng et al. 2019, arXiv 1911.08287, equations 6 and 7.
     """
@@ -90,17 +81,7 @@ def ciou(boxes_xyxy_M4: Tensor, targets_xyxy_M4: Tensor) -> Tensor:
 
     v = (2 / pi * difference of arctan(width / height))^2 and a = v / (1 - IoU + v), a weight without gradient, as
     published. Shapes are those in the frame of the boxes: of fractions of an image, not of pixels. A box within
-    ``1e-6`` has no shape, and v is 0.
-
-    Args:
-        boxes_xyxy_M4: ``[M, 4]``.
-        targets_xyxy_M4: ``[M, 4]``.
-
-    Returns:
-        ``[M]`` in [-2, 1].
-
-    Raises:
-        ValueError: if the shapes are not one ``[M, 4]``.
+    ``1e-6`` has no shape, and v is 0. In [-2, 1]; shapes and errors as for :func:`giou`.
 
     Source: Zheng et al. 2019, arXiv 1911.08287, equations 8 to 11.
     """

@@ -25,10 +25,9 @@ class WeightedTerm:
 
 
 class Criterion:
-    """Weighted sum of terms."""
+    """Weighted sum of terms; a ValueError if a name appears twice or no term has a weight."""
 
     def __init__(self, terms: Sequence[WeightedTerm]) -> None:
-        """Keep the terms; a ValueError if a name appears twice or no term has a weight."""
         names = [weighted.term.name for weighted in terms]
         if len(set(names)) != len(names):
             raise ValueError(f"loss terms must have distinct names, got {names}")
@@ -37,15 +36,10 @@ class Criterion:
         self.terms = tuple(terms)
 
     def __call__(self, inputs: TermInputs, counts_U: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute a microbatch's share of the step's loss.
+        """Compute a microbatch's share of the step's loss; the shares of a step add up to its loss.
 
-        Args:
-            inputs: the microbatch.
-            counts_U: ``[U]`` units over the whole step, all microbatches and ranks, in the order of UNITS.
-
-        Returns:
-            The share (the shares of a step add up to its loss), and the detached sum of each term,
-            not divided; the terms of weight 0 are computed for the log, without gradients.
+        ``counts_U`` are the ``[U]`` units of the whole step, all microbatches and ranks, in the order of UNITS. Beside
+        the share returns the detached sum of each term, not divided; those of weight 0 are computed without gradients.
         """
         total = inputs.head.log_z_T.new_zeros(())
         tokens_T = torch.zeros_like(inputs.head.ce_T)
@@ -78,7 +72,6 @@ class Criterion:
         return sum(weighted.weight * values.get(weighted.term.name, 0.0) for weighted in self.terms)
 
     def unit_of(self, name: str) -> Unit:
-        """Return the unit by whose count the term ``name`` is divided."""
         return next(weighted.term.unit for weighted in self.terms if weighted.term.name == name)
 
 

@@ -57,9 +57,9 @@ def split_head(
     *,
     first_id: int,
     offset_KD: Tensor | None,
+    coord_rows_N: Tensor,
     num_adapted: int = NUM_BINS,
     num_coords: int = NUM_BINS,
-    coord_rows_N: Tensor | None = None,
 ) -> HeadOutput:
     """Project hidden states through a frozen head with an additive offset on adapted rows.
 
@@ -69,11 +69,9 @@ def split_head(
         targets_T: ``[T]`` true token ids.
         first_id: id of the first adapted row; the coordinate block is the first ``num_coords`` of them.
         offset_KD: ``[K, D]`` trained offset of the adapted rows; None for none.
+        coord_rows_N: ``[N]`` int64, ascending: the rows of ``targets_T`` that carry coordinates.
         num_adapted: K.
         num_coords: size of the coordinate block.
-        coord_rows_N: ``[N]`` int64, ascending: the rows of ``targets_T`` that carry coordinates; None for all tokens
-            of the block, which digits in a description are too. Finding them here makes the host wait for a CUDA
-            device; nothing else does.
 
     Returns:
         The parts of the logits, differentiable once in ``hidden_TD`` and ``offset_KD``.
@@ -99,10 +97,10 @@ def split_head(
     in_block_T = (targets_T >= first_id) & (targets_T < end_id)
     place_T1 = (targets_T - first_id).clamp(0, num_adapted - 1).unsqueeze(1)
     target_logit_T = torch.where(in_block_T, block_TK.gather(1, place_T1).squeeze(1), text_target_T)
-    rows_N = _coord_rows(targets_T, range(first_id, first_id + num_coords)) if coord_rows_N is None else coord_rows_N
 
     def log_z_text_at(temperature: float) -> Tensor:
-        cooled_ND, targets_N = wide_TD.index_select(0, rows_N) / temperature, targets_T.index_select(0, rows_N)
+        cooled_ND = wide_TD.index_select(0, coord_rows_N) / temperature
+        targets_N = targets_T.index_select(0, coord_rows_N)
         # The quotient is no longer what the model computed, so it is not rounded to the table's dtype.
         text_N, _ = FrozenRows.apply(cooled_ND, weight_VD, targets_N, range(first_id, end_id), False)
         if num_adapted == num_coords:
@@ -115,7 +113,7 @@ def split_head(
         log_z_text_T=text_T,
         target_logit_T=target_logit_T,
         ce_T=log_z_T - target_logit_T,
-        coord_logits_NK=block_TK[:, :num_coords].index_select(0, rows_N),
+        coord_logits_NK=block_TK[:, :num_coords].index_select(0, coord_rows_N),
         log_z_text_at=log_z_text_at,
     )
 
@@ -126,9 +124,9 @@ def plain_head(
     targets_T: Tensor,
     *,
     first_id: int,
+    coord_rows_N: Tensor,
     offset_KD: Tensor | None = None,
     num_coords: int = NUM_BINS,
-    coord_rows_N: Tensor | None = None,
 ) -> HeadOutput:
     """Do the same as :func:`split_head` over ``[T, V]`` logits, for a trainable table.
 
@@ -148,10 +146,9 @@ def plain_head(
             logits_TV[:, first_id : first_id + delta_TK.shape[1]] += delta_TK
     block = range(first_id, first_id + num_coords)
     ce_T, target_logit_T, text_T, coord_TK = Summaries.apply(logits_TV, delta_TK, targets_T, block)
-    rows_N = _coord_rows(targets_T, block) if coord_rows_N is None else coord_rows_N
 
     def log_z_text_at(temperature: float) -> Tensor:
-        cooled_ND = wide_TD.index_select(0, rows_N) / temperature
+        cooled_ND = wide_TD.index_select(0, coord_rows_N) / temperature
         logits_NV = cooled_ND @ weight_VD.to(cooled_ND.dtype).t()
         parts = [logits_NV[:, : block.start], logits_NV[:, block.stop :]]
         if offset_KD is not None and len(offset_KD) > num_coords:
@@ -166,13 +163,9 @@ def plain_head(
         log_z_text_T=text_T,
         target_logit_T=target_logit_T,
         ce_T=ce_T,
-        coord_logits_NK=coord_TK.index_select(0, rows_N),
+        coord_logits_NK=coord_TK.index_select(0, coord_rows_N),
         log_z_text_at=log_z_text_at,
     )
-
-
-def _coord_rows(targets_T: Tensor, block: range) -> Tensor:
-    return ((targets_T >= block.start) & (targets_T < block.stop)).nonzero().squeeze(1)
 
 
 class _Context(FunctionCtx):
@@ -213,7 +206,6 @@ class FrozenRows(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradient of the hidden states."""
         mean_TD, weight_VD, targets_T = ctx.saved_tensors
         grad_log_z_T, grad_target_T = grads
         grad_TD = weight_VD[targets_T].to(mean_TD.dtype).mul_(grad_target_T.unsqueeze(1))
@@ -259,7 +251,6 @@ class LowPrecisionProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: _Context, wide_TD: Tensor, weight_VD: Tensor, keep_low: bool) -> Tensor:
-        """Return the logits."""
         ctx.save_for_backward(wide_TD, weight_VD)
         ctx.keep_low = keep_low
         logits_TV = wide_TD.new_empty(wide_TD.shape[0], weight_VD.shape[0])
@@ -271,7 +262,6 @@ class LowPrecisionProduct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradients of hidden states and table."""
         wide_TD, weight_VD = ctx.saved_tensors
         (grad_TV,) = grads
         grad_TD = torch.zeros_like(wide_TD)
@@ -313,7 +303,6 @@ class Summaries(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradients of ``logits_TV`` and ``delta_TK``."""
         logits_TV, targets_T, text_T = ctx.saved_tensors
         grad_ce_T, grad_target_T, grad_text_T, grad_coord_TK = grads
         before, after = slice(ctx.block.start), slice(ctx.block.stop, None)

@@ -19,7 +19,6 @@ _HEAD = "| term | sum over a batch | divided by the number of | knobs | logged a
 
 
 def row(term: type[Term]) -> str:
-    """Return the line of one term."""
     knobs = ", ".join(
         f"`{name}: {json.dumps(field.default)}`" + (f" ({field.description})" if field.description else "")
         for name, field in term.model_fields.items()
@@ -30,7 +29,6 @@ def row(term: type[Term]) -> str:
 
 
 def table() -> str:
-    """Return the table of every loss term there is."""
     return "\n".join([_HEAD, *(row(term) for term in loss_terms().values())])
 
 

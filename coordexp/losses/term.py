@@ -8,10 +8,8 @@ Shapes: T supervised tokens, N coord tokens, K bins, M boxes, U units.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar, Literal, get_args
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
@@ -62,15 +60,8 @@ class TermInputs:
     def expected_boxes(self) -> Tensor:
         """Return ``[M, 4]`` float32 boxes decoded by expectation, corners as decoded.
 
-        Without gradients they are computed once for all who ask. With gradients each term has its own: a shared
-        node would add the terms' gradients before the softmax instead of behind it, and round them differently.
+        Not kept: a node that terms share would add their gradients before the softmax, and round them differently.
         """
-        if torch.is_grad_enabled():
-            return expected_values(self.head.coord_logits_NK)[self.box_rows_M4]
-        return self._boxes_without_gradients
-
-    @cached_property
-    def _boxes_without_gradients(self) -> Tensor:
         return expected_values(self.head.coord_logits_NK)[self.box_rows_M4]
 
 
@@ -101,7 +92,6 @@ class Term(BaseModel, ABC):
 
     @classmethod
     def metric_name(cls) -> str:
-        """Return :attr:`metric` with the name filled in."""
         return cls.metric.format(name=cls.name)
 
     @classmethod
@@ -113,11 +103,7 @@ class Term(BaseModel, ABC):
         """Return the sum of the term over its units in one batch: a float scalar, nothing read from the device."""
 
     def __call__(self, inputs: TermInputs) -> Tensor:
-        """Return :meth:`total`.
-
-        Raises:
-            ConfigError: if that is no float scalar.
-        """
+        """Return :meth:`total`; raises ConfigError if that is no float scalar."""
         value = self.total(inputs)
         if not isinstance(value, Tensor) or value.ndim != 0 or not value.is_floating_point():
             raise self._wrong(value, "a float scalar: its sum over the batch")
@@ -144,11 +130,7 @@ class TokenTerm(Term):
         """Return the value at every supervised token, float ``[T]``."""
 
     def values(self, inputs: TermInputs) -> Tensor:
-        """Return :meth:`per_token`.
-
-        Raises:
-            ConfigError: if that is no float tensor ``[T]``.
-        """
+        """Return :meth:`per_token`; raises ConfigError if that is no float tensor ``[T]``."""
         values_T, shape = self.per_token(inputs), inputs.is_coord_T.shape
         if not isinstance(values_T, Tensor) or values_T.shape != shape or not values_T.is_floating_point():
             raise self._wrong(values_T, f"a float tensor of shape {tuple(shape)}: one value for each token")

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.dtypes import DTypeName
 from coordexp.coord_tokens.vocab import (
@@ -21,7 +20,6 @@ from coordexp.coord_tokens.vocab import (
     InitMethod,
     Structure,
     added_rows,
-    added_tokens,
     check_rows,
     digit_ids,
     expand_tokenizer,
@@ -49,12 +47,6 @@ class Expansion:
     left_behind: str = ""
 
 
-def lacks_tokens(tokenizer: PreTrainedTokenizerBase, structure: Structure) -> bool:
-    """Return whether a tokenizer still has to be expanded for this structure."""
-    known = tokenizer.get_vocab()
-    return any(token not in known for token in added_tokens(structure))
-
-
 def expand_to(
     path_or_id: str | Path,
     output: Path,
@@ -66,18 +58,12 @@ def expand_to(
 ) -> Expansion:
     """Write an expanded copy of a checkpoint to a new directory, which appears whole or not at all.
 
-    Args:
-        path_or_id: ``embedded``, a directory or a hub id, of which ``revision`` is one.
-        output: a path at which there is nothing.
-        revision: None for the newest.
-        init: how new rows start, see :func:`coordexp.coord_tokens.vocab.expand_vocab`.
-        structure: which object markers are used.
-        progress: called with the bytes written.
+    The checkpoint is ``embedded``, a directory or a hub id, of which ``revision`` is one. How new rows start (``init``)
+    is told at :func:`coordexp.coord_tokens.vocab.expand_vocab`; ``progress`` is called with the bytes written.
 
     Raises:
-        CheckpointError: if ``output`` exists or cannot be written, or the checkpoint is missing or damaged.
-        TokenizerError: as :func:`expand_checkpoint`.
-        ResourceError: if the disk is too small.
+        CheckpointError: if ``output`` exists or cannot be written, or the checkpoint is missing; else as
+            :func:`expand_checkpoint`.
     """
     if output.exists():  # before a hub id is downloaded
         raise CheckpointError(f"{output}: exists; expected a new folder for the expanded checkpoint")
@@ -110,7 +96,6 @@ def expand_checkpoint(
         CheckpointError: if the checkpoint is damaged, or a weight does not fit ``dtype``.
         TokenizerError: if tokens exist with ids that do not fit, or a needed token is missing.
         ResourceError: if the disk is too small.
-        OSError: as the disk says.
     """
     processor, base = Processor.from_directory(source), StoredModel.of(source)
     tokenizer, num_rows = processor.tokenizer, base.shapes[EMBEDDING][0]

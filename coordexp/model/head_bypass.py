@@ -36,7 +36,17 @@ def float32_head(model: nn.Module) -> Generator[None]:
     if weight_VD.dtype in (torch.float32, torch.float64):
         yield
         return
-    with _head_forward(head, lambda hidden: _float32_product(hidden, weight_VD)):
+
+    def logits(hidden: Tensor) -> Tensor:  # without a float32 copy of the table
+        hidden_TD = hidden.flatten(0, -2)
+        if hidden.is_cuda:
+            logits_TV = torch.mm(hidden_TD, weight_VD.t(), out_dtype=torch.float32)
+        else:
+            chunks = weight_VD.split(_CHUNK_ROWS)
+            logits_TV = torch.cat([hidden_TD.float() @ rows_RD.float().t() for rows_RD in chunks], dim=1)
+        return logits_TV.view(*hidden.shape[:-1], weight_VD.shape[0])
+
+    with _head_forward(head, logits):
         yield
 
 
@@ -59,14 +69,3 @@ def _head_forward(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> Gener
             del head.forward
         else:
             head.forward = earlier
-
-
-def _float32_product(hidden: Tensor, weight_VD: Tensor) -> Tensor:
-    """Return ``hidden @ W^T`` in float32 without a float32 copy of the table."""
-    hidden_TD = hidden.flatten(0, -2)
-    if hidden.is_cuda:
-        logits_TV = torch.mm(hidden_TD, weight_VD.t(), out_dtype=torch.float32)
-    else:
-        chunks = weight_VD.split(_CHUNK_ROWS)
-        logits_TV = torch.cat([hidden_TD.float() @ rows_RD.float().t() for rows_RD in chunks], dim=1)
-    return logits_TV.view(*hidden.shape[:-1], weight_VD.shape[0])

@@ -23,7 +23,7 @@ from coordexp.coord_tokens.vocab import (
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, peft_folder, read_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, is_hub_id, library_errors
-from coordexp.model.checkpoint.stored_model import StoredModel, check_fit, load_stock, misplaced, quiet
+from coordexp.model.checkpoint.stored_model import StoredModel, load_stock, quiet
 from coordexp.model.processor import Processor
 
 AttnImplementation = Literal["sdpa", "eager", "flash_attention_2"]
@@ -85,7 +85,7 @@ def load(
     directory = find_checkpoint(path_or_id, revision=revision)
     processor = Processor.from_directory(directory)
     StoredModel.of_headers(directory)
-    model = load_weights(
+    model, _ = load_stock(
         directory, dtype=trained.dtype if dtype == "auto" else dtype, attn_implementation=attn_implementation
     )
     if is_hub_id(path_or_id):
@@ -109,10 +109,6 @@ def check_attention(implementation: AttnImplementation, *, dtype: DTypeName = "a
     """Refuse FlashAttention where it cannot run; with ``elsewhere`` the GPUs are on other machines, such as workers.
 
     transformers itself would look for a replacement on the hub, and else stop long after the data was prepared.
-
-    Raises:
-        ConfigError: if it cannot compute in this dtype.
-        ResourceError: if its package or a CUDA device is not there.
     """
     if implementation != "flash_attention_2":
         return
@@ -131,25 +127,6 @@ def check_attention(implementation: AttnImplementation, *, dtype: DTypeName = "a
             "model.attn_implementation: flash_attention_2 needs a CUDA device, and there is none here; "
             "set model.attn_implementation: sdpa"
         )
-
-
-def load_weights(
-    directory: Path, *, dtype: DTypeName, attn_implementation: AttnImplementation = "sdpa"
-) -> PreTrainedModel:
-    """Load a checkpoint's model with transformers, as anybody would.
-
-    Raises:
-        CheckpointError: if it does not load, or a weight is missing, of another shape or misplaced.
-    """
-    model, report = load_stock(directory, dtype=dtype, attn_implementation=attn_implementation)
-    # transformers fills what is missing with random numbers, leaves out what it does not know, and goes on.
-    check_fit(
-        str(directory),
-        missing=sorted(report["missing_keys"]),
-        mismatched=sorted(map(str, report["mismatched_keys"])),
-        unexpected=misplaced(report["unexpected_keys"], model.state_dict()),
-    )
-    return model
 
 
 def _vocab_of(tokenizer: PreTrainedTokenizerBase, *, structure: Structure | None) -> CoordVocab | None:

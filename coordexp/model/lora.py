@@ -1,8 +1,6 @@
 """What trains: LoRA or DoRA on linear layers (with the coord offsets), or everything."""
 
-import contextlib
 import re
-from collections.abc import Generator
 from typing import Literal
 
 import torch
@@ -31,20 +29,12 @@ def apply_tuning(
     vision: bool,
     seed: int,
 ) -> PreTrainedModel | PeftModel:
-    """Prepare a model for training.
+    """Prepare a base for training, with its coord-offset adapter if there is to be one.
 
-    Args:
-        model: the loaded base, with its coord-offset adapter if there is to be one.
-        tuning: ``lora`` and ``dora`` freeze the base and adapt every linear layer but the head;
-            ``full`` trains everything (routed experts excepted), the vision tower and the mergers only with ``vision``.
-        rank: rank of the adapters.
-        alpha: scale of the adapters; what is added is ``alpha / rank * B A``.
-        dropout: on the adapters' input.
-        vision: train the vision tower and the mergers too; else they stay frozen, without adapters.
-        seed: of the adapters' initial weights; the global random state is left alone.
-
-    Returns:
-        A PeftModel, or ``model`` itself under ``full``.
+    ``lora`` and ``dora`` freeze the base and add ``alpha / rank * B A`` to every linear layer but the head, in a
+    PeftModel; ``full`` trains ``model`` itself, routed experts excepted. Without ``vision`` the vision tower and the
+    mergers stay frozen, without adapters. ``seed`` is that of the adapters' initial weights; the global random state is
+    left alone.
 
     Raises:
         ConfigError: if ``full`` meets a coord-offset adapter, which needs frozen tables.
@@ -66,7 +56,9 @@ def apply_tuning(
         target_modules=linear_layers(model, vision=vision),
         modules_to_save=None if active_offset(model) is None else [ADAPTER_NAME],
     )
-    with quiet(), _seeded(model, seed):
+    cuda = [model.device] if model.device.type == "cuda" else []
+    with quiet(), torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
         wrapped = get_peft_model(model, config)
     reattach_coord_offset_hooks(wrapped)
     return wrapped
@@ -78,25 +70,16 @@ def linear_layers(model: PreTrainedModel, *, vision: bool) -> str:
     Whole names with the layer numbers left open: short in ``adapter_config.json``, and it cannot
     catch a layer of another kind by its last name (the patch convolution is a ``proj`` too).
     """
-    roots = (_LANGUAGE, _VISION) if vision else (_LANGUAGE,)
+    roots = (f"{_LANGUAGE}.", f"{_VISION}.") if vision else (f"{_LANGUAGE}.",)
     unadapted = family_of(model.config.model_type, where="the model").unadapted
-    names = [
-        name
+    chosen = {
+        _any_number(name)
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and name.rpartition(".")[2] not in unadapted
-    ]
-    chosen = {_any_number(name) for name in names if name.startswith(tuple(f"{root}." for root in roots))}
+        if isinstance(module, nn.Linear) and name.startswith(roots) and name.rpartition(".")[2] not in unadapted
+    }
     return f"({'|'.join(sorted(chosen))})"
 
 
 def _any_number(name: str) -> str:
     *parents, own = name.split(".")  # a number at the end tells a linear layer from what stands beside it in a sequence
     return r"\.".join([*(r"\d+" if part.isdigit() else re.escape(part) for part in parents), re.escape(own)])
-
-
-@contextlib.contextmanager
-def _seeded(model: PreTrainedModel, seed: int) -> Generator[None]:
-    cuda = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(seed)
-        yield

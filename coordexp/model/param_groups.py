@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, get_args
 
 from torch import nn
 
@@ -12,7 +12,6 @@ from coordexp.errors import ConfigError
 OptimizerName = Literal["multimodal", "multimodal_coord_offset"]
 Part = Literal["vision", "aligner", "llm", "coord_embed_offset", "coord_head_offset"]
 
-_PARTS: tuple[Part, ...] = ("vision", "aligner", "llm", "coord_embed_offset", "coord_head_offset")
 _VISION = ".visual."
 _TIED = "one table for embedding and head (tie_head); head_lr has no effect"
 _ALIGNER = (".visual.merger.", ".visual.deepstack_merger_list.")
@@ -54,19 +53,10 @@ def build_param_groups(
 ) -> list[ParamGroup]:
     """Split the trainable parameters into groups in a fixed order; each is in exactly one.
 
-    Norms, biases and DoRA magnitudes (everything of one dimension) are not decayed and form groups
-    of their own, ``*_no_decay``.
-
-    Args:
-        model: the model after ``apply_tuning``, in any wrappers.
-        optimizer: ``multimodal``, or ``multimodal_coord_offset`` with groups for the offsets, if there are any.
-        learning_rate: of the language model, and wherever another is None.
-        vit_lr: of the vision tower.
-        aligner_lr: of the mergers between vision tower and language model.
-        weight_decay: of everything but norms, biases and offsets.
-        embed_lr: of the embedding offsets; of the shared table when tied.
-        head_lr: of the head offsets; without effect, and said so in the group's note, when tied.
-        offset_weight_decay: of both offset tables.
+    Norms, biases and DoRA magnitudes (everything of one dimension) are not decayed and form groups of their own,
+    ``*_no_decay``. The aligner are the mergers between vision tower and language model. A rate that is None is
+    ``learning_rate``, that of the language model. ``offset_weight_decay`` is of both offset tables; where they are one
+    (``tie_head``), ``embed_lr`` is its rate, and ``head_lr`` has no effect, which the group's note says.
 
     Raises:
         ConfigError: if a rate was given for parameters that do not exist or are frozen, if the
@@ -78,16 +68,13 @@ def build_param_groups(
             "training.optimizer: multimodal has no group for the coord offsets, so that their learning rates "
             "would have no effect; use training.optimizer: multimodal_coord_offset"
         )
-    by_part: dict[Part, list[nn.Parameter]] = {part: [] for part in _PARTS}
+    by_part: dict[Part, list[nn.Parameter]] = {part: [] for part in get_args(Part)}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             by_part[part_of(name)].append(parameter)
     if not any(by_part.values()):
         raise ConfigError("training.tuning: the model has no trainable parameter")
-    given: tuple[tuple[str, float | None, Part], ...] = (
-        ("vit_lr", vit_lr, "vision"),
-        ("aligner_lr", aligner_lr, "aligner"),
-    )
+    given: list[tuple[str, float | None, Part]] = [("vit_lr", vit_lr, "vision"), ("aligner_lr", aligner_lr, "aligner")]
     for key, rate, part in given:
         if rate is not None and not by_part[part]:
             raise ConfigError(
@@ -116,7 +103,6 @@ def build_param_groups(
 
 
 def describe(groups: Iterable[ParamGroup]) -> list[GroupRow]:
-    """Return the table of groups, to print and to log."""
     return [
         GroupRow(
             name=group["name"],

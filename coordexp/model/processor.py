@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 from PIL import Image
-from pydantic import TypeAdapter
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from coordexp.data.dataset import IMAGE_TOKEN, TEMPLATE_ARGUMENTS
 from coordexp.data.patches import ImageProcessor
 from coordexp.errors import CheckpointError, DataError, kind_of, show
-from coordexp.files import JsonValue, parse_model, write_text
+from coordexp.files import JsonValue, kept_model, parse_model, write_text
 from coordexp.model.checkpoint.directory import library_errors, model_config, read_json
 from coordexp.model.checkpoint.stored_model import Dimensions
 
@@ -56,11 +55,6 @@ class Processor:
 
     @classmethod
     def from_directory(cls, directory: Path) -> "Processor":
-        """Load from a checkpoint directory.
-
-        Raises:
-            CheckpointError: if a part is missing or damaged, or makes images that the model does not take.
-        """
         from transformers import Qwen2VLImageProcessorPil  # here: it brings transformers' models along, two seconds
 
         model = model_config(directory)  # first: a tokenizer's classes read it, too, and would be blamed for it
@@ -95,9 +89,6 @@ class Processor:
         Returns:
             ``input_ids, attention_mask, mm_token_type_ids`` ``[B, L]``, padded on the tokenizer's side;
             with images also ``pixel_values`` and ``image_grid_thw``.
-
-        Raises:
-            DataError: if texts and images do not match in number.
         """
         from transformers import BatchFeature
 
@@ -160,9 +151,6 @@ class ImageNumbers:
     max_pixels: None = None
 
 
-_NUMBERS = TypeAdapter(ImageNumbers)
-
-
 @dataclass(frozen=True)
 class StoredProcessor:
     """What a dry run reads of a processor: a second instead of three."""
@@ -173,12 +161,7 @@ class StoredProcessor:
     @classmethod
     def from_directory(cls, directory: Path) -> "StoredProcessor | Processor":
         """Read the files of a checkpoint directory; load it all where these leave out numbers of the images."""
-        try:
-            numbers = (
-                None if _is_overruled(directory) else _NUMBERS.validate_json((directory / _IMAGE_CONFIG).read_bytes())
-            )
-        except (OSError, ValueError):
-            numbers = None
+        numbers = None if _is_overruled(directory) else kept_model(ImageNumbers, directory / _IMAGE_CONFIG)
         if numbers is None:
             return Processor.from_directory(directory)
         model = model_config(directory)
@@ -188,7 +171,7 @@ class StoredProcessor:
 
 
 def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """Read the tokenizer of a checkpoint, with its chat template; raises CheckpointError if either is missing."""
+    """Read the tokenizer of a checkpoint, with its chat template."""
     _require(directory, _TOKENIZER_FILES, what="tokenizer")
     with library_errors(f"{directory}: tokenizer does not load"):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
@@ -219,9 +202,9 @@ def _is_overruled(directory: Path) -> bool:
 
 def _check_images(processor: ImageProcessor, model: PreTrainedConfig, directory: Path) -> None:
     """Refuse an image processor whose images have other patches than the model takes, or no limits of their size."""
-    dimensions = Dimensions.of(model)
+    vision = Dimensions.of(model).vision
     made = (processor.patch_size, processor.temporal_patch_size, processor.merge_size)
-    taken = (dimensions.patch_size, dimensions.temporal_patch_size, dimensions.merge_size)
+    taken = (vision.patch_size, vision.temporal_patch_size, vision.spatial_merge_size)
     if made != taken:
         raise CheckpointError(
             f"{directory}: the image processor makes patches of {made} (size, frames, merged), the model takes "

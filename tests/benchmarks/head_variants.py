@@ -166,7 +166,9 @@ def split(model: Qwen3ForCausalLM, offset_KD: nn.Parameter) -> Variant:
         mask_BT = batch.labels_BT != IGNORED
         targets_S = batch.labels_BT[mask_BT]
         hidden_SD = batch.hidden_BTD[mask_BT]
-        out = split_head(hidden_SD, weight_VD, targets_S, first_id=batch.first_id, offset_KD=offset_KD)
+        is_coord_S = (targets_S >= batch.first_id) & (targets_S < batch.first_id + NUM_BINS)
+        keys = {"first_id": batch.first_id, "coord_rows_N": is_coord_S.nonzero().squeeze(1)}
+        out = split_head(hidden_SD, weight_VD, targets_S, offset_KD=offset_KD, **keys)
         inputs = term_inputs(out, targets_S, batch.boxes_norm_xyxy_M4, first_id=batch.first_id)
         return criterion(inputs, count_units(inputs).to(targets_S.device))[0]
 

@@ -15,7 +15,7 @@ from coordexp.model.checkpoint.trained_with import read_trained_with
 from coordexp.model.families import FAMILIES
 from coordexp.model.loading import load
 from coordexp.model.merging.proof import default_samples, logits_of
-from coordexp.model.tiny.families import write_tiny
+from coordexp.model.tiny.parts import write_tiny
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows

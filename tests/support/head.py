@@ -98,7 +98,7 @@ def make_problem(
     return Problem(layout, hidden, weight, offset, torch.cat([coord, text])[order], boxes).moved(dtype=dtype)
 
 
-def run_split_head(problem: Problem, *, coord_rows: Tensor | None = None) -> HeadOutput:
+def run_split_head(problem: Problem) -> HeadOutput:
     return split_head(
         problem.hidden,
         problem.weight,
@@ -106,7 +106,7 @@ def run_split_head(problem: Problem, *, coord_rows: Tensor | None = None) -> Hea
         first_id=problem.layout.first_id,
         offset_KD=problem.offset,
         num_adapted=problem.layout.num_adapted,
-        coord_rows_N=coord_rows,
+        coord_rows_N=problem.coord_rows,
     )
 
 
@@ -178,8 +178,8 @@ def loss_id(names: tuple[str, ...]) -> str:
 
 
 def run_plain_head(problem: Problem, table: Tensor) -> HeadOutput:
-    first_id = problem.layout.first_id
-    return plain_head(problem.hidden, table, problem.targets, first_id=first_id, offset_KD=problem.offset)
+    keys = {"first_id": problem.layout.first_id, "coord_rows_N": problem.coord_rows}
+    return plain_head(problem.hidden, table, problem.targets, offset_KD=problem.offset, **keys)
 
 
 def bfloat16_errors(make, names: tuple[str, ...], *, seeds: int) -> dict[str, tuple[float, float]]:

@@ -15,5 +15,4 @@ class CoordCe(TokenTerm):
     metric = "coord_ce_loss"
 
     def per_token(self, inputs: TermInputs) -> Tensor:
-        """Return the cross-entropy, 0 at text positions."""
         return inputs.head.ce_T.masked_fill(~inputs.is_coord_T, 0)

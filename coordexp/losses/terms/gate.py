@@ -22,7 +22,6 @@ class Gate(Term):
     temperature: float = Field(default=1.0, gt=0, description="divides the logits before their softmax")
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the coord tokens."""
         # Softplus, since a difference of two log-sum-exps could be negative.
         if self.temperature == 1:
             values_T = F.softplus(inputs.head.log_z_text_T - inputs.head.log_z_coord_T)

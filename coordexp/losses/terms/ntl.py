@@ -24,7 +24,6 @@ class Ntl(Term):
     decay: float = Field(default=0.1, gt=0, le=1, description="factor from one place to the next; 1.0: equal weights")
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the digits."""
         probs_NK = at_least_float32(inputs.head.coord_logits_NK).softmax(dim=1)
         digits_K = torch.arange(probs_NK.shape[1], device=probs_NK.device)
         distance_NK = (digits_K - inputs.coord_bins_N.unsqueeze(1)).abs()

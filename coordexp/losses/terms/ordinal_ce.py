@@ -21,7 +21,6 @@ class OrdinalCe(Term):
     formula = "sum over coord rows of `-(sum_{j < y} ln P_s(k > j) + sum_{y <= j < 999} ln P_s(k <= j)) / 999`"
 
     def total(self, inputs: TermInputs) -> Tensor:
-        """Return the sum over the coord tokens."""
         log_s_NK = at_least_float32(inputs.head.coord_logits_NK).log_softmax(dim=1)
         # Both sides as log-sum-exps of their own: ln(1 - CDF) would round to ln 0 where a distribution is sure.
         up_to_NK = log_s_NK.logcumsumexp(dim=1)[:, :-1]

@@ -42,7 +42,6 @@ class SoftTarget(Term):
         return soft_cross_entropy(inputs.head.coord_logits_NK, self.targets(inputs)).sum()
 
     def targets(self, inputs: TermInputs) -> Tensor:
-        """Return the ``[N, K]`` targets."""
         num_bins = inputs.head.coord_logits_NK.shape[1]
         centre_N = inputs.coord_bins_N.to(torch.float32)
         if self.shape == "two_bin":

@@ -18,5 +18,4 @@ class TextCe(TokenTerm):
     metric = "text_loss"
 
     def per_token(self, inputs: TermInputs) -> Tensor:
-        """Return the cross-entropy, 0 at coord positions."""
         return inputs.head.ce_T.masked_fill(inputs.is_coord_T, 0)

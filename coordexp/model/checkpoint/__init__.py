@@ -1,1 +1,1 @@
-"""Checkpoints on disk."""
+"""Checkpoints on disk. Whatever is missing, damaged or of another model is a CheckpointError."""

@@ -49,7 +49,6 @@ class TrainedBase:
 
     Attributes:
         path: ``embedded``, a directory or a hub id; None if the adapter does not say.
-        revision: of a hub id.
         dtype: what its weights were cast to; ``auto`` if they were left as stored.
         vocab_init: how the rows of coord tokens started, if it had none.
         structure: for which object markers it was expanded; None if it was not, or the adapter does not say.
@@ -89,16 +88,11 @@ class AdapterInfo:
 
     @property
     def way_on(self) -> str:
-        """What to do where it does not fit a base."""
         return f"give the one that it was trained on{f', {self.base.path}' if self.base.path else ''}"
 
 
 def read_adapter(directory: str | Path) -> AdapterInfo:
-    """Read what a saved adapter says about itself.
-
-    Raises:
-        CheckpointError: if a file is missing or damaged, or it is no LoRA or DoRA adapter.
-    """
+    """Read what a saved LoRA or DoRA adapter says about itself."""
     directory = Path(directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such adapter directory")
@@ -187,11 +181,7 @@ def save_adapter(model: PeftModel, directory: str | Path, *, state_dict: dict[st
 
 
 def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:
-    """Refuse an adapter that lacks a tensor for a place in the model, or the reverse: PEFT loads what fits and warns.
-
-    Raises:
-        CheckpointError: if something is on one side only.
-    """
+    """Refuse an adapter that lacks a tensor for a place in the model, or the reverse: PEFT would only warn."""
     expected = set(get_peft_model_state_dict(wrapped, save_embedding_layers=False))
     if different := sorted(expected.symmetric_difference(info.keys)):
         raise CheckpointError(

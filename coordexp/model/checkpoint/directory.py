@@ -41,10 +41,8 @@ _HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError)  # the offline and no
 def find_checkpoint(path_or_id: str | Path, *, revision: str | None = None, weights: bool = True) -> Path:
     """Return the directory of a checkpoint, all its files checked: ``embedded``, a directory, or a hub id (downloaded).
 
-    Without ``weights`` only configuration, tokenizer and processor are fetched and checked.
-
-    Raises:
-        CheckpointError: if it is missing, damaged, or of no known family, or ``revision`` would have no effect.
+    Without ``weights`` only configuration, tokenizer and processor are fetched and checked. A ``revision`` that would
+    have no effect is refused.
     """
     if is_hub_id(path_or_id):
         directory = _download(str(path_or_id), revision=revision, files=HUB_FILES if weights else _HUB_SMALL_FILES)
@@ -68,18 +66,16 @@ def is_hub_id(path_or_id: str | Path) -> bool:
 
 
 def cached_checkpoint(hub_id: str, *, revision: str | None = None) -> tuple[Path | None, list[str]]:
-    """Look for a hub id in the local cache: its directory, if any, and the files that would still be downloaded.
-
-    Raises:
-        CheckpointError: if the cache cannot be read.
-    """
+    """Look for a hub id in the local cache: its directory, if any, and the files that would still be downloaded."""
     try:
         directory = Path(snapshot_download(hub_id, revision=revision, local_files_only=True))
     except LocalEntryNotFoundError:
         return None, []
     except (HFValidationError, OSError, ValueError) as error:
         raise CheckpointError(f"{hub_id}: the hub's cache cannot be read ({error})") from None
-    return directory, [name for name in wanted_files(directory) if not (directory / name).is_file()]
+    listed = weight_map(directory)
+    wanted = [*_SMALL_FILES, *([WEIGHTS_FILE] if listed is None else sorted(set(listed.values())))]
+    return directory, [name for name in wanted if not (directory / name).is_file()]
 
 
 def local_checkpoint(path_or_id: str | Path, *, revision: str | None = None) -> Path | None:
@@ -102,11 +98,7 @@ def hub_answers() -> bool:
 
 
 def check_config(directory: Path) -> JsonObject:
-    """Return ``config.json`` of a model that coordexp trains.
-
-    Raises:
-        CheckpointError: if it is missing, not JSON, or of another model.
-    """
+    """Return ``config.json`` of a model that coordexp trains; refuse any other."""
     file = directory / CONFIG_FILE
     merged = RunFolder(directory).merged
     if not file.exists() and (directory / "adapter_config.json").is_file():
@@ -125,19 +117,18 @@ def check_config(directory: Path) -> JsonObject:
 
 
 def model_family(directory: Path) -> Family:
-    """Return the family of a checkpoint; raises as :func:`check_config`."""
     return family_of(check_config(directory).get("model_type"), where=directory / CONFIG_FILE)
 
 
 def model_config(directory: Path) -> PreTrainedConfig:
-    """Return the configuration of a checkpoint as transformers understands it; raises as :func:`check_config`."""
+    """Return the configuration of a checkpoint as transformers understands it."""
     check_config(directory)
     with library_errors(f"{directory / CONFIG_FILE}: makes no configuration"):
         return AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the safetensors files of a checkpoint; raises CheckpointError if one is missing or cut short."""
+    """Return the safetensors files of a checkpoint, none of them missing or cut short."""
     listed = weight_map(directory)
     if listed is None:
         files = [directory / WEIGHTS_FILE]
@@ -174,14 +165,7 @@ def weight_map(directory: Path) -> dict[str, str] | None:
     return files
 
 
-def wanted_files(directory: Path) -> list[str]:
-    """Return the names of the files that a checkpoint needs: configuration, tokenizer, processor and weights."""
-    listed = weight_map(directory)
-    return [*_SMALL_FILES, *([WEIGHTS_FILE] if listed is None else sorted(set(listed.values())))]
-
-
 def tensor_names(file: Path) -> list[str]:
-    """Return the names in a safetensors file; raises CheckpointError if it is missing or not whole."""
     if not file.is_file():
         raise CheckpointError(f"{file}: weights not found; expected safetensors")
     try:

@@ -45,22 +45,14 @@ def write_weights(
     """Write the weights of a copy, and their index if the base has one.
 
     Shards keep their names, and a tensor stays in its shard; one that the base does not have goes beside
-    the embedding. A file of which nothing changes is copied as it is.
+    the embedding. A file of which nothing changes is copied as it is, or with ``link`` linked to.
 
-    Args:
-        base: the checkpoint that is copied.
-        output: an existing directory.
-        specs: of the copy's tensors, by name.
-        make: returns a tensor of the copy, as its spec says.
-        changed: names of the tensors that hold other numbers than the base's, besides those whose spec differs.
-        progress: called with the bytes written.
-        stage: what to call the work there.
-        link: link to the files that do not change, instead of copying them.
+    ``specs`` and ``make`` give the copy's tensors by name. ``changed`` are those with other numbers than the base's,
+    besides those whose spec differs. ``progress`` is called with ``stage`` and the bytes written.
 
     Raises:
         CheckpointError: if a weight does not fit its new dtype.
         ResourceError: if the disk is too small.
-        OSError: as the disk says.
     """
     if base.weights.load is not None:
         _write_converted(base, output, specs, make, progress=progress, stage=stage)
@@ -164,7 +156,6 @@ def check_space(output: Path, needed_bytes: int) -> None:
 
 
 def copy_file(source: Path, target: Path, *, link: bool) -> None:
-    """Copy a file, or link to it."""
     if link:
         target.symlink_to(source.resolve())
     else:

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from coordexp.coord_tokens.dtypes import DTypeName
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.directory import CONFIG_FILE, library_errors, model_config, tensor_names, weight_files
 from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec
-from coordexp.model.families import Family, family_of
+from coordexp.model.families import family_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -71,7 +72,6 @@ class Dimensions:
 
     @property
     def query_width(self) -> int:
-        """Numbers of a token's queries."""
         return self.text.num_attention_heads * self._head_size
 
     @property
@@ -82,21 +82,6 @@ class Dimensions:
     @property
     def _head_size(self) -> int:
         return self.text.head_dim or self.text.hidden_size // self.text.num_attention_heads
-
-    @property
-    def patch_size(self) -> int:
-        """Side of a patch in pixels."""
-        return self.vision.patch_size
-
-    @property
-    def temporal_patch_size(self) -> int:
-        """Frames of a patch."""
-        return self.vision.temporal_patch_size
-
-    @property
-    def merge_size(self) -> int:
-        """Patches that become one token, along one side."""
-        return self.vision.spatial_merge_size
 
 
 @contextlib.contextmanager
@@ -117,11 +102,7 @@ def quiet() -> Generator[None]:
 
 
 def empty_model(config: PreTrainedConfig, *, dtype: torch.dtype) -> "PreTrainedModel":
-    """Return the model of a configuration in evaluation mode, its parameters on the meta device, its buffers real.
-
-    Raises:
-        CheckpointError: if no model can be made of the configuration.
-    """
+    """Return the model of a configuration in evaluation mode, its parameters on the meta device, its buffers real."""
     # Here: they take two seconds, and a dry run makes no model.
     from accelerate import init_empty_weights
     from transformers import AutoModelForImageTextToText, PreTrainedModel
@@ -162,7 +143,6 @@ class StoredModel:
     """A checkpoint that ``from_pretrained`` would load in full.
 
     Attributes:
-        config: of the model.
         weights: as stored, by the names that they have in the model.
         shapes: of what ``from_pretrained`` reads, by name; without a head that is tied.
         tied: whether embedding and head are one table.
@@ -179,9 +159,7 @@ class StoredModel:
     def of(cls, directory: Path, *, title: str | None = None) -> "StoredModel":
         """Read a checkpoint's headers, and a head that should equal the embedding; ``title`` names it in errors.
 
-        Raises:
-            CheckpointError: if a weight is missing or has another shape, or a head that is said to
-                be tied differs from the embedding, so that transformers would load two tables.
+        Where a head that is said to be tied differs from it, transformers would load two tables.
         """
         found = cls.of_headers(directory, title=title)
         specs, read = found.weights.specs, found.weights.read
@@ -200,10 +178,6 @@ class StoredModel:
 
         transformers fills what is missing with random numbers, all of a large model if need be, leaves
         out what the model has no place for, and then only says so.
-
-        Raises:
-            CheckpointError: if a weight is missing, has another shape, is no plain number, or is one too many of a part
-                that the model has.
         """
         title = title or str(directory)
         config = model_config(directory)
@@ -211,9 +185,10 @@ class StoredModel:
             return cls._of_converted(config, directory, title)
         weights = StoredWeights.of(directory)
         model = empty_model(config, dtype=torch.float32)
-        shapes = needed_shapes(model)
+        shapes, tied = needed_shapes(model), has_tied_head(model)
         stored = weights.specs
-        check_fit(
+        others = stored.keys() - shapes.keys() - ({HEAD} if tied else set())
+        _check_fit(
             title,
             missing=sorted(shapes.keys() - stored.keys()),
             mismatched=[
@@ -221,35 +196,22 @@ class StoredModel:
                 for name, shape in sorted(shapes.items())
                 if name in stored and stored[name].shape != shape
             ],
-            unexpected=misplaced(stored.keys() - ({HEAD} if (tied := has_tied_head(model)) else set()), shapes.keys()),
+            unexpected=_misplaced(others, shapes),
         )
-        unused = sorted(stored.keys() - shapes.keys() - ({HEAD} if tied else set()))
-        return cls(config, weights, shapes, tied, tuple(unused))
+        return cls(config, weights, shapes, tied, tuple(sorted(others)))
 
     @classmethod
     def _of_converted(cls, config: PreTrainedConfig, directory: Path, title: str) -> "StoredModel":
         """As transformers sees files whose names or shapes it converts: a dry run on the meta device."""
-        model, report = load_stock(directory, dtype="auto", device_map="meta")
-        unexpected = report["unexpected_keys"]
-        wrong = misplaced(unexpected, model.state_dict())
-        check_fit(
-            title,
-            missing=sorted(report["missing_keys"]),
-            mismatched=sorted(map(str, report["mismatched_keys"])),
-            unexpected=wrong,
-        )
+        model, unused = load_stock(directory, dtype="auto", device_map="meta", title=title)
         specs = {name: TensorSpec(tuple(one.shape), one.dtype) for name, one in model.state_dict().items()}
         files = weight_files(directory)
-        weights = StoredWeights.converted(
-            directory, specs, lambda: load_stock(directory, dtype="auto")[0].state_dict(), files
-        )
+        # Loaded once, when the first tensor is read.
+        load = functools.cache(lambda: load_stock(directory, dtype="auto")[0].state_dict())
+        weights = StoredWeights(directory, specs, {file.name: file for file in files}, load=load)
         # Of these transformers says nothing.
         silent = {name for file in files for name in tensor_names(file) if name.startswith(f"{_PREDICTS_MORE}.")}
-        return cls(config, weights, needed_shapes(model), has_tied_head(model), tuple(sorted(unexpected | silent)))
-
-    @property
-    def family(self) -> Family:
-        return family_of(self.config.model_type, where=self.weights.directory)
+        return cls(config, weights, needed_shapes(model), has_tied_head(model), tuple(sorted(unused | silent)))
 
     @property
     def left_behind(self) -> str:
@@ -263,21 +225,22 @@ class StoredModel:
     @property
     def stores_tied_head(self) -> bool:
         """Whether the files hold a head although it is tied to the embedding."""
-        return self.tied and self.family.on_disk == "modules" and HEAD in self.weights.specs
+        return self.tied and self.weights.load is None and HEAD in self.weights.specs
 
 
 def load_stock(
-    directory: Path, *, dtype: DTypeName, device_map: str | None = None, attn_implementation: str = "sdpa"
-) -> "tuple[PreTrainedModel, dict[str, set[str]]]":
-    """Load a checkpoint's model with transformers, as anybody would, and what it says of weights that did not fit.
-
-    Raises:
-        CheckpointError: if it does not load.
-    """
+    directory: Path,
+    *,
+    dtype: DTypeName,
+    device_map: str | None = None,
+    attn_implementation: str = "sdpa",
+    title: str | None = None,
+) -> "tuple[PreTrainedModel, set[str]]":
+    """Load a checkpoint's model with transformers, as anybody would, and name the tensors of parts it does not have."""
     from transformers import AutoModelForImageTextToText  # here: it takes two seconds
 
     with library_errors(f"{directory}: the model does not load"), quiet():
-        return cast(
+        model, report = cast(
             "tuple[PreTrainedModel, dict[str, set[str]]]",
             AutoModelForImageTextToText.from_pretrained(
                 directory,
@@ -291,14 +254,17 @@ def load_stock(
                 output_loading_info=True,
             ),
         )
+    # transformers fills what is missing with random numbers, leaves out what it does not know, and goes on.
+    _check_fit(
+        title or str(directory),
+        missing=sorted(report["missing_keys"]),
+        mismatched=sorted(map(str, report["mismatched_keys"])),
+        unexpected=_misplaced(report["unexpected_keys"], model.state_dict()),
+    )
+    return model, report["unexpected_keys"]
 
 
-def check_fit(title: str, *, missing: Sequence[str], mismatched: Sequence[str], unexpected: Sequence[str]) -> None:
-    """Refuse weights that are not those of a model.
-
-    Raises:
-        CheckpointError: if there is any.
-    """
+def _check_fit(title: str, *, missing: Sequence[str], mismatched: Sequence[str], unexpected: Sequence[str]) -> None:
     if missing:
         raise CheckpointError(f"{title}: {len(missing)} weights are missing, e.g. {missing[0]}; copy it again")
     if mismatched:
@@ -313,7 +279,7 @@ def check_fit(title: str, *, missing: Sequence[str], mismatched: Sequence[str], 
         )
 
 
-def misplaced(stored: Iterable[str], needed: Iterable[str]) -> list[str]:
+def _misplaced(stored: Iterable[str], needed: Iterable[str]) -> list[str]:
     """Return the stored tensors without a place in a model that has the part they are of: it is not theirs."""
     known = set(needed)
     parts = {_part_of(name) for name in known}

@@ -5,14 +5,14 @@ training cost nearly all of AP, and nothing else of a checkpoint would say so.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from coordexp.data.dataset import TEMPLATE_ARGUMENTS
 from coordexp.errors import CheckpointError
-from coordexp.files import first_problem, write_json
+from coordexp.files import first_problem
 from coordexp.model.checkpoint.directory import read_json
 
 TRAINED_WITH = "trained_with.json"
@@ -23,7 +23,6 @@ class TrainedWith:
     """What the images and the questions of a training were like.
 
     Attributes:
-        prompt: the instruction.
         min_pixels: smaller images were enlarged to so many pixels.
         max_pixels: larger ones were shrunk to so many.
         template: arguments of the chat template.
@@ -45,16 +44,9 @@ def read_trained_with(checkpoint: Path) -> TrainedWith | None:
 
 
 def parse_trained_with(values: object, file: Path) -> TrainedWith:
-    """Return the JSON object in a file; CheckpointError for anything else."""
     try:
-        return _ADAPTER.validate_python(values, strict=False)
+        return _ADAPTER.validate_python(values)
     except ValidationError as error:
         raise CheckpointError(
             f"{file}: expected what training was done with: prompt, min_pixels, max_pixels ({first_problem(error)})"
         ) from None
-
-
-def write_trained_with(checkpoint: Path, trained_with: TrainedWith | None) -> None:
-    """Keep in a checkpoint what it was trained with; nothing where that is not known."""
-    if trained_with is not None:
-        write_json(checkpoint / TRAINED_WITH, asdict(trained_with), indent=2)

@@ -1,7 +1,6 @@
 """The weights of a checkpoint: shape, dtype and file of every tensor, read from the headers of safetensors files."""
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,8 +56,6 @@ class StoredWeights:
     """The tensors of a checkpoint's safetensors files.
 
     Attributes:
-        directory: of the checkpoint.
-        specs: shape and dtype of each tensor, by name.
         files: the file of each tensor, by name.
         sharded: whether an index says where they are.
         load: gives all tensors, where files have them under other names or in other shapes; ``files`` then holds no
@@ -68,7 +65,7 @@ class StoredWeights:
     directory: Path
     specs: Mapping[str, TensorSpec]
     files: Mapping[str, Path]
-    sharded: bool
+    sharded: bool = False
     load: Callable[[], Mapping[str, Tensor]] | None = None
 
     @classmethod
@@ -76,9 +73,6 @@ class StoredWeights:
         """Read the headers of a checkpoint's files: ``model.safetensors`` if it is there, else those of the index.
 
         Where the index names a tensor's file, that one counts; files that it does not name are not read.
-
-        Raises:
-            CheckpointError: if a file is missing or cut short, or does not hold what the index says.
         """
         index = weight_map(directory)
         listed = index or {}
@@ -93,18 +87,6 @@ class StoredWeights:
                 f"{directory / INDEX_FILE}: names {missing[0]} in {listed[missing[0]]}, which does not hold it"
             )
         return cls(directory, specs, files, sharded=index is not None)
-
-    @classmethod
-    def converted(
-        cls,
-        directory: Path,
-        specs: Mapping[str, TensorSpec],
-        load: Callable[[], Mapping[str, Tensor]],
-        files: Sequence[Path],
-    ) -> "StoredWeights":
-        """Hold weights that transformers converts while it reads them; they are loaded once, when the first is read."""
-        by_name = {file.name: file for file in files}
-        return cls(directory, specs, by_name, sharded=len(files) > 1, load=functools.cache(load))
 
     def read(self, name: str) -> Tensor:
         """Return a tensor, mapped: it takes memory where it is touched."""

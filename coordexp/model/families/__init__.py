@@ -18,11 +18,7 @@ _REFUSED = {
 
 
 def family_of(model_type: object, *, where: object) -> Family:
-    """Return the family of a ``model_type``; ``where`` names the file that says it.
-
-    Raises:
-        CheckpointError: if coordexp does not train it.
-    """
+    """Return the family of a ``model_type``, or refuse it; ``where`` names the file that says it."""
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
     *others, last = FAMILIES

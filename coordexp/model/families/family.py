@@ -13,7 +13,7 @@ class Family:
         model_type: as ``config.json`` has it.
         title: for sentences.
         tiny_text: the text configuration of a random model of this family with some hundred thousand parameters.
-        tiny_vision: its vision configuration; both have what :func:`coordexp.model.tiny.families.tiny_config` adds.
+        tiny_vision: its vision configuration; both have what :func:`coordexp.model.tiny.parts.tiny_config` adds.
         recurrent: some layers carry a state from token to token, so that prompts are padded on the left before
             decoding, and rows cannot be dropped from and added to their cache.
         unadapted: last names of linear layers that get no adapter.

@@ -45,11 +45,6 @@ class LinearDelta:
     scaling: float
     magnitude: Tensor | None
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``(O, I)``."""
-        return (self.b.shape[0], self.a.shape[1])
-
 
 @dataclass(frozen=True)
 class OffsetDelta:
@@ -76,11 +71,7 @@ class AdapterDelta:
 
     @classmethod
     def read(cls, info: AdapterInfo) -> "AdapterDelta":
-        """Read a saved adapter.
-
-        Raises:
-            CheckpointError: if it holds something that cannot be merged, or NaN or infinity.
-        """
+        """Read a saved adapter; refuse what cannot be merged, and NaN or infinity."""
         for key, plain in _PLAIN.items():
             if info.config.get(key, plain) not in (plain, None):
                 found = info.config[key]
@@ -110,13 +101,8 @@ class AdapterDelta:
         """Whether embedding and head get different offsets, so that a tied table has to be split."""
         return self.offset is not None and not self.offset.tie_head
 
-    @property
-    def num_offset_rows(self) -> int:
-        """K, or 0 without coord offsets."""
-        return 0 if self.offset is None else self.offset.ids.numel()
-
     def check_fits(self, base: StoredModel) -> None:
-        """Raise CheckpointError if the adapter was trained on another model."""
+        """Refuse an adapter that was trained on another model."""
         where = base.weights.directory
         if missing := sorted(self.linear.keys() - base.shapes.keys()):
             raise CheckpointError(
@@ -124,9 +110,10 @@ class AdapterDelta:
                 f"e.g. {missing[0]}; give the base it was trained on"
             )
         for name, delta in sorted(self.linear.items()):
-            if base.shapes[name] != delta.shape:
+            shape = [delta.b.shape[0], delta.a.shape[1]]
+            if list(base.shapes[name]) != shape:
                 raise CheckpointError(
-                    f"{where}: the adapter is for another base: it changes {name} of {list(delta.shape)}, and this "
+                    f"{where}: the adapter is for another base: it changes {name} of {shape}, and this "
                     f"base has {list(base.shapes[name])}"
                 )
         if self.offset is None:
@@ -143,9 +130,6 @@ class AdapterDelta:
         """Return a weight of the base, merged: computed in float32 and rounded once to ``dtype``.
 
         A layer becomes ``W + s B A``, under DoRA rescaled to the trained row norms.
-
-        Raises:
-            CheckpointError: if DoRA meets a row of norm zero, by which it divides.
         """
         if (layer := self.linear.get(name)) is not None:
             merged_OI = weight.float() + layer.scaling * (layer.b.float() @ layer.a.float())

@@ -7,7 +7,7 @@ compared with base plus adapter (``proof.py``); a result that is not that leaves
 import contextlib
 import tempfile
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -17,30 +17,30 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from coordexp.coord_tokens.offset_adapter import DTYPES, DTypeName, active_offset, inner_model
-from coordexp.coord_tokens.vocab import InitMethod
+from coordexp.coord_tokens.vocab import InitMethod, added_tokens
 from coordexp.errors import CheckpointError
-from coordexp.files import replace_directory
+from coordexp.files import replace_directory, write_json
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, read_adapter, save_adapter
 from coordexp.model.checkpoint.directory import CONFIG_FILE, find_checkpoint
 from coordexp.model.checkpoint.rewrite import Progress, silent, write_config, write_weights
-from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, empty_model, has_tied_head, quiet
-from coordexp.model.checkpoint.trained_with import TrainedWith, write_trained_with
-from coordexp.model.checkpoint.weights import StoredWeights
-from coordexp.model.expand import cast_checkpoint, expand_checkpoint, lacks_tokens
-from coordexp.model.loading import load, load_adapter, load_weights
-from coordexp.model.merging.delta import AdapterDelta
-from coordexp.model.merging.proof import (
-    Inputs,
-    LogitChange,
-    MergeReport,
-    answer_logits,
-    default_samples,
-    prove_weights,
+from coordexp.model.checkpoint.stored_model import (
+    EMBEDDING,
+    HEAD,
+    StoredModel,
+    empty_model,
+    has_tied_head,
+    load_stock,
+    quiet,
 )
+from coordexp.model.checkpoint.trained_with import TRAINED_WITH, TrainedWith
+from coordexp.model.checkpoint.weights import StoredWeights
+from coordexp.model.expand import cast_checkpoint, expand_checkpoint
+from coordexp.model.loading import load, load_adapter
+from coordexp.model.merging.delta import AdapterDelta
+from coordexp.model.merging.proof import Inputs, MergeReport, answer_logits, default_samples, prove_weights
 from coordexp.model.processor import Processor
 
 _MERGED = "the merged checkpoint"
-_CPU = torch.device("cpu")
 _BothLogits = tuple[list[Tensor], list[Tensor]]  # of the base, and of the adapter on it
 
 
@@ -49,7 +49,6 @@ def merge(
     output: str | Path,
     base: str | Path | None = None,
     overwrite: bool = False,
-    samples: Sequence[Inputs] | None = None,
     *,
     dtype: DTypeName = "auto",
     vocab_init: InitMethod | None = None,
@@ -62,7 +61,6 @@ def merge(
         output: directory to write; it appears only if the merge succeeds.
         base: the checkpoint the adapter was trained on; None reads it from ``adapter_config.json``.
         overwrite: replace an ``output`` that exists.
-        samples: model inputs on which to say what rounding loses; None for a generated picture with coord tokens.
         dtype: of the result; ``auto`` takes what the adapter was trained on.
         vocab_init: see :func:`coordexp.model.loading.load`; only for a base without coord tokens.
         progress: called with the stage and how far it is.
@@ -86,7 +84,7 @@ def merge(
         AdapterDelta.read(info).check_fits(StoredModel.of_headers(directory))
         progress("logits of the adapter", 0, 1)
         adapted = load(directory, info.directory, dtype=dtype)
-        samples = samples or default_samples(adapted.processor)
+        samples = default_samples(adapted.processor)
         before = _logits_of_both(adapted.model, samples)
         nn.Module.to(adapted.model, "meta")  # its weights make room for the merged model's
         return _merge(info, directory, building, samples, before, dtype=dtype, base_dtype="auto", progress=progress)
@@ -106,18 +104,12 @@ def merge_model(
     """Merge a model that is in memory, in any wrappers, as at the end of a run; one trained in full is saved as it is.
 
     Its adapter is saved and merged on disk. The result has the model's dtype, and is loaded on the model's device to be
-    compared with it. The model keeps its mode, its device and its adapters, unless ``gives_up``. All else is as in
-    :func:`merge`.
+    compared with it. The model keeps its mode, its device and its adapters; only with ``gives_up`` the weights of an
+    adapted model are freed once its logits are known, so that memory never holds two models.
 
-    Args:
-        model: a PeftModel or a plain model.
-        processor: written beside the weights of a model trained in full.
-        output: directory to write.
-        base: the checkpoint ``model`` was loaded from; None reads it from the PEFT configuration.
-        overwrite: replace an ``output`` that exists.
-        samples: model inputs on which to say what rounding loses.
-        trained_with: of a model trained in full; an adapter says it itself.
-        gives_up: free an adapted model's weights once its logits are known, so that memory never holds two models.
+    ``base`` is the checkpoint that ``model`` was loaded from; None reads it from the PEFT configuration. ``processor``
+    and ``trained_with`` are written beside a model trained in full; an adapter says them itself. ``samples`` are model
+    inputs on which to say what rounding loses. All else is as in :func:`merge`.
     """
     peft = next((module for module in model.modules() if isinstance(module, PeftModel)), None)
     inner = inner_model(model)
@@ -126,7 +118,7 @@ def merge_model(
             return _save_whole(inner, processor, building, trained_with)
     dtype, device = _name_of_dtype(inner), inner.device
     samples = samples or default_samples(processor)
-    before = _logits_of_both(peft, samples, device=device)
+    before = _logits_of_both(peft, samples)
     with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
         save_adapter(peft, scratch)
         info = read_adapter(scratch)
@@ -146,7 +138,7 @@ def _merge(
     *,
     dtype: DTypeName,
     base_dtype: DTypeName,
-    device: torch.device = _CPU,
+    device: torch.device | str = "cpu",
     progress: Progress = silent,
 ) -> MergeReport:
     """Merge onto a base that has all rows the adapter adds to: write, load as anybody would, prove, describe.
@@ -162,25 +154,20 @@ def _merge(
     merged = _as_others_load_it(building)
     adapted = load_adapter(_weightless(stored), processor, info, trainable=False)
     proof = prove_weights(merged, stored, adapted, trained=DTYPES.get(base_dtype))
-    try:
-        nn.Module.to(merged, device)
-        change = LogitChange.of(*before, answer_logits(merged, samples, device=device))
-    except torch.OutOfMemoryError:  # no room for the merged model on the device of the run
-        change = None
     report = MergeReport(
         dtype=written,
         tie_word_embeddings=stored.tied and not delta.unties_head,
         num_merged_layers=len(delta.linear),
-        num_offset_rows=delta.num_offset_rows,
+        num_offset_rows=0 if delta.offset is None else delta.offset.ids.numel(),
         num_unused_weights=len(stored.unused),
         left_behind=stored.left_behind,
         template=processor.template_arguments,
         ties_fraction=proof.num_ties / max(1, proof.num_compared),
         lost_at_weights=proof.lost(),
-        lost_at_logits=change.lost if change else None,
-        max_abs_logit_diff=change.max_abs_diff if change else None,
-        max_abs_logit=change.max_abs_logit if change else None,
     )
+    with contextlib.suppress(torch.OutOfMemoryError):  # no room for the merged model on the device of the run
+        nn.Module.to(merged, device)
+        report = report.with_logits(*before, answer_logits(merged, samples))
     report.write(building)
     progress("comparing weights", 1, 1)
     return report
@@ -233,23 +220,19 @@ def _save_whole(
     return report
 
 
-def _logits_of_both(adapted: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU) -> _BothLogits:
+def _logits_of_both(adapted: nn.Module, samples: Sequence[Inputs]) -> _BothLogits:
     assert isinstance(adapted, PeftModel)
     with adapted.disable_adapter():
-        base = answer_logits(adapted, samples, device=device)
-    return base, answer_logits(adapted, samples, device=device)
+        base = answer_logits(adapted, samples)
+    return base, answer_logits(adapted, samples)
 
 
 def _as_others_load_it(directory: Path) -> PreTrainedModel:
-    """Return the merged checkpoint as stock transformers loads it.
-
-    Raises:
-        CheckpointError: if it does not hold what its model needs and nothing else.
-    """
+    """Return the merged checkpoint as stock transformers loads it: what its model needs, and nothing else."""
     stored = StoredModel.of(directory, title=_MERGED)
     if stored.unused:
         raise CheckpointError(f"{_MERGED}: {len(stored.unused)} weights are unexpected, e.g. {stored.unused[0]}")
-    return load_weights(directory, dtype="auto")
+    return load_stock(directory, dtype="auto")[0]
 
 
 def _weightless(stored: StoredModel) -> PreTrainedModel:
@@ -264,11 +247,11 @@ def _weightless(stored: StoredModel) -> PreTrainedModel:
 
 
 def _save_processor(processor: Processor, building: Path, trained_with: TrainedWith | None) -> None:
-    """Save a processor with the image sizes of training, so that whoever loads the checkpoint has them."""
+    """Save a processor with the image sizes of training, and what else whoever loads the checkpoint asks it with."""
     if trained_with is not None:
         processor = processor.with_limits(min_pixels=trained_with.min_pixels, max_pixels=trained_with.max_pixels)
+        write_json(building / TRAINED_WITH, asdict(trained_with), indent=2)
     processor.save_pretrained(building)
-    write_trained_with(building, trained_with)
 
 
 def _name_of_dtype(model: PreTrainedModel) -> DTypeName:
@@ -319,7 +302,10 @@ def _building_of(output: Path) -> Generator[Path]:
 def _as_trained_on(base: Path, trained: TrainedBase, *, near: Path, progress: Progress) -> Generator[Path]:
     """Yield the base, or a copy beside the output, if training expanded its vocabulary or cast its weights."""
     structure = trained.structure
-    lacks_rows = structure is not None and lacks_tokens(Processor.from_directory(base).tokenizer, structure)
+    lacks_rows = False
+    if structure is not None:
+        known = Processor.from_directory(base).tokenizer.get_vocab()
+        lacks_rows = any(token not in known for token in added_tokens(structure))
     specs = StoredWeights.of(base).specs.values()
     if not lacks_rows and all(spec.cast_to(trained.dtype) == spec for spec in specs):
         yield base

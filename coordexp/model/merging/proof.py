@@ -10,7 +10,7 @@ Shapes: B batch, L tokens, V vocabulary, K adapted ids, D hidden, O x I a linear
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,6 @@ LOST_TOO_MUCH = 0.1  # of the change that training made to the logits
 
 Inputs = Mapping[str, Tensor]  # of one forward pass
 
-_CPU = torch.device("cpu")
 _BIN_STRIDE = 61  # 17 bins over the whole range, shared with no power of two
 _LAST_TOKENS = 64  # of a sample, its answer among them: the logits of all tokens would take a gigabyte
 # A product and a sum in float32, of the largest number in them: what decides a tie between two neighbours.
@@ -64,11 +63,7 @@ class WeightProof:
         return {kind: math.sqrt(self.errors[kind] / total) for kind, total in self.changes.items() if total > 0}
 
     def add(self, name: str, merged: Tensor, base: Tensor, delta: Tensor, magnitude: Tensor | None = None) -> None:
-        """Compare a weight that changed, or its rows that did, with base plus ``delta`` (under DoRA of ``magnitude``).
-
-        Raises:
-            CheckpointError: if a number is not their sum, rounded once.
-        """
+        """Add a weight or rows that changed; refuse what is not base plus ``delta`` (under DoRA of ``magnitude``)."""
         before = base.float()
         expected = _sum(before, delta, magnitude)
         rounded = expected.to(merged.dtype)
@@ -101,9 +96,6 @@ def prove_weights(
         base: the checkpoint on disk.
         adapted: a model of that shape with the adapter on it, as PEFT loads it; its base weights are not read.
         trained: dtype the base was rounded to when the adapter was trained; None for as stored.
-
-    Raises:
-        CheckpointError: if a weight is not what it should be.
     """
     inner = inner_model(adapted)
     layers = {f"{name}.weight": layer for name, layer in inner.named_modules() if isinstance(layer, LoraLayer)}
@@ -152,43 +144,10 @@ def _kind(name: str) -> str:
     return f"vision {parts[-2]}" if "visual" in parts else parts[-2]
 
 
-@dataclass(frozen=True)
-class LogitChange:
-    """How far merging moved the logits, beside how far training had moved them.
-
-    Attributes:
-        lost: rms(merged - adapter) / rms(adapter - base); None where training moved nothing, or a logit is no number.
-        max_abs_diff: largest difference, merged against adapter; None where a logit is no number.
-        max_abs_logit: of the adapter, for scale.
-    """
-
-    lost: float | None
-    max_abs_diff: float | None
-    max_abs_logit: float
-
-    @staticmethod
-    def of(base: Sequence[Tensor], adapter: Sequence[Tensor], merged: Sequence[Tensor]) -> "LogitChange":
-        """Compare the logits of three models on the same samples."""
-        moved, lost = _squared_distance(base, adapter), _squared_distance(adapter, merged)
-        finite = math.isfinite(moved) and math.isfinite(lost)
-        largest = max(float((b - a).abs().max()) for a, b in zip(adapter, merged, strict=True))
-        return LogitChange(
-            lost=math.sqrt(lost / moved) if finite and moved > 0 else None,
-            max_abs_diff=largest if finite else None,
-            max_abs_logit=max(float(one.abs().max()) for one in adapter),
-        )
-
-
-def _squared_distance(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
-    return sum(float((b - a).square().sum(dtype=torch.float64)) for a, b in zip(ones, others, strict=True))
-
-
 @torch.no_grad()
-def logits_of(
-    model: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU, last: int = 0
-) -> list[Tensor]:
+def logits_of(model: nn.Module, samples: Sequence[Inputs], *, last: int = 0) -> list[Tensor]:
     """Return the float32 logits ``[B, L, V]`` of each sample on the CPU, of all tokens or the ``last`` ones."""
-    was_training = model.training
+    was_training, device = model.training, next(model.parameters()).device
     model.eval()
     try:
         inputs = [{name: tensor.to(device) for name, tensor in sample.items()} for sample in samples]
@@ -197,9 +156,8 @@ def logits_of(
         model.train(was_training)
 
 
-def answer_logits(model: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU) -> list[Tensor]:
-    """Return the logits of the last tokens of each sample, its answer among them."""
-    return logits_of(model, samples, device=device, last=_LAST_TOKENS)
+def answer_logits(model: nn.Module, samples: Sequence[Inputs]) -> list[Tensor]:
+    return logits_of(model, samples, last=_LAST_TOKENS)
 
 
 def default_samples(processor: Processor) -> list[Inputs]:
@@ -222,9 +180,7 @@ class MergeReport:
 
     Attributes:
         dtype: of the result's weights.
-        tie_word_embeddings: whether the result shares embedding and head.
-        num_merged_layers: linear layers that changed, and
-        num_offset_rows: embedding rows.
+        num_offset_rows: embedding rows that changed.
         num_unused_weights: tensors of the base that its model has no place for, and that stayed behind.
         left_behind: which these are, for a person.
         template: arguments that whoever serves the result must give its chat template, as training did.
@@ -248,9 +204,20 @@ class MergeReport:
     max_abs_logit_diff: float | None = None
     max_abs_logit: float | None = None
 
+    def with_logits(self, base: Sequence[Tensor], adapter: Sequence[Tensor], merged: Sequence[Tensor]) -> "MergeReport":
+        """Add how far merging moved the logits of samples, beside how far training had moved them."""
+        moved, lost = _squared_distance(base, adapter), _squared_distance(adapter, merged)
+        finite = math.isfinite(moved) and math.isfinite(lost)
+        largest = max(float((b - a).abs().max()) for a, b in zip(adapter, merged, strict=True))
+        return replace(
+            self,
+            lost_at_logits=math.sqrt(lost / moved) if finite and moved > 0 else None,
+            max_abs_logit_diff=largest if finite else None,
+            max_abs_logit=max(float(one.abs().max()) for one in adapter),
+        )
+
     @property
     def most_lost(self) -> float | None:
-        """The largest of ``lost_at_weights``."""
         return max(self.lost_at_weights.values(), default=None)
 
     @property
@@ -294,3 +261,7 @@ class MergeReport:
 
     def write(self, directory: Path) -> None:
         write_json(directory / REPORT_FILE, asdict(self), indent=2)
+
+
+def _squared_distance(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    return sum(float((b - a).square().sum(dtype=torch.float64)) for a, b in zip(ones, others, strict=True))

@@ -1,4 +1,4 @@
-"""The parts of the embedded base: a tokenizer, an image processor and a model, of Qwen3-VL's kind but small."""
+"""The parts of the embedded base, of Qwen3-VL's kind but small; and as small a random model of each family."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,13 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
+    AutoConfig,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
     GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
     Qwen2VLImageProcessorPil,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
@@ -16,6 +22,8 @@ from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import CATEGORIES
 from coordexp.files import replace_directory
+from coordexp.model.checkpoint.directory import TINY_BASE
+from coordexp.model.families import Family
 
 EMBEDDED_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -46,7 +54,7 @@ _WORDS = (
     "mouse remote keyboard cell phone oven sink book clock vase scissors teddy hair drier toothbrush"
 )
 _BPE_VOCABULARY = 614
-_MODEL_VOCABULARY = 704
+_MODEL_VOCABULARY = 704  # rows, some more than the tokenizer has entries
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
@@ -129,16 +137,67 @@ def build_model(
         tie_word_embeddings=tie_word_embeddings,
     )
     torch.manual_seed(seed)
-    model = Qwen3VLForConditionalGeneration(config)
+    return Qwen3VLForConditionalGeneration(config)
+
+
+def save_base(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write checkpoint, tokenizer, chat template and image processor as one directory."""
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False
     )
-    return model
-
-
-def save_base(path: Path, model: Qwen3VLForConditionalGeneration, tokenizer: Qwen2Tokenizer) -> None:
-    """Write checkpoint, tokenizer, chat template and image processor as one directory."""
     with replace_directory(path) as building:
         model.save_pretrained(building)
         tokenizer.save_pretrained(building)
         build_image_processor().save_pretrained(building)
+
+
+def tiny_config(family: Family, tokenizer: PreTrainedTokenizerBase, *, tied: bool) -> PreTrainedConfig:
+    """Return a small configuration of a family, with the ids of a tokenizer: text 4 layers of 64, vision 2 of 32."""
+    ids = tokenizer.get_vocab()
+    text = {
+        "vocab_size": _MODEL_VOCABULARY,
+        "hidden_size": 64,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": None,
+        "tie_word_embeddings": tied,
+    }
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "patch_size": 8,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": 64,
+    }
+    return AutoConfig.for_model(
+        family.model_type,
+        text_config={**text, **family.tiny_text},
+        vision_config={**vision, **family.tiny_vision},
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=tied,
+    )
+
+
+def write_tiny(family: Family, output: Path, *, tied: bool = True) -> None:
+    """Write a random checkpoint of a family with the embedded base's tokenizer, as the vendor's files look.
+
+    Weights are spread widely enough that answers depend on the picture and on every token before them.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(TINY_BASE, local_files_only=True, trust_remote_code=False)
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(tiny_config(family, tokenizer, tied=tied), dtype=torch.float32)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1 and "conv1d" not in name:
+            torch.nn.init.normal_(parameter, std=0.9 / parameter.shape[-1] ** 0.5)
+    model.tie_weights()
+    save_base(output, model, tokenizer)

@@ -45,7 +45,6 @@ class Phase:
     final_fraction: float = 0.02
 
     def rate_factor(self, step: int) -> float:
-        """Return the factor on the learning rate at ``step``, counted from 0."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         progress = min(1.0, (step - self.warmup_steps) / max(1, self.horizon - self.warmup_steps))

@@ -96,7 +96,7 @@ def count_flops(model: nn.Module, config: PreTrainedConfig) -> FlopCounter:
         elif ".patch_embed." in name:
             per_patch += p.numel() * (2 + own)  # no gradient goes to pixels
         elif ".visual." in name and ".pos_embed." not in name:
-            merged = sizes.merge_size**2 if "merger" in name else 1
+            merged = sizes.vision.spatial_merge_size**2 if "merger" in name else 1
             per_patch += p.numel() * (2 + 2 * trains_vision + own) / merged
     head = inner_model(model).get_output_embeddings()
     trains_head = head is not None and any(p.requires_grad for p in head.parameters())

@@ -24,7 +24,8 @@ def _inputs(*, num_boxes=3, num_text=10, seed=0, dtype=torch.float64):
     weight = torch.randn(VOCAB, HIDDEN, dtype=dtype)
     targets = torch.cat([torch.randint(FIRST, FIRST + 1000, (num_coord,)), torch.randint(0, FIRST, (num_text,))])
     logits = (hidden @ weight.T).detach().requires_grad_()
-    out = plain_head(logits, torch.eye(VOCAB, dtype=dtype), targets, first_id=FIRST)
+    eye, rows = torch.eye(VOCAB, dtype=dtype), torch.arange(num_coord)
+    out = plain_head(logits, eye, targets, first_id=FIRST, coord_rows_N=rows)
     inputs = term_inputs(out, targets, torch.rand(num_boxes, 4, dtype=dtype), first_id=FIRST)
     return inputs, logits, targets
 

@@ -111,15 +111,14 @@ def test_gradcheck(monkeypatch, num_adapted):
     hidden, offset = (torch.randn(rows, 3, dtype=torch.float64, requires_grad=True) for rows in (5, num_adapted))
     weight = torch.randn(11, 3, dtype=torch.float64)
     targets = torch.tensor([0, 3, 7, 8, 10])
+    keys = {"first_id": 2, "num_coords": 6, "coord_rows_N": torch.tensor([1, 2])}
 
     def split(hidden, offset):
-        out = split_head(
-            hidden, weight, targets, first_id=2, offset_KD=offset, num_adapted=layout.num_adapted, num_coords=6
-        )
+        out = split_head(hidden, weight, targets, offset_KD=offset, num_adapted=layout.num_adapted, **keys)
         return tuple(getattr(out, part) for part in PARTS)
 
     def plain(hidden, offset, table):
-        out = plain_head(hidden, table, targets, first_id=2, offset_KD=offset, num_coords=6)
+        out = plain_head(hidden, table, targets, offset_KD=offset, **keys)
         return tuple(getattr(out, part) for part in PARTS)
 
     assert torch.autograd.gradcheck(split, (hidden, offset))
@@ -223,8 +222,9 @@ def test_ce_of_the_plain_head_is_cross_entropy_bit_for_bit(monkeypatch, elements
     monkeypatch.setattr(head_module, "CHUNK_ELEMENTS_CPU", elements)
     problem = make_problem(EXTRA, scale=3.0)
     table = problem.weight.clone().requires_grad_()
+    keys = {"first_id": 40, "coord_rows_N": problem.coord_rows}
     for offset, logits in ((problem.offset, full_logits(problem)), (None, problem.hidden @ problem.weight.T)):
-        out = plain_head(problem.hidden, table, problem.targets, first_id=40, offset_KD=offset)
+        out = plain_head(problem.hidden, table, problem.targets, offset_KD=offset, **keys)
         assert torch.equal(out.ce_T, F.cross_entropy(logits, problem.targets, reduction="none"))
         text = torch.cat([logits[:, :40], logits[:, 40 + NUM_BINS :]], dim=1)[problem.coord_rows]
         torch.testing.assert_close(out.log_z_text_at(2.0), (text / 2).logsumexp(dim=1))

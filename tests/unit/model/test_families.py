@@ -19,7 +19,7 @@ from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.merging.merge import merge
 from coordexp.model.merging.proof import default_samples, logits_of
-from coordexp.model.tiny.families import write_tiny
+from coordexp.model.tiny.parts import write_tiny
 
 
 @pytest.fixture(scope="module", params=sorted(FAMILIES))

@@ -17,7 +17,7 @@ from coordexp.model.expand import expand_to
 from coordexp.model.families import FAMILIES
 from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
-from coordexp.model.tiny.families import write_tiny
+from coordexp.model.tiny.parts import write_tiny
 from tests.support.checkpoints import WEIGHTS, edited
 
 

@@ -178,7 +178,7 @@ def test_damaged_checkpoints_are_refused_before_weights_are_read(
     base = _copy(make_base(), tmp_path / "base")
     damage(base / name)
     module = importlib.import_module("coordexp.model.loading")
-    monkeypatch.setattr(module, "load_weights", lambda *_, **__: pytest.fail("weights were read"))
+    monkeypatch.setattr(module, "load_stock", lambda *_, **__: pytest.fail("weights were read"))
     with pytest.raises(CheckpointError, match=message) as caught:
         load(base)
     assert str(base) in str(caught.value)

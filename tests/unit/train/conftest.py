@@ -34,7 +34,7 @@ def make_inputs() -> MakeInputs:
             weight = torch.randn(VOCAB, HIDDEN, generator=generator)
         drawn = torch.randn(num_coord + num_text, HIDDEN, generator=generator).requires_grad_()
         hidden = drawn if hidden is None else hidden
-        head = plain_head(hidden, weight, targets, first_id=FIRST)
+        head = plain_head(hidden, weight, targets, first_id=FIRST, coord_rows_N=torch.arange(num_coord))
         is_coord = (targets >= FIRST) & (targets < FIRST + 1000)
         bins = targets[is_coord] - FIRST
         inputs = term_inputs(head, targets, (bins / 1000).view(num_boxes, 4), first_id=FIRST)

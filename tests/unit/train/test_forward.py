@@ -41,19 +41,3 @@ def test_nothing_of_a_step_depends_on_data_once_the_batch_is_made():
     assert inputs.head.coord_logits_NK.shape == (6, 1000)
     assert inputs.expected_boxes().shape == (1, 4)
     assert count_units([batch]).tolist() == [12, 6, 6, 1]
-
-
-def test_expected_boxes_are_one_tensor_without_gradients_and_one_for_each_with():
-    batch = padded([ONE, TWO])
-    hidden = torch.randn(len(batch.targets), 8).requires_grad_()
-    head = plain_head(hidden, torch.randn(VOCAB, 8), batch.targets, first_id=FIRST)
-    inputs = term_inputs(head, batch, COORDS)
-    with torch.no_grad():
-        shared = inputs.expected_boxes()
-        assert inputs.expected_boxes() is shared
-    own = inputs.expected_boxes()
-    assert own.requires_grad
-    assert not shared.requires_grad
-    assert torch.equal(own, shared)
-    with torch.no_grad():
-        assert inputs.expected_boxes() is shared

@@ -8,7 +8,7 @@ from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.data.patches import ImageSpec
 from coordexp.model.families import FAMILIES
 from coordexp.model.loading import load
-from coordexp.model.tiny.families import write_tiny
+from coordexp.model.tiny.parts import write_tiny
 from tests.support.model_fixtures import Base
 from tests.unit.evaluate.generate.test_generation import NUMBERS, raw_logits, same
 

@@ -9,8 +9,7 @@ import pytest
 
 from coordexp.data.dataset import Prompt
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.model.checkpoint.stored_model import StoredModel
-from coordexp.model.loading import load_weights
+from coordexp.model.checkpoint.stored_model import StoredModel, load_stock
 from coordexp.model.processor import read_tokenizer
 
 
@@ -55,7 +54,7 @@ def test_a_tensor_for_which_the_model_has_no_place_is_refused(checkpoint: Path) 
     ):
         StoredModel.of_headers(checkpoint)
     with pytest.raises(CheckpointError, match=r"6 weights are unexpected"):
-        load_weights(checkpoint, dtype="auto", attn_implementation="sdpa")
+        load_stock(checkpoint, dtype="auto")
 
 
 @pytest.mark.parametrize(

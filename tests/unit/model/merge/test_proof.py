@@ -14,8 +14,7 @@ from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.errors import CheckpointError
 from coordexp.model import load, merge
 from coordexp.model.checkpoint.adapter import read_adapter, save_adapter
-from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel
-from coordexp.model.loading import load_weights
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, load_stock
 from coordexp.model.lora import apply_tuning
 from coordexp.model.merging.delta import AdapterDelta
 from coordexp.model.merging.proof import default_samples, prove_weights
@@ -148,5 +147,5 @@ def test_a_short_trial_in_bfloat16_is_merged_and_says_what_it_loses(trained):
 
 def _prove(directory: Path, base: Path, adapter: Path):
     return prove_weights(
-        load_weights(directory, dtype="auto"), StoredModel.of(base), load(base, adapter).model, trained=None
+        load_stock(directory, dtype="auto")[0], StoredModel.of(base), load(base, adapter).model, trained=None
     )
