@@ -10,6 +10,7 @@ from typing import cast
 
 import torch
 from transformers import set_seed
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from coordexp.config.schema import RunConfig
 from coordexp.data.dataset import DetectionDataset
@@ -34,7 +35,7 @@ from coordexp.train.setup.components import Components, build_components
 from coordexp.train.setup.encoding import train_order
 from coordexp.train.setup.loader import explained_loader_death
 from coordexp.train.setup.strategy import samples_at_once
-from coordexp.train.setup.zero import autocast_forward, forget_deepspeed
+from coordexp.train.setup.zero import autocast_forward
 from coordexp.train.trainer import CoordTrainer
 
 _MERGE_SAMPLES = 4
@@ -53,7 +54,6 @@ class Run:
     def of(
         config: RunConfig, parts: Components, *, reporter: LocalReporter, print_line: Callable[[str], None]
     ) -> "Run":
-        """Put together what logs, evaluates and stops a run of these parts."""
         half_precision = config.training.precision == "bfloat16"
         flops = flop_counter(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
         log = RunLog(config, criterion=parts.criterion, flops=flops, reporter=reporter, print_line=print_line)
@@ -71,11 +71,8 @@ def train_run(
 ) -> Ended:
     """Run one group and seed from its newest checkpoint, or the beginning, to the merged model.
 
-    Every rank of a process group calls this, for an experiment that was prepared. Files go to the run's directory; rows
-    and checkpoints go through ``reporter``.
-
-    Returns:
-        How the run finished. A merge that fails, or loses much, is a warning there: the run has its AP.
+    Every rank of a process group calls this, for an experiment that was prepared. A merge that fails, or loses much, is
+    a warning in what is returned: the run has its AP.
 
     Raises:
         CoordExpError: if something in the run's inputs is wrong, or it would not be comparable with the others.
@@ -114,10 +111,7 @@ def train_run(
 
 
 def set_up_process(config: RunConfig) -> str | None:
-    """Set threads, seeds and algorithms of this process, before anything is built.
-
-    Returns what its environment asked for and does not get, see :func:`ranks.ignore_launchers`.
-    """
+    """Set threads, seeds and algorithms of this process; return the sentence of :func:`ranks.ignore_launchers`."""
     ignored = ranks.ignore_launchers()
     shorten_temporary_folder()
     # On a CPU their number decides last digits, and must be the same whatever started the process.
@@ -142,7 +136,7 @@ def _train(run: Run, scratch: Path) -> None:
     run.log.start(start_lines(run.config, run.parts, dataset, trainer.sampler), step=first_step)
     if checkpoint is not None and first_step >= run.config.training.num_steps:
         trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
-        forget_deepspeed()
+        unset_hf_deepspeed_config()  # as Schedule does
     else:
         try:
             with explained_loader_death():
@@ -171,16 +165,11 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     arguments = training_arguments(config, output_dir=scratch)
     dataset = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
     trainer = CoordTrainer(
-        parts.model,
+        parts,
         arguments,
-        criterion=parts.criterion,
-        forward_terms=parts.forward_terms,
+        run_log=run.log,
         train_dataset=dataset,
-        collate=parts.encoding.collate,
         sampler=train_order(config, dataset.lengths, multiple_of=samples_at_once(config)),
-        param_groups=parts.param_groups,
-        on_step_log=run.log.on_step_log,
-        on_first_step=run.log.start_clock,
         mean_units_U=mean_units(dataset) if config.training.normalise_by == "data" else None,
         term_gradient_steps=config.training.log_term_gradients,
         fused=steps_on_device(arguments),
@@ -200,8 +189,8 @@ def _evaluate(run: Run, step: int) -> None:
     if ranks.rank() == 0:
         for sentence in run.evaluator.remarks(metrics):
             run.log.note(sentence)
-    if ranks.rank() == 0 and run.config.evaluation.every_steps is not None:
-        run.log.add_row(step, run.evaluator.subset_of_final())
+        if run.config.evaluation.every_steps is not None:
+            run.log.add_row(step, run.evaluator.subset_of_final())
     run.log.add_row(step, {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)})
     run.log.commit(step, is_final=True)
 

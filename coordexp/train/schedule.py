@@ -6,6 +6,7 @@ from typing import cast
 
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from coordexp.config.schema import RunConfig
 from coordexp.data.dataset import DetectionDataset
@@ -14,7 +15,6 @@ from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.setup.arguments import check_setup
-from coordexp.train.setup.zero import forget_deepspeed
 from coordexp.train.trainer import CoordTrainer
 
 
@@ -31,8 +31,7 @@ class Schedule(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Check what the libraries set up; from here on transformers need not know of DeepSpeed."""
-        forget_deepspeed()
+        unset_hf_deepspeed_config()  # the engine is built; transformers is to load and generate as without DeepSpeed
         engine = self.trainer.model_wrapped
         assert isinstance(engine, nn.Module)
         check_setup(self.config, engine, trainer_world_size=args.world_size)

@@ -123,7 +123,6 @@ class RunningAverages:
         self._errors: Tensor | None = None
 
     def add(self, name: str, value: Tensor | float, count: float = 1) -> None:
-        """Add a summed value and the number of units it covers."""
         value = torch.as_tensor(value).detach().to(torch.float64)
         summed, counted = self._totals.get(name, (torch.zeros_like(value), 0.0))
         # Resumed sums come from the CPU.
@@ -225,9 +224,3 @@ class StepLog:
 
     def per_second(self, name: str) -> float:
         return self.sums[name] / max(self.seconds, 1e-9)
-
-    @property
-    def hidden_gradients(self) -> dict[str, float]:
-        """Norm of each term's gradient at the head's input, summed over the microbatches of this step."""
-        prefix = HIDDEN_GRADIENT
-        return {name.removeprefix(prefix): total for name, total in self.sums.items() if name.startswith(prefix)}
