@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -43,7 +44,7 @@ from coordexp.sweep.results import best_trials, is_pending, winner_plans
 from coordexp.sweep.space import point_text
 from coordexp.sweep.trials import SweepTrials, recorded_points, rungs, upcoming_points
 from coordexp.tracking.publish import Recorder, is_recorded
-from coordexp.train import train, train_without_merge
+from coordexp.train import train
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 
 
@@ -88,7 +89,9 @@ def run_sweep(
                 if executor is not None:
                     stages.recorder.check_artifacts()
                     with campaign.live_queue(stages.runs):
-                        ending = stages.search(executor, train_without_merge if function is train else function)
+                        # Of a trial the AP is wanted, and no model.
+                        searched = partial(train, merges=False) if function is train else function
+                        ending = stages.search(executor, searched)
                         if not ending.code:
                             ending = stages.run_winners(executor, function)
             finally:
