@@ -50,11 +50,7 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
     """Open an experiment, creating it, and for sqlite the database, on first use.
 
     The tracker is the only object that talks to MLflow for this experiment; it is safe to use from several threads.
-
-    Args:
-        uri: any that MLflow knows and that holds no secret, as ``sqlite:////absolute/mlflow.db``.
-        experiment: the experiment's name.
-        artifact_root: where the artifacts of a database go; ignored for a server, which has its own place.
+    ``artifact_root`` is where the artifacts of a database go; a server has its own place.
 
     Raises:
         TrackingError: if the server or database cannot be used, within about 12 seconds.
@@ -91,11 +87,7 @@ class Tracker:
         self._status_lock = threading.Lock()
 
     def start_parent(self, key: str, params: Mapping[str, JsonValue], tags: Mapping[str, str]) -> str:
-        """Create the run that holds the whole ablation, or find it again by its key; return MLflow's id.
-
-        Raises:
-            ComparisonError: if the run exists with another parameter.
-        """
+        """Create the run that holds the whole ablation, or find it again as :meth:`start_run`; return MLflow's id."""
         # The UI groups charts by tag and would put a run without the tag in a group of its own.
         return self._start(key, {"group": "ablation", **tags}, self.experiment, params, "RUNNING", began_at=None)
 
@@ -175,7 +167,6 @@ class Tracker:
         return end_ms / 1000 if end_ms else None
 
     def log_file(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
-        """Copy a file to the run's artifacts, under its own name in ``artifact_path``."""
         with artifact_errors(self.uri, self._artifact_root):
             self._client.log_artifact(run_id, str(path), artifact_path)
 

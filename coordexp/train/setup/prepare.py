@@ -43,8 +43,7 @@ class PreparedExperiment:
 def prepare_experiment(config: RunConfig) -> PreparedExperiment:
     """Generate or check the data and write the expanded base; a second call only checks.
 
-    Raises:
-        CoordExpError: whatever would stop a run later and can be known now.
+    Raises whatever would stop a run later and can be known now.
     """
     check_attention_of(config)
     train = read_split(config, "train")
