@@ -128,7 +128,8 @@ class _Stages:
         space = {key: parameter.model_dump(exclude_none=True) for key, parameter in settings.space.items()}
         tags = {"sweep": settings.name, "sweep_group": settings.group, "sweep_space": json.dumps(space)}
         self.campaign.tracker.set_tags(self.recorder.parent_id, tags)
-        self.recorder.set_shared(shared_metrics(self.trials.trials[0].plan.config))
+        shared = shared_metrics(self.trials.trials[0].plan.config)
+        self.campaign.tracker.set_final(self.recorder.parent_id, shared)
         for plan in self.trials.begun_plans():
             if plan.is_over() and not is_recorded(plan, self.campaign.tracker):
                 self._record(plan)

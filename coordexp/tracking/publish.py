@@ -151,9 +151,6 @@ class Recorder:
         """Store the experiment's own record, which shows before anything is trained whether files can be stored."""
         self._tracker.log_file(self.parent_id, self._record)
 
-    def set_shared(self, metrics: Mapping[str, float | None]) -> None:
-        self._tracker.set_final(self.parent_id, metrics)
-
     def end_run(self, plan: RunPlan, status: RunStatus) -> None:
         """Store a run's artifacts and how it ended; what fails is tried again, at the latest by ``close``.
 
