@@ -6,14 +6,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 from transformers import set_seed
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.dataset import DetectionDataset
 from coordexp.errors import CoordExpError, DivergedError
 from coordexp.files import shorten_temporary_folder, write_json
 from coordexp.model.merging.merge import merge_model
@@ -23,18 +21,16 @@ from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, final_metrics
 from coordexp.runs.status import Ended, note_traceback, one_sentence
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
-from coordexp.train.forward import mean_units, model_inputs
+from coordexp.train.forward import model_inputs
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.throughput import flop_counter
 from coordexp.train.schedule import Schedule
-from coordexp.train.setup.arguments import choose_algorithms, steps_on_device, training_arguments
+from coordexp.train.setup.arguments import choose_algorithms
 from coordexp.train.setup.comparable import confirm_comparable
 from coordexp.train.setup.components import Components, build_components
-from coordexp.train.setup.encoding import train_order
 from coordexp.train.setup.loader import explained_loader_death
-from coordexp.train.setup.strategy import samples_at_once
 from coordexp.train.setup.zero import autocast_forward
 from coordexp.train.trainer import CoordTrainer
 
@@ -132,8 +128,7 @@ def _train(run: Run, scratch: Path) -> None:
         first_step = CheckpointFolder(checkpoint).step
         run.log.resume(checkpoint)
         trainer.averages.resume(checkpoint)
-    dataset = cast(DetectionDataset, trainer.train_dataset)
-    run.log.start(start_lines(run.config, run.parts, dataset, trainer.sampler), step=first_step)
+    run.log.start(start_lines(run.config, run.parts, trainer.samples, trainer.sampler), step=first_step)
     if checkpoint is not None and first_step >= run.config.training.num_steps:
         trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
         unset_hf_deepspeed_config()  # as Schedule does
@@ -160,23 +155,11 @@ def _let_go(trainer: CoordTrainer) -> None:
 
 
 def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
-    """Wire the trainer of a run; ``scratch`` takes checkpoints until they are committed."""
-    config, parts = run.config, run.parts
-    arguments = training_arguments(config, output_dir=scratch)
-    dataset = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
-    trainer = CoordTrainer(
-        parts,
-        arguments,
-        run_log=run.log,
-        train_dataset=dataset,
-        sampler=train_order(config, dataset.lengths, multiple_of=samples_at_once(config)),
-        mean_units_U=mean_units(dataset) if config.training.normalise_by == "data" else None,
-        term_gradient_steps=config.training.log_term_gradients,
-        fused=steps_on_device(arguments),
-    )
-    if config.training.precision == "bfloat16" and arguments.deepspeed is not None:
-        autocast_forward(parts.model, device_type=arguments.device.type)
-    trainer.add_callback(Schedule(config, trainer, log=run.log, evaluator=run.evaluator))
+    """Return the trainer of a run with its schedule; ``scratch`` takes checkpoints until they are committed."""
+    trainer = CoordTrainer(run.config, run.parts, run_log=run.log, scratch=scratch)
+    if run.config.training.precision == "bfloat16" and trainer.args.deepspeed is not None:
+        autocast_forward(run.parts.model, device_type=trainer.args.device.type)
+    trainer.add_callback(Schedule(run.config, trainer, log=run.log, evaluator=run.evaluator))
     return trainer
 
 

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.dataset import DetectionDataset
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
 from coordexp.train.loop.evaluator import Evaluator
@@ -41,7 +39,7 @@ class Schedule(TrainerCallback):
     ) -> None:
         """Set the epoch of data set and sampler, which loaders that skip the batches of a resumed run do not."""
         epoch = int(state.epoch or 0)
-        cast("DetectionDataset", self.trainer.train_dataset).set_epoch(epoch)
+        self.trainer.samples.set_epoch(epoch)
         self.trainer.sampler.set_epoch(epoch)
 
     def on_step_end(

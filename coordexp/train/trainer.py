@@ -19,15 +19,15 @@ from peft import PeftModel
 from torch import Tensor, distributed, nn
 from torch.optim import AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer
 
+from coordexp.config.schema import RunConfig
 from coordexp.data.batch import Batch, EncodedSample
 from coordexp.data.patches import upload
-from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CoordExpError, DivergedError
 from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.runs import ranks
-from coordexp.train.forward import count_units
+from coordexp.train.forward import count_units, mean_units
 from coordexp.train.loop.measures import (
     ALL_GRAD_NORMS,
     HIDDEN_GRADIENT,
@@ -39,8 +39,11 @@ from coordexp.train.loop.measures import (
 )
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.throughput import flop_units
+from coordexp.train.setup.arguments import steps_on_device, training_arguments
 from coordexp.train.setup.components import Components
+from coordexp.train.setup.encoding import train_order
 from coordexp.train.setup.loader import ErrorsAsItems, collate_or_error, give_own_seed
+from coordexp.train.setup.strategy import samples_at_once
 
 _LISTED_IMAGES = 32
 
@@ -54,41 +57,29 @@ class CoordTrainer(Trainer):
 
     loss_is_scaled_for_ga = True
 
-    def __init__(
-        self,
-        parts: Components,
-        args: TrainingArguments,
-        *,
-        run_log: RunLog,
-        train_dataset: Dataset[EncodedSample],
-        sampler: LengthBucketSampler,
-        mean_units_U: Tensor | None,
-        term_gradient_steps: int | None,
-        fused: bool,
-    ) -> None:
-        """Wire the trainer.
-
-        A step's sums are divided by ``mean_units_U``, the ``[U]`` units of an average image, or by its own. Each term's
-        gradient is measured every ``term_gradient_steps``. ``fused`` takes the fused AdamW.
-        """
+    def __init__(self, config: RunConfig, parts: Components, *, run_log: RunLog, scratch: Path) -> None:
+        """Wire the trainer of a run; ``scratch`` takes checkpoints until they are committed."""
+        arguments = training_arguments(config, output_dir=scratch)
+        self.samples = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
+        self.sampler = train_order(config, self.samples.lengths, multiple_of=samples_at_once(config))
         super().__init__(
             model=parts.model,
-            args=args,
-            train_dataset=train_dataset,
+            args=arguments,
+            train_dataset=self.samples,
             data_collator=partial(collate_or_error, parts.encoding.collate),  # pyright: ignore[reportArgumentType]
         )
         self.criterion = parts.criterion
         self.forward_terms = parts.forward_terms
         self.averages = RunningAverages()
         self.term_gradients = TermGradients()
-        self.sampler = sampler
         self.finite = FiniteSteps(self._bad_terms)
         self._groups = parts.param_groups
         self._run_log = run_log
-        self._mean_units_U = mean_units_U
-        self._term_gradient_steps = term_gradient_steps
+        # By which a step's sums are divided; None: by its own units.
+        self._mean_units_U = mean_units(self.samples) if config.training.normalise_by == "data" else None
+        self._term_gradient_steps = config.training.log_term_gradients
         self._last_log: float | None = None
-        self._fused = fused
+        self._fused = steps_on_device(arguments)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch | CoordExpError], num_batches: int, device: torch.device
@@ -197,7 +188,7 @@ class CoordTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader[object]:
         """Return the loader of this rank's batches."""
         loader = self._get_dataloader(
-            dataset=ErrorsAsItems(self.train_dataset),  # pyright: ignore[reportArgumentType]
+            dataset=ErrorsAsItems(self.samples),
             description="Training",
             batch_size=self._train_batch_size,
             sampler_fn=self._get_train_sampler,

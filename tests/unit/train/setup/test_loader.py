@@ -66,7 +66,7 @@ def test_data_set_and_sampler_learn_of_each_epoch(done, expected):
     """Also in the middle of one, where a run resumes; both would be equally stale in a comparison of two runs."""
     epochs = []
     told = SimpleNamespace(set_epoch=epochs.append)
-    schedule = Schedule(None, SimpleNamespace(train_dataset=told, sampler=told), log=None, evaluator=None)
+    schedule = Schedule(None, SimpleNamespace(samples=told, sampler=told), log=None, evaluator=None)
     schedule.on_epoch_begin(None, SimpleNamespace(epoch=done), None)
     assert epochs == [expected, expected]
 
