@@ -77,10 +77,7 @@ class ArtifactError(TrackingError):
 
 
 def connect(uri: str) -> "MlflowClient":
-    """Return a client of the server or database at ``uri``; a sqlite file is created on first use.
-
-    If it cannot be used, a TrackingError says so within about 12 seconds.
-    """
+    """Return a client; a sqlite file is made on first use. What cannot be used is a TrackingError within 12 seconds."""
     for name, value in _ENVIRONMENT.items():  # MLflow reads it from the environment only
         os.environ.setdefault(name, value)
     for name in _NOISY:

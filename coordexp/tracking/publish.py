@@ -126,9 +126,7 @@ class Recorder:
         """Follow a run, unless it is wholly recorded: find it, or create it once it begins, and send its rows.
 
         MLflow fixes a run's start when it is created; what has not begun stands in the parent, see ``note_planned``.
-
-        Raises:
-            TrackingError: if the server does not take it; it is tried again when the run has ended.
+        What the server does not take is raised, and tried again when the run has ended.
         """
         if not is_recorded(plan, self._tracker):
             run = _Followed(plan, fingerprint, tags or {})

@@ -50,10 +50,8 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
     """Open an experiment, creating it, and for sqlite the database, on first use.
 
     The tracker is the only object that talks to MLflow for this experiment; it is safe to use from several threads.
-    ``artifact_root`` is where the artifacts of a database go; a server has its own place.
-
-    Raises:
-        TrackingError: if the server or database cannot be used, within about 12 seconds.
+    ``artifact_root`` is where the artifacts of a database go; a server has its own place. Errors are those of
+    :func:`connect` and of a :class:`Tracker`.
     """
     client = connect(uri)
     with tracking_errors(uri, f"open experiment {experiment!r}"):
@@ -108,10 +106,8 @@ class Tracker:
 
         ``params`` are the resolved configuration without what may change on resume, and ``fingerprint`` is the hash of
         all that decides the result. A run that waits is ``SCHEDULED``; its first rows set it to ``RUNNING``. MLflow
-        never changes when a run began (None: now).
-
-        Raises:
-            ComparisonError: if the run exists with another parameter or fingerprint.
+        never changes when a run began (None: now). A ComparisonError if the run exists with another parameter or
+        fingerprint.
         """
         own = {"group": group, "seed": str(seed), "fingerprint": fingerprint, PARENT: parent_id}
         return self._start(key, {**tags, **own}, f"{group}-s{seed}", params, status, began_at=began_at)
@@ -137,12 +133,12 @@ class Tracker:
                 self._log(run_id, points, tags)
         return there + len(new)
 
-    def set_final(self, run_id: str, metrics: Mapping[str, float | None], *, step: int = 0) -> None:
+    def set_final(self, run_id: str, metrics: Mapping[str, float | None]) -> None:
         """Log final values; None (undefined), and what the run already shows under a name, is left out."""
         with tracking_errors(self.uri, f"log final metrics of run {run_id}"):
             has = self._client.get_run(run_id).data.metrics
             new = {name: value for name, value in metrics.items() if value is not None and has.get(name) != value}
-            self._log(run_id, row_points(Row(step=step, time=time.time(), metrics=new)))
+            self._log(run_id, row_points(Row(step=0, time=time.time(), metrics=new)))
 
     def describe(self, run_id: str, markdown: str) -> None:
         """Set the description of a run, and of its experiment, which MLflow shows first."""

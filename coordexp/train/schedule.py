@@ -56,11 +56,7 @@ class Schedule(TrainerCallback):
         control.should_log = control.should_log or is_last
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        """Evaluate if it is time, then commit rows and checkpoint together.
-
-        Raises:
-            RunStoppedError: after that, if the run was asked to stop; on all ranks.
-        """
+        """Evaluate if it is time, commit rows and checkpoint together, and stop on all ranks if that was asked."""
         step, is_last = state.global_step, state.global_step == args.max_steps
         with self.log.pause():
             if self._evaluates_at(step) or is_last:

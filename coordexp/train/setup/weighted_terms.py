@@ -19,12 +19,10 @@ from coordexp.losses.terms.w1 import W1
 
 
 def weighted_terms(config: RunConfig) -> tuple[WeightedTerm, ...]:
-    """Translate the flags and weights of a configuration into loss terms.
+    """Translate the flags and weights of a configuration into loss terms; a ConfigError names a wrong one.
 
     The seven terms of the specification are always there, with weight 0 where their switch is off, so that all
     groups log the same; in the text arm those two that do not read bins. Those of ``objective.extra`` follow by name.
-
-    A ConfigError names the key, the weights or the loss file with which that is no objective.
     """
     known = loss_terms()
     terms = _terms_of_the_specification(config)
