@@ -66,7 +66,7 @@ def run_ablation(
                         if plan.name not in to_do:
                             campaign.show(f"{plan.name}  finished before")
                     recorder.note_planned(plans)
-                    recorder.set_shared(shared_metrics(plans[0].config))
+                    campaign.tracker.set_final(recorder.parent_id, shared_metrics(plans[0].config))
                 if executor is not None:
                     max_hours = config.cluster.max_gpu_hours
                     with (

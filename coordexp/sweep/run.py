@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -43,7 +44,7 @@ from coordexp.sweep.results import best_trials, is_pending, winner_plans
 from coordexp.sweep.space import point_text
 from coordexp.sweep.trials import SweepTrials, recorded_points, rungs, upcoming_points
 from coordexp.tracking.publish import Recorder, is_recorded
-from coordexp.train import train, train_without_merge
+from coordexp.train import train
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 
 
@@ -88,7 +89,9 @@ def run_sweep(
                 if executor is not None:
                     stages.recorder.check_artifacts()
                     with campaign.live_queue(stages.runs):
-                        ending = stages.search(executor, train_without_merge if function is train else function)
+                        # Of a trial the AP is wanted, and no model.
+                        searched = partial(train, merges=False) if function is train else function
+                        ending = stages.search(executor, searched)
                         if not ending.code:
                             ending = stages.run_winners(executor, function)
             finally:
@@ -125,7 +128,8 @@ class _Stages:
         space = {key: parameter.model_dump(exclude_none=True) for key, parameter in settings.space.items()}
         tags = {"sweep": settings.name, "sweep_group": settings.group, "sweep_space": json.dumps(space)}
         self.campaign.tracker.set_tags(self.recorder.parent_id, tags)
-        self.recorder.set_shared(shared_metrics(self.trials.trials[0].plan.config))
+        shared = shared_metrics(self.trials.trials[0].plan.config)
+        self.campaign.tracker.set_final(self.recorder.parent_id, shared)
         for plan in self.trials.begun_plans():
             if plan.is_over() and not is_recorded(plan, self.campaign.tracker):
                 self._record(plan)

@@ -33,7 +33,6 @@ def is_shown(name: str) -> bool:
 
 
 def group_colors(groups: Iterable[str]) -> dict[str, str]:
-    """Return the colour of each group of an experiment."""
     return {group: GROUP_COLORS[at % len(GROUP_COLORS)] for at, group in enumerate(sorted(set(groups)))}
 
 

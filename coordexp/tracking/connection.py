@@ -77,11 +77,7 @@ class ArtifactError(TrackingError):
 
 
 def connect(uri: str) -> "MlflowClient":
-    """Return a client of the server or database at ``uri``; a sqlite file is created on first use.
-
-    Raises:
-        TrackingError: if it cannot be used, within about 12 seconds.
-    """
+    """Return a client; a sqlite file is made on first use. What cannot be used is a TrackingError within 12 seconds."""
     for name, value in _ENVIRONMENT.items():  # MLflow reads it from the environment only
         os.environ.setdefault(name, value)
     for name in _NOISY:
@@ -195,7 +191,6 @@ def look_at_artifacts(uri: str, root: str) -> None:
 
 
 def check_names_file(uri: str, path: Path) -> None:
-    """Refuse a sqlite URI whose path cannot be a database file."""
     if not path.is_absolute() or path.is_dir():
         raise TrackingError(f"tracking URI {uri!r} names no database file: expected sqlite:////absolute/path/mlflow.db")
 

@@ -54,9 +54,6 @@ def check_same(run_name: str, logged: Mapping[str, str], wanted: Mapping[str, st
     """Refuse to continue a run under another configuration, code, data or weights.
 
     ``logged`` are the parameters it has, fewer than ``wanted`` if it was interrupted while they were logged.
-
-    Raises:
-        ComparisonError: naming the first key that differs and both values.
     """
     for key in sorted(logged):
         if wanted.get(key) != logged[key]:
@@ -82,9 +79,6 @@ def row_points(row: Row) -> list[PointData]:
     """Return the points of a row that MLflow shows.
 
     A point takes its time from the row, not from the clock: sent again after a crash it is identical.
-
-    Raises:
-        TrackingError: if a value is not finite.
     """
     for name, value in row.metrics.items():
         if not math.isfinite(value):

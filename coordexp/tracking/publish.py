@@ -59,7 +59,6 @@ class Recorded:
 
 
 def read_recorded(run: RunFolder) -> Recorded | None:
-    """Return which server has a whole run; None where no server is known to."""
     return kept_model(Recorded, run.recorded)
 
 
@@ -77,7 +76,6 @@ def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:
 
 
 def tracking_uri(config: RunConfig) -> str:
-    """Return where runs are recorded; by default a database in the runs' directory."""
     return config.tracking.uri or database_uri(config.experiment.runs_dir.absolute())
 
 
@@ -128,9 +126,7 @@ class Recorder:
         """Follow a run, unless it is wholly recorded: find it, or create it once it begins, and send its rows.
 
         MLflow fixes a run's start when it is created; what has not begun stands in the parent, see ``note_planned``.
-
-        Raises:
-            TrackingError: if the server does not take it; it is tried again when the run has ended.
+        What the server does not take is raised, and tried again when the run has ended.
         """
         if not is_recorded(plan, self._tracker):
             run = _Followed(plan, fingerprint, tags or {})
@@ -152,9 +148,6 @@ class Recorder:
     def check_artifacts(self) -> None:
         """Store the experiment's own record, which shows before anything is trained whether files can be stored."""
         self._tracker.log_file(self.parent_id, self._record)
-
-    def set_shared(self, metrics: Mapping[str, float | None]) -> None:
-        self._tracker.set_final(self.parent_id, metrics)
 
     def end_run(self, plan: RunPlan, status: RunStatus) -> None:
         """Store a run's artifacts and how it ended; what fails is tried again, at the latest by ``close``.
@@ -241,7 +234,10 @@ class Recorder:
         color = group_colors(plan.config.ablation.groups).get(plan.group)  # a sweep's trials are too many for colours
         own = {RUN_DIR: str(plan.run_dir), READING: plan.config.reading, **({COLOR_TAG: color} if color else {})}
         with self._creating:
-            run.run_id = run.run_id or self._tracker.start_run(
+            if run.run_id:
+                return
+            told, written_at = plan.status(), _written_at(plan.folder.status)
+            run.run_id = self._tracker.start_run(
                 plan.key,
                 parent_id=self.parent_id,
                 group=plan.group,
@@ -250,7 +246,8 @@ class Recorder:
                 params=identity(plan.config),
                 tags={**run.tags, **own},
                 status=status,
-                began_at=_began_at(plan),
+                # When it was last heard of, less how long it had worked.
+                began_at=None if written_at is None else (told.since or written_at) - told.seconds,
             )
 
     def _store(self, run: _Followed, status: RunStatus) -> None:
@@ -272,7 +269,9 @@ class Recorder:
     def _store_results(self, run_id: str, plan: RunPlan, values: Mapping[str, float]) -> None:
         """Store the final evaluation and the merged checkpoint, which MLflow then lists among its models."""
         folder, config = plan.folder, plan.config
-        tags = {HARDWARE: read_hardware(folder), ANNOTATIONS: _annotations_hash(config)}
+        annotations = source_of_run(config, "val").ground_truth_file
+        evaluated_on = sha256_of_file(annotations)[:32] if annotations.is_file() else ""
+        tags = {HARDWARE: read_hardware(folder), ANNOTATIONS: evaluated_on}
         self._tracker.set_tags(run_id, {name: value for name, value in tags.items() if value})
         final, merged = folder.evaluation("final").path, folder.merged
         if final.is_dir():
@@ -309,18 +308,6 @@ class Recorder:
                 run.is_noted = True
 
 
-def _began_at(plan: RunPlan) -> float | None:
-    """Return when a run began: when it was last heard of, less how long it had worked; None for not yet."""
-    status, written_at = plan.status(), _written_at(plan.folder.status)
-    return None if written_at is None else (status.since or written_at) - status.seconds
-
-
 def _written_at(status: Path) -> float | None:
     """Return when a run's last status was written, since a server may be told of its end much later."""
     return status.stat().st_mtime if status.exists() else None
-
-
-def _annotations_hash(config: RunConfig) -> str:
-    """Return how the SHA-256 of the annotations a run is evaluated on begins; "" where they are not here."""
-    path = source_of_run(config, "val").ground_truth_file
-    return sha256_of_file(path)[:32] if path.is_file() else ""

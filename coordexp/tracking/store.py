@@ -50,14 +50,8 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
     """Open an experiment, creating it, and for sqlite the database, on first use.
 
     The tracker is the only object that talks to MLflow for this experiment; it is safe to use from several threads.
-
-    Args:
-        uri: any that MLflow knows and that holds no secret, as ``sqlite:////absolute/mlflow.db``.
-        experiment: the experiment's name.
-        artifact_root: where the artifacts of a database go; ignored for a server, which has its own place.
-
-    Raises:
-        TrackingError: if the server or database cannot be used, within about 12 seconds.
+    ``artifact_root`` is where the artifacts of a database go; a server has its own place. Errors are those of
+    :func:`connect` and of a :class:`Tracker`.
     """
     client = connect(uri)
     with tracking_errors(uri, f"open experiment {experiment!r}"):
@@ -91,11 +85,7 @@ class Tracker:
         self._status_lock = threading.Lock()
 
     def start_parent(self, key: str, params: Mapping[str, JsonValue], tags: Mapping[str, str]) -> str:
-        """Create the run that holds the whole ablation, or find it again by its key; return MLflow's id.
-
-        Raises:
-            ComparisonError: if the run exists with another parameter.
-        """
+        """Create the run that holds the whole ablation, or find it again as :meth:`start_run`; return MLflow's id."""
         # The UI groups charts by tag and would put a run without the tag in a group of its own.
         return self._start(key, {"group": "ablation", **tags}, self.experiment, params, "RUNNING", began_at=None)
 
@@ -116,10 +106,8 @@ class Tracker:
 
         ``params`` are the resolved configuration without what may change on resume, and ``fingerprint`` is the hash of
         all that decides the result. A run that waits is ``SCHEDULED``; its first rows set it to ``RUNNING``. MLflow
-        never changes when a run began (None: now).
-
-        Raises:
-            ComparisonError: if the run exists with another parameter or fingerprint.
+        never changes when a run began (None: now). A ComparisonError if the run exists with another parameter or
+        fingerprint.
         """
         own = {"group": group, "seed": str(seed), "fingerprint": fingerprint, PARENT: parent_id}
         return self._start(key, {**tags, **own}, f"{group}-s{seed}", params, status, began_at=began_at)
@@ -145,12 +133,12 @@ class Tracker:
                 self._log(run_id, points, tags)
         return there + len(new)
 
-    def set_final(self, run_id: str, metrics: Mapping[str, float | None], *, step: int = 0) -> None:
+    def set_final(self, run_id: str, metrics: Mapping[str, float | None]) -> None:
         """Log final values; None (undefined), and what the run already shows under a name, is left out."""
         with tracking_errors(self.uri, f"log final metrics of run {run_id}"):
             has = self._client.get_run(run_id).data.metrics
             new = {name: value for name, value in metrics.items() if value is not None and has.get(name) != value}
-            self._log(run_id, row_points(Row(step=step, time=time.time(), metrics=new)))
+            self._log(run_id, row_points(Row(step=0, time=time.time(), metrics=new)))
 
     def describe(self, run_id: str, markdown: str) -> None:
         """Set the description of a run, and of its experiment, which MLflow shows first."""
@@ -175,7 +163,6 @@ class Tracker:
         return end_ms / 1000 if end_ms else None
 
     def log_file(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
-        """Copy a file to the run's artifacts, under its own name in ``artifact_path``."""
         with artifact_errors(self.uri, self._artifact_root):
             self._client.log_artifact(run_id, str(path), artifact_path)
 

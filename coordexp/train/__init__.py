@@ -7,15 +7,10 @@ from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.status import Ended
 
 
-def train(config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]) -> Ended:
+def train(
+    config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None], merges: bool = True
+) -> Ended:
     """Do one run; torch and transformers are imported here, in the process that needs them."""
     from coordexp.train.run import train_run
 
-    return train_run(config, reporter=reporter, print_line=print_line)
-
-
-def train_without_merge(config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]) -> Ended:
-    """Do one run of a search, of which the AP is wanted and no model."""
-    from coordexp.train.run import train_run
-
-    return train_run(config, reporter=reporter, print_line=print_line, merges=False)
+    return train_run(config, reporter=reporter, print_line=print_line, merges=merges)

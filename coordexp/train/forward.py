@@ -22,17 +22,14 @@ from coordexp.model.head_bypass import pass_through_head
 
 @dataclass(frozen=True)
 class TermForward:
-    """Runs a model, bare or wrapped, on a batch."""
+    """Runs ``base``, bare or inside DDP or DeepSpeed, on a batch."""
 
     base: nn.Module  # the unwrapped model: owner of the output table and of the coord-offset adapter
     vocab: CoordVocab
     image_spec: ImageSpec  # how patches become pixel values
 
     def __call__(self, model: nn.Module, batch: Batch) -> tuple[TermInputs, Tensor]:
-        """Return the term inputs of ``batch``, and the hidden states ``[T, D]`` that all of them come from.
-
-        ``model`` is ``base``, perhaps inside DDP or DeepSpeed.
-        """
+        """Return the term inputs of ``batch``, and the hidden states ``[T, D]`` that all of them come from."""
         vision_dtype = self.base.get_input_embeddings().weight.dtype  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
         inputs = model_inputs(batch, self.image_spec, dtype=vision_dtype)
         with pass_through_head(self.base):

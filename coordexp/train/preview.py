@@ -48,10 +48,7 @@ def previews(
 ) -> Iterator[Preview]:
     """Yield the first ``num`` samples in the order of training (validation: of the file).
 
-    No weights are read: tokenizer, processor and data are enough.
-
-    Raises:
-        CoordExpError: whatever would stop a run because of its data or its tokenizer.
+    No weights are read: tokenizer, processor and data are enough, and raise what would stop a run.
     """
     directory = find_checkpoint(config.model.path, revision=config.model.revision, weights=False)
     encoding = build_encoding(config, Processor.from_directory(directory))

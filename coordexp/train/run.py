@@ -6,13 +6,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 from transformers import set_seed
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.dataset import DetectionDataset
 from coordexp.errors import CoordExpError, DivergedError
 from coordexp.files import shorten_temporary_folder, write_json
 from coordexp.model.merging.merge import merge_model
@@ -22,19 +21,17 @@ from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, final_metrics
 from coordexp.runs.status import Ended, note_traceback, one_sentence
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
-from coordexp.train.forward import mean_units, model_inputs
+from coordexp.train.forward import model_inputs
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.throughput import flop_counter
 from coordexp.train.schedule import Schedule
-from coordexp.train.setup.arguments import choose_algorithms, steps_on_device, training_arguments
+from coordexp.train.setup.arguments import choose_algorithms
 from coordexp.train.setup.comparable import confirm_comparable
 from coordexp.train.setup.components import Components, build_components
-from coordexp.train.setup.encoding import train_order
 from coordexp.train.setup.loader import explained_loader_death
-from coordexp.train.setup.strategy import samples_at_once
-from coordexp.train.setup.zero import autocast_forward, forget_deepspeed
+from coordexp.train.setup.zero import autocast_forward
 from coordexp.train.trainer import CoordTrainer
 
 _MERGE_SAMPLES = 4
@@ -53,7 +50,6 @@ class Run:
     def of(
         config: RunConfig, parts: Components, *, reporter: LocalReporter, print_line: Callable[[str], None]
     ) -> "Run":
-        """Put together what logs, evaluates and stops a run of these parts."""
         half_precision = config.training.precision == "bfloat16"
         flops = flop_counter(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
         log = RunLog(config, criterion=parts.criterion, flops=flops, reporter=reporter, print_line=print_line)
@@ -71,11 +67,8 @@ def train_run(
 ) -> Ended:
     """Run one group and seed from its newest checkpoint, or the beginning, to the merged model.
 
-    Every rank of a process group calls this, for an experiment that was prepared. Files go to the run's directory; rows
-    and checkpoints go through ``reporter``.
-
-    Returns:
-        How the run finished. A merge that fails, or loses much, is a warning there: the run has its AP.
+    Every rank of a process group calls this, for an experiment that was prepared. A merge that fails, or loses much, is
+    a warning in what is returned: the run has its AP.
 
     Raises:
         CoordExpError: if something in the run's inputs is wrong, or it would not be comparable with the others.
@@ -114,10 +107,7 @@ def train_run(
 
 
 def set_up_process(config: RunConfig) -> str | None:
-    """Set threads, seeds and algorithms of this process, before anything is built.
-
-    Returns what its environment asked for and does not get, see :func:`ranks.ignore_launchers`.
-    """
+    """Set threads, seeds and algorithms of this process; return the sentence of :func:`ranks.ignore_launchers`."""
     ignored = ranks.ignore_launchers()
     shorten_temporary_folder()
     # On a CPU their number decides last digits, and must be the same whatever started the process.
@@ -138,11 +128,10 @@ def _train(run: Run, scratch: Path) -> None:
         first_step = CheckpointFolder(checkpoint).step
         run.log.resume(checkpoint)
         trainer.averages.resume(checkpoint)
-    dataset = cast(DetectionDataset, trainer.train_dataset)
-    run.log.start(start_lines(run.config, run.parts, dataset, trainer.sampler), step=first_step)
+    run.log.start(start_lines(run.config, run.parts, trainer.samples, trainer.sampler), step=first_step)
     if checkpoint is not None and first_step >= run.config.training.num_steps:
         trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
-        forget_deepspeed()
+        unset_hf_deepspeed_config()  # as Schedule does
     else:
         try:
             with explained_loader_death():
@@ -166,28 +155,11 @@ def _let_go(trainer: CoordTrainer) -> None:
 
 
 def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
-    """Wire the trainer of a run; ``scratch`` takes checkpoints until they are committed."""
-    config, parts = run.config, run.parts
-    arguments = training_arguments(config, output_dir=scratch)
-    dataset = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
-    trainer = CoordTrainer(
-        parts.model,
-        arguments,
-        criterion=parts.criterion,
-        forward_terms=parts.forward_terms,
-        train_dataset=dataset,
-        collate=parts.encoding.collate,
-        sampler=train_order(config, dataset.lengths, multiple_of=samples_at_once(config)),
-        param_groups=parts.param_groups,
-        on_step_log=run.log.on_step_log,
-        on_first_step=run.log.start_clock,
-        mean_units_U=mean_units(dataset) if config.training.normalise_by == "data" else None,
-        term_gradient_steps=config.training.log_term_gradients,
-        fused=steps_on_device(arguments),
-    )
-    if config.training.precision == "bfloat16" and arguments.deepspeed is not None:
-        autocast_forward(parts.model, device_type=arguments.device.type)
-    trainer.add_callback(Schedule(config, trainer, log=run.log, evaluator=run.evaluator))
+    """Return the trainer of a run with its schedule; ``scratch`` takes checkpoints until they are committed."""
+    trainer = CoordTrainer(run.config, run.parts, run_log=run.log, scratch=scratch)
+    if run.config.training.precision == "bfloat16" and trainer.args.deepspeed is not None:
+        autocast_forward(run.parts.model, device_type=trainer.args.device.type)
+    trainer.add_callback(Schedule(run.config, trainer, log=run.log, evaluator=run.evaluator))
     return trainer
 
 
@@ -200,8 +172,8 @@ def _evaluate(run: Run, step: int) -> None:
     if ranks.rank() == 0:
         for sentence in run.evaluator.remarks(metrics):
             run.log.note(sentence)
-    if ranks.rank() == 0 and run.config.evaluation.every_steps is not None:
-        run.log.add_row(step, run.evaluator.subset_of_final())
+        if run.config.evaluation.every_steps is not None:
+            run.log.add_row(step, run.evaluator.subset_of_final())
     run.log.add_row(step, {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)})
     run.log.commit(step, is_final=True)
 

@@ -2,19 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.dataset import DetectionDataset
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.setup.arguments import check_setup
-from coordexp.train.setup.zero import forget_deepspeed
 from coordexp.train.trainer import CoordTrainer
 
 
@@ -31,8 +29,7 @@ class Schedule(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Check what the libraries set up; from here on transformers need not know of DeepSpeed."""
-        forget_deepspeed()
+        unset_hf_deepspeed_config()  # the engine is built; transformers is to load and generate as without DeepSpeed
         engine = self.trainer.model_wrapped
         assert isinstance(engine, nn.Module)
         check_setup(self.config, engine, trainer_world_size=args.world_size)
@@ -42,7 +39,7 @@ class Schedule(TrainerCallback):
     ) -> None:
         """Set the epoch of data set and sampler, which loaders that skip the batches of a resumed run do not."""
         epoch = int(state.epoch or 0)
-        cast("DetectionDataset", self.trainer.train_dataset).set_epoch(epoch)
+        self.trainer.samples.set_epoch(epoch)
         self.trainer.sampler.set_epoch(epoch)
 
     def on_step_end(
@@ -59,11 +56,7 @@ class Schedule(TrainerCallback):
         control.should_log = control.should_log or is_last
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        """Evaluate if it is time, then commit rows and checkpoint together.
-
-        Raises:
-            RunStoppedError: after that, if the run was asked to stop; on all ranks.
-        """
+        """Evaluate if it is time, commit rows and checkpoint together, and stop on all ranks if that was asked."""
         step, is_last = state.global_step, state.global_step == args.max_steps
         with self.log.pause():
             if self._evaluates_at(step) or is_last:

@@ -8,7 +8,8 @@ DeepSpeed, bf16, accumulation, schedules, activation checkpointing and resume ar
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import cast
@@ -18,16 +19,15 @@ from peft import PeftModel
 from torch import Tensor, distributed, nn
 from torch.optim import AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer
 
+from coordexp.config.schema import RunConfig
 from coordexp.data.batch import Batch, EncodedSample
 from coordexp.data.patches import upload
-from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CoordExpError, DivergedError
-from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.runs import ranks
-from coordexp.train.forward import TermForward, count_units
+from coordexp.train.forward import count_units, mean_units
 from coordexp.train.loop.measures import (
     ALL_GRAD_NORMS,
     HIDDEN_GRADIENT,
@@ -37,8 +37,13 @@ from coordexp.train.loop.measures import (
     coord_diagnostics,
     gradients_at_hidden,
 )
+from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.throughput import flop_units
-from coordexp.train.setup.loader import Collate, CollateOrError, ErrorsAsItems, give_own_seed
+from coordexp.train.setup.arguments import steps_on_device, training_arguments
+from coordexp.train.setup.components import Components
+from coordexp.train.setup.encoding import train_order
+from coordexp.train.setup.loader import ErrorsAsItems, collate_or_error, give_own_seed
+from coordexp.train.setup.strategy import samples_at_once
 
 _LISTED_IMAGES = 32
 
@@ -52,67 +57,43 @@ class CoordTrainer(Trainer):
 
     loss_is_scaled_for_ga = True
 
-    def __init__(
-        self,
-        model: nn.Module,
-        args: TrainingArguments,
-        *,
-        criterion: Criterion,
-        forward_terms: TermForward,
-        train_dataset: Dataset[EncodedSample],
-        collate: Collate,
-        sampler: LengthBucketSampler,
-        param_groups: Sequence[Mapping[str, object]],
-        on_step_log: Callable[[StepLog], None],
-        on_first_step: Callable[[], None],
-        mean_units_U: Tensor | None = None,
-        term_gradient_steps: int | None = None,
-        fused: bool = False,
-    ) -> None:
-        """Wire the trainer.
-
-        ``on_first_step`` is called before this process reads its first batch, when training time begins. A step's sums
-        are divided by ``mean_units_U``, the ``[U]`` units of an average image, or by its own. Each term's gradient is
-        measured every ``term_gradient_steps``. ``fused`` takes the fused AdamW.
-        """
+    def __init__(self, config: RunConfig, parts: Components, *, run_log: RunLog, scratch: Path) -> None:
+        """Wire the trainer of a run; ``scratch`` takes checkpoints until they are committed."""
+        arguments = training_arguments(config, output_dir=scratch)
+        self.samples = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
+        self.sampler = train_order(config, self.samples.lengths, multiple_of=samples_at_once(config))
         super().__init__(
-            model=model,
-            args=args,
-            train_dataset=train_dataset,
-            data_collator=CollateOrError(collate),  # pyright: ignore[reportArgumentType]
+            model=parts.model,
+            args=arguments,
+            train_dataset=self.samples,
+            data_collator=partial(collate_or_error, parts.encoding.collate),  # pyright: ignore[reportArgumentType]
         )
-        self.criterion = criterion
-        self.forward_terms = forward_terms
+        self.criterion = parts.criterion
+        self.forward_terms = parts.forward_terms
         self.averages = RunningAverages()
         self.term_gradients = TermGradients()
-        self.sampler = sampler
         self.finite = FiniteSteps(self._bad_terms)
-        self._groups = param_groups
-        self._on_step_log = on_step_log
-        self._on_first_step = on_first_step
-        self._mean_units_U = mean_units_U
-        self._term_gradient_steps = term_gradient_steps
+        self._groups = parts.param_groups
+        self._run_log = run_log
+        # By which a step's sums are divided; None: by its own units.
+        self._mean_units_U = mean_units(self.samples) if config.training.normalise_by == "data" else None
+        self._term_gradient_steps = config.training.log_term_gradients
         self._last_log: float | None = None
-        self._fused = fused
+        self._fused = steps_on_device(arguments)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch | CoordExpError], num_batches: int, device: torch.device
     ) -> tuple[list[Batch], Tensor]:
         """Take the microbatches of a step, note how long that took, and count what its sums are divided by.
 
-        Returns:
-            The microbatches, and ``[U]``: over all of them on all ranks, their own units, or those that as many average
-            images have.
-
-        Raises:
-            CoordExpError: if a sample of theirs cannot be read.
+        The counts are ``[U]``, over all ranks: the microbatches' own units, or those of as many average images.
         """
         started = time.monotonic()
         if self._last_log is None:
             self._last_log = started
             if self.is_deepspeed_enabled:  # it would take a step whose gradients are not finite on bfloat16 weights
                 self.model_wrapped.optimizer.check_grad_overflow = True  # pyright: ignore
-            self._on_first_step()
+            self._run_log.start_clock()
         batches: list[Batch] = []
         for batch in islice(epoch_iterator, num_batches):
             if isinstance(batch, CoordExpError):
@@ -176,7 +157,7 @@ class CoordTrainer(Trainer):
             return
         means, sums = self.averages.read()
         assert self._last_log is not None, "a step was taken"
-        self._on_step_log(
+        self._run_log.on_step_log(
             StepLog(
                 step=self.state.global_step,
                 means=means,
@@ -207,7 +188,7 @@ class CoordTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader[object]:
         """Return the loader of this rank's batches."""
         loader = self._get_dataloader(
-            dataset=ErrorsAsItems(self.train_dataset),  # pyright: ignore[reportArgumentType]
+            dataset=ErrorsAsItems(self.samples),
             description="Training",
             batch_size=self._train_batch_size,
             sampler_fn=self._get_train_sampler,
@@ -244,7 +225,6 @@ class CoordTrainer(Trainer):
             save_adapter(self.model, output_dir or str(self.args.output_dir), state_dict=state_dict)
 
     def load_weights(self, checkpoint: Path) -> None:
-        """Load a checkpoint's weights alone, for a run whose training is done."""
         self._load_from_checkpoint(str(checkpoint))
 
 
@@ -255,7 +235,6 @@ class FiniteSteps:
     """
 
     def __init__(self, bad_terms: Callable[[], list[str]]) -> None:
-        """Start before the first step; ``bad_terms`` names what is not finite, once there is a bad step."""
         self._bad_terms = bad_terms
         self._image_ids: list[Tensor] = []
         self._loss: Tensor | None = None
@@ -266,11 +245,7 @@ class FiniteSteps:
         self._image_ids.append(image_ids)
 
     def end(self, step: int, norm: Tensor) -> None:
-        """Look at a step, with the norm of all gradients, the same on every rank.
-
-        Raises:
-            DivergedError: if it is not finite, naming its terms and its images.
-        """
+        """Raise a DivergedError if the loss, or the norm of all gradients, is not finite: the same on every rank."""
         assert self._loss is not None
         if ranks.in_process_group():
             distributed.all_reduce(self._loss)

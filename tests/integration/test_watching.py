@@ -68,7 +68,7 @@ def test_a_fused_run_goes_on_from_a_checkpoint_of_one_that_was_not(base, tmp_pat
     config = prepared(small_config(base, tmp_path, max_steps=2))
     train_here(config)
     (checkpoint,) = committed_checkpoints(RunFolder.of(config).path)
-    monkeypatch.setattr("coordexp.train.run.steps_on_device", lambda arguments: True)
+    monkeypatch.setattr("coordexp.train.trainer.steps_on_device", lambda arguments: True)
     longer = small_config(base, tmp_path, max_steps=3)
     trainer = make_trainer(_run(longer, []), tmp_path / "scratch")
     trainer.train(resume_from_checkpoint=str(checkpoint))
@@ -192,6 +192,6 @@ def test_rows_that_join_the_adapter_are_printed(base, tmp_path):
     spec = prepared(with_changes(small_config(base, tmp_path, max_steps=1), data={"structure": "spec"}))
     run = _run(spec, [])
     trainer = make_trainer(run, tmp_path / "scratch")
-    lines = start_lines(spec, run.parts, trainer.train_dataset, trainer.sampler)
+    lines = start_lines(spec, run.parts, trainer.samples, trainer.sampler)
     assert any("the rows of the added object tokens" in line for line in lines)
     assert not any("parameters train in" in line for line in lines), "all that trains is in float32"

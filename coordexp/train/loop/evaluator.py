@@ -35,7 +35,7 @@ class Evaluator:
 
     config: RunConfig
     parts: Components
-    on_progress: Callable[[int, int], None] | None = None
+    on_progress: Callable[[int, int], None]
 
     def validation_losses(self) -> tuple[dict[str, float], dict[str, float]] | None:
         """Return means and sums of every term and diagnostic, teacher-forced on validation samples; None without any.
@@ -79,8 +79,7 @@ class Evaluator:
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
         """Return what the final evaluation's metrics do not say, a sentence each; to be asked on rank 0."""
-        ways = self.config.evaluation.decoding
-        found = [unknown_sentence(self._final.decoding(way), way, metrics) for way in ways]
+        found = [unknown_sentence(self._final.decoding(way), way, metrics) for way in self.config.evaluation.decoding]
         return [sentence for sentence in found if sentence is not None]
 
     def subset_of_final(self) -> dict[str, float]:
@@ -137,23 +136,15 @@ class Evaluator:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             evaluation = Evaluation(answering, data, settings)
             own_queues = evaluation.queues[ranks.rank() :: ranks.world_size()]
-            on_images = self._counted(sum(map(len, own_queues)) * len(decoding))
+            done, total = 0, sum(map(len, own_queues)) * len(decoding)
+
+            def on_images(count: int) -> None:
+                nonlocal done
+                done += count
+                self.on_progress(done, total)
 
             def answer(way: Decoding) -> list[ReadAnswer]:
                 own = evaluation.answer(way, own_queues, on_images=on_images)
                 return [found for part in ranks.gather_to_first(own) for found in part]
 
             return score(data, settings, answer, output, hardware=f"{ranks.world_size()} x {answering.hardware}")
-
-    def _counted(self, total: int) -> Callable[[int], None] | None:
-        """Return a counter of finished answers for ``on_progress``, or None without one."""
-        on_progress, done = self.on_progress, 0
-        if on_progress is None:
-            return None
-
-        def add(count: int) -> None:
-            nonlocal done
-            done += count
-            on_progress(done, total)
-
-        return add

@@ -35,15 +35,9 @@ class Diagnostics:
 
 @torch.no_grad()
 def coord_diagnostics(inputs: TermInputs) -> Diagnostics:
-    """Measure the coord distributions of one batch.
+    """Measure the coord distributions of one batch; :mod:`coordexp.metrics` says what each number is.
 
-    - ``coord_vocab_mass``: probability of the coord vocabulary (of the digits in the text arm) at coord positions. The
-      others look at the distribution *within* the coord vocabulary, and are absent in the text arm:
-    - ``expected_bin_mae``: |expected bin - true bin|, in bins.
-    - ``true_bin_prob``: probability of the true bin.
-    - ``entropy``: in nats; ln 1000 = 6.9 for a flat one.
-    - ``width``: standard deviation, in bins.
-    - ``inverted_fraction``: share of expected boxes with x2 < x1 or y2 < y1.
+    All but ``coord_vocab_mass`` look at the distribution *within* the coord vocabulary, and are absent in the text arm.
     """
     num_coord, num_boxes = inputs.coord_bins_N.numel(), inputs.box_rows_M4.shape[0]
     mass_T = (inputs.head.log_z_coord_T - inputs.head.log_z_text_T).sigmoid()
@@ -123,7 +117,6 @@ class RunningAverages:
         self._errors: Tensor | None = None
 
     def add(self, name: str, value: Tensor | float, count: float = 1) -> None:
-        """Add a summed value and the number of units it covers."""
         value = torch.as_tensor(value).detach().to(torch.float64)
         summed, counted = self._totals.get(name, (torch.zeros_like(value), 0.0))
         # Resumed sums come from the CPU.
@@ -225,9 +218,3 @@ class StepLog:
 
     def per_second(self, name: str) -> float:
         return self.sums[name] / max(self.seconds, 1e-9)
-
-    @property
-    def hidden_gradients(self) -> dict[str, float]:
-        """Norm of each term's gradient at the head's input, summed over the microbatches of this step."""
-        prefix = HIDDEN_GRADIENT
-        return {name.removeprefix(prefix): total for name, total in self.sums.items() if name.startswith(prefix)}

@@ -20,7 +20,7 @@ from coordexp.runs.folder import CheckpointFolder, RunFolder
 from coordexp.runs.progress import clock_time
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row
-from coordexp.train.loop.measures import ALL_GRAD_NORMS, NAMES, P90_NAME, StepLog
+from coordexp.train.loop.measures import ALL_GRAD_NORMS, HIDDEN_GRADIENT, NAMES, P90_NAME, StepLog
 from coordexp.train.loop.throughput import FlopCounter
 
 _GRADIENT_SUMS = ("num_steps", "num_clipped", ALL_GRAD_NORMS)
@@ -59,7 +59,6 @@ class RunLog:
         reporter: LocalReporter,
         print_line: Callable[[str], None],
     ) -> None:
-        """Start a log; nothing is written yet."""
         self.name = RunFolder.of(config).name
         self.train_seconds = 0.0
         self.rows: list[Row] = []
@@ -79,7 +78,6 @@ class RunLog:
         self._last_ap: float | None = None
 
     def start(self, lines: Sequence[str], *, step: int) -> None:
-        """Print how this try of the run begins, at the step it continues from."""
         for line in [*([f"resumes at step {step}"] if step else []), *lines]:
             self.note(line)
 
@@ -99,7 +97,9 @@ class RunLog:
         metrics = train_metrics(log, config=self._config, criterion=self._criterion, flops=self._flops)
         metrics |= {"clipped_fraction": clipped / steps, "mean_grad_norm": norms / steps}
         units = {unit: log.sums[f"num_{unit}"] for unit in UNITS}
-        self._raise_alarms(log.step, self._alarms.silent_terms(log.hidden_gradients, units))
+        prefix = HIDDEN_GRADIENT  # each term's, summed over the microbatches of this step
+        gradients = {name.removeprefix(prefix): norm for name, norm in log.sums.items() if name.startswith(prefix)}
+        self._raise_alarms(log.step, self._alarms.silent_terms(gradients, units))
         self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
         max_steps = self._config.training.num_steps
         seconds_left = self.train_seconds / log.step * (max_steps - log.step)

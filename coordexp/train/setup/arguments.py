@@ -20,9 +20,6 @@ def training_arguments(config: RunConfig, *, output_dir: Path) -> TrainingArgume
     """Map the ``training`` section; saving and logging steps are driven by our callback.
 
     Under DeepSpeed the model does bfloat16 itself (``zero.autocast_forward``), so that what trains stays float32.
-
-    Raises:
-        ConfigError: if the DeepSpeed settings cannot be used.
     """
     training = config.training
     deepspeed = deepspeed_settings(config)
@@ -89,11 +86,7 @@ def choose_algorithms(*, deterministic: bool) -> None:
 
 
 def check_setup(config: RunConfig, engine: nn.Module, *, trainer_world_size: int) -> None:
-    """Check what the libraries made of the request: some fall back to one process, or to DDP, and say nothing.
-
-    Raises:
-        TrainingError: with what was asked for and what was set up.
-    """
+    """Check what the libraries made of the request: some fall back to one process, or to DDP, and say nothing."""
     workers, strategy = config.cluster.num_workers, config.cluster.strategy
     shares, stage = shares_and_stage(engine)
     found = (ranks.world_size(), trainer_world_size, shares, stage)

@@ -52,11 +52,7 @@ def prepare_base(config: RunConfig) -> Path:
     """Write the checkpoint with its vocabulary expanded, in the dtype of the configuration, unless that is done.
 
     For a text arm it is a copy in that dtype, to which no row is added. Goes by files, so that memory holds some rows
-    and not the model.
-
-    Raises:
-        CheckpointError: if the checkpoint is missing, damaged, of no known family, or another one than that which
-            runs of this experiment began with.
+    and not the model. A CheckpointError where it cannot be used, or runs of this experiment began with another one.
     """
     folder = ExperimentFolder.of(config)
     target, model = folder.base(config), config.model

@@ -1,8 +1,7 @@
 """Whether a run, seen from inside its own worker, may stand beside the others of its experiment.
 
 The command that starts runs has compared what it could see: keys, code, data, the base. A worker adds what only it
-knows: versions of packages and what torch and accelerate really compute with. What differs from the other runs ends
-the run before it takes a step.
+knows: versions of packages and what torch and accelerate really compute with.
 """
 
 import os
@@ -36,13 +35,10 @@ _VARIABLES = (
 def confirm_comparable(config: RunConfig, parts: Components, accelerator: Accelerator) -> None:
     """Compare what this worker computes with to the experiment's other runs, and add it to ``fingerprint.json``.
 
-    Every rank calls it, after its process was set up and before it trains, and all end if one does. A run that was
+    Every rank calls it, after its process was set up and before it trains, and all end if one does: by a
+    ComparisonError if they differ from each other, or from the other runs outside ``ablation.factor``. A run that was
     started by itself, without a fingerprint, is compared with nothing. With ``ablation.allow_differences`` all is
     recorded and nothing refused.
-
-    Raises:
-        ComparisonError: if the ranks differ from each other, or this worker differs from those of the experiment's
-            other runs outside ``ablation.factor``.
     """
     readings = ranks.gather_to_first([read_worker(parts, accelerator)])
     refusal: Exception | None = None
@@ -82,18 +78,15 @@ def read_worker(parts: Components, accelerator: Accelerator) -> dict[str, JsonVa
     return found | {f"packages.{name}": version for name, version in package_versions().items()}
 
 
-def _machine() -> dict[str, str]:
-    """Return what is around a process and differs between machines that are equally good, to be shown only."""
-    found = {"cpu": torch.backends.cpu.get_cpu_capability(), "torch_threads": str(torch.get_num_threads())}
-    if torch.cuda.is_available():
-        found |= {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "cudnn": str(cudnn.version())}
-    return found | {"installed_packages": installed_packages()}
-
-
 def _confirm(config: RunConfig, readings: list[dict[str, JsonValue]]) -> None:
     folder = RunFolder.of(config)
     stored = read_fingerprint(folder.fingerprint)
-    current = replace(stored, worker=readings[0], machine=_machine())
+    # Differs between machines that are equally good, and is only shown.
+    machine = {"cpu": torch.backends.cpu.get_cpu_capability(), "torch_threads": str(torch.get_num_threads())}
+    if torch.cuda.is_available():
+        machine |= {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "cudnn": str(cudnn.version())}
+    machine |= {"installed_packages": installed_packages()}
+    current = replace(stored, worker=readings[0], machine=machine)
     if config.ablation.allow_differences:
         write_text(folder.fingerprint, current.to_json() + "\n")
         return

@@ -33,7 +33,6 @@ class Encoding:
 
     @property
     def trained_with(self) -> TrainedWith:
-        """What a model that is trained so must be asked with."""
         return TrainedWith(self.config.data.prompt, self.image_spec.min_pixels, self.image_spec.max_pixels)
 
     def dataset(
@@ -59,7 +58,7 @@ class Encoding:
         """Batch samples for training, padded on the right."""
         image_id, merge_size = self.prompt.image_token_id, self.image_spec.merge_size
         pad_id = self.tokenizer.pad_token_id
-        pad_id = pad_id if isinstance(pad_id, int) else 0
+        assert isinstance(pad_id, int), "check_base has refused a tokenizer without one"
         batch = collate(samples, pad_id=pad_id, image_token_id=image_id)
         positions = padded_positions(samples, image_token_id=image_id, merge_size=merge_size)
         # No token sees what comes behind it, so padding on the right needs no mask; with one, transformers asks the
@@ -68,11 +67,7 @@ class Encoding:
 
 
 def build_encoding(config: RunConfig, processor: Processor | StoredProcessor) -> Encoding:
-    """Fix prompt, image size and vocabulary; coord tokens that the tokenizer lacks are added to it, in place.
-
-    Raises:
-        TokenizerError: if a needed token is missing, or tokens exist with ids that do not fit.
-    """
+    """Fix prompt, image size and vocabulary; coord tokens that the tokenizer lacks are added to it, in place."""
     if config.text_arm:
         vocab = text_vocab(processor.tokenizer)
     else:
@@ -97,11 +92,7 @@ def train_order(config: RunConfig, lengths: Sequence[int], *, multiple_of: int =
 
 
 def read_split(config: RunConfig, split: Split) -> SplitData:
-    """Read a split, which under ``data.format: shapes`` is generated first.
-
-    Raises:
-        DataError: as :func:`coordexp.data.splits.load_split`.
-    """
+    """Read a split, which under ``data.format: shapes`` is generated first; a DataError where it cannot be used."""
     loaded = require(check_split_of(config, split))
     assert loaded is not None  # a missing file was a failure
     return loaded
@@ -109,20 +100,13 @@ def read_split(config: RunConfig, split: Split) -> SplitData:
 
 def check_split_of(config: RunConfig, split: Split) -> Check[SplitData | None]:
     """Check the files of a split by reading them; nothing is generated."""
-    folder = ExperimentFolder.of(config).data
+    tokens = config.custom.coord_tokens
     return check_split(
         config.data,
         split,
-        data_dir=folder,
-        accept_prequantised=_accepts_bins(config),
+        data_dir=ExperimentFolder.of(config).data,
+        # A text arm writes bins as digits: one file of bins serves it and the arm of coord tokens beside it.
+        accept_prequantised=config.text_arm
+        or keeps_boxes(enabled=tokens.enabled, skip_bbox_norm=tokens.skip_bbox_norm),
         max_images=config.evaluation.max_images,
     )
-
-
-def _accepts_bins(config: RunConfig) -> bool:
-    """Return whether boxes that are bins already are taken: if the configuration expects them.
-
-    A text arm writes bins as digits: one file of bins serves it and the arm of coord tokens that it is compared with.
-    """
-    tokens = config.custom.coord_tokens
-    return config.text_arm or keeps_boxes(enabled=tokens.enabled, skip_bbox_norm=tokens.skip_bbox_norm)

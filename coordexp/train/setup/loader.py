@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader, Dataset
 from coordexp.data.batch import Batch, EncodedSample
 from coordexp.errors import CoordExpError
 
-Collate = Callable[[Sequence[EncodedSample]], Batch]
 ItemOrError = EncodedSample | CoordExpError
 
 
@@ -27,27 +26,22 @@ class ErrorsAsItems(Dataset[ItemOrError]):
         return len(self._samples)  # pyright: ignore[reportArgumentType]  # Dataset declares no length
 
     def __getitem__(self, index: int) -> ItemOrError:
-        """Return the sample, or why there is none."""
         try:
             return self._samples[index]
         except CoordExpError as error:
             return error
 
 
-class CollateOrError:
-    """Batches samples; a batch with an error among its samples is that error."""
-
-    def __init__(self, collate: Collate) -> None:
-        self._collate = collate
-
-    def __call__(self, items: Sequence[ItemOrError]) -> Batch | CoordExpError:
-        """Return the batch, or the first error."""
-        samples: list[EncodedSample] = []
-        for item in items:
-            if isinstance(item, CoordExpError):
-                return item
-            samples.append(item)
-        return self._collate(samples)
+def collate_or_error(
+    collate: Callable[[Sequence[EncodedSample]], Batch], items: Sequence[ItemOrError]
+) -> Batch | CoordExpError:
+    """Batch samples; a batch with an error among its samples is that error."""
+    samples: list[EncodedSample] = []
+    for item in items:
+        if isinstance(item, CoordExpError):
+            return item
+        samples.append(item)
+    return collate(samples)
 
 
 def give_own_seed(loader: DataLoader[object], seed: int) -> None:
@@ -60,11 +54,7 @@ def give_own_seed(loader: DataLoader[object], seed: int) -> None:
 
 @contextlib.contextmanager
 def explained_loader_death() -> Generator[None]:
-    """Turn torch's report of a dead loader process into one sentence.
-
-    Raises:
-        LoaderDiedError: if a loader process died inside.
-    """
+    """Turn torch's report that a loader process died inside into a LoaderDiedError of one sentence."""
     try:
         yield
     except RuntimeError as error:

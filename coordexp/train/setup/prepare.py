@@ -41,11 +41,7 @@ class PreparedExperiment:
 
 
 def prepare_experiment(config: RunConfig) -> PreparedExperiment:
-    """Generate or check the data and write the expanded base; a second call only checks.
-
-    Raises:
-        CoordExpError: whatever would stop a run later and can be known now.
-    """
+    """Generate or check the data and write the expanded base, or raise what would stop a run; again, only check."""
     check_attention_of(config)
     train = read_split(config, "train")
     val = read_split(config, "val")

@@ -15,11 +15,7 @@ ZERO_STAGES = {"ddp": 0, "zero2": 2}
 
 
 def check_strategy(config: RunConfig) -> None:
-    """Refuse, before anything starts, what the strategy could not do exactly.
-
-    Raises:
-        ConfigError: with what was asked and why it cannot be.
-    """
+    """Refuse, before anything starts, what the strategy could not do exactly (ConfigError)."""
     cluster = config.cluster
     if cluster.strategy == "ddp":
         return
@@ -52,11 +48,7 @@ def strategy_line(config: RunConfig) -> str:
 
 
 def deepspeed_settings(config: RunConfig) -> dict[str, JsonValue] | None:
-    """Return what ``experiments/deepspeed/STRATEGY.json`` says; None for ddp.
-
-    Raises:
-        ConfigError: if the file is not found, is no JSON object, or is of another ZeRO stage.
-    """
+    """Return what ``experiments/deepspeed/STRATEGY.json`` says, which must be of the strategy's stage; None for ddp."""
     strategy = config.cluster.strategy
     if strategy == "ddp":
         return None

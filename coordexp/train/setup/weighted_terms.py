@@ -19,15 +19,10 @@ from coordexp.losses.terms.w1 import W1
 
 
 def weighted_terms(config: RunConfig) -> tuple[WeightedTerm, ...]:
-    """Translate the flags and weights of a configuration into loss terms.
+    """Translate the flags and weights of a configuration into loss terms; a ConfigError names a wrong one.
 
     The seven terms of the specification are always there, with weight 0 where their switch is off, so that all
     groups log the same; in the text arm those two that do not read bins. Those of ``objective.extra`` follow by name.
-
-    Raises:
-        ConfigError: names the key, if ``objective.extra`` names an unknown term, one that has its own switch, one
-            that reads other numbers than the configuration writes, or an unknown or wrong knob; the weights, if no
-            term of positive weight sees a coordinate; or the file, if a loss file is not one term.
     """
     known = loss_terms()
     terms = _terms_of_the_specification(config)
@@ -74,7 +69,6 @@ def _terms_of_the_specification(config: RunConfig) -> list[WeightedTerm]:
 
 
 def build_criterion(config: RunConfig) -> Criterion:
-    """Return the criterion of a configuration; raises as :func:`weighted_terms`."""
     return Criterion(weighted_terms(config))
 
 

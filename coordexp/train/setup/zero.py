@@ -9,7 +9,6 @@ from types import MethodType
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 from torch import nn
-from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 
 def set_deepspeed_device() -> None:
@@ -24,7 +23,14 @@ def prepare_deepspeed() -> None:
     deepspeed = importlib.import_module("deepspeed")
     if not torch.cuda.is_available():
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    _refuse_unknown_pickles()
+    # Its checkpoint engine asks torch for every pickle: let it load plain values and DeepSpeed's own four classes.
+    loss_scaler = importlib.import_module("deepspeed.runtime.fp16.loss_scaler")
+    fragment = importlib.import_module("deepspeed.utils.tensor_fragment")
+    config = importlib.import_module("deepspeed.runtime.zero.config")
+    torch.serialization.add_safe_globals([
+        loss_scaler.LossScaler, loss_scaler.DynamicLossScaler, fragment.fragment_address, config.ZeroStageEnum,
+    ])  # fmt: skip
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     # Its own messages, accelerate's that the steps of accumulation are DeepSpeed's, and torch's at every gather.
     for name in ("DeepSpeed", "accelerate.accelerator"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -42,19 +48,3 @@ def autocast_forward(model: nn.Module, *, device_type: str) -> None:
     vars(model)["_original_forward"] = forward  # where accelerate looks for it
     inner = autocast(forward.__func__)  # pyright: ignore[reportFunctionMemberAccess]
     model.forward = MethodType(convert_outputs_to_fp32(inner), model)
-
-
-def _refuse_unknown_pickles() -> None:
-    """Let torch load plain values and DeepSpeed's own four classes: its checkpoint engine asks for every pickle."""
-    loss_scaler = importlib.import_module("deepspeed.runtime.fp16.loss_scaler")
-    fragment = importlib.import_module("deepspeed.utils.tensor_fragment")
-    config = importlib.import_module("deepspeed.runtime.zero.config")
-    torch.serialization.add_safe_globals([
-        loss_scaler.LossScaler, loss_scaler.DynamicLossScaler, fragment.fragment_address, config.ZeroStageEnum,
-    ])  # fmt: skip
-    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
-
-
-def forget_deepspeed() -> None:
-    """Let transformers load and generate as without DeepSpeed; the engine, once built, needs no help of it."""
-    unset_hf_deepspeed_config()

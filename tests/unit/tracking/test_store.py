@@ -110,8 +110,8 @@ def test_a_waiting_run_starts_with_its_first_row(tracker: Tracker, start: Start,
 def test_final_values_are_logged_once_and_undefined_ones_never(tracker: Tracker, start: Start, uri: str) -> None:
     run_id = start()
     for _ in range(2):
-        tracker.set_final(run_id, {"constrained/expected/AP": 0.5, "constrained/expected/AP_large": None}, step=9)
-    assert history(uri, run_id, "constrained/expected/AP") == [(9, 0.5)]
+        tracker.set_final(run_id, {"constrained/expected/AP": 0.5, "constrained/expected/AP_large": None})
+    assert history(uri, run_id, "constrained/expected/AP") == [(0, 0.5)]
     assert MlflowClient(uri).get_run(run_id).data.metrics.keys() == {"constrained/expected/AP"}
 
 

@@ -13,9 +13,9 @@ from coordexp.train.loop.measures import RunningAverages
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.arguments import training_arguments
 from coordexp.train.setup.loader import (
-    CollateOrError,
     ErrorsAsItems,
     LoaderDiedError,
+    collate_or_error,
     explained_loader_death,
     give_own_seed,
 )
@@ -38,9 +38,8 @@ class _Samples:
 def test_an_error_is_the_batch_of_its_sample():
     carried = ErrorsAsItems(_Samples())
     assert len(carried) == 4
-    collate = CollateOrError(sum)
-    assert collate([carried[0], carried[1]]) == 1
-    error = collate([carried[0], carried[2], carried[1]])
+    assert collate_or_error(sum, [carried[0], carried[1]]) == 1
+    error = collate_or_error(sum, [carried[0], carried[2], carried[1]])
     assert isinstance(error, DataError)
     assert str(error) == "c.jpg: image not found\nand a second line"
 
@@ -52,7 +51,7 @@ def test_the_wait_of_all_ranks_is_their_mean(monkeypatch):
     begun = []
     trainer = SimpleNamespace(
         averages=RunningAverages(), args=SimpleNamespace(world_size=4), _last_log=None, _mean_units_U=None,
-        _on_first_step=lambda: begun.append("training time"), is_deepspeed_enabled=False,
+        _run_log=SimpleNamespace(start_clock=lambda: begun.append("training time")), is_deepspeed_enabled=False,
     )  # fmt: skip
     batches = [padded([ONE]), padded([TWO]), padded([CUT])]
     taken, counts = CoordTrainer.get_batch_samples(trainer, iter(batches), 2, torch.device("cpu"))
@@ -67,7 +66,7 @@ def test_data_set_and_sampler_learn_of_each_epoch(done, expected):
     """Also in the middle of one, where a run resumes; both would be equally stale in a comparison of two runs."""
     epochs = []
     told = SimpleNamespace(set_epoch=epochs.append)
-    schedule = Schedule(None, SimpleNamespace(train_dataset=told, sampler=told), log=None, evaluator=None)
+    schedule = Schedule(None, SimpleNamespace(samples=told, sampler=told), log=None, evaluator=None)
     schedule.on_epoch_begin(None, SimpleNamespace(epoch=done), None)
     assert epochs == [expected, expected]
 
