@@ -24,7 +24,6 @@ class Results:
     """A file of detections, its boxes in whatever frame; one row a detection.
 
     Attributes:
-        path: where it was read.
         image_ids: ``[D]`` ids of the ground truth.
         categories: ``[D]`` ids, as the file has them.
         is_named: whether the file names its categories: the ids are then those of the ground truth, in every frame.
@@ -46,7 +45,6 @@ class Results:
     remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """Return ``D``."""
         return len(self.image_ids)
 
 
