@@ -84,7 +84,6 @@ class GroundTruth:
 
     @cached_property
     def names(self) -> ImageNames:
-        """Its images by the names of their files."""
         return ImageNames(self.file_names)
 
     def sizes_of(self, image_ids: Ints) -> Floats:

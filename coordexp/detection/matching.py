@@ -52,7 +52,6 @@ class Pairs:
 
     @property
     def matched(self) -> Bools:
-        """``[D]`` whether a detection has a pair."""
         return self.gt_of_dt != _NO_MATCH
 
 

@@ -49,11 +49,7 @@ class Results:
 
 
 def read_results(path: Path, truth: GroundTruth) -> Results:
-    """Read a file of detections and find its images, and categories that it names, in the ground truth.
-
-    Raises:
-        DataError: naming the file, the entry and what is wrong with it.
-    """
+    """Read a file of detections and find its images, and categories that it names, in the ground truth."""
     file = read_file(path)
     image_ids, remarks = _image_ids(file, truth, path)
     is_named = any(isinstance(key, str) for key in file.categories)

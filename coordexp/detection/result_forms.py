@@ -82,11 +82,7 @@ class _Entry(Struct, gc=False):
 
 @read_once(max_bytes=512 * 2**20)
 def read_file(path: Path) -> ResultFile:
-    """Read a file or folder of detections; as often as asked, once.
-
-    Raises:
-        DataError: naming the file, the entry and what is wrong with it.
-    """
+    """Read a file or folder of detections; as often as asked, once."""
     with collector_paused():
         if path.is_dir():
             return _folder(path)
