@@ -61,10 +61,6 @@ class PrecisionTable:
         chosen = self.precision[which.first : which.last]
         return mean_of_defined(chosen if category is None else chosen[:, :, category])
 
-    def average_recall(self) -> float | None:
-        """Return the mean over thresholds and categories; None without ground truth."""
-        return mean_of_defined(self.recall)
-
 
 def tied_precision(matches: Matches) -> float | None:
     """Return AP if all detections had one score; it does not depend on their order.
@@ -113,7 +109,6 @@ def mean_of_numbers(values: Floats) -> Floats:
 
 
 def unit_weights(num_images: int) -> Weights:
-    """Return ``[N]`` ones: the images as they are."""
     return np.ones(num_images, np.uint16)
 
 

@@ -16,12 +16,7 @@ from coordexp.metrics import Metric
 
 
 class BoxEvaluation:
-    """What the metrics in ``coordexp/detection/metrics`` are computed from; each part is made when first needed.
-
-    Attributes:
-        truth: of the images evaluated.
-        detections: in these images.
-    """
+    """What the metrics in ``coordexp/detection/metrics`` are computed from; each part is made when first needed."""
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
         self.truth = truth
@@ -37,7 +32,6 @@ class BoxEvaluation:
         return self.table(which.area).average_precision(which, category=category)
 
     def table(self, area: str = "all") -> PrecisionTable:
-        """Return precision and recall in one area range."""
         if area not in self._tables:
             matches = self._matches if area == "all" else self._matcher.matches(area)
             self._tables[area] = PrecisionTable.of(matches)
@@ -92,12 +86,7 @@ class BoxEvaluation:
 
 @dataclass(frozen=True)
 class DetectionMetric:
-    """A number that says how good the boxes of an evaluation are.
-
-    Attributes:
-        declared: its name, unit, direction and column.
-        value: computes it; None where it is not defined.
-    """
+    """A number that says how good the boxes of an evaluation are; its value is None where it is not defined."""
 
     declared: Metric
     value: Callable[[BoxEvaluation], float | None]

@@ -35,12 +35,7 @@ AREA_RANGES_PX2: dict[str, tuple[float, float]] = {
 
 
 def iou_table(a_xywh: Floats, b_xywh: Floats) -> Floats:
-    """Return ``[A, B]`` IoU of every box of ``a`` with every box of ``b``; 0 where they share no area.
-
-    Args:
-        a_xywh: ``[A, 4]`` left, top, width and height.
-        b_xywh: ``[B, 4]``.
-    """
+    """Return ``[A, B]`` IoU of every box ``[A, 4]`` with every box ``[B, 4]``; 0 where they share no area."""
     return iou(a_xywh[:, None], b_xywh[None])
 
 
@@ -54,14 +49,9 @@ def iou(a_xywh: Floats, b_xywh: Floats) -> Floats:
 
 
 def to_boxes_px_xywh(boxes_norm_xyxy: Floats, sizes_px: Floats) -> Floats:
-    """Order the corners of normalised boxes and scale them to pixels.
+    """Return ``[M, 4]`` left, top, width and height in pixels of boxes whose corners may be swapped.
 
-    Args:
-        boxes_norm_xyxy: ``[M, 4]`` in fractions of the image's sides; corners may be swapped.
-        sizes_px: ``[M, 2]`` width and height of each box's image.
-
-    Returns:
-        ``[M, 4]`` left, top, width and height.
+    ``boxes_norm_xyxy``: ``[M, 4]`` in fractions of the image's sides; ``sizes_px``: ``[M, 2]`` width and height.
     """
     first, second = boxes_norm_xyxy[:, :2], boxes_norm_xyxy[:, 2:]
     return np.concatenate([np.minimum(first, second) * sizes_px, np.abs(second - first) * sizes_px], axis=1)

@@ -7,19 +7,15 @@ from coordexp.errors import DataError
 
 
 class CategoryIndex:
-    """Finds the category a description names."""
+    """Finds the category a description names.
+
+    ``aliases``: further descriptions -> the category name each stands for.
+
+    Raises:
+        DataError: if two names fold to one, a name is blank, or an alias is ambiguous or stands for no category.
+    """
 
     def __init__(self, names: Mapping[int, str], *, aliases: Mapping[str, str] | None = None) -> None:
-        """Index category names by their folded form.
-
-        Args:
-            names: category id -> name, as in the annotation file.
-            aliases: further descriptions -> the category name each stands for.
-
-        Raises:
-            DataError: if two names fold to one, a name is blank, or an alias is ambiguous or
-                stands for no category.
-        """
         self._ids: dict[str, int] = {}
         for category_id, name in names.items():
             self._add(name, category_id, what=f"category {category_id}")

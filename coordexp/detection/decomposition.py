@@ -34,10 +34,8 @@ from coordexp.metrics import Direction
 MATCH_IOU, BACKGROUND_IOU = 0.5, 0.1
 REPEAT_IOU = 0.9
 BURST = 10
-_NUM_SCORE_BINS = 10
+NUM_SCORE_BINS = 10
 _RANKS = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, None))
-
-
 _LOCALISED, _CLASSIFIED = 6, 7
 """A localisation error that a better box makes a hit; a classification error in the category where it is one."""
 # By kind: none of the errors, classification, localisation, both, duplicate, background, and these two. Bit 0 is AP50
@@ -101,13 +99,11 @@ class Decomposed:
     """One file of detections, matched, with all that its measures are counted from.
 
     Attributes:
-        num_images: ``N``.
         fixes: detections as they are and with each kind of error fixed, in the order of the errors, instead of
             thresholds.
     """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
-        """Match once."""
         matcher = Matcher(truth, detections)
         self.num_images = matcher.num_images
         pairs, image = matcher.pairs(MATCH_IOU), np.searchsorted(matcher.image_ids, detections.image_ids)
@@ -120,18 +116,14 @@ class Decomposed:
 
     def measure(self, weights_RN: Weights) -> Floats:
         """Return ``[R, M]`` values of :data:`MEASURES` under ``[R, N]`` copies of each image; NaN where undefined."""
-        sums = weights_RN.astype(np.float64) @ self._counts
-        return np.hstack([self._costs(weights_RN), _ratios(sums, self._has_probabilities)])
-
-    def _costs(self, weights_RN: Weights) -> Floats:
-        """Return ``[R, 7]`` under each row of weights AP50, and what each error costs of it."""
         fixed = precisions(self.fixes, 0, len(ERRORS), weights_RN)
         found = precisions(self._found, 0, 1, weights_RN)
         # A category of which every object is missed has an AP of 1 once none is: its objects are then found.
         found = np.where(np.isnan(found) & ~np.isnan(fixed[:, :1]), 1.0, found)
-        values = mean_of_numbers(np.concatenate([fixed, found], axis=1))
-        values[:, 1:] -= values[:, :1]
-        return values
+        costs = mean_of_numbers(np.concatenate([fixed, found], axis=1))
+        costs[:, 1:] -= costs[:, :1]  # [R, 7] AP50, and what each error costs of it
+        sums = weights_RN.astype(np.float64) @ self._counts
+        return np.hstack([costs, _ratios(sums, self._has_probabilities)])
 
     @cached_property
     def values(self) -> dict[str, float]:
@@ -220,9 +212,9 @@ def _counts(matcher: Matcher, pairs: Pairs, image: Ints) -> Floats:
         return np.asarray(found, np.float64).reshape(num_images, num_bins)
 
     boxes, repeated = summed(image, np.ones(len(image))), summed(image, repeats)
-    score_bin = np.clip((detections.scores * _NUM_SCORE_BINS).astype(np.int64), 0, _NUM_SCORE_BINS - 1)
+    score_bin = np.clip((detections.scores * NUM_SCORE_BINS).astype(np.int64), 0, NUM_SCORE_BINS - 1)
     by_score = [
-        summed(image, values * ~pairs.ignored, score_bin, _NUM_SCORE_BINS)
+        summed(image, values * ~pairs.ignored, score_bin, NUM_SCORE_BINS)
         for values in (np.ones(len(image)), detections.scores, is_hit)
     ]
     gt = np.flatnonzero(~truth.is_crowd)
@@ -244,7 +236,7 @@ def _counts(matcher: Matcher, pairs: Pairs, image: Ints) -> Floats:
 def _ratios(sums_RC: Floats, has_probabilities: bool) -> Floats:
     """Return ``[R, ...]`` the measures behind the errors, from what the counts of all images add up to."""
     boxes, repeated, bursts, hits, iou = sums_RC[:, :5].T
-    by_score, by_rank = np.split(sums_RC[:, 5:], [3 * _NUM_SCORE_BINS], axis=1)
+    by_score, by_rank = np.split(sums_RC[:, 5:], [3 * NUM_SCORE_BINS], axis=1)
     num_RB, score_RB, correct_RB = np.split(by_score, 3, axis=1)
     objects, found = np.split(by_rank, 2, axis=1)
     error = np.abs(score_RB - correct_RB).sum(axis=1) if has_probabilities else np.full(len(sums_RC), np.nan)

@@ -22,10 +22,7 @@ class Detections:
     """A file of detections; one row a detection, in the order of the file.
 
     Attributes:
-        image_ids: ``[D]``.
-        category_ids: ``[D]``.
-        boxes_px_xywh: ``[D, 4]`` left, top, width and height.
-        scores: ``[D]``.
+        boxes_px_xywh: ``[D, 4]`` left, top, width and height; the other columns are ``[D]``.
         has_scores: whether the scores are a detector's own; else all are 1.
     """
 
@@ -36,7 +33,6 @@ class Detections:
     has_scores: bool = True
 
     def __len__(self) -> int:
-        """Return ``D``."""
         return len(self.scores)
 
     def rows(self, rows: Ints | Bools) -> "Detections":
@@ -73,11 +69,7 @@ def read_detections(path: Path, ground_truth: GroundTruth) -> Detections:
 
 
 def detections_of(results: Results, ground_truth: GroundTruth, frame: Frame | None = None) -> Detections:
-    """Check a file of detections, read in the frame in which it stands: by default that of its form.
-
-    Raises:
-        DataError: naming the file, the entry and what is wrong with it.
-    """
+    """Check a file of detections, read in the frame in which it stands: by default that of its form."""
     frame, known = frame or results.frame, ground_truth.categories
     if results.is_named:
         frame = replace(frame, categories="ids")
@@ -94,9 +86,8 @@ def detections_of(results: Results, ground_truth: GroundTruth, frame: Frame | No
     ):
         for place in np.flatnonzero(is_bad)[:1].tolist():
             raise DataError(f"{results.path}: detection[{place}]: {problem.format(results.categories[place])}")
-    has_scores = results.scores is not None
-    scores = results.scores if results.scores is not None else np.ones(len(results))
-    return Detections(results.image_ids, category_ids, boxes, scores, has_scores=has_scores)
+    scores = np.ones(len(results)) if results.scores is None else results.scores
+    return Detections(results.image_ids, category_ids, boxes, scores, has_scores=results.scores is not None)
 
 
 def write_detections(path: Path, detections: Detections) -> None:

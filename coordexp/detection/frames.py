@@ -61,7 +61,6 @@ class Frame:
 
     @property
     def needs_sizes(self) -> bool:
-        """Whether a box cannot be read without the size of its image."""
         return self.unit != "px"
 
     def boxes_px_xywh(self, boxes: Floats, sizes_px: Floats) -> Floats:

@@ -63,11 +63,8 @@ class GroundTruth:
         path: where it was read.
         sizes_px: image id -> width and height, None where the file does not say.
         categories: category id -> name.
-        image_ids: ``[G]``.
-        category_ids: ``[G]``.
-        boxes_px_xywh: ``[G, 4]`` left, top, width and height.
-        areas_px2: ``[G]``, of the segmentation where the file says so.
-        is_crowd: ``[G]``.
+        boxes_px_xywh: ``[G, 4]`` left, top, width and height; the other columns are ``[G]``.
+        areas_px2: of the segmentation where the file says so.
         federated: what an LVIS file says beyond a COCO file; None for COCO's rules.
         file_names: image id -> name of its file, where the file says it.
         remarks: what was left out of it, with numbers.
@@ -87,15 +84,10 @@ class GroundTruth:
 
     @cached_property
     def names(self) -> ImageNames:
-        """Its images by the names of their files."""
         return ImageNames(self.file_names)
 
     def sizes_of(self, image_ids: Ints) -> Floats:
-        """Return ``[M, 2]`` width and height of images.
-
-        Raises:
-            DataError: if the file does not say them.
-        """
+        """Return ``[M, 2]`` width and height of images; a DataError names one of which the file does not say them."""
         distinct, rows = np.unique(image_ids, return_inverse=True)
         sizes = {image_id: self.sizes_px[image_id] for image_id in distinct.tolist()}
         if lacking := [image_id for image_id, size in sizes.items() if size is None]:
@@ -103,11 +95,7 @@ class GroundTruth:
         return np.array(list(sizes.values()), np.float64).reshape(-1, 2)[rows]
 
     def on_images(self, image_ids: Collection[int]) -> "GroundTruth":
-        """Return the part of it in some images.
-
-        Raises:
-            DataError: if an image id is unknown.
-        """
+        """Return the part of it in some images; a DataError names an id that is unknown."""
         unknown = set(image_ids) - self.sizes_px.keys()
         if unknown:
             raise DataError(f"{self.path}: no image has id {min(unknown)}")
@@ -162,10 +150,7 @@ def read_ground_truth(path: Path) -> GroundTruth:
         if len(problems) > max(_MOST_BAD * total, 1):
             raise DataError(f"{said}; {len(problems)} of {total} annotations are bad")
         what = f"{len(problems)} of {total} annotations are bad and were left out"
-        remarks = (
-            *remarks,
-            f"{path.name}: {what}, such as [{first}]: {problems[first]}",
-        )
+        remarks = (*remarks, f"{path.name}: {what}, such as [{first}]: {problems[first]}")
     columns = columns.only(~is_bad)
     return GroundTruth(
         path=path,

@@ -12,7 +12,6 @@ class ImageNames:
     """The file names of an annotation file, folded; image ids by their stems."""
 
     def __init__(self, file_names: Mapping[int, str]) -> None:
-        """Index the names."""
         self._by_stem: dict[str, list[tuple[list[str], int]]] = {}
         self._by_number: dict[int, set[int]] = {}
         for image_id, name in file_names.items():

@@ -52,7 +52,6 @@ class Pairs:
 
     @property
     def matched(self) -> Bools:
-        """``[D]`` whether a detection has a pair."""
         return self.gt_of_dt != _NO_MATCH
 
 
@@ -67,7 +66,6 @@ class Matcher:
         detections: in these images only.
         image_ids: ``[N]`` ascending; ``num_images`` is ``N``.
         category_ids: ``[K]`` ascending.
-        num_gt: ground-truth boxes, crowds left out.
     """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
@@ -76,7 +74,6 @@ class Matcher:
         self.image_ids: Ints = np.array(sorted(truth.sizes_px), np.int64)
         self.num_images = len(self.image_ids)
         self.category_ids: Ints = np.array(sorted(truth.categories), np.int64)
-        self.num_gt = int(np.count_nonzero(~truth.is_crowd))
         self._gt_cell = self._cells(truth.image_ids, truth.category_ids)
         cell = self._cells(detections.image_ids, detections.category_ids)
         self._dt_order = np.lexsort((-detections.scores, cell))
@@ -152,7 +149,7 @@ class Matcher:
         ignored = on_crowd | (self._in_file_order(self._dt_exempt) & ~paired)
         overlap = np.zeros(len(gt_of_dt))
         overlap[paired] = iou(self.detections.boxes_px_xywh[paired], self.truth.boxes_px_xywh[gt_of_dt[paired]])
-        return Pairs(gt_of_dt, overlap, ignored, self.num_gt)
+        return Pairs(gt_of_dt, overlap, ignored, num_gt=int(np.count_nonzero(~self.truth.is_crowd)))
 
     def best_iou(self) -> Floats:
         """Return for each detection ``[D]`` its largest IoU with a box of its category that is not a crowd, or 0."""

@@ -24,7 +24,6 @@ class Results:
     """A file of detections, its boxes in whatever frame; one row a detection.
 
     Attributes:
-        path: where it was read.
         image_ids: ``[D]`` ids of the ground truth.
         categories: ``[D]`` ids, as the file has them.
         is_named: whether the file names its categories: the ids are then those of the ground truth, in every frame.
@@ -46,16 +45,11 @@ class Results:
     remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """Return ``D``."""
         return len(self.image_ids)
 
 
 def read_results(path: Path, truth: GroundTruth) -> Results:
-    """Read a file of detections and find its images, and categories that it names, in the ground truth.
-
-    Raises:
-        DataError: naming the file, the entry and what is wrong with it.
-    """
+    """Read a file of detections and find its images, and categories that it names, in the ground truth."""
     file = read_file(path)
     image_ids, remarks = _image_ids(file, truth, path)
     is_named = any(isinstance(key, str) for key in file.categories)

@@ -82,11 +82,7 @@ class _Entry(Struct, gc=False):
 
 @read_once(max_bytes=512 * 2**20)
 def read_file(path: Path) -> ResultFile:
-    """Read a file or folder of detections; as often as asked, once.
-
-    Raises:
-        DataError: naming the file, the entry and what is wrong with it.
-    """
+    """Read a file or folder of detections; as often as asked, once."""
     with collector_paused():
         if path.is_dir():
             return _folder(path)
@@ -122,9 +118,15 @@ class _Walk:
     rows: list[_Row] = field(default_factory=list[_Row])
 
     def file(self, value: object) -> ResultFile:
-        """Return what a parsed file holds."""
+        """Return what a parsed file holds; its own images and categories have the truth's names, not always its ids."""
         if _is_object(value):
-            self._read_tables(value)
+            kinds = value.get("detection_categories")
+            if _is_object(kinds):
+                self.own_categories = {_number(key): str(name) for key, name in kinds.items()}
+                self.frame = _MEGADETECTOR
+            if "annotations" in value:
+                self.own_images = _names_by_id(value.get("images"), "file_name")
+                self.own_categories = _names_by_id(value.get("categories"), "name")
         self._visit(value, (None, ""), ())
         if self.own_images and self.rows and self.rows[0][3] is None:
             raise DataError(f"{self.path}: its annotations have no score, as those of a ground truth have none")
@@ -143,16 +145,6 @@ class _Walk:
         )
         _check_finite(self.path, found.boxes, found.scores)
         return found
-
-    def _read_tables(self, value: _Json) -> None:
-        """Read a file's own images and categories: their names are the truth's, their ids need not be."""
-        kinds = value.get("detection_categories")
-        if _is_object(kinds):
-            self.own_categories = {_number(key): str(name) for key, name in kinds.items()}
-            self.frame = _MEGADETECTOR
-        if "annotations" in value:
-            self.own_images = _names_by_id(value.get("images"), "file_name")
-            self.own_categories = _names_by_id(value.get("categories"), "name")
 
     def _visit(self, value: object, image: Image, where: tuple[Key, ...]) -> None:
         if isinstance(value, list):

@@ -114,7 +114,6 @@ class BoxAnalysis:
         coordinates: a map of each coordinate: ``x1``, ``y1``, ``x2``, ``y2`` (ordered corners).
         width_by_error: of all four coordinates together; empty where boxes have no widths, as in the text arm.
         categories: every category, in the order of their ids.
-        sizes: small, medium, large.
         object_counts: by the number of objects in the image: 1, 2-3, 4-7, 8 and more.
         score_bins: reliability diagram, 10 bins of the score; correct is a match at IoU .5. Empty where scores are no
             probabilities.
@@ -137,11 +136,9 @@ class Analysis:
     """The analysis of one decoding.
 
     Attributes:
-        num_images: evaluated images.
-        num_gt: their ground-truth boxes that are not crowds.
+        num_gt: ground-truth boxes of the evaluated images that are not crowds.
         min_iou: smallest IoU of a pair.
         coordinate_edges: edges of both axes of every :class:`CoordinateMap`.
-        boxes: ``argmax`` and ``expected``.
     """
 
     num_images: int
@@ -161,11 +158,9 @@ class Analysis:
 
 
 def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: Objects | None) -> Analysis:
-    """Analyse matched detections of each box kind.
+    """Analyse matched detections of each box kind, over the same images.
 
-    Args:
-        evaluated: by box kind, over the same images.
-        objects: the object behind each detection, in the same order; None for detections alone, of any detector.
+    ``objects``: the one behind each detection, in the same order; None for detections alone, of any detector.
 
     Raises:
         DataError: if objects and detections do not belong together, or an image has no size.

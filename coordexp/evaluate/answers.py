@@ -36,8 +36,6 @@ Four = tuple[Finite, Finite, Finite, Finite]
 Texts = NDArray[np.object_]  # strings of numpy's own type would lose a NUL at their end
 _COORD_WEIGHT = 0.7
 _MIN_BOXES = 10  # before anything is said about the scale of a model's coordinates
-
-
 ObjectRow = tuple[int, str, int | None, Sequence[int], Sequence[float], Sequence[float], float]
 """Image id, description, category or None, bins, expected coordinates, widths, score."""
 
@@ -47,7 +45,6 @@ class Objects:
     """Well-formed objects; row ``i`` of every column is one object.
 
     Attributes:
-        image_ids: ``[D]``.
         descs: ``[D]`` descriptions as written.
         category_ids: ``[D]`` the category that the description names; 0 where ``is_known`` is false.
         is_known: ``[D]`` whether it names one.
@@ -70,7 +67,6 @@ class Objects:
 
     @classmethod
     def of(cls, rows: Sequence[ObjectRow]) -> "Objects":
-        """Make columns of rows."""
         image_ids, descs, category_ids, bins, expected, width, scores = zip(*rows, strict=True) if rows else ((),) * 7
         return cls(
             np.array(image_ids, np.int64),
@@ -89,7 +85,6 @@ class Objects:
         return cls(*map(np.concatenate, columns))
 
     def __len__(self) -> int:
-        """Return ``D``."""
         return len(self.scores)
 
     def rows(self, rows: Ints | Bools) -> "Objects":
@@ -100,12 +95,7 @@ class Objects:
         return self.bins / NUM_BINS if kind == "argmax" else self.expected
 
     def detections(self, kind: BoxKind, sizes_px: Mapping[int, tuple[int, int]]) -> Detections:
-        """Return those of known categories as detections, in pixels of the original images.
-
-        Args:
-            kind: which boxes.
-            sizes_px: image id -> original width and height.
-        """
+        """Return those of known categories as detections, in pixels of the original images, whose sizes these are."""
         known = self.rows(self.is_known)
         sizes = np.array([sizes_px[image_id] for image_id in known.image_ids.tolist()], np.float64).reshape(-1, 2)
         boxes = to_boxes_px_xywh(known.boxes_norm_xyxy(kind), sizes)
@@ -124,7 +114,6 @@ class ReadAnswer:
     """What the answer for one image says; picklable, so that ranks can send it.
 
     Attributes:
-        image_id: id in the annotation file.
         token_ids: ``[T]``, the end token excluded.
         truncated: the length limit came before the end token.
         unforced: the grammar never forbade what the model preferred, so that free decoding writes the same.
@@ -212,11 +201,10 @@ def write_objects(path: Path, answers: Sequence[ReadAnswer]) -> None:
 
 def write_tokens(path: Path, answers: Sequence[ReadAnswer]) -> None:
     """Write ``answers.jsonl``: the tokens of each answer, as ``coordexp evaluate --generations`` reads them."""
-    reasons = ("length" if answer.truncated else "stop" for answer in answers)
-    lines = (
-        {"image_id": answer.image_id, "token_ids": answer.token_ids.tolist(), "finish_reason": reason}
-        for answer, reason in zip(answers, reasons, strict=True)
-    )
+    lines: list[dict[str, object]] = []
+    for answer in answers:
+        reason = "length" if answer.truncated else "stop"
+        lines.append({"image_id": answer.image_id, "token_ids": answer.token_ids.tolist(), "finish_reason": reason})
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -257,11 +245,7 @@ class _ImageInFile:
 
 
 def read_objects(path: Path) -> Objects:
-    """Read ``objects.jsonl``.
-
-    Raises:
-        DataError: naming the file, the line and what is wrong with it.
-    """
+    """Read ``objects.jsonl``; a DataError names the file, the line and what is wrong with it."""
     return Objects.of(
         [
             (line.image_id, item.desc, item.category_id, item.bins, item.expected, item.width, item.score)
@@ -274,8 +258,7 @@ def read_objects(path: Path) -> Objects:
 def seem_in_pixels(objects: Objects, sizes_px: Mapping[int, tuple[int, int]]) -> bool:
     """Return whether the numbers of an evaluation look like pixels, although each is in 0 to 1000.
 
-    In images of less than 1000 pixels, thousandths soon exceed the number of pixels; pixels never do. Of fewer than ten
-    boxes nothing is said.
+    In images of less than 1000 pixels, thousandths soon exceed the number of pixels; pixels never do.
     """
     sizes = np.array([sizes_px[image_id] for image_id in objects.image_ids.tolist()], np.int64).reshape(-1, 1, 2)
     is_small = sizes.max(axis=(1, 2)) < NUM_BINS

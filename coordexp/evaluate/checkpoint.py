@@ -61,20 +61,12 @@ def open_data(settings: EvaluationSettings) -> EvaluationData:
 
 
 def open_evaluation(settings: EvaluationSettings, data: EvaluationData) -> Evaluation:
-    """Load the model, on the GPU where there is one, and plan the evaluation.
-
-    Raises:
-        CoordExpError: if the checkpoint cannot be used, or an image does not fit.
-    """
+    """Load the model and plan the evaluation; a CoordExpError says that one of the images does not fit."""
     return Evaluation(open_model(settings, data.truth.categories.values()), data, settings)
 
 
 def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> AnsweringModel:
-    """Load a checkpoint, on the GPU where there is one.
-
-    Args:
-        settings: which checkpoint, and how it is asked.
-        categories: what an untouched model is asked for.
+    """Load a checkpoint, on the GPU where there is one; an untouched model is asked for these categories.
 
     Raises:
         CoordExpError: if the checkpoint cannot be used.
@@ -192,11 +184,7 @@ def default_output(settings: EvaluationSettings) -> Path:
 
 
 def check_output(output: Path) -> None:
-    """Check that the folder of the results can be written, before hours are spent on them; leaves nothing behind.
-
-    Raises:
-        ResourceError: if it cannot be written.
-    """
+    """Check that the folder of the results can be written, before hours are spent on them; leaves nothing behind."""
     try:
         with tempfile.TemporaryFile(dir=nearest_existing(output.absolute())):
             pass

@@ -48,12 +48,7 @@ class BinCurve:
 class ObjectCurves:
     """One object: ``{"desc": ..., "bins": [x1, y1, x2, y2], "expected": [4], "width": [4], "curves": [4]}``.
 
-    Attributes:
-        desc: the description as written.
-        bins: emitted bins x1, y1, x2, y2.
-        expected: expected coordinates, as fractions of the image side.
-        width: standard deviations, in bins.
-        curves: a :class:`BinCurve` of each coordinate.
+    Expected coordinates are fractions of the image side, widths standard deviations in bins.
     """
 
     desc: str

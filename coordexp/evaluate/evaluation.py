@@ -33,9 +33,7 @@ class EvaluationData:
     """The images of an evaluation; needs no model.
 
     Attributes:
-        truth: the annotations.
         samples: the images that are answered.
-        categories: finds the category that a description names.
         is_subset: AP over the samples' images only; otherwise over all images of the annotations, so that an image
             without a sample counts as one without detections.
         given: answers by image, to be read instead of generated.
@@ -51,15 +49,9 @@ class EvaluationData:
 
     @property
     def sizes_px(self) -> dict[int, tuple[int, int]]:
-        """Width and height of each image, by its id."""
         return {sample.image_id: (sample.width, sample.height) for sample in self.samples}
 
     def __post_init__(self) -> None:
-        """Refuse an evaluation of nothing.
-
-        Raises:
-            DataError: if there is no image.
-        """
         if not self.samples:
             raise DataError(f"{self.truth.path}: there is no image to evaluate")
 
@@ -68,9 +60,7 @@ class Evaluation:
     """Answers the images of one evaluation, queue by queue.
 
     Attributes:
-        answering: the model.
-        data: the images.
-        settings: how to evaluate.
+        answering: the model; put in evaluation mode and back.
         samples: the images with their prompts, encoded when they are read.
         queues: images that are answered together, as indices of the samples. Processes that share the images share out
             these queues: the files are then the same for any number of processes, as long as each computes alike (same
@@ -85,16 +75,9 @@ class Evaluation:
         *,
         curves_of: Collection[int] | None = None,
     ) -> None:
-        """Plan the queues.
+        """Plan the queues; a DataError says that the given answers are not in the model's tokens.
 
-        Args:
-            answering: the model; put in evaluation mode and back.
-            data: the images.
-            settings: how to evaluate.
-            curves_of: ids of the images whose bin distributions are kept; None for those of ``distributions.json``.
-
-        Raises:
-            DataError: if the given answers are not in the model's tokens.
+        ``curves_of``: ids of the images whose bin distributions are kept; None for those of ``distributions.json``.
         """
         self.answering, self.data, self.settings = answering, data, settings
         ids = [sample.image_id for sample in data.samples]
@@ -192,12 +175,8 @@ def score(
 ) -> dict[str, float]:
     """Have the images answered under each decoding, write the files, and compute the metrics.
 
-    Args:
-        data: the images.
-        settings: how to evaluate.
-        answer: returns the answers of every process in the one that scores, and an empty list in the others.
-        output: folder of the files, one folder a decoding.
-        hardware: what generates, by name; kept beside the results, since speed is of a machine.
+    ``answer`` returns the answers of every process in the one that scores, and an empty list in the others.
+    ``hardware``, the name of what generates, is kept beside the results, since speed is of a machine.
 
     Returns:
         ``{decoding}/{boxes}/AP`` and so on, undefined ones absent; nothing in a process that does not score.

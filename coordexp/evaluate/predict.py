@@ -56,9 +56,7 @@ class Prediction:
     """What a model finds in one picture.
 
     Attributes:
-        picture: its path.
-        width: as a viewer shows the picture, with its orientation in EXIF applied, as in training.
-        height: the same.
+        width: as a viewer shows the picture, with its orientation in EXIF applied, as in training; so is the height.
         objects: in the order in which they were written.
         malformed: what kind of mistake each piece of the answer is that makes no object.
         truncated: the length limit came before the end of the answer.
@@ -140,11 +138,7 @@ def predict_with(
 
 
 def turned(pictures: Sequence[Path]) -> list[str]:
-    """Return a sentence for each picture that a viewer shows otherwise than it is stored, as it is read here.
-
-    Raises:
-        DataError: if one cannot be read.
-    """
+    """Return a sentence for each picture that a viewer shows otherwise than it is stored, as it is read here."""
     found = {picture: read_header(picture).orientation for picture in pictures if not picture.is_dir()}
     return [
         f"{picture}: stored turned or mirrored (EXIF orientation {how}); boxes are of the picture as a viewer shows it"

@@ -42,17 +42,16 @@ def write_results(
     - ``unknown.json``: descriptions that name no category, most frequent first, with their counts;
     - with ``settings.details`` also ``analysis.json`` and ``distributions.json``.
 
+    Undefined values are absent; each kind of failure is counted, also where it did not occur.
+
     Args:
         folder: ``.../constrained`` or ``.../free``.
         answers: of every image, by image id.
         truth: annotations of the images over which AP is computed; an image without an answer has no detections.
         sizes_px: image id -> original width and height.
-        settings: what is asked for; each kind of failure is counted, also where it did not occur.
+        settings: what is asked for.
         published: the boxes whose AP, AP50 and AP75 are pycocotools' own; our matcher gives the same numbers in a
             fraction of the time, and gives them for the others.
-
-    Returns:
-        AP and so on, and the counts; undefined values are absent.
     """
     objects = Objects.joined([answer.objects for answer in answers])
     evaluated: dict[BoxKind, BoxEvaluation] = {}

@@ -30,7 +30,6 @@ class EvaluationSettings:
         adapter: directory of a trained adapter for ``model``.
         annotations: COCO instances file.
         images: folder of its images.
-        reading: how its records are read.
         num_images: only so many images, spread over the number of objects, fixed by the data; None for all.
         answer: the form of an answer: the target sequence in coord tokens or in digits, or the JSON of an untouched
             Qwen3-VL; None: coord tokens where the tokenizer has them, else digits.
@@ -61,11 +60,7 @@ class EvaluationSettings:
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together.
-
-        Raises:
-            ConfigError: naming it.
-        """
+        """Refuse what does not go together."""
         if self.generations is not None and len(self.decoding) != 1:
             raise ConfigError(
                 "--generations: a file of answers is one decoding; expected --decoding constrained or free"
@@ -75,7 +70,6 @@ class EvaluationSettings:
 
     @property
     def failure_kinds(self) -> Sequence[str]:
-        """What can be wrong with a piece of an answer in this form."""
         return JSON_FAILURE_KINDS if self.answer == "qwen-json" else FAILURE_KINDS
 
     @property

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
-from coordexp.detection.boxes import Bools, Floats
+from coordexp.detection.decomposition import NUM_SCORE_BINS
 from coordexp.metrics import Metric
-
-NUM_SCORE_BINS = 10
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class ScoreBin:
 
 
 def score_bins(boxes: BoxEvaluation) -> tuple[ScoreBin, ...]:
-    """Return the reliability diagram: score bins with the share that is correct, a match at IoU .5.
+    """Return the reliability diagram: 10 equal score bins with the share that is correct, a match at IoU .5.
 
     Detections on crowds are left out. Without scores, or with scores outside [0, 1], there is none.
     """
@@ -32,12 +30,7 @@ def score_bins(boxes: BoxEvaluation) -> tuple[ScoreBin, ...]:
     if not boxes.detections.has_scores or (len(scores) and not 0 <= scores.min() <= scores.max() <= 1):
         return ()
     pairs = boxes.pairs(0.5)
-    counted = ~pairs.ignored
-    return bins_of(boxes.detections.scores[counted], pairs.matched[counted])
-
-
-def bins_of(scores: Floats, correct: Bools) -> tuple[ScoreBin, ...]:
-    """Sort detections ``[D]`` into 10 equal bins of their score in [0, 1]; 1.0 falls into the last."""
+    scores, correct = scores[~pairs.ignored], pairs.matched[~pairs.ignored]
     index = np.clip((scores * NUM_SCORE_BINS).astype(np.int64), 0, NUM_SCORE_BINS - 1)
     counts = np.bincount(index, minlength=NUM_SCORE_BINS)
     score_sums = np.bincount(index, weights=scores, minlength=NUM_SCORE_BINS)

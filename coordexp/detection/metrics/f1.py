@@ -17,7 +17,6 @@ from functools import partial
 
 import numpy as np
 
-from coordexp.detection.average_precision import PrecisionTable
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
 from coordexp.detection.boxes import Floats
 from coordexp.detection.matches import totals
@@ -45,11 +44,7 @@ def macro_f1(boxes: BoxEvaluation) -> Floats:
 
 def positive_only_f1(boxes: BoxEvaluation) -> Floats:
     """Return ``[T]`` F1 in the positive-only protocol; empty without ground truth."""
-    return positive_only_of(boxes.positive_only)
-
-
-def positive_only_of(table: PrecisionTable) -> Floats:
-    """Return ``[T]`` the protocol's F1 from precision and recall."""
+    table = boxes.positive_only
     there = table.recall[0] > -1
     if not there.any():
         return np.zeros(0)

@@ -19,10 +19,6 @@ def _by_frequency(letter: str, boxes: BoxEvaluation) -> float | None:
     return mean_of_defined(boxes.table().precision[:, :, chosen])
 
 
-def _average_recall(boxes: BoxEvaluation) -> float | None:
-    return None if boxes.truth.federated is None else boxes.table().average_recall()
-
-
 METRICS = (
     *(
         DetectionMetric(
@@ -33,6 +29,6 @@ METRICS = (
     ),
     DetectionMetric(
         Metric("AR300", "LVIS average recall with 300 detections an image", direction="higher", in_report=False),
-        _average_recall,
+        lambda boxes: None if boxes.truth.federated is None else mean_of_defined(boxes.table().recall),
     ),
 )

@@ -10,10 +10,7 @@ from coordexp.metrics import Metric
 
 
 def _oracle_score(boxes: BoxEvaluation) -> float | None:
-    """AP after replacing each score by the largest IoU of the box with ground truth of its category in its image.
-
-    It is the AP that these boxes would have if better boxes always came first. Crowds do not count as ground truth.
-    """
+    """AP that these boxes would have if better boxes always came first."""
     return PrecisionTable.of(boxes.oracle_matches).average_precision(AVERAGE_PRECISIONS["AP"])
 
 

@@ -23,8 +23,6 @@ class Answer:
     """What a model wrote for one image, without the end token; each column has one entry a token.
 
     Attributes:
-        image_id: id in the annotation file.
-        ids: ``[T]`` token ids.
         log_probs: ``[T]`` log probability of the token over the full vocabulary.
         coord_mass: ``[T]`` total probability of the coord vocabulary, or of the digits, at its position.
         expected: ``[T]`` expected coordinate at its position, as a fraction of the image side; ``[0]`` for digits.
@@ -57,13 +55,7 @@ def finish_answer(
 ) -> Answer:
     """Cut tokens, and what was recorded of them, at the end token; without one the answer is truncated.
 
-    Args:
-        image_id: of the image.
-        ids: every token that was chosen.
-        values_ST: on the CPU; what :func:`read_raw_logits` returns.
-        stop_ids: the tokens that end an answer.
-        probs_TK: bin distributions, if they are kept.
-        unforced: see :class:`Answer`.
+    ``values_ST``: on the CPU; what :func:`read_raw_logits` returns.
 
     Raises:
         TrainingError: if the model's logits are not finite.
@@ -107,14 +99,9 @@ def read_raw_logits(logits_NV: Tensor, id_N: Tensor, number_ids: range) -> tuple
 
 
 def mean_and_width(p_NK: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the expected coordinates and the standard deviations of bin distributions.
+    """Return ``[N]`` expected coordinates, fractions of the image side, and ``[N]`` standard deviations in bins.
 
-    Args:
-        p_NK: ``[N, K]`` probabilities of the bins.
-
-    Returns:
-        ``[N]`` sum_k p_k k / K, a fraction of the image side, the same number as
-        :func:`coordexp.coord_tokens.expectation.expected_values`; and ``[N]`` widths in bins.
+    The first are sum_k p_k k / K, as :func:`coordexp.coord_tokens.expectation.expected_values` has them.
     """
     bins_K = torch.arange(NUM_BINS, dtype=p_NK.dtype, device=p_NK.device)
     mean_N = (p_NK * bins_K).sum(dim=1)

@@ -29,14 +29,11 @@ class WrittenObject(NamedTuple):
 class SequenceFormat:
     """Objects between markers, with coordinates in coord tokens or in digits.
 
-    Attributes:
-        end_id: the token that ends an answer.
-        number_ids: the tokens that carry numbers, in the order of their values: 1000 bins, or ten digits.
-        open_id: the token that opens an object.
+    ``number_ids`` are the tokens that carry numbers, in the order of their values: 1000 bins, or ten digits.
+    ``open_id`` is the token that opens an object.
     """
 
     def __init__(self, vocab: CoordVocab, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Prepare for many answers."""
         self._vocab, self._tokenizer = vocab, tokenizer
         self._text_ids = frozenset(plain_text_ids(tokenizer))
         self.end_id, self.number_ids, self.open_id = vocab.end_id, vocab.numbers.ids, vocab.obj_start_id

@@ -37,10 +37,8 @@ def image_queues(lengths: Sequence[int], *, expected: Sequence[int], batch_size:
     Queues depend on the data alone. Processes that share the work take whole queues, so that each image meets the same
     neighbours, and the same rounding, however many processes there are.
 
-    Args:
-        lengths: tokens of each prompt; where answers are alike, prompts of alike lengths are read together.
-        expected: what is known of the length of each answer, in any unit, such as the objects that are there.
-        batch_size: samples that are answered at a time.
+    ``lengths``: tokens of each prompt; where answers are alike, prompts of alike lengths are read together.
+    ``expected``: what is known of the length of each answer, in any unit, such as the objects that are there.
     """
     order = sorted(range(len(lengths)), key=lambda index: (-expected[index], -lengths[index]))
     num_queues = -(-len(order) // (_BATCHES_A_QUEUE * batch_size))
@@ -65,7 +63,7 @@ def generate_queue(
     curves_of: Collection[int] = (),
     on_images: Callable[[int], None] | None = None,
 ) -> list[Answer]:
-    """Generate greedily for the images of one queue.
+    """Generate greedily for the images of one queue; returns their answers in the order in which they ended.
 
     Args:
         answering: the model, in evaluation mode.
@@ -76,12 +74,6 @@ def generate_queue(
         max_new_tokens: length limit of an answer, the end token included.
         curves_of: image ids whose bin distributions are kept whole.
         on_images: called with the number of images just finished.
-
-    Returns:
-        Their answers, in the order in which they ended.
-
-    Raises:
-        TrainingError: if the model's logits are not finite.
     """
     owner = inner_model(answering.model)
     assert isinstance(owner, PreTrainedModel)

@@ -34,7 +34,6 @@ class GivenAnswer:
     """One line of a file of answers: ``{"image_id": 7, "text": "..."}``, or ``token_ids`` instead of ``text``.
 
     Attributes:
-        image_id: id in the annotation file.
         text: what was written, special tokens included.
         token_ids: the same as the ids of this checkpoint's tokenizer, which are exact.
         finish_reason: ``length``: the limit came before the end token; ``stop``, or absent: the answer is whole.
@@ -47,12 +46,7 @@ class GivenAnswer:
 
 
 def read_given_answers(path: Path, *, known: Collection[int], wanted: Collection[int]) -> dict[int, GivenAnswer]:
-    """Read a file of answers, one image a line; those of images that are not wanted are left out.
-
-    Args:
-        path: of the file.
-        known: the images of the annotation file.
-        wanted: the images to be evaluated.
+    """Read a file of answers, one image a line; those of images that are known but not wanted are left out.
 
     Raises:
         DataError: if a line is something else, or an image is unknown, there twice, or missing.
@@ -76,12 +70,7 @@ def read_given_answers(path: Path, *, known: Collection[int], wanted: Collection
 
 
 def target_ids(answers: Mapping[int, GivenAnswer], answering: AnsweringModel, *, source: Path) -> dict[int, list[int]]:
-    """Return the tokens of each answer, those of a whole one with the end token.
-
-    Args:
-        answers: by image.
-        answering: the model that reads them.
-        source: the file, for errors.
+    """Return the tokens of each answer, those of a whole one with the end token; ``source``: the file, for errors.
 
     Raises:
         DataError: if ids are not the model's, or all texts lack the tokens that only special tokens can be.
@@ -126,9 +115,6 @@ def read_batch(
         batch: indices of samples.
         targets: image id -> the tokens of :func:`target_ids`.
         curves_of: image ids whose bin distributions are kept whole.
-
-    Raises:
-        TrainingError: if the model's logits are not finite.
     """
     model, pad_id, end_id = answering.model, answering.pad_id, answering.answers.end_id
     chosen = [replace(sample, target_ids=list(targets[sample.image_id])) for sample in map(samples.__getitem__, batch)]

@@ -27,8 +27,7 @@ class AnsweringModel:
     """A model that answers images.
 
     Attributes:
-        model: a Qwen3-VL; its own generation defaults are ignored.
-        tokenizer: the model's.
+        model: its own generation defaults are ignored.
         image_spec: how patches become pixel values.
         answers: the form of its answers.
         encode: puts its prompt to samples, without targets.
@@ -54,7 +53,6 @@ class AnsweringModel:
 
     @property
     def vocab_size(self) -> int:
-        """Logits of a token."""
         return int(self.model.config.get_text_config().vocab_size)
 
     @property
@@ -66,7 +64,6 @@ class AnsweringModel:
 
     @property
     def image_token_id(self) -> int:
-        """The placeholder of an image patch in the prompt."""
         found = self.tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
         if not isinstance(found, int):
             raise TokenizerError(f"the tokenizer has no token {IMAGE_TOKEN!r}")
@@ -74,7 +71,6 @@ class AnsweringModel:
 
     @cached_property
     def grammar(self) -> ObjectGrammar:
-        """What constrained decoding allows."""
         found = self.answers.grammar(self.vocab_size)
         if found is None:
             raise ConfigError("this kind of answer has no grammar to constrain it; use free decoding")

@@ -11,7 +11,6 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
@@ -200,18 +199,17 @@ class JsonFormat:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, *, thinks: bool = False, pixels_of: ImageSpec | None = None
     ) -> None:
-        """Prepare for many answers.
+        """Prepare for many answers of a byte-level tokenizer, as Qwen's is.
 
-        Args:
-            tokenizer: of the model; byte-level, as Qwen's is.
-            thinks: the prompt has opened the model's reasoning already.
-            pixels_of: coordinates are pixels of images that were resized like this; None for thousandths.
+        ``thinks``: as in :func:`parse_json_answer`; ``pixels_of``: coordinates are pixels of images that were resized
+        like this, None for thousandths.
         """
-        self._tokenizer, self._thinks, self._pixels_of = tokenizer, thinks, pixels_of
+        self._thinks, self._pixels_of = thinks, pixels_of
+        self._symbols = {token: symbols for symbols, token in tokenizer.get_vocab().items()}
         self.end_id = end_id(tokenizer)
 
     def grammar(self, vocab_size: int) -> None:
-        """Return None: there is no grammar for such an answer."""
+        """There is none for such an answer."""
 
     def read(self, ids: Sequence[int], size_px: tuple[int, int]) -> tuple[list[WrittenObject], Sequence[str]]:
         """Return the objects of an answer as written, and the kind of each malformed piece; never an error."""
@@ -247,7 +245,3 @@ class JsonFormat:
             return bytes(_BYTE_OF[symbol] for symbol in symbols)
         except KeyError:
             return symbols.encode()
-
-    @cached_property
-    def _symbols(self) -> dict[int, str]:
-        return {token: symbols for symbols, token in self._tokenizer.get_vocab().items()}

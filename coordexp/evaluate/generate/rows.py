@@ -74,21 +74,13 @@ class _RowLayer(DynamicLayer):
 
 @dataclass
 class _InRow:
-    """What the host knows of the answer in a row.
-
-    Attributes:
-        image_id: whose answer it is.
-        prompt: tokens of the prompt.
-        began: the step before its first one.
-        keeps_probs: whether its distributions are kept.
-        probs: its distributions, ``[K]`` a step.
-    """
+    """What the host knows of the answer in a row."""
 
     image_id: int
-    prompt: int
-    began: int
+    prompt: int  # its tokens
+    began: int  # the step before its first one
     keeps_probs: bool
-    probs: list[Tensor] = field(default_factory=list[Tensor])
+    probs: list[Tensor] = field(default_factory=list[Tensor])  # [K] a step
 
 
 class AnswerRows:
@@ -105,21 +97,9 @@ class AnswerRows:
     """
 
     def __init__(
-        self,
-        num_rows: int,
-        answering: AnsweringModel,
-        *,
-        grammar: ObjectGrammar | None,
-        max_new_tokens: int,
+        self, num_rows: int, answering: AnsweringModel, *, grammar: ObjectGrammar | None, max_new_tokens: int
     ) -> None:
-        """Begin with empty rows.
-
-        Args:
-            num_rows: answers at a time.
-            answering: the model.
-            grammar: forbids tokens; its tables are where the logits are. None: everything is allowed.
-            max_new_tokens: length limit of an answer, the end token included.
-        """
+        """Begin with empty rows; the tables of the grammar are where the logits are."""
         self._grammar, self.limit, self._number_ids = grammar, max_new_tokens, answering.answers.number_ids
         self._end_id, self._pad_id = answering.answers.end_id, answering.pad_id
         self._in_row: list[_InRow | None] = [None] * num_rows
@@ -156,12 +136,8 @@ class AnswerRows:
     ) -> list[int]:
         """Put prompts into the first free rows, and return these.
 
-        Args:
-            image_ids: whose they are.
-            prompt: their keys and values, padded on the right; None where the caller keeps them.
-            lengths: tokens of each.
-            positions: the rotary position of the first token of each answer.
-            keep_probs: whose distributions over bins are kept.
+        ``prompt``: their keys and values, padded on the right; None where the caller keeps them. ``lengths``: tokens of
+        each. ``positions``: the rotary position of the first token of each answer.
         """
         rows = self.free[: len(image_ids)]
         row_N = self._on_device(rows)
@@ -182,14 +158,9 @@ class AnswerRows:
         return rows
 
     def choose(self, logits_NV: Tensor, rows: Sequence[int] | None = None) -> Tensor:
-        """Choose the next token of each row, and record what the logits say of it.
+        """Choose the next token of each row by raw logits, record what they say of it, and return its id ``[N]``.
 
-        Args:
-            logits_NV: ``[N, V]`` raw logits.
-            rows: those that have begun since the last step; None for all rows.
-
-        Returns:
-            ``[N]`` its id.
+        ``rows``: those that have begun since the last step; None for all rows.
         """
         row_N = self.row_B if rows is None else self._on_device(rows)
         logits_NV = logits_NV.float()
@@ -220,7 +191,6 @@ class AnswerRows:
         return id_N
 
     def end_step(self) -> None:
-        """Count a step: every row has its token."""
         self._num_steps += 1
 
     def next_inputs(self) -> dict[str, object]:
