@@ -23,7 +23,6 @@ class TrainFunction(Protocol):
         self, config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]
     ) -> Ended | None:
         """Train, evaluate and commit; return how the run finished, where there is more to say than that it did."""
-        ...
 
 
 def attempt(

@@ -1,8 +1,4 @@
-"""How runs are executed: what an executor is, and the one that does them one after the other in this process.
-
-The other one is :class:`coordexp.cluster.executor.RayExecutor`; another class with these methods could do runs by
-other means.
-"""
+"""How runs are executed: what an executor is, and the one without Ray; ``cluster/executor.py`` has the other one."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -35,7 +31,6 @@ class Executor(Protocol):
 
     def check(self, config: RunConfig) -> None:
         """Raise a ResourceError if the machine or cluster lacks what one run asks for."""
-        ...
 
     def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
         """Run everything that was not asked to stop, in order; ``events`` hear of a run in their order.
@@ -43,14 +38,12 @@ class Executor(Protocol):
         A plan is asked for only once there is room for it: those of a search follow from results, and a budget
         decides when it knows what the runs before have used.
         """
-        ...
 
 
 class InlineExecutor:
     """Does one run after the other in this process, without Ray; the numbers are the same."""
 
     def check(self, config: RunConfig) -> None:
-        """Refuse more than one worker."""
         workers = config.cluster.num_workers
         if workers > 1:
             raise ResourceError(
@@ -58,9 +51,7 @@ class InlineExecutor:
             )
 
     def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
-        """Do the runs; ``on_look`` is called after each commit."""
-
-        def look() -> None:
+        def look() -> None:  # after each commit
             for listener in events:
                 listener.on_look()
 

@@ -96,7 +96,6 @@ class ProgressDisplay(RunEvents):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Show the last lines and ends, then stop."""
         self._is_closed.set()
         self._thread.join()
         if self._error is not None and exception[0] is None:
@@ -164,7 +163,6 @@ def show_stage(text: str, console: Console) -> Generator[None]:
 
 
 def clock_time(seconds: float) -> str:
-    """Return minutes and seconds as a clock shows them, such as ``1:05``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
