@@ -128,13 +128,7 @@ class Campaign:
 
 @contextlib.contextmanager
 def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) -> Generator[Campaign]:
-    """Hold the experiment's lock, open its record and its tracking server; ``fresh`` moves what is there aside.
-
-    Raises:
-        ConfigError: if the name exists with another configuration.
-        ResourceError: if another command holds the lock, or the disk is full.
-        TrackingError: if the tracking server or database cannot be used.
-    """
+    """Hold the experiment's lock, open its record and its tracking server; ``fresh`` moves what is there aside."""
     with experiment_lock(config), terminated_is_interrupted():
         folder = ExperimentFolder.of(config)
         check_disk(folder.path, needed_bytes=MIN_FREE_BYTES)

@@ -25,16 +25,10 @@ from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import show_stage
 from coordexp.runs.status import Killed, tell
-from coordexp.train import train
 
 
 def run_ablation(
-    config: ExperimentConfig,
-    *,
-    fresh: bool = False,
-    console: Console,
-    debug: bool = False,
-    function: TrainFunction = train,
+    config: ExperimentConfig, *, fresh: bool, console: Console, debug: bool, function: TrainFunction
 ) -> Ending:
     """Run every group with every seed that is not finished yet.
 

@@ -6,6 +6,7 @@ result is the same to the byte for any number of workers that compute alike.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,27 +40,25 @@ class EvaluationWorker:
     """One model in one process."""
 
     def __init__(self, settings: EvaluationSettings) -> None:
-        """Load nothing yet: what a constructor raises cannot be recognised in the error that Ray makes of it."""
         self._settings = settings
-        self._opened: Evaluation | None = None
 
     @ray.method
     def queues(self) -> list[list[int]]:
         """Return the queues of the evaluation, the same in every worker."""
-        return self._evaluation().queues
+        return self._evaluation.queues
 
     @ray.method
     def hardware(self) -> str:
-        return self._evaluation().answering.hardware
+        return self._evaluation.answering.hardware
 
     @ray.method
     def answer(self, decoding: Decoding, queue: Sequence[int]) -> list[ReadAnswer]:
-        return self._evaluation().answer(decoding, [queue])
+        return self._evaluation.answer(decoding, [queue])
 
+    @cached_property
     def _evaluation(self) -> Evaluation:
-        if self._opened is None:
-            self._opened = open_evaluation(self._settings, open_data(self._settings))
-        return self._opened
+        # Not by the constructor: what that raises cannot be recognised in the error that Ray makes of it.
+        return open_evaluation(self._settings, open_data(self._settings))
 
 
 def evaluate_on_ray(
@@ -74,10 +73,6 @@ def evaluate_on_ray(
 
     A worker that dies is started again, up to twice, and its queue is done again. The paths of ``settings`` must lead
     to the same files on every node; ``on_images`` is called with the number of images just finished.
-
-    Raises:
-        CoordExpError: what a worker raised, as in one process.
-        ResourceError: if the cluster is too small, or a worker died three times.
     """
     check_fits(workers)
     settings = replace(absolute(settings), num_threads=settings.num_threads or workers.cpus)
@@ -100,11 +95,7 @@ def evaluate_on_ray(
 
 
 def check_fits(workers: Workers) -> None:
-    """Refuse what the cluster can never give: Ray would wait for ever.
-
-    Raises:
-        ResourceError: if the workers do not fit on the nodes that are there.
-    """
+    """Refuse what the cluster can never give: Ray would wait for ever."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if sum(workers_on(node, cpus=workers.cpus, gpus=workers.gpus) for node in nodes) < workers.num_workers:
         raise ResourceError(

@@ -34,7 +34,6 @@ class RayExecutor:
     """Does runs on the Ray cluster that this process has joined or is joining."""
 
     def __init__(self, started: "Future[None] | None" = None) -> None:
-        """Use Ray once ``started`` is done, or at once where it is None."""
         self._started = started
 
     def check(self, config: RunConfig) -> None:
@@ -87,11 +86,7 @@ class RayExecutor:
 
 
 def available_slots(cluster: Cluster) -> int:
-    """Return how many runs the joined cluster holds at once.
-
-    Raises:
-        ResourceError: if one run does not fit: Ray would wait for ever.
-    """
+    """Return how many runs the joined cluster holds at once; refuse a run that never fits: Ray would wait for ever."""
     return count_slots(cluster, [node["Resources"] for node in ray.nodes() if node["Alive"]])
 
 

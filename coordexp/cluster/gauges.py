@@ -132,11 +132,7 @@ class QueueMetrics:
     """
 
     def __init__(
-        self,
-        experiment: str,
-        plans: Callable[[], Sequence[RunPlan]],
-        *,
-        every_seconds: float = LOOK_SECONDS,
+        self, experiment: str, plans: Callable[[], Sequence[RunPlan]], *, every_seconds: float = LOOK_SECONDS
     ) -> None:
         """Follow the runs that ``plans`` returns, also finished ones; it is called each time: a sweep adds some."""
         self._experiment = experiment
@@ -153,12 +149,10 @@ class QueueMetrics:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Publish how it all ended, then stop."""
         self._stop.set()
         self._thread.join()
 
     def publish(self) -> None:
-        """Publish every run's state, and the final AP of those that finished since."""
         publish(self._samples(), {"experiment": self._experiment})
 
     def _samples(self) -> Iterator[Sample]:
@@ -189,7 +183,6 @@ class QueueMetrics:
 
 
 def run_labels(plan: RunPlan) -> dict[str, str]:
-    """Return what every sample of a run carries."""
     values = (plan.config.experiment.name, plan.group, str(plan.seed), plan.name)
     return dict(zip(RUN_LABELS, values, strict=True))
 
@@ -212,7 +205,6 @@ def final_samples(plan: RunPlan) -> list[Sample]:
 
 
 def has_diverged(plan: RunPlan, status: RunStatus) -> bool:
-    """Return whether a failed run failed because a loss or gradient was not finite."""
     log = plan.folder.error_log
     if not log.is_file():
         return False

@@ -85,9 +85,6 @@ def trial_config(
     """Return the configuration of one run of a sweep, in which the trial's name takes the place of the group's.
 
     ``data`` has the keys of that section that lead to the tuning split.
-
-    Raises:
-        ConfigError: if the point makes no valid configuration.
     """
     own: Tree = {"data": dict(data), "experiment": {"group": name, "seed": seed}, "ablation": {"seeds": [seed]}}
     own |= {"evaluation": {"reading": {name: sweep.config.reading}}}

@@ -50,10 +50,10 @@ from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 def run_sweep(
     sweep: Sweep,
     *,
-    fresh: bool = False,
+    fresh: bool,
     console: Console,
-    debug: bool = False,
-    function: TrainFunction = train,
+    debug: bool,
+    function: TrainFunction,
     report: Callable[[SweepTrials, TuningSplit], Sequence[Path]],
 ) -> Ending:
     """Run every trial and every winner that is not finished yet, then report on them.
@@ -131,8 +131,6 @@ class _Stages:
                 self._record(plan)
 
     def search(self, executor: Executor, function: TrainFunction) -> Ending:
-        """Do the trials that are not done."""
-
         def plans() -> Iterator[RunPlan]:
             for trial in self.trials.remaining():
                 self.campaign.show(f"{trial.plan.name}  {point_text(trial.point)}")
@@ -176,11 +174,7 @@ class _Stages:
 
 
 def describe_sweep(sweep: Sweep, console: Console) -> None:
-    """Print what would run; data may be on another machine.
-
-    Raises:
-        ConfigError: if the name exists with another configuration or search, or a trial cannot be done as configured.
-    """
+    """Print what would run; data may be on another machine."""
     settings, config = sweep.settings, sweep.config
     check_experiment(config)
     plans = plan_runs(config)
