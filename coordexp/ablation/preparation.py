@@ -190,7 +190,6 @@ def rounding_notes(plans: Sequence[RunPlan], current: Mapping[str, Fingerprint])
 
 
 def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:
-    """Write configuration and fingerprint into the folder of a run, before it begins."""
     write_text(plan.folder.config, to_yaml(plan.config))
     file = plan.folder.fingerprint
     if file.is_file() and has_taken_step(plan.run_dir):

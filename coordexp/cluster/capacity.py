@@ -59,7 +59,6 @@ def resources_text(nodes: Sequence[Mapping[str, float]]) -> str:
 
 
 def local_nodes(num_gpus: int) -> list[dict[str, float]]:
-    """Return this machine as the one node that a private Ray would have."""
     return [{"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(num_gpus)}]
 
 

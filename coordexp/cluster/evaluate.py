@@ -74,7 +74,13 @@ def evaluate_on_ray(
     A worker that dies is started again, up to twice, and its queue is done again. The paths of ``settings`` must lead
     to the same files on every node; ``on_images`` is called with the number of images just finished.
     """
-    check_fits(workers)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    # What the cluster can never give is refused: Ray would wait for ever.
+    if sum(workers_on(node, cpus=workers.cpus, gpus=workers.gpus) for node in nodes) < workers.num_workers:
+        raise ResourceError(
+            f"the evaluation needs {workers.num_workers} x ({workers.cpus} CPUs, {workers.gpus:g} GPUs), but the "
+            f"cluster has {resources_text(nodes)}; change --num-workers, --cpus-per-worker or --gpus-per-worker"
+        )
     settings = replace(absolute(settings), num_threads=settings.num_threads or workers.cpus)
     actor: ActorClass[EvaluationWorker] = ray.remote(
         num_cpus=workers.cpus, num_gpus=workers.gpus, max_restarts=_MAX_RESTARTS, max_task_retries=_MAX_RESTARTS
@@ -92,16 +98,6 @@ def evaluate_on_ray(
     finally:
         for worker in pool:
             ray.kill(worker)  # pyright: ignore[reportArgumentType]
-
-
-def check_fits(workers: Workers) -> None:
-    """Refuse what the cluster can never give: Ray would wait for ever."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if sum(workers_on(node, cpus=workers.cpus, gpus=workers.gpus) for node in nodes) < workers.num_workers:
-        raise ResourceError(
-            f"the evaluation needs {workers.num_workers} x ({workers.cpus} CPUs, {workers.gpus:g} GPUs), but the "
-            f"cluster has {resources_text(nodes)}; change --num-workers, --cpus-per-worker or --gpus-per-worker"
-        )
 
 
 def absolute(settings: EvaluationSettings) -> EvaluationSettings:

@@ -89,10 +89,8 @@ def publish(samples: Iterable[Sample], labels: Mapping[str, str]) -> None:
 
 def to_ray(sample: Sample) -> None:
     metric = _metric(sample.name)
-    if isinstance(metric, ray_metrics.Counter):
-        metric.inc(sample.value, tags=dict(sample.labels))
-    else:
-        metric.set(sample.value, tags=dict(sample.labels))
+    hand_over = metric.inc if isinstance(metric, ray_metrics.Counter) else metric.set
+    hand_over(sample.value, tags=dict(sample.labels))
 
 
 @cache
@@ -113,7 +111,6 @@ class RunMetrics:
         publish([Sample("coordexp_max_steps", steps), alive, nonfinite], self._labels)
 
     def observe(self, row: Row) -> None:
-        """Publish a row and the memory of the device."""
         self._nonfinite_rows += any(name in row.metrics and loss not in row.metrics for name, loss in _TOTALS.items())
         nonfinite = Sample("coordexp_nonfinite_rows", self._nonfinite_rows)
         publish([*row_samples(row), nonfinite], self._labels)

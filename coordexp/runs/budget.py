@@ -120,7 +120,6 @@ class BudgetKeeper(RunEvents):
                 request_stop(plan.run_dir, short if left > 0 else f"the budget of {self._amount} is spent")
 
     def has_stopped(self) -> bool:
-        """Return whether the budget kept a run from beginning or from its end."""
         return any(plan.name in self._refused and not plan.is_finished() for plan in self._plans)
 
     def sentence(self) -> str:

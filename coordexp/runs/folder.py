@@ -147,7 +147,6 @@ class ExperimentFolder(_Folder):
 
     @property
     def lock_holder(self) -> Path:
-        """Which process holds the lock, or held it last."""
         return self.path.with_name(f".{self.path.name}.holder.json")
 
     def run(self, group: str, seed: int) -> RunFolder:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
@@ -61,11 +60,11 @@ class _Followed:
         self.phase: Literal["running", "ending", "ended"] = "running"
         self.shown = plan.status()
         self._log = plan.folder.progress_log
-        self._offset = _size(self._log)
+        self._offset = self._log.stat().st_size if self._log.is_file() else 0
 
     def new_lines(self) -> list[str]:
         """Return the lines since the last time; one without its end is left for the next."""
-        if _size(self._log) <= self._offset:
+        if not self._log.is_file():
             return []
         with self._log.open("rb") as handle:
             handle.seek(self._offset)
@@ -164,10 +163,3 @@ def show_stage(text: str, console: Console) -> Generator[None]:
 
 def clock_time(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

@@ -131,7 +131,6 @@ class SweepTrials(RunEvents):
         return RunPlan(trial_config(self.sweep, point, name=name, seed=seed, data=self._data), self._instance)
 
     def stop_reason(self) -> str | None:
-        """Return why the whole sweep is asked to stop; None if it is not."""
         return stop_reason(self._folder.path / "any run")
 
     def is_spent(self) -> bool:
@@ -154,7 +153,6 @@ class SweepTrials(RunEvents):
         ]
 
     def is_searched(self) -> bool:
-        """Return whether every trial is there and done."""
         return len(self.trials) >= self.sweep.settings.num_points and all(trial.plan.is_over() for trial in self.trials)
 
     def _ask(self, params: Mapping[str, Number] | None) -> None:
