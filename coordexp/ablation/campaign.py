@@ -8,9 +8,8 @@ from rich.console import Console
 
 from coordexp.ablation.preparation import MIN_FREE_BYTES
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import BudgetKeeper
-from coordexp.runs.executor import Executor, InlineExecutor, RunEvents
+from coordexp.runs.executor import Executor, InlineExecutor, RunEvents, TrainFunction
 from coordexp.runs.experiment import check_disk, open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import experiment_lock

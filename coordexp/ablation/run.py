@@ -18,9 +18,8 @@ from coordexp.ablation.preparation import (
 )
 from coordexp.config import differences_table
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import BudgetKeeper
-from coordexp.runs.executor import Executor
+from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import show_stage

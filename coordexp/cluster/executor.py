@@ -19,8 +19,7 @@ from coordexp.cluster.leaks import Leaks
 from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, RunConfig
-from coordexp.runs.attempt import TrainFunction
-from coordexp.runs.executor import RunEvents
+from coordexp.runs.executor import RunEvents, TrainFunction
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import Ended, tell
 from coordexp.runs.stop import stop_reason

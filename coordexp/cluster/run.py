@@ -15,7 +15,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from coordexp.cluster.gauges import RunMetrics
 from coordexp.errors import shortened
 from coordexp.runs import ranks
-from coordexp.runs.attempt import TrainFunction, attempt
+from coordexp.runs.executor import TrainFunction, attempt
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row

@@ -31,9 +31,8 @@ from coordexp.ablation.preparation import (
 from coordexp.config import to_yaml
 from coordexp.data.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError
-from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import LARGER_BUDGET, BudgetKeeper, unit_name
-from coordexp.runs.executor import Executor
+from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.experiment import check_disk, check_experiment, directory_bytes
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
