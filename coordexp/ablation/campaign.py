@@ -53,10 +53,7 @@ class Campaign:
 
     @contextlib.contextmanager
     def executor(self, *, debug: bool = False) -> Generator[Executor]:
-        """Yield the executor that ``cluster.executor`` names; what it started ends with the block.
-
-        Ray starts in the background, while the experiment is prepared.
-        """
+        """Yield the executor that ``cluster.executor`` names. Ray starts in the background."""
         if self.config.cluster.executor == "inline":
             yield InlineExecutor()
             return

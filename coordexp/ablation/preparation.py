@@ -132,11 +132,7 @@ def shared_metrics(config: RunConfig) -> dict[str, float | None]:
 
 
 def checked_ceiling(config: RunConfig, annotations: Path) -> float | None:
-    """Return the codec ceiling of annotations in COCO's format, None where it is not defined.
-
-    Raises:
-        DataError: if it is far from 1, so that no model can be good there.
-    """
+    """Return the codec ceiling of annotations, None where undefined; refuse one so low that no model can be good."""
     ceiling = codec_ceiling(annotations)
     if ceiling is not None and ceiling < _LOWEST_CEILING and config.data.max_bad_fraction < 1:
         raise DataError(

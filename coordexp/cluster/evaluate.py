@@ -119,10 +119,7 @@ def _answer_all(
     queues: Sequence[list[int]],
     on_images: Callable[[int], None],
 ) -> list[ReadAnswer]:
-    """Send each queue to the same worker under every decoding.
-
-    Free decoding then takes over what that worker answered under the grammar.
-    """
+    # A queue has the same worker under every decoding: free decoding takes over what it answered under the grammar.
     waiting = [pool[n % len(pool)].answer.remote(decoding, queue) for n, queue in enumerate(queues)]
     found: list[ReadAnswer] = []
     while waiting:

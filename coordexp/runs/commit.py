@@ -82,10 +82,7 @@ def committed_checkpoints(run_dir: Path) -> list[Path]:
 
 
 def drop_uncommitted(run_dir: Path) -> tuple[Path | None, list[str]]:
-    """Delete rows and checkpoints that a former try left uncommitted or damaged.
-
-    The newest good checkpoint is returned with a sentence for each damaged one.
-    """
+    """Delete what a former try left uncommitted or damaged; return the newest good checkpoint, and what is damaged."""
     folder = RunFolder(run_dir)
     rows, damaged = len(read_rows(folder.metrics)), list[str]()
     found = committed_checkpoints(run_dir)

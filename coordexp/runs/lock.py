@@ -38,11 +38,7 @@ def last_holder(folder: ExperimentFolder) -> LockHolder | None:
 
 @contextlib.contextmanager
 def experiment_lock(config: RunConfig) -> Generator[None]:
-    """Hold the experiment's lock while the block runs; the kernel drops it with the process that holds it.
-
-    Raises:
-        ResourceError: if another process holds it, or the file system cannot lock.
-    """
+    """Hold the experiment's lock while the block runs; the kernel drops it with the process that holds it."""
     folder = ExperimentFolder.of(config)
     check_writable(folder)
     with _locked(folder):

@@ -123,10 +123,7 @@ def tell(run_dir: Path, event: Event) -> RunStatus:
 
 
 def read_status(run_dir: Path) -> RunStatus:
-    """Return the status of a run.
-
-    A file that is damaged counts as stopped: the next try goes on from the last checkpoint and replaces it.
-    """
+    """Return the status of a run; a damaged file counts as stopped: the next try replaces it."""
     path = RunFolder(run_dir).status
     try:
         return parse_model(RunStatus, path.read_bytes())

@@ -38,11 +38,7 @@ class Sweep:
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
-    """Load a sweep and the experiment it tunes, which gets ``KEY=VALUE``; the sweep gets ``sweep.KEY=VALUE``.
-
-    Raises:
-        ConfigError: says file and line, the dotted key, what was given and what was expected.
-    """
+    """Load a sweep and the experiment it tunes, which gets ``KEY=VALUE``; the sweep gets ``sweep.KEY=VALUE``."""
     path = find_experiment(Path(path), folder="sweeps")
     document = read_mapping(path)
     tree, places = document.tree, document.places
