@@ -1,7 +1,8 @@
 """What an ablation and a sweep share: one experiment's folder, records and runs while one command works on it."""
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -88,7 +89,7 @@ class Campaign:
         The recorder knows each of the plans; ``runs`` returns all runs of the experiment so far. A budget decides which
         may begin, a search which go on.
         """
-        offered: list[RunPlan] = []
+        remaining, offered = itertools.tee(plans)  # the second one: the same plans once more, when the first is through
 
         def on_end(plan: RunPlan, status: RunStatus) -> None:
             recorder.end_run(plan, status)
@@ -101,7 +102,6 @@ class Campaign:
             ProgressDisplay(print_line=self.show, on_end=on_end) as display,
         ):
             listeners = [listener for listener in (budget, search, display) if listener is not None]
-            remaining = _noted(plans, offered)
             try:
                 executor.execute(budget.admitted(remaining) if budget else remaining, function, listeners)
                 list(remaining)  # those that a stop has kept from being asked for
@@ -131,12 +131,6 @@ def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) ->
         clear_stop(folder.path)  # a request ends with the command it stopped
         tracker = open_experiment_tracker(config)
         yield Campaign(config, tracker, open_experiment(config, fresh=fresh).instance, console)
-
-
-def _noted(plans: Iterable[RunPlan], offered: list[RunPlan]) -> Iterator[RunPlan]:
-    for plan in plans:
-        offered.append(plan)
-        yield plan
 
 
 def _why_not_done(plan: RunPlan, display: ProgressDisplay) -> str | None:

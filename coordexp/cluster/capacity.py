@@ -47,10 +47,9 @@ def workers_on(node: Mapping[str, float], *, cpus: float, gpus: float) -> int:
     by_cpu = round(_PARTS * node.get("CPU", 0.0)) // round(_PARTS * cpus)
     if gpus == 0:
         return int(by_cpu)
-    if gpus < 1:
-        on_a_device = _PARTS // round(_PARTS * gpus)
-        return int(min(by_cpu, node.get("GPU", 0.0) * on_a_device))
-    return int(min(by_cpu, node.get("GPU", 0.0) // gpus))
+    devices = node.get("GPU", 0.0)
+    by_gpu = devices * (_PARTS // round(_PARTS * gpus)) if gpus < 1 else devices // gpus
+    return int(min(by_cpu, by_gpu))
 
 
 def resources_text(nodes: Sequence[Mapping[str, float]]) -> str:
