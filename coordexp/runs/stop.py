@@ -69,8 +69,7 @@ def stop_on_signal(directory: Path, *, print_line: Callable[[str], None]) -> Gen
     own_process = os.getpid()
     timers: list[threading.Timer] = []
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del frame
+    def on_signal(number: int, _frame: FrameType | None) -> None:
         if os.getpid() != own_process:
             if number == signal.SIGTERM:
                 raise SystemExit(128 + number)
