@@ -1,16 +1,16 @@
 """What an ablation and a sweep share: one experiment's folder, records and runs while one command works on it."""
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from coordexp.ablation.preparation import MIN_FREE_BYTES
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import BudgetKeeper
-from coordexp.runs.executor import Executor, InlineExecutor, RunEvents
+from coordexp.runs.executor import Executor, InlineExecutor, RunEvents, TrainFunction
 from coordexp.runs.experiment import check_disk, open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import experiment_lock
@@ -54,10 +54,7 @@ class Campaign:
 
     @contextlib.contextmanager
     def executor(self, *, debug: bool = False) -> Generator[Executor]:
-        """Yield the executor that ``cluster.executor`` names; what it started ends with the block.
-
-        Ray starts in the background, while the experiment is prepared.
-        """
+        """Yield the executor that ``cluster.executor`` names. Ray starts in the background."""
         if self.config.cluster.executor == "inline":
             yield InlineExecutor()
             return
@@ -92,7 +89,7 @@ class Campaign:
         The recorder knows each of the plans; ``runs`` returns all runs of the experiment so far. A budget decides which
         may begin, a search which go on.
         """
-        offered: list[RunPlan] = []
+        remaining, offered = itertools.tee(plans)  # the second one: the same plans once more, when the first is through
 
         def on_end(plan: RunPlan, status: RunStatus) -> None:
             recorder.end_run(plan, status)
@@ -105,7 +102,6 @@ class Campaign:
             ProgressDisplay(print_line=self.show, on_end=on_end) as display,
         ):
             listeners = [listener for listener in (budget, search, display) if listener is not None]
-            remaining = _noted(plans, offered)
             try:
                 executor.execute(budget.admitted(remaining) if budget else remaining, function, listeners)
                 list(remaining)  # those that a stop has kept from being asked for
@@ -128,25 +124,13 @@ class Campaign:
 
 @contextlib.contextmanager
 def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) -> Generator[Campaign]:
-    """Hold the experiment's lock, open its record and its tracking server; ``fresh`` moves what is there aside.
-
-    Raises:
-        ConfigError: if the name exists with another configuration.
-        ResourceError: if another command holds the lock, or the disk is full.
-        TrackingError: if the tracking server or database cannot be used.
-    """
+    """Hold the experiment's lock, open its record and its tracking server; ``fresh`` moves what is there aside."""
     with experiment_lock(config), terminated_is_interrupted():
         folder = ExperimentFolder.of(config)
         check_disk(folder.path, needed_bytes=MIN_FREE_BYTES)
         clear_stop(folder.path)  # a request ends with the command it stopped
         tracker = open_experiment_tracker(config)
         yield Campaign(config, tracker, open_experiment(config, fresh=fresh).instance, console)
-
-
-def _noted(plans: Iterable[RunPlan], offered: list[RunPlan]) -> Iterator[RunPlan]:
-    for plan in plans:
-        offered.append(plan)
-        yield plan
 
 
 def _why_not_done(plan: RunPlan, display: ProgressDisplay) -> str | None:

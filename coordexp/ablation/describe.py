@@ -30,11 +30,7 @@ from coordexp.train.setup.strategy import switch_notes
 
 
 def describe(config: ExperimentConfig, console: Console) -> None:
-    """Print what would run; data may be on another machine.
-
-    Raises:
-        ConfigError: if the name exists with another configuration, or a run cannot be done as configured.
-    """
+    """Print what would run; data may be on another machine."""
     recorded = check_experiment(config)
     plans = plan_runs(config, instance=recorded.instance if recorded else "")
     check_dry_run(plans)
@@ -110,13 +106,11 @@ def num_train_images(config: RunConfig) -> int | None:
 
 
 def steps_line(config: RunConfig, num_images: int | None) -> str:
-    """Return what ``training.epochs`` of a run amounts to, as far as its data is there."""
     note = None if num_images is None else steps_note(config, num_images)
     return note or f"steps are counted when {config.data.path or config.data.train_annotations} is there"
 
 
 def _length(config: RunConfig) -> str:
-    """Return the steps of a run, or its epochs where the steps are not counted yet."""
     training = config.training
     return str(training.max_steps) if training.epochs is None else f"{training.epochs:g} epochs"
 

@@ -31,11 +31,7 @@ _LOWEST_CEILING = 0.9
 
 
 def check_plans(plans: Sequence[RunPlan]) -> None:
-    """Check what can be checked before anything is read.
-
-    Raises:
-        ConfigError: if groups differ in the data set that is generated for all, or a loss cannot be computed.
-    """
+    """Check what can be checked before anything is read."""
     if len({plan.config.data.shapes.model_dump_json() for plan in plans}) > 1:
         raise ConfigError(
             "groups differ in data.shapes, but an experiment holds one generated data set; use two experiments"
@@ -49,9 +45,6 @@ def check_dry_run(plans: Sequence[RunPlan]) -> None:
 
     The base is compared with the keys if its tokenizer and processor are on this machine; nothing is downloaded, and
     no weight is read.
-
-    Raises:
-        CoordExpError: whatever would stop a run later and follows from its keys.
     """
     _check_keys(plans)
     for config in {deciding(plan.config, "base", "weights", "tokens"): plan.config for plan in plans}.values():
@@ -96,11 +89,7 @@ def _check_keys(plans: Sequence[RunPlan]) -> None:
 
 
 def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
-    """Prepare the data and base of every run, once for each distinct pair; return them by run name.
-
-    Raises:
-        CoordExpError: whatever would stop a run later and can be known now.
-    """
+    """Prepare and check the data and base of every run, once for each distinct pair; return them by run name."""
     _check_keys(plans)
     made: dict[str, PreparedExperiment] = {}
     prepared: dict[str, PreparedExperiment] = {}
@@ -132,11 +121,7 @@ class _Ceiling:
 
 
 def shared_metrics(config: RunConfig) -> dict[str, float | None]:
-    """Return the codec ceiling of the validation split; computed once, kept beside the data it belongs to.
-
-    Raises:
-        DataError: if it is far from 1, so that no model can be good there.
-    """
+    """Return the codec ceiling of the validation split; computed once, kept beside the data it belongs to."""
     annotations = source_of_run(config, "val").ground_truth()
     path, stamp = ExperimentFolder.of(config).codec_ceiling, sha256_of_file(annotations)
     kept = kept_model(_Ceiling, path)
@@ -147,11 +132,7 @@ def shared_metrics(config: RunConfig) -> dict[str, float | None]:
 
 
 def checked_ceiling(config: RunConfig, annotations: Path) -> float | None:
-    """Return the codec ceiling of annotations in COCO's format, None where it is not defined.
-
-    Raises:
-        DataError: if it is far from 1, so that no model can be good there.
-    """
+    """Return the codec ceiling of annotations, None where undefined; refuse one so low that no model can be good."""
     ceiling = codec_ceiling(annotations)
     if ceiling is not None and ceiling < _LOWEST_CEILING and config.data.max_bad_fraction < 1:
         raise DataError(
@@ -162,7 +143,6 @@ def checked_ceiling(config: RunConfig, annotations: Path) -> float | None:
 
 
 def fingerprint_of(config: RunConfig, shared: PreparedExperiment, *, tokens: str) -> Fingerprint:
-    """Return a run's fingerprint; ``tokens`` is the hash of its token stream."""
     files = shared.files | settings_hashes(config)
     return fingerprint(config, data=shared.data_hash, weights=shared.weights_hash, tokens=tokens, files=files)
 
@@ -173,11 +153,8 @@ def fingerprint_runs(
     """Return every run's fingerprint by its name, and the differences between runs outside the factor.
 
     Runs done before count with the fingerprint they stored, so code or data that changed since is found; also those of
-    groups and seeds that an earlier command ran and this one does not, since they stand in one table.
-
-    Raises:
-        ComparisonError: with all differences outside ``ablation.factor``, unless ``ablation.allow_differences``; or if
-            what a run has stored is no fingerprint.
+    groups and seeds that an earlier command ran and this one does not, since they stand in one table. Differences are
+    refused unless ``ablation.allow_differences``.
     """
     streams: dict[str, str] = {}
     current: dict[str, Fingerprint] = {}
@@ -209,7 +186,6 @@ def rounding_notes(plans: Sequence[RunPlan], current: Mapping[str, Fingerprint])
 
 
 def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:
-    """Write configuration and fingerprint into the folder of a run, before it begins."""
     write_text(plan.folder.config, to_yaml(plan.config))
     file = plan.folder.fingerprint
     if file.is_file() and has_taken_step(plan.run_dir):

@@ -18,23 +18,16 @@ from coordexp.ablation.preparation import (
 )
 from coordexp.config import differences_table
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import BudgetKeeper
-from coordexp.runs.executor import Executor
+from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import show_stage
 from coordexp.runs.status import Killed, tell
-from coordexp.train import train
 
 
 def run_ablation(
-    config: ExperimentConfig,
-    *,
-    fresh: bool = False,
-    console: Console,
-    debug: bool = False,
-    function: TrainFunction = train,
+    config: ExperimentConfig, *, fresh: bool, console: Console, debug: bool, function: TrainFunction
 ) -> Ending:
     """Run every group with every seed that is not finished yet.
 
@@ -44,9 +37,6 @@ def run_ablation(
     Returns:
         How it ended: code 0 if all runs are finished and recorded, 1 if not, 3 if ``cluster.max_gpu_hours`` ended
         it, 130 if it was interrupted or asked to stop.
-
-    Raises:
-        CoordExpError: for whatever is wrong before the first run begins.
     """
     with open_campaign(config, fresh=fresh, console=console) as campaign:
         plans = plan_runs(config, instance=campaign.instance)
@@ -104,11 +94,7 @@ def failures(plans: Sequence[RunPlan]) -> str:
 def _prepare(
     campaign: Campaign, plans: Sequence[RunPlan], to_do: set[str], executor: Executor | None
 ) -> tuple[list[RunPlan], dict[str, str]]:
-    """Do and check once what all runs need, before anything is recorded.
-
-    Returns:
-        All runs, with their steps counted, and their fingerprints by name.
-    """
+    """Do and check once what all runs need; return them with their steps counted, and their fingerprints by name."""
     with show_stage("prepares data and base model", campaign.console):
         prepared = prepare_all(plans)
         images = {name: len(shared.train.samples) for name, shared in prepared.items()}

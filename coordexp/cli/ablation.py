@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from coordexp.config.schema import ExperimentConfig
-    from coordexp.runs.attempt import TrainFunction
+    from coordexp.runs.executor import TrainFunction
 
 HELP = "train and evaluate every group with every seed, then compare them"
 

@@ -20,7 +20,7 @@ from coordexp.cli.console import output_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from coordexp.runs.attempt import TrainFunction
+    from coordexp.runs.executor import TrainFunction
     from coordexp.sweep.load import Sweep
 
 HELP = "search the weights of one group on a part of the training images"

@@ -8,9 +8,7 @@ from coordexp.config.schema import Cluster, RunConfig
 from coordexp.errors import ResourceError
 from coordexp.files import folder_for_sockets
 
-Nodes = list[dict[str, float]]
-
-CONNECT_SECONDS = 3.0
+_CONNECT_SECONDS = 3.0
 _RAY_SOCKET = "/ray/session_2026-11-25_12-20-10_282157_1234567/sockets/dash_MetricsHead"  # the longest of its names
 _PARTS = 10_000  # of a resource: the smallest share that Ray can give
 
@@ -21,23 +19,15 @@ def cluster_address() -> str | None:
 
 
 def ray_folder() -> str:
-    """Return where a private Ray keeps its sockets and logs: as Ray chooses, or /tmp where that is too long.
-
-    Raises:
-        ResourceError: as :func:`folder_for_sockets`.
-    """
+    """Return where a private Ray keeps its sockets and logs: as Ray chooses, or /tmp where that is too long."""
     chosen = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     return folder_for_sockets(chosen, below=len(_RAY_SOCKET))
 
 
 def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
-    """Return how many runs the nodes hold at the same time.
+    """Return how many runs the nodes hold at the same time; refuse a cluster that holds none.
 
-    Workers of a run may lie on several nodes, so what counts is the sum of whole workers over the nodes, whose
-    resources have Ray's names (``CPU``, ``GPU``).
-
-    Raises:
-        ResourceError: if not even one run fits.
+    Workers of a run may lie on several nodes, so what counts is the sum of whole workers over the nodes.
     """
     workers = sum(workers_on(node, cpus=cluster.cpus_per_worker, gpus=cluster.gpus_per_worker) for node in nodes)
     slots = workers // cluster.num_workers
@@ -57,10 +47,9 @@ def workers_on(node: Mapping[str, float], *, cpus: float, gpus: float) -> int:
     by_cpu = round(_PARTS * node.get("CPU", 0.0)) // round(_PARTS * cpus)
     if gpus == 0:
         return int(by_cpu)
-    if gpus < 1:
-        on_a_device = _PARTS // round(_PARTS * gpus)
-        return int(min(by_cpu, node.get("GPU", 0.0) * on_a_device))
-    return int(min(by_cpu, node.get("GPU", 0.0) // gpus))
+    devices = node.get("GPU", 0.0)
+    by_gpu = devices * (_PARTS // round(_PARTS * gpus)) if gpus < 1 else devices // gpus
+    return int(min(by_cpu, by_gpu))
 
 
 def resources_text(nodes: Sequence[Mapping[str, float]]) -> str:
@@ -68,8 +57,7 @@ def resources_text(nodes: Sequence[Mapping[str, float]]) -> str:
     return " + ".join(f"({node.get('CPU', 0.0):g} CPUs, {node.get('GPU', 0.0):g} GPUs)" for node in nodes) or "no nodes"
 
 
-def local_nodes(num_gpus: int) -> Nodes:
-    """Return this machine as the one node that a private Ray would have."""
+def local_nodes(num_gpus: int) -> list[dict[str, float]]:
     return [{"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(num_gpus)}]
 
 
@@ -84,12 +72,8 @@ def local_slots(config: RunConfig) -> int:
     return count_slots(cluster, nodes)
 
 
-def check_answers(address: str, *, seconds: float = CONNECT_SECONDS) -> None:
-    """Refuse an address at which nothing answers: Ray itself would try for minutes, and then end this process.
-
-    Raises:
-        ResourceError: if nothing answers there, or it is no address as ``RAY_ADDRESS`` takes it.
-    """
+def check_answers(address: str) -> None:
+    """Refuse an address at which nothing answers: Ray itself would try for minutes, and then end this process."""
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -99,7 +83,7 @@ def check_answers(address: str, *, seconds: float = CONNECT_SECONDS) -> None:
             "for submitting jobs (a submitted job gets its own)"
         )
     try:
-        socket.create_connection((host.strip("[]"), port), timeout=seconds).close()
+        socket.create_connection((host.strip("[]"), port), timeout=_CONNECT_SECONDS).close()
     except OSError as error:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         raise ResourceError(

@@ -39,7 +39,7 @@ class EvaluationWorker:
     """One model in one process."""
 
     def __init__(self, settings: EvaluationSettings) -> None:
-        """Load nothing yet: what a constructor raises cannot be recognised in the error that Ray makes of it."""
+        # Nothing is loaded yet: what a constructor raises cannot be recognised in the error that Ray makes of it.
         self._settings = settings
         self._opened: Evaluation | None = None
 
@@ -74,12 +74,14 @@ def evaluate_on_ray(
 
     A worker that dies is started again, up to twice, and its queue is done again. The paths of ``settings`` must lead
     to the same files on every node; ``on_images`` is called with the number of images just finished.
-
-    Raises:
-        CoordExpError: what a worker raised, as in one process.
-        ResourceError: if the cluster is too small, or a worker died three times.
     """
-    check_fits(workers)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    # What the cluster can never give is refused: Ray would wait for ever.
+    if sum(workers_on(node, cpus=workers.cpus, gpus=workers.gpus) for node in nodes) < workers.num_workers:
+        raise ResourceError(
+            f"the evaluation needs {workers.num_workers} x ({workers.cpus} CPUs, {workers.gpus:g} GPUs), but the "
+            f"cluster has {resources_text(nodes)}; change --num-workers, --cpus-per-worker or --gpus-per-worker"
+        )
     settings = replace(absolute(settings), num_threads=settings.num_threads or workers.cpus)
     actor: ActorClass[EvaluationWorker] = ray.remote(
         num_cpus=workers.cpus, num_gpus=workers.gpus, max_restarts=_MAX_RESTARTS, max_task_retries=_MAX_RESTARTS
@@ -97,20 +99,6 @@ def evaluate_on_ray(
     finally:
         for worker in pool:
             ray.kill(worker)  # pyright: ignore[reportArgumentType]
-
-
-def check_fits(workers: Workers) -> None:
-    """Refuse what the cluster can never give: Ray would wait for ever.
-
-    Raises:
-        ResourceError: if the workers do not fit on the nodes that are there.
-    """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if sum(workers_on(node, cpus=workers.cpus, gpus=workers.gpus) for node in nodes) < workers.num_workers:
-        raise ResourceError(
-            f"the evaluation needs {workers.num_workers} x ({workers.cpus} CPUs, {workers.gpus:g} GPUs), but the "
-            f"cluster has {resources_text(nodes)}; change --num-workers, --cpus-per-worker or --gpus-per-worker"
-        )
 
 
 def absolute(settings: EvaluationSettings) -> EvaluationSettings:
@@ -132,10 +120,7 @@ def _answer_all(
     queues: Sequence[list[int]],
     on_images: Callable[[int], None],
 ) -> list[ReadAnswer]:
-    """Send each queue to the same worker under every decoding.
-
-    Free decoding then takes over what that worker answered under the grammar.
-    """
+    # A queue has the same worker under every decoding: free decoding takes over what it answered under the grammar.
     waiting = [pool[n % len(pool)].answer.remote(decoding, queue) for n, queue in enumerate(queues)]
     found: list[ReadAnswer] = []
     while waiting:

@@ -19,8 +19,7 @@ from coordexp.cluster.leaks import Leaks
 from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, RunConfig
-from coordexp.runs.attempt import TrainFunction
-from coordexp.runs.executor import RunEvents
+from coordexp.runs.executor import RunEvents, TrainFunction
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import Ended, tell
 from coordexp.runs.stop import stop_reason
@@ -34,7 +33,6 @@ class RayExecutor:
     """Does runs on the Ray cluster that this process has joined or is joining."""
 
     def __init__(self, started: "Future[None] | None" = None) -> None:
-        """Use Ray once ``started`` is done, or at once where it is None."""
         self._started = started
 
     def check(self, config: RunConfig) -> None:
@@ -87,11 +85,7 @@ class RayExecutor:
 
 
 def available_slots(cluster: Cluster) -> int:
-    """Return how many runs the joined cluster holds at once.
-
-    Raises:
-        ResourceError: if one run does not fit: Ray would wait for ever.
-    """
+    """Return how many runs the joined cluster holds at once; refuse a run that never fits: Ray would wait for ever."""
     return count_slots(cluster, [node["Resources"] for node in ray.nodes() if node["Alive"]])
 
 

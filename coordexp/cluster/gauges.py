@@ -89,10 +89,8 @@ def publish(samples: Iterable[Sample], labels: Mapping[str, str]) -> None:
 
 def to_ray(sample: Sample) -> None:
     metric = _metric(sample.name)
-    if isinstance(metric, ray_metrics.Counter):
-        metric.inc(sample.value, tags=dict(sample.labels))
-    else:
-        metric.set(sample.value, tags=dict(sample.labels))
+    hand_over = metric.inc if isinstance(metric, ray_metrics.Counter) else metric.set
+    hand_over(sample.value, tags=dict(sample.labels))
 
 
 @cache
@@ -113,7 +111,6 @@ class RunMetrics:
         publish([Sample("coordexp_max_steps", steps), alive, nonfinite], self._labels)
 
     def observe(self, row: Row) -> None:
-        """Publish a row and the memory of the device."""
         self._nonfinite_rows += any(name in row.metrics and loss not in row.metrics for name, loss in _TOTALS.items())
         nonfinite = Sample("coordexp_nonfinite_rows", self._nonfinite_rows)
         publish([*row_samples(row), nonfinite], self._labels)
@@ -132,11 +129,7 @@ class QueueMetrics:
     """
 
     def __init__(
-        self,
-        experiment: str,
-        plans: Callable[[], Sequence[RunPlan]],
-        *,
-        every_seconds: float = LOOK_SECONDS,
+        self, experiment: str, plans: Callable[[], Sequence[RunPlan]], *, every_seconds: float = LOOK_SECONDS
     ) -> None:
         """Follow the runs that ``plans`` returns, also finished ones; it is called each time: a sweep adds some."""
         self._experiment = experiment
@@ -153,12 +146,10 @@ class QueueMetrics:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Publish how it all ended, then stop."""
         self._stop.set()
         self._thread.join()
 
     def publish(self) -> None:
-        """Publish every run's state, and the final AP of those that finished since."""
         publish(self._samples(), {"experiment": self._experiment})
 
     def _samples(self) -> Iterator[Sample]:
@@ -189,7 +180,6 @@ class QueueMetrics:
 
 
 def run_labels(plan: RunPlan) -> dict[str, str]:
-    """Return what every sample of a run carries."""
     values = (plan.config.experiment.name, plan.group, str(plan.seed), plan.name)
     return dict(zip(RUN_LABELS, values, strict=True))
 
@@ -212,7 +202,6 @@ def final_samples(plan: RunPlan) -> list[Sample]:
 
 
 def has_diverged(plan: RunPlan, status: RunStatus) -> bool:
-    """Return whether a failed run failed because a loss or gradient was not finite."""
     log = plan.folder.error_log
     if not log.is_file():
         return False

@@ -17,15 +17,12 @@ _MOST = 10_000
 
 
 class Leaks:
-    """Looks, for a while after the death of a driver, for this job's placement groups that hold no worker twice.
-
-    At the start too: an earlier command of the same job may have left some.
-    """
+    """Looks, for a while after the death of a driver, for this job's placement groups that hold no worker twice."""
 
     def __init__(self) -> None:
         self._looked_at = 0.0
         self._suspects: set[str] = set()
-        self.watch()
+        self.watch()  # an earlier command of the same job may have left some
 
     def watch(self) -> None:
         self._until = time.monotonic() + _WATCH_SECONDS

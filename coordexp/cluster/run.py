@@ -13,10 +13,9 @@ from ray.train import FailureConfig, ScalingConfig, TrainingFailedError, WorkerG
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from coordexp.cluster.gauges import RunMetrics
-from coordexp.config.schema import Cluster
 from coordexp.errors import shortened
 from coordexp.runs import ranks
-from coordexp.runs.attempt import TrainFunction, attempt
+from coordexp.runs.executor import TrainFunction, attempt
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row
@@ -38,7 +37,6 @@ class RayReporter(LocalReporter):
             self._live.observe(row)
 
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None, is_final: bool = False) -> None:
-        """Commit as without Ray, then report the step."""
         started = time.monotonic()
         super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
         ray.train.report({"step": step})
@@ -61,12 +59,15 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
         plan = RunPlan.from_json(packed["plan"])
         attempt(plan, function, lambda: RayReporter(plan), is_tried_again=True)
 
-    cluster = plan.config.cluster
+    cluster, gpus = plan.config.cluster, plan.config.cluster.gpus_per_worker
+    resources = {"CPU": float(cluster.cpus_per_worker)} | ({"GPU": gpus} if gpus else {})
     trainer = TorchTrainer(
         work,
         train_loop_config={"plan": plan.to_json()},
-        torch_config=TorchConfig(backend="nccl" if cluster.gpus_per_worker else "gloo"),
-        scaling_config=scaling_config(cluster),
+        torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=cluster.num_workers, use_gpu=bool(gpus), resources_per_worker=resources
+        ),
         run_config=ray.train.RunConfig(
             storage_path=str(plan.folder.experiment.ray_records),
             name=plan.name,
@@ -80,10 +81,3 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
         reason = shortened(str(error).strip().splitlines()[-1])  # what stands above it are Ray's own frames
         died = _WORKER_DIED if isinstance(error, WorkerGroupError) else reason
         tell(plan.run_dir, Ended("failed", message or died))
-
-
-def scaling_config(cluster: Cluster) -> ScalingConfig:
-    """Return how many workers a run has, and what each takes."""
-    gpus = cluster.gpus_per_worker
-    resources = {"CPU": float(cluster.cpus_per_worker)} | ({"GPU": gpus} if gpus else {})
-    return ScalingConfig(num_workers=cluster.num_workers, use_gpu=bool(gpus), resources_per_worker=resources)

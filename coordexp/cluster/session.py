@@ -83,11 +83,7 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
 
 
 def start_session(threads: int, *, debug: bool) -> None:
-    """Join the cluster at ``RAY_ADDRESS``, or start a private Ray on loopback.
-
-    Raises:
-        ResourceError: if no cluster can be joined there.
-    """
+    """Join the cluster at ``RAY_ADDRESS``, or start a private Ray on loopback."""
     import ray
 
     if not debug:

@@ -22,11 +22,8 @@ _LOOK_SECONDS = 10.0  # a network file system may show a new file to others a li
 def check_shared_storage(config: RunConfig, *, seconds: float = ANSWER_SECONDS) -> None:
     """Refuse a cluster where a run could land on a node without the experiment's directory, data or model.
 
-    A new file in the experiment's directory is looked for from each other node, by a task that holds no
-    resources, for so many seconds in all.
-
-    Raises:
-        ResourceError: names a node that does not answer in time, or what it does not see and the key that names it.
+    A new file in the experiment's directory is looked for from each other node, by a task that holds no resources, for
+    so many seconds in all.
     """
     here = ray.get_runtime_context().get_node_id()
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}

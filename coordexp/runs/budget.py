@@ -17,7 +17,6 @@ from coordexp.runs.status import RunStatus
 from coordexp.runs.stop import request_stop, stop_reason
 
 LARGER_BUDGET = "the same command with a larger cluster.max_gpu_hours continues"
-_HOUR_SECONDS = 3600.0
 _LOOK_SECONDS = 2.0
 
 
@@ -32,18 +31,16 @@ class RunUse:
 
 
 def units_of(cluster: Cluster) -> float:
-    """Return how many GPUs one run holds, or how many CPUs where it uses no GPU."""
     return cluster.num_workers * (cluster.gpus_per_worker or cluster.cpus_per_worker)
 
 
 def unit_name(cluster: Cluster) -> str:
-    """Return ``GPU`` or ``CPU``: what an hour is an hour of."""
     return "GPU" if cluster.gpus_per_worker else "CPU"
 
 
 def hours_of(status: RunStatus, cluster: Cluster, *, now: float) -> float:
     """Return the GPU hours that a run has used up to a Unix time; waiting for its workers does not count."""
-    return status.seconds_until(now) * units_of(cluster) / _HOUR_SECONDS
+    return status.seconds_until(now) * units_of(cluster) / 3600.0
 
 
 def seeds_held(uses: Sequence[RunUse], left_hours: float) -> set[int]:
@@ -75,14 +72,11 @@ def seeds_held(uses: Sequence[RunUse], left_hours: float) -> set[int]:
 class BudgetKeeper(RunEvents):
     """Refuses runs that the budget does not hold when they would begin, and stops running ones every few seconds.
 
-    A run of either kind finds a request to stop in its folder, so that every executor obeys alike.
+    A run of either kind finds a request to stop in its folder, so that every executor obeys alike. ``plans`` are all
+    runs of an experiment that may still begin, in order; ``spent_hours`` went to others, such as a sweep's search.
     """
 
     def __init__(self, plans: Sequence[RunPlan], max_hours: float, *, spent_hours: float = 0.0) -> None:
-        """Keep a budget over ``plans``, all runs of an experiment that may still begin, in that order.
-
-        ``spent_hours`` of it went to other runs, such as a sweep's search.
-        """
         self._plans = list(plans)
         self._amount = f"{max_hours:g} {unit_name(self._plans[0].config.cluster)} hours"
         self._max_hours = max_hours
@@ -126,11 +120,9 @@ class BudgetKeeper(RunEvents):
                 request_stop(plan.run_dir, short if left > 0 else f"the budget of {self._amount} is spent")
 
     def has_stopped(self) -> bool:
-        """Return whether the budget kept a run from beginning or from its end."""
         return any(plan.name in self._refused and not plan.is_finished() for plan in self._plans)
 
     def sentence(self) -> str:
-        """Return how the budget stands, and what to do."""
         missing = sum(not plan.is_finished() for plan in self._plans)
         return (
             f"budget: {self._used(self._uses()):.3g} of {self._amount} are used, and {missing} of {len(self._plans)} "
@@ -145,7 +137,6 @@ class BudgetKeeper(RunEvents):
         return self._spent_hours + sum(use.hours for use in uses)
 
     def _uses(self) -> list[RunUse]:
-        """Return what the runs' statuses say now."""
         now = time.time()
         return [
             RunUse(plan.seed, hours_of(plan.status(), plan.config.cluster, now=now), self._state(plan))
@@ -161,6 +152,5 @@ class BudgetKeeper(RunEvents):
 
 
 def whole_seeds(plans: Sequence[RunPlan]) -> list[int]:
-    """Return the seeds of which every run is finished."""
     unfinished = {plan.seed for plan in plans if not plan.is_finished()}
     return [seed for seed in dict.fromkeys(plan.seed for plan in plans) if seed not in unfinished]

@@ -30,7 +30,6 @@ class Checksum:
 
     @staticmethod
     def of(path: Path) -> "Checksum":
-        """Return the checksum of a complete file."""
         size = path.stat().st_size
         with path.open("rb") as handle:
             if size <= WHOLE_BYTES:
@@ -41,7 +40,6 @@ class Checksum:
         return Checksum(size, digest.hexdigest())
 
     def mismatch(self, path: Path) -> str | None:
-        """Return how a file differs from this checksum, or None where it does not."""
         if not path.is_file():
             return f"{path.name} is missing"
         size = path.stat().st_size
@@ -75,7 +73,6 @@ def commit_checkpoint(checkpoint: Path, *, rows: int) -> None:
 
 
 def read_commit_marker(checkpoint: Path) -> CommitMarker | None:
-    """Return a checkpoint's commit marker, or None where it cannot be read."""
     return kept_model(CommitMarker, CheckpointFolder(checkpoint).commit_marker)
 
 
@@ -84,18 +81,8 @@ def committed_checkpoints(run_dir: Path) -> list[Path]:
     return [found.path for found in RunFolder(run_dir).all_checkpoints() if found.commit_marker.is_file()]
 
 
-def prune_checkpoints(run_dir: Path, *, keep: int) -> None:
-    """Delete all but the newest ``keep`` committed checkpoints."""
-    for old in committed_checkpoints(run_dir)[:-keep]:
-        delete_checkpoint(old)
-
-
 def drop_uncommitted(run_dir: Path) -> tuple[Path | None, list[str]]:
-    """Delete rows and checkpoints that a former try left uncommitted or damaged.
-
-    Returns:
-        The newest good checkpoint, and a sentence for each damaged one: what is wrong, and where the run goes on.
-    """
+    """Delete what a former try left uncommitted or damaged; return the newest good checkpoint, and what is damaged."""
     folder = RunFolder(run_dir)
     rows, damaged = len(read_rows(folder.metrics)), list[str]()
     found = committed_checkpoints(run_dir)
@@ -135,7 +122,6 @@ def explain_disk_full(error: Exception, run_dir: Path) -> Exception:
 
 
 def _damage(checkpoint: Path, rows: int) -> str | None:
-    """Return what is wrong with a committed checkpoint, or None."""
     marker = read_commit_marker(checkpoint)
     if marker is None or marker.step != step_of(checkpoint):
         return f"its {CheckpointFolder(checkpoint).commit_marker.name} cannot be read"

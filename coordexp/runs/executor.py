@@ -1,20 +1,32 @@
-"""How runs are executed: what an executor is, and the one that does them one after the other in this process.
+"""How runs are executed: one try of a run, what an executor is, and the one without Ray.
 
-The other one is :class:`coordexp.cluster.executor.RayExecutor`; another class with these methods could do runs by
-other means.
+``cluster/executor.py`` has the other one. A try is the same under both: rank 0 writes what it comes to.
 """
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
 from coordexp.config.schema import RunConfig
-from coordexp.errors import ResourceError
-from coordexp.runs.attempt import TrainFunction, attempt
+from coordexp.errors import CoordExpError, ResourceError
+from coordexp.runs import ranks
+from coordexp.runs.commit import explain_disk_full
+from coordexp.runs.folder import step_of
+from coordexp.runs.lock import run_lock
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import LocalReporter
-from coordexp.runs.status import Begun, tell
-from coordexp.runs.stop import stop_reason
+from coordexp.runs.status import Begun, Ended, Erred, RunStatus, Started, note_traceback, one_sentence, tell
+from coordexp.runs.stop import RunStoppedError, stop_reason
+
+
+class TrainFunction(Protocol):
+    """Does one run, from its configuration to its last row."""
+
+    def __call__(
+        self, config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None]
+    ) -> Ended | None:
+        """Train, evaluate and commit; return how the run finished, where there is more to say than that it did."""
 
 
 class RunEvents:
@@ -35,7 +47,6 @@ class Executor(Protocol):
 
     def check(self, config: RunConfig) -> None:
         """Raise a ResourceError if the machine or cluster lacks what one run asks for."""
-        ...
 
     def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
         """Run everything that was not asked to stop, in order; ``events`` hear of a run in their order.
@@ -43,14 +54,12 @@ class Executor(Protocol):
         A plan is asked for only once there is room for it: those of a search follow from results, and a budget
         decides when it knows what the runs before have used.
         """
-        ...
 
 
 class InlineExecutor:
     """Does one run after the other in this process, without Ray; the numbers are the same."""
 
     def check(self, config: RunConfig) -> None:
-        """Refuse more than one worker."""
         workers = config.cluster.num_workers
         if workers > 1:
             raise ResourceError(
@@ -58,9 +67,7 @@ class InlineExecutor:
             )
 
     def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
-        """Do the runs; ``on_look`` is called after each commit."""
-
-        def look() -> None:
+        def look() -> None:  # after each commit
             for listener in events:
                 listener.on_look()
 
@@ -74,3 +81,55 @@ class InlineExecutor:
             attempt(plan, function, partial(LocalReporter, plan.run_dir, keep_checkpoints=keep, after_commit=look))
             for listener in events:
                 listener.on_end(plan)
+
+
+def attempt(
+    plan: RunPlan, function: TrainFunction, make_reporter: Callable[[], LocalReporter], *, is_tried_again: bool = False
+) -> None:
+    """Do a run from its last checkpoint on, and tell its status how that ended. Every rank calls it.
+
+    Nothing is done where a try before this one failed for good, or the run shall stop. With ``is_tried_again`` somebody
+    sees what is raised, ends the other ranks and may start them all again: only what is wrong with the input is then
+    told as a failure, and the next try finds that.
+    """
+    is_first = ranks.rank() == 0
+    with run_lock(plan.folder) if is_first else contextlib.nullcontext():
+        reason, before = stop_reason(plan.run_dir), plan.status()
+        if is_first and reason is not None:
+            tell(plan.run_dir, Ended("stopped", reason))
+        if ranks.from_first([reason is not None or before.state == "failed"])[0]:
+            return
+        log = plan.folder.progress_log
+        log.parent.mkdir(parents=True, exist_ok=True)
+
+        def print_line(line: str) -> None:
+            if is_first:
+                with log.open("a", encoding="utf-8") as handle:
+                    handle.write(line.rstrip("\n") + "\n")
+
+        try:
+            reporter = make_reporter()
+            if is_first:
+                _start(plan, reporter, before, print_line)
+            ended = function(plan.config, reporter=reporter, print_line=print_line) or Ended("finished")
+        except RunStoppedError as stopped:
+            ended = Ended("stopped", str(stopped))
+        except Exception as caught:
+            note_traceback(plan.run_dir)
+            error = explain_disk_full(caught, plan.run_dir)
+            is_final = isinstance(error, CoordExpError) or not is_tried_again
+            tell(plan.run_dir, Ended("failed", one_sentence(error)) if is_final else Erred(one_sentence(error)))
+            if is_tried_again:
+                raise error from caught
+            return
+        if is_first:
+            tell(plan.run_dir, ended)
+
+
+def _start(plan: RunPlan, reporter: LocalReporter, before: RunStatus, print_line: Callable[[str], None]) -> None:
+    for sentence in reporter.damaged:
+        print_line(f"{plan.name}  {sentence}")
+    step = 0 if reporter.newest is None else step_of(reporter.newest)
+    status = tell(plan.run_dir, Started(step=step, rows=reporter.rows))
+    if status.restarts > before.restarts:
+        print_line(f"{plan.name}  restart {status.restarts} after {before.message or 'its workers died'}")

@@ -5,7 +5,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from coordexp.config.keys import STEP_IMAGES, identity
@@ -27,17 +27,13 @@ class ExperimentRecord:
     config: dict[str, JsonValue]  # shared by all groups, without what no result depends on
     groups: dict[str, JsonValue]  # each with the keys it changes
     seeds: list[int]
-    # how the headline of each group was read by the last command that had the group
-    reading: dict[str, BoxKind] = field(default_factory=dict[str, BoxKind])
+    reading: dict[str, BoxKind] = field(default_factory=dict[str, BoxKind])  # by each group's last command
 
 
 def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> ExperimentRecord:
     """Create the experiment's directory, or go on in it; ``fresh`` moves an existing one aside and starts over.
 
     A name is bound to its configuration once a run has begun: what failed before may be fixed under the same name.
-
-    Raises:
-        ConfigError: if the name exists with another configuration.
     """
     directory = ExperimentFolder.of(config).path
     if fresh and directory.exists():
@@ -45,9 +41,8 @@ def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> Experim
         directory.rename(next(name for name in names if not name.exists()))
     current, recorded = _record_of(config), check_experiment(config)
     if recorded is not None:
-        current = ExperimentRecord(
-            instance=recorded.instance,
-            config=recorded.config,
+        current = replace(
+            recorded,
             groups=recorded.groups | current.groups,
             seeds=sorted({*recorded.seeds, *current.seeds}),
             reading=recorded.reading | current.reading,
@@ -87,11 +82,7 @@ def check_experiment(config: ExperimentConfig) -> ExperimentRecord | None:
 
 
 def read_record(directory: Path) -> ExperimentRecord | None:
-    """Read the record of an experiment directory; None if there is none.
-
-    Raises:
-        ConfigError: if the file is no such record.
-    """
+    """Read the record of an experiment directory; None if there is none."""
     path = ExperimentFolder(directory).record
     if not path.exists():
         return None
@@ -102,7 +93,6 @@ def read_record(directory: Path) -> ExperimentRecord | None:
 
 
 def check_disk(directory: Path, *, needed_bytes: int) -> None:
-    """Raise a ResourceError if less than ``needed_bytes`` are free."""
     free = shutil.disk_usage(nearest_existing(directory)).free
     if free < needed_bytes:
         raise ResourceError(
@@ -123,13 +113,7 @@ def _record_of(config: ExperimentConfig) -> ExperimentRecord:
         run = config.run(name, 0)
         reading[name], own = run.reading, leaves(_shared(run))
         groups[name] = {key: value for key, value in own.items() if base.get(key) != value}
-    return ExperimentRecord(
-        instance=uuid.uuid4().hex[:12],
-        config=shared,
-        groups=groups,
-        seeds=list(config.ablation.seeds),
-        reading=reading,
-    )
+    return ExperimentRecord(uuid.uuid4().hex[:12], shared, groups, list(config.ablation.seeds), reading)
 
 
 def _shared(config: RunConfig) -> dict[str, JsonValue]:

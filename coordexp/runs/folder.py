@@ -61,10 +61,6 @@ class CheckpointFolder(_Folder):
     commit_marker = Within("commit.json")  # written last, with a checksum of every other file
     training_state = Within("training_state.json")  # what training knows besides weights, optimizer and random states
 
-    @property
-    def step(self) -> int:
-        return step_of(self.path)
-
     def averages(self, rank: int) -> Path:
         """Return the running averages of one rank since the last logging step."""
         return self.path / f"averages_{rank:05d}.safetensors"
@@ -104,7 +100,6 @@ class RunFolder(_Folder):
         return ExperimentFolder(self.path.parent)
 
     def checkpoint(self, step: int) -> CheckpointFolder:
-        """Return the checkpoint after ``step`` optimizer steps."""
         return CheckpointFolder(self.checkpoints / step_name(step))
 
     def all_checkpoints(self) -> list[CheckpointFolder]:
@@ -152,7 +147,6 @@ class ExperimentFolder(_Folder):
 
     @property
     def lock_holder(self) -> Path:
-        """Which process holds the lock, or held it last."""
         return self.path.with_name(f".{self.path.name}.holder.json")
 
     def run(self, group: str, seed: int) -> RunFolder:
@@ -173,12 +167,10 @@ def experiments_in(runs_dir: Path) -> list[ExperimentFolder]:
 
 
 def step_name(step: int) -> str:
-    """Return the folder name of a checkpoint or an evaluation, ``step_000100``."""
     return f"{_STEP}{step:06d}"
 
 
 def step_of(folder: Path) -> int:
-    """Return the step that the name of a checkpoint or an evaluation says."""
     return int(folder.name.removeprefix(_STEP))
 
 

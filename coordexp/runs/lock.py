@@ -14,8 +14,7 @@ from coordexp.errors import ResourceError, TrainingError
 from coordexp.files import kept_model, nearest_existing, write_json
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 
-# As long as Ray may take to see that a node is gone, whose worker it then replaces.
-_DYING_SECONDS = 90.0
+_DYING_SECONDS = 90.0  # as long as Ray may take to see that a node is gone, whose worker it then replaces
 
 
 @dataclass(frozen=True)
@@ -29,23 +28,17 @@ class LockHolder:
         return f"process {self.process} on {self.host}"
 
     def has_ended(self) -> bool:
-        """Return whether it was a process of this machine and has ended."""
         is_here = self.host == socket.gethostname() and Path("/proc/self").exists()
         return is_here and not Path("/proc", str(self.process)).exists()
 
 
 def last_holder(folder: ExperimentFolder) -> LockHolder | None:
-    """Return who holds an experiment's lock, or held it last; None where that is not known."""
     return kept_model(LockHolder, folder.lock_holder)
 
 
 @contextlib.contextmanager
 def experiment_lock(config: RunConfig) -> Generator[None]:
-    """Hold the experiment's lock while the block runs; the kernel drops it with the process that holds it.
-
-    Raises:
-        ResourceError: if another process holds it, or the file system cannot lock.
-    """
+    """Hold the experiment's lock while the block runs; the kernel drops it with the process that holds it."""
     folder = ExperimentFolder.of(config)
     check_writable(folder)
     with _locked(folder):
@@ -94,11 +87,7 @@ def _locked(folder: ExperimentFolder) -> Generator[None]:
 
 @contextlib.contextmanager
 def run_lock(run: RunFolder) -> Generator[None]:
-    """Hold a run's lock: a worker whose node was lost may write on while Ray has started another one.
-
-    Raises:
-        TrainingError: if that one goes on for long.
-    """
+    """Hold a run's lock: a worker whose node was lost may write on while Ray has started another one."""
     try:
         held = FileLock(run.lock).acquire(timeout=_DYING_SECONDS)
     except Timeout:

@@ -31,7 +31,6 @@ class RunPlan:
 
     @property
     def seed(self) -> int:
-        """The seed of everything random."""
         return self.config.experiment.seed
 
     @property
@@ -40,12 +39,10 @@ class RunPlan:
 
     @property
     def run_dir(self) -> Path:
-        """Absolute path of everything the run writes."""
         return self.folder.path
 
     @property
     def name(self) -> str:
-        """``A-s0``, unique within the experiment."""
         return self.folder.name
 
     def status(self) -> RunStatus:
@@ -58,7 +55,6 @@ class RunPlan:
         return self.status().state == "finished"
 
     def is_over(self) -> bool:
-        """Return whether the run is finished, or a sweep has stopped it early for good."""
         return self.status().state in ("finished", "pruned")
 
     def is_done(self) -> bool:
@@ -71,7 +67,6 @@ class RunPlan:
 
     @staticmethod
     def from_json(text: str) -> "RunPlan":
-        """Read a plan from another process, which has validated it."""
         values = json.loads(text)
         return RunPlan(RunConfig.model_validate(values["config"]), values["instance"])
 

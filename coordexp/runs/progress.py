@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
@@ -61,11 +60,11 @@ class _Followed:
         self.phase: Literal["running", "ending", "ended"] = "running"
         self.shown = plan.status()
         self._log = plan.folder.progress_log
-        self._offset = _size(self._log)
+        self._offset = self._log.stat().st_size if self._log.is_file() else 0
 
     def new_lines(self) -> list[str]:
         """Return the lines since the last time; one without its end is left for the next."""
-        if _size(self._log) <= self._offset:
+        if not self._log.is_file():
             return []
         with self._log.open("rb") as handle:
             handle.seek(self._offset)
@@ -96,7 +95,6 @@ class ProgressDisplay(RunEvents):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Show the last lines and ends, then stop."""
         self._is_closed.set()
         self._thread.join()
         if self._error is not None and exception[0] is None:
@@ -164,12 +162,4 @@ def show_stage(text: str, console: Console) -> Generator[None]:
 
 
 def clock_time(seconds: float) -> str:
-    """Return minutes and seconds as a clock shows them, such as ``1:05``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

@@ -46,13 +46,11 @@ def leave_lonely_group() -> None:
 
 
 def rank() -> int:
-    """Return this process's rank; 0 without a process group."""
     group = _group()
     return 0 if group is None else group.get_rank()
 
 
 def world_size() -> int:
-    """Return the number of processes; 1 without a process group."""
     group = _group()
     return 1 if group is None else group.get_world_size()
 

@@ -9,9 +9,9 @@ from coordexp.files import write_json
 from coordexp.runs import ranks
 from coordexp.runs.commit import (
     commit_checkpoint,
+    committed_checkpoints,
     delete_checkpoint,
     drop_uncommitted,
-    prune_checkpoints,
     read_commit_marker,
 )
 from coordexp.runs.folder import RunFolder
@@ -22,22 +22,14 @@ from coordexp.runs.status import Committed, tell
 class LocalReporter:
     """Rows and checkpoints in a run's folder, which rank 0 writes; all ranks see the same file system.
 
-    Every rank has one and calls it at the same points. ``rows`` are those that are written, ``newest`` is the newest
-    committed checkpoint, the same on all ranks; None to start from the beginning. ``damaged`` says on rank 0 which
-    checkpoints could not be used.
+    Every rank has one and calls it at the same points. What was left uncommitted or damaged in the folder is dropped at
+    the start. ``rows`` are those that are written, ``newest`` is the newest committed checkpoint, the same on all
+    ranks; None to start from the beginning. ``damaged`` says on rank 0 which checkpoints could not be used.
     """
 
     def __init__(
-        self,
-        run_dir: Path,
-        *,
-        keep_checkpoints: int = 2,
-        after_commit: Callable[[], None] = lambda: None,
+        self, run_dir: Path, *, keep_checkpoints: int = 2, after_commit: Callable[[], None] = lambda: None
     ) -> None:
-        """Start, or go on, in ``run_dir``: what was left there uncommitted or damaged is dropped.
-
-        Each rank calls ``after_commit`` after each commit.
-        """
         self._folder = RunFolder(run_dir)
         self._keep = keep_checkpoints
         self._after_commit = after_commit
@@ -67,7 +59,8 @@ class LocalReporter:
                 target.path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(checkpoint, target.path)
                 commit_checkpoint(target.path, rows=self.rows)
-                prune_checkpoints(self._folder.path, keep=self._keep)
+                for old in committed_checkpoints(self._folder.path)[: -self._keep]:
+                    delete_checkpoint(old)
                 self.newest = target.path
             if is_final and (marker := read_commit_marker(target.path)) is not None:
                 write_json(target.commit_marker, asdict(replace(marker, rows=self.rows)))

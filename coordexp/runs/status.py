@@ -72,25 +72,16 @@ Event = Begun | Started | Committed | Erred | Killed | Ended
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where a run stands.
+    """Where a run stands."""
 
-    Attributes:
-        state: waiting (never begun: it has no file), running, finished, failed, stopped, or pruned: ended early by a
-            sweep, since others are better.
-        message: for a failed run, why, in one sentence; for a running one, why its last try ended; for a finished one,
-            a warning.
-        restarts: how often its workers were started again: after a fault, or because the same command was given again.
-        is_merged: False for a finished run whose merge failed; the same command tries that again.
-    """
-
-    state: State
-    message: str = ""
+    state: State  # waiting: it has no file yet; pruned: ended early by a sweep, since others are better
+    message: str = ""  # why it failed; of a running one, why its last try ended; of a finished one, a warning
     step: int = 0  # committed, as are the rows
     rows: int = 0
     seconds: float = 0.0  # wall time of the run up to ``since``, without what it waited for its workers
-    restarts: int = 0
+    restarts: int = 0  # of its workers: after a fault, or because the same command was given again
     since: float | None = None  # Unix time from which on a running run has its workers; None while it waits for them
-    is_merged: bool = True
+    is_merged: bool = True  # False for a finished run whose merge failed; the same command tries that again
 
     def seconds_until(self, moment: float) -> float:
         """Return the wall time of the run up to a Unix time."""
@@ -132,10 +123,7 @@ def tell(run_dir: Path, event: Event) -> RunStatus:
 
 
 def read_status(run_dir: Path) -> RunStatus:
-    """Return the status of a run.
-
-    A file that is damaged counts as stopped: the next try goes on from the last checkpoint and replaces it.
-    """
+    """Return the status of a run; a damaged file counts as stopped: the next try replaces it."""
     path = RunFolder(run_dir).status
     try:
         return parse_model(RunStatus, path.read_bytes())

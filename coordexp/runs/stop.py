@@ -63,17 +63,13 @@ def agreed_stop_reason(run_directory: Path) -> str | None:
 def stop_on_signal(directory: Path, *, print_line: Callable[[str], None]) -> Generator[None]:
     """Turn the first SIGTERM or SIGINT into a request to stop, and a second one into KeyboardInterrupt.
 
-    In a submitted job Ray sends the second shortly before its grace period ends. Processes forked from this one
-    within the block (loaders) leave it to their run.
-
-    Raises:
-        KeyboardInterrupt: from within the block, at the second signal, or if a full disk takes no request.
+    A full disk that takes no request interrupts, too. In a submitted job the second one comes from a timer, shortly
+    before Ray's grace period ends. Processes forked from this one within the block (loaders) leave it to their run.
     """
     own_process = os.getpid()
     timers: list[threading.Timer] = []
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del frame
+    def on_signal(number: int, _frame: FrameType | None) -> None:
         if os.getpid() != own_process:
             if number == signal.SIGTERM:
                 raise SystemExit(128 + number)

@@ -12,13 +12,7 @@ _SHOWN = 5
 
 
 def unknown_sentence(folder: DecodingFolder, decoding: Decoding, metrics: Mapping[str, float]) -> str | None:
-    """Say which descriptions name no category, where most objects have such a one and AP is low; else None.
-
-    Args:
-        folder: of the decoding.
-        decoding: by which it is called.
-        metrics: of the evaluation, by name.
-    """
+    """Say which descriptions name no category, where most objects have such a one and AP is low; else None."""
     total, unknown = (metrics.get(f"{decoding}/{name}", 0.0) for name in ("num_objects", "unknown_category"))
     if not unknown or 2 * unknown < total or any(metrics.get(f"{decoding}/{kind}/AP", 0) >= _LOW for kind in BOX_KINDS):
         return None

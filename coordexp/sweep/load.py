@@ -38,11 +38,7 @@ class Sweep:
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
-    """Load a sweep and the experiment it tunes, which gets ``KEY=VALUE``; the sweep gets ``sweep.KEY=VALUE``.
-
-    Raises:
-        ConfigError: says file and line, the dotted key, what was given and what was expected.
-    """
+    """Load a sweep and the experiment it tunes, which gets ``KEY=VALUE``; the sweep gets ``sweep.KEY=VALUE``."""
     path = find_experiment(Path(path), folder="sweeps")
     document = read_mapping(path)
     tree, places = document.tree, document.places
@@ -85,9 +81,6 @@ def trial_config(
     """Return the configuration of one run of a sweep, in which the trial's name takes the place of the group's.
 
     ``data`` has the keys of that section that lead to the tuning split.
-
-    Raises:
-        ConfigError: if the point makes no valid configuration.
     """
     own: Tree = {"data": dict(data), "experiment": {"group": name, "seed": seed}, "ablation": {"seeds": [seed]}}
     own |= {"evaluation": {"reading": {name: sweep.config.reading}}}

@@ -48,7 +48,6 @@ class Winner:
 
 
 def trial_results(sweep_trials: SweepTrials) -> list[TrialResult]:
-    """Return where every trial stands."""
     found: list[TrialResult] = []
     for trial in sweep_trials.trials:
         status, ap, curve = trial.plan.status(), final_ap(trial.plan), ap_curve(trial.plan)
@@ -72,7 +71,6 @@ def winner_plans(sweep_trials: SweepTrials) -> list[RunPlan]:
 
 
 def is_pending(sweep_trials: SweepTrials) -> bool:
-    """Return whether the search or a winner's run is still to be done."""
     return not sweep_trials.is_searched() or any(not plan.is_finished() for plan in winner_plans(sweep_trials))
 
 

@@ -32,9 +32,8 @@ from coordexp.ablation.preparation import (
 from coordexp.config import to_yaml
 from coordexp.data.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError
-from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import LARGER_BUDGET, BudgetKeeper, unit_name
-from coordexp.runs.executor import Executor
+from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.experiment import check_disk, check_experiment, directory_bytes
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
@@ -51,10 +50,10 @@ from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 def run_sweep(
     sweep: Sweep,
     *,
-    fresh: bool = False,
+    fresh: bool,
     console: Console,
-    debug: bool = False,
-    function: TrainFunction = train,
+    debug: bool,
+    function: TrainFunction,
     report: Callable[[SweepTrials, TuningSplit], Sequence[Path]],
 ) -> Ending:
     """Run every trial and every winner that is not finished yet, then report on them.
@@ -135,8 +134,6 @@ class _Stages:
                 self._record(plan)
 
     def search(self, executor: Executor, function: TrainFunction) -> Ending:
-        """Do the trials that are not done."""
-
         def plans() -> Iterator[RunPlan]:
             for trial in self.trials.remaining():
                 self.campaign.show(f"{trial.plan.name}  {point_text(trial.point)}")
@@ -180,11 +177,7 @@ class _Stages:
 
 
 def describe_sweep(sweep: Sweep, console: Console) -> None:
-    """Print what would run; data may be on another machine.
-
-    Raises:
-        ConfigError: if the name exists with another configuration or search, or a trial cannot be done as configured.
-    """
+    """Print what would run; data may be on another machine."""
     settings, config = sweep.settings, sweep.config
     check_experiment(config)
     plans = plan_runs(config)

@@ -35,7 +35,6 @@ class Parameter(Section):
 
     @property
     def ends(self) -> tuple[Number, Number]:
-        """The lowest and the highest value."""
         if self.values is not None:
             return min(self.values), max(self.values)
         assert self.low is not None

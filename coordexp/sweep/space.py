@@ -19,7 +19,6 @@ def grid(space: Mapping[str, Parameter]) -> list[Point]:
 
 
 def grid_values(parameter: Parameter) -> list[Number]:
-    """Return a parameter's values on a grid, rounded to four digits."""
     if parameter.values is not None:
         return list(parameter.values)
     low, high = parameter.ends
@@ -29,11 +28,8 @@ def grid_values(parameter: Parameter) -> list[Number]:
 
 
 def sampler(settings: SweepConfig, number: int) -> optuna.samplers.BaseSampler:
-    """Return what samples trial ``number``.
-
-    Each trial has a seed of its own: a sampler with the sweep's seed would begin from its first draw again whenever
-    the sweep is resumed, and propose the same points twice.
-    """
+    # Each trial has a seed of its own: a sampler with the sweep's seed would begin from its first draw again whenever
+    # the sweep is resumed, and propose the same points twice.
     seed = int(sha256_of_text(f"{settings.search.seed}/{number}")[:8], 16)
     if settings.search.method == "optuna":
         random_first = min(10, max(2, settings.num_points // 4))
@@ -67,6 +63,5 @@ def point_text(point: Point) -> str:
 
 
 def _rounded(value: float, parameter: Parameter) -> float:
-    """Round a weight to four digits: more digits would be noise."""
-    low, high = parameter.ends
+    low, high = parameter.ends  # more than four digits would be noise
     return min(max(float(f"{value:.4g}"), low), high)

@@ -42,7 +42,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """``t000``."""
         return self.plan.group
 
 
@@ -75,11 +74,7 @@ class SweepTrials(RunEvents):
     """The trials of a sweep, those of former commands first. It listens to runs, and records how each one ends."""
 
     def __init__(self, sweep: Sweep, *, data: Mapping[str, JsonValue], instance: str) -> None:
-        """Open the journal, or begin one; ``data`` leads to the tuning split, ``instance`` is that of the plans.
-
-        Raises:
-            ConfigError: if the name holds another search.
-        """
+        """Open the journal, or begin one; ``data`` leads to the tuning split, ``instance`` is that of the plans."""
         self.sweep = sweep
         self.seed = sweep.config.experiment.seed
         self.trials: list[Trial] = []
@@ -136,7 +131,6 @@ class SweepTrials(RunEvents):
         return RunPlan(trial_config(self.sweep, point, name=name, seed=seed, data=self._data), self._instance)
 
     def stop_reason(self) -> str | None:
-        """Return why the whole sweep is asked to stop; None if it is not."""
         return stop_reason(self._folder.path / "any run")
 
     def is_spent(self) -> bool:
@@ -145,7 +139,6 @@ class SweepTrials(RunEvents):
         return max_hours is not None and self.used_hours(self.begun_plans()) >= max_hours
 
     def used_hours(self, plans: Iterable[RunPlan]) -> float:
-        """Return the GPU hours that runs have used so far."""
         now = time.time()
         return sum(hours_of(plan.status(), self.sweep.config.cluster, now=now) for plan in plans)
 
@@ -160,7 +153,6 @@ class SweepTrials(RunEvents):
         ]
 
     def is_searched(self) -> bool:
-        """Return whether every trial is there and done."""
         return len(self.trials) >= self.sweep.settings.num_points and all(trial.plan.is_over() for trial in self.trials)
 
     def _ask(self, params: Mapping[str, Number] | None) -> None:
@@ -185,7 +177,6 @@ class SweepTrials(RunEvents):
             os.fsync(lines.fileno())
 
     def _take(self, event: "_Event") -> bool:
-        """Tell Optuna what happened, as :meth:`_record`."""
         if event.params is not None:
             self._ask(event.params)
         elif event.step is not None and event.ap is not None:
@@ -240,11 +231,7 @@ class _Event:
 
 
 def recorded_points(sweep: Sweep) -> list[Point]:
-    """Return the points proposed so far, in order, without writing anything.
-
-    Raises:
-        ConfigError: if the name holds another search, or its journal cannot be read.
-    """
+    """Return the points proposed so far, in order, without writing anything; refuse a name with another search."""
     params = [event.params for event in _recorded_events(sweep) if event.params is not None]
     return [point_of(one, sweep.settings.space) for one in params]
 

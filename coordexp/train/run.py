@@ -17,7 +17,7 @@ from coordexp.files import shorten_temporary_folder, write_json
 from coordexp.model.merging.merge import merge_model
 from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
-from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder
+from coordexp.runs.folder import ExperimentFolder, RunFolder, step_of
 from coordexp.runs.reporter import LocalReporter, final_metrics
 from coordexp.runs.status import Ended, note_traceback, one_sentence
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
@@ -125,7 +125,7 @@ def _train(run: Run, scratch: Path) -> None:
     checkpoint = run.log.reporter.newest
     first_step = 0
     if checkpoint is not None:
-        first_step = CheckpointFolder(checkpoint).step
+        first_step = step_of(checkpoint)
         run.log.resume(checkpoint)
         trainer.averages.resume(checkpoint)
     run.log.start(start_lines(run.config, run.parts, trainer.samples, trainer.sampler), step=first_step)

@@ -4,7 +4,7 @@ import pytest
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DataError
-from coordexp.runs.attempt import attempt
+from coordexp.runs.executor import attempt
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.status import Begun, Ended, tell

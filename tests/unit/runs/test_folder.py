@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from coordexp.config import load_config
-from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
+from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in, step_of
 
 RUN = RunFolder(Path("runs/tiny/A-s0"))
 
@@ -40,7 +40,7 @@ def test_what_is_there_is_listed_in_the_order_of_its_steps(tmp_path):
     for name in ("step_000010", "step_000002", "step_1000000", "step_x", "other"):
         (run.checkpoints / name).mkdir(parents=True)
         (run.path / "eval" / name).mkdir(parents=True)
-    assert [checkpoint.step for checkpoint in run.all_checkpoints()] == [2, 10, 1000000]
+    assert [step_of(checkpoint.path) for checkpoint in run.all_checkpoints()] == [2, 10, 1000000]
     assert list(run.evaluations()) == [2, 10, 1000000]
     run.status.touch()
     assert run.experiment.begun_runs() == [run]
