@@ -88,7 +88,11 @@ def convergence(
     """
     check_groups(detections)
     check_plan(resamples=resamples, seed=seed)
-    shared = {group: _shared_steps(group, seeds) for group, seeds in detections.items()}
+    shared = dict[str, list[int]]()
+    for group, seeds in detections.items():
+        shared[group] = sorted(set.intersection(*(set(found) for found in seeds.values())))
+        if not shared[group]:
+            raise ComparisonError(f"group {group!r} has no step at which all its seeds {sorted(seeds)} were evaluated")
     files = {
         (group, number, step): detections[group][number][step]
         for group, steps in shared.items()
@@ -109,13 +113,6 @@ def convergence(
             draws=draws[:, first:column].reshape(resamples, len(seeds), len(steps)),
         )
     return _describe(curves, num_images=num_images, num_supervised_tokens=num_supervised_tokens, seed=seed)
-
-
-def _shared_steps(group: str, seeds: Mapping[int, Mapping[int, FilePath]]) -> list[int]:
-    steps = sorted(set.intersection(*(set(found) for found in seeds.values())))
-    if not steps:
-        raise ComparisonError(f"group {group!r} has no step at which all its seeds {sorted(seeds)} were evaluated")
-    return steps
 
 
 def _describe(

@@ -20,9 +20,6 @@ from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, Total, differenc
 from coordexp.statistics.resampling import OnProgress, blocks_of, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 
-_ByMeasure = dict[str, list[dict[int, Drawn]]]
-"""Group -> for each measure: training seed -> its value with its draws."""
-
 
 def decompose(
     annotations_json: FilePath,
@@ -61,7 +58,8 @@ def decompose(
         for block in blocks_of(resamples, on_progress):
             for run, file in files.items():
                 draws[run][block] = file.measure(weights[block])
-    drawn: _ByMeasure = {group: [{} for _ in MEASURES] for group in detections}
+    # Group -> for each measure: training seed -> its value with its draws.
+    drawn: dict[str, list[dict[int, Drawn]]] = {group: [{} for _ in MEASURES] for group in detections}
     for (group, number), file in files.items():
         (values,) = file.measure(unit_weights(file.num_images)[None])
         for at, (value, own) in enumerate(zip(values.tolist(), draws[group, number].T, strict=True)):

@@ -25,7 +25,6 @@ import numpy as np
 from coordexp.detection.boxes import Floats
 from coordexp.statistics.results import Estimate
 
-LEVEL = 0.95
 ALPHA = 0.05
 NORMAL_975 = 1.959963984540054
 FEWEST_IMAGES = 6
@@ -69,7 +68,7 @@ class Total:
     @property
     def factor(self) -> float:
         """How many standard errors the ends of the interval lie from the value."""
-        return student_quantile(0.5 + LEVEL / 2, self.freedom)
+        return student_quantile(1 - ALPHA / 2, self.freedom)
 
     @property
     def estimate(self) -> Estimate:

@@ -50,8 +50,6 @@ class PairResult:
     """Group ``a`` against group ``b`` on the same images.
 
     Attributes:
-        a: a group's name.
-        b: another's.
         difference: metric of ``a`` minus metric of ``b``, means over seeds: those both groups
             have, where there are any.
         p_swap: two-sided p of the per-image swap randomisation test: about these checkpoints.
@@ -83,7 +81,6 @@ class PairResult:
         return self.p_holm < 0.05
 
     def reversed(self) -> "PairResult":
-        """Return the pair with the other group first."""
         return replace(self, a=self.b, b=self.a, difference=self.difference.reversed())
 
 
@@ -92,11 +89,8 @@ class Comparison:
     """All groups of an experiment on one metric.
 
     Attributes:
-        metric: ``AP`` and so on.
         groups: names, in the experiment's order.
         seeds: seeds evaluated, by group.
-        num_images: images of the split.
-        resamples: bootstrap resamples.
         value: mean over seeds, by group.
         value_by_seed: by group, then seed.
         pairs: every pair of groups, the earlier one first.
@@ -125,7 +119,6 @@ class PairParts:
     difference: Mapping[str, Estimate]
 
     def reversed(self) -> "PairParts":
-        """Return the pair with the other group first."""
         return PairParts(self.b, self.a, {name: found.reversed() for name, found in self.difference.items()})
 
 
@@ -136,8 +129,6 @@ class Decomposition:
     Attributes:
         value: group -> measure -> mean over seeds.
         pairs: every pair of groups, the earlier one first.
-        resamples: of the intervals.
-        seed: of the resamples.
     """
 
     value: Mapping[str, Mapping[str, Estimate]]
@@ -156,7 +147,6 @@ class Difference:
     p: float
 
     def reversed(self) -> "Difference":
-        """Return second minus first."""
         low, high = (None if end is None else -end for end in (self.high, self.low))
         return Difference(value=-self.value, low=low, high=high, p=self.p)
 
@@ -185,8 +175,6 @@ class CurvePair:
     """How two groups differ in how fast they get better, ``a - b``.
 
     Attributes:
-        a: a group's name.
-        b: another's.
         area: of mean heights; None where groups share no step.
         steps_to: fraction -> difference of steps; absent where one never gets there.
     """
@@ -197,7 +185,6 @@ class CurvePair:
     steps_to: Mapping[float, Estimate]
 
     def reversed(self) -> "CurvePair":
-        """Return the pair with the other group first."""
         steps = {fraction: found.reversed() for fraction, found in self.steps_to.items()}
         return CurvePair(self.b, self.a, self.area and self.area.reversed(), steps)
 

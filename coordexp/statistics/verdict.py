@@ -198,5 +198,4 @@ def _one_seed(pairs: list[PairResult]) -> bool:
 
 
 def _from(pair: PairResult, group: str) -> PairResult:
-    """Return the pair with ``group`` first."""
     return pair if pair.a == group else pair.reversed()
