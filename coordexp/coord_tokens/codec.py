@@ -19,7 +19,6 @@ from coordexp.coord_tokens.bins import (
     int_to_token,
     ints_to_tokens,
     is_coord_token,
-    quantise_boxes,
     token_to_int,
     tokens_to_ints,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "int_to_token",
     "ints_to_tokens",
     "is_coord_token",
-    "quantise_boxes",
     "token_to_int",
     "tokens_to_ints",
 ]

@@ -48,7 +48,8 @@ def paired_bootstrap(
 
     Raises:
         DataError: if a file or an entry is malformed, or an image id is unknown.
-        ComparisonError: if there is nothing to compare, or nothing to resample.
+        ComparisonError: if there is nothing to compare or to resample, the metric is unknown or undefined for this
+            ground truth, or a detection lies in an image outside the chosen ones.
     """
     check_groups({name: [path] for name, path in detections.items()})
     check_plan(resamples=resamples, seed=seed)
@@ -76,13 +77,7 @@ def read_matches(
     image_ids: Collection[int] | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[K, Matches]:
-    """Match files of detections to one annotation file, in the area range of a metric.
-
-    Raises:
-        DataError: if a file or an entry is malformed, or an image id is unknown.
-        ComparisonError: if the metric is unknown or undefined for this ground truth, there are fewer than two
-            images, or a detection lies in an image outside the chosen ones.
-    """
+    """Match files of detections to one annotation file, in the area range of a metric."""
     area = known_metric(metric).area
     whole = read_ground_truth(Path(annotations_json))
     truth = whole if image_ids is None else whole.on_images(image_ids)

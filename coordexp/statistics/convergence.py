@@ -65,26 +65,18 @@ def convergence(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Convergence:
-    """Compare how fast groups learn.
+    """Compare how fast groups learn, on the same resamples of images (and seeds) for all groups and steps.
 
-    Args:
-        annotations_json: ground truth in COCO format.
-        detections: group -> training seed -> step -> detections in COCO's results format.
-        image_ids: the subset evaluated during training; None for every image of the annotation file.
-        metric: AP, AP50, AP75, AP_small, AP_medium or AP_large.
-        num_images: images seen by each step, to show curves at equal images; None where unknown.
-        num_supervised_tokens: the same for supervised tokens.
-        resamples: number of resamples of images (and seeds), the same for all groups and steps.
-        seed: of the resamples; the same seed gives the same numbers.
-        on_progress: called with the number of resamples done and their total.
+    Arguments and errors are those of :func:`coordexp.statistics.comparison.compare`, but ``detections`` are group ->
+    training seed -> step -> file, and ``image_ids`` the subset evaluated during training. ``num_images`` and
+    ``num_supervised_tokens`` were seen by each step, to show curves at equal ones; None where unknown.
 
     Returns:
         Curves, areas and steps. A step that only some seeds of a group have is left out. Areas are
         empty if the groups have no step in common.
 
     Raises:
-        DataError: if a file or an entry is malformed, or an image id is unknown.
-        ComparisonError: if there is nothing to compare, or a group's seeds have no step in common.
+        ComparisonError: also if a group's seeds have no step in common.
     """
     check_groups(detections)
     check_plan(resamples=resamples, seed=seed)

@@ -32,17 +32,8 @@ def decompose(
 ) -> Decomposition:
     """Measure what groups lose AP50 to, and how they differ in it, on the same resamples as their AP.
 
-    Args:
-        annotations_json: ground truth in COCO or LVIS format.
-        detections: group -> training seed -> detections in COCO's results format.
-        families: as of :func:`coordexp.statistics.comparison.compare_readings`.
-        resamples: number of resamples of images (and seeds), the same for all groups.
-        seed: of the resamples: with the same one, the first resamples of the comparison of AP.
-        on_progress: called with the number of resamples done and their total.
-
-    Raises:
-        DataError: if a file or an entry is malformed, or an image id is unknown.
-        ComparisonError: if there is nothing to compare, or nothing to resample.
+    Arguments and errors are those of :func:`coordexp.statistics.comparison.compare_readings`, for one reading. With the
+    same ``seed``, the resamples are the first ones of the comparison of AP.
     """
     check_groups(detections)
     truth = read_ground_truth(Path(annotations_json))

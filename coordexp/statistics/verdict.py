@@ -101,9 +101,7 @@ def brief_verdict(comparison: Comparison, words: Wording = RUNS) -> str:
     return f"{has}, above {listed if len(beaten) <= _MAX_NAMED else f'all {len(beaten)} others'}."
 
 
-def _against_best(
-    comparison: Comparison,
-) -> tuple[str, list[PairResult], list[PairResult], list[PairResult]]:
+def _against_best(comparison: Comparison) -> tuple[str, list[PairResult], list[PairResult], list[PairResult]]:
     """Return the highest group and its pairs, itself first: it is above, it is left open, it is below."""
     best = max(comparison.groups, key=lambda group: comparison.value[group].value)
     ours = [_from(pair, best) for pair in comparison.pairs if best in (pair.a, pair.b)]

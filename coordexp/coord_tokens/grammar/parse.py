@@ -53,16 +53,10 @@ class ParsedIds:
 
 
 def parse_generated(ids: Sequence[int], vocab: "CoordVocab", *, text_ids: Collection[int]) -> ParsedIds:
-    """Find the objects of a generated sequence.
+    """Find the objects of a generated sequence; each malformed one, and each run of tokens outside, is one failure.
 
-    Args:
-        ids: what was generated; the end token, if there, and all behind it are ignored.
-        vocab: ids of markers and numbers.
-        text_ids: ids a description may hold, best as a set.
-
-    Returns:
-        Objects and failures. Each malformed object, and each run of tokens outside objects, is
-        one failure.
+    The end token, if it is there, and all behind it are ignored. ``text_ids``, best as a set, are those a description
+    may hold.
     """
     if vocab.end_id in ids:
         ids = ids[: ids.index(vocab.end_id)]

@@ -46,16 +46,9 @@ def encode_target(
     *,
     room: int | None = None,
 ) -> Target:
-    """Write objects as ids.
+    """Write objects, ``M`` descriptions and ``[M, 4]`` boxes, as ids; what is beyond ``room`` tokens is cut.
 
     A box thinner than a bin is written one bin wide: a box of no area could not be matched with its own truth.
-
-    Args:
-        descs: ``M`` descriptions.
-        boxes_norm_xyxy: ``[M, 4]`` their boxes.
-        vocab: ids of markers and numbers.
-        encode_text: see :func:`text_encoder`.
-        room: tokens at most; what does not fit is cut from the end. None for no limit.
     """
     numbers = vocab.numbers
     boxes_ML = numbers.write(quantise_boxes(boxes_norm_xyxy))
