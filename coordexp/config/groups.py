@@ -18,8 +18,7 @@ GROUPS = "ablation.groups"
 def read_groups(tree: Tree, *, folders: Sequence[Path], where: Where) -> tuple[Tree, dict[str, str]]:
     """Turn a list of group names into a mapping of overlays, read from ``groups/NAME.yaml`` in the nearest folder.
 
-    Returns:
-        The raw configuration with the mapping, and where the keys of the group files stand.
+    Also return where the keys of the group files stand.
     """
     names = value_at(tree, GROUPS)
     if not isinstance(names, list):

@@ -1,4 +1,4 @@
-"""How fast groups get better: metric over steps on a fixed subset of images, with paired intervals.
+"""How fast groups get better: AP over steps on a fixed subset of images, with paired intervals.
 
 Between two evaluations a curve is a straight line. The number of steps to a goal has no standard error, since "never"
 is one of its values: its interval is the middle 95 % of its draws, in which seeds are drawn as well as images.
@@ -58,7 +58,6 @@ def convergence(
     detections: Mapping[str, Mapping[int, Mapping[int, FilePath]]],
     image_ids: Collection[int] | None,
     *,
-    metric: str = "AP",
     num_images: PerStep | None = None,
     num_supervised_tokens: PerStep | None = None,
     resamples: int = 1000,
@@ -73,10 +72,7 @@ def convergence(
 
     Returns:
         Curves, areas and steps. A step that only some seeds of a group have is left out. Areas are
-        empty if the groups have no step in common.
-
-    Raises:
-        ComparisonError: also if a group's seeds have no step in common.
+        empty if the groups have no step in common; if the seeds of one have none, that is a ComparisonError.
     """
     check_groups(detections)
     check_plan(resamples=resamples, seed=seed)
@@ -91,8 +87,8 @@ def convergence(
         for number in sorted(detections[group])
         for step in steps
     }
-    matches = read_matches(annotations_json, files, metric=metric, image_ids=image_ids, on_progress=on_progress)
-    drawn = list(resampled(matches, metric, resamples=resamples, seed=seed, on_progress=on_progress).values())
+    matches = read_matches(annotations_json, files, metric="AP", image_ids=image_ids, on_progress=on_progress)
+    drawn = list(resampled(matches, "AP", resamples=resamples, seed=seed, on_progress=on_progress).values())
     values, draws = np.array([run.value for run in drawn]), np.stack([run.draws for run in drawn], axis=1)
     curves, column = dict[str, _Curve](), 0
     for group, steps in shared.items():
@@ -188,16 +184,10 @@ def _middle(value: float, draws: Floats) -> Estimate:
 
 
 def steps_to(steps: Floats, curves: Floats, goals: Floats) -> Floats:
-    """Return where curves first reach their goals, on straight lines between points.
+    """Return where curves ``[R, P]`` over ascending steps ``[P]`` first reach their goals ``[R]``, as ``[R]`` steps.
 
-    Args:
-        steps: ``[P]`` ascending.
-        curves: ``[R, P]``.
-        goals: ``[R]``.
-
-    Returns:
-        ``[R]``; the first step where a curve starts at its goal, ``inf`` where it never gets there, NaN where there is
-        no goal, because it is not above 0.
+    Between points curves are straight lines. ``inf`` where one never gets there, NaN where there is no goal, because it
+    is not above 0.
     """
     above = curves >= goals[:, None]
     after = above.argmax(axis=1)

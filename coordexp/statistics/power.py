@@ -36,10 +36,8 @@ def detectable(image_std: float, seed_std: float | None, num_seeds: int) -> floa
     With one seed ``1.05 (z_.975 + z_.80) image_std``, :data:`AGREEMENT` first. With several, 1.05 times the difference
     that is found with a probability of 80 %, if the parts are as they were estimated.
 
-    Args:
-        image_std: standard error of the (mean) difference by the choice of images.
-        seed_std: by the choice of seeds; None with one seed, and the answer is then about these checkpoints.
-        num_seeds: number of seeds.
+    ``image_std`` is the standard error of the (mean) difference by the choice of images, ``seed_std`` by the choice of
+    seeds: None with one seed, and the answer is then about these checkpoints.
     """
     if seed_std is None:
         return AGREEMENT * (NORMAL_975 + student_quantile(POWER, math.inf)) * image_std
@@ -56,9 +54,6 @@ def planned_detectable(num_images: int, num_seeds: int) -> float:
     (:data:`PLANNED_IMAGE_STD` over the root of the number of images, :data:`PLANNED_OWN_SHARE` of it in each seed by
     itself), and that seeds move a paired difference by :data:`PLANNED_SEED_STD` besides. Both vary by a factor of two
     between experiments: say "roughly". With one seed it is about checkpoints.
-
-    Raises:
-        ComparisonError: if either is below 1.
     """
     if num_images < 1:
         raise ComparisonError(f"a plan needs at least one image, got {num_images}")

@@ -217,11 +217,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def from_json(text: str | bytes) -> Comparison:
-    """Read what :func:`to_json` wrote.
-
-    Raises:
-        DataError: naming the first entry that is wrong.
-    """
+    """Read what :func:`to_json` wrote, or raise a DataError that names the first entry that is wrong."""
     try:
         return _COMPARISON.validate_json(text)
     except ValidationError as error:

@@ -124,11 +124,7 @@ def outside_factor(differences: Differences, factor: Sequence[str], went_on: Ite
 
 
 def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[KeyDifference]:
-    """Return what a declared factor neither names nor explains, run by run.
-
-    Runs of one seed must agree in everything else. Runs of different seeds are averaged, so they
-    must agree too, but in what a seed decides: the order of samples.
-    """
+    """Return what a declared factor neither names nor explains, run by run; seeds differ in the order of samples."""
 
     def outside(a: Fingerprint, b: Fingerprint) -> Differences:
         return outside_factor(diff(a, b), (*factor, "experiment.seed"), {*a.went_on, *b.went_on})
@@ -153,11 +149,7 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
 
 
 def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> None:
-    """Refuse a comparison of runs that differ outside the factor, see :func:`find_differences`.
-
-    Raises:
-        ComparisonError: with a table of all differences outside the factor.
-    """
+    """Raise a ComparisonError with a table of the differences outside the factor, see :func:`find_differences`."""
     found = find_differences(fingerprints, factor)
     if found:
         raise ComparisonError(

@@ -24,11 +24,8 @@ GUARD_NAME = "coord_offsets_need_coordexp_model_load"
 def active_offset(model: nn.Module) -> CoordOffsetAdapter | None:
     """Return the adapter that acts, and trains, now: PEFT's active copy, seen through any wrapper.
 
-    None without an adapter. Under ``disable_adapter()``, and while an adapter without offsets is
-    active, it is the one of the base model, at zero.
-
-    Raises:
-        ConfigError: if PEFT activated an adapter's layers but not its offsets.
+    None without an adapter. Under ``disable_adapter()``, and while an adapter without offsets is active, it is the one
+    of the base model, at zero. A ConfigError if PEFT activated an adapter's layers but not its offsets.
     """
     owner = inner_model(model)
     module = adapter_slot(owner)
@@ -63,10 +60,8 @@ def attach_hooks(owner: PreTrainedModel) -> None:
     """Give the present embedding and head their hooks, once each, and keep them there.
 
     Resizing replaces the head, so the model itself checks again before each of its forwards. What PEFT was told of
-    the offsets by then is guarded: saved, it loads only where they are added.
-
-    Raises:
-        ConfigError: if a table carries PEFT's trainable tokens, which bypass the hooks.
+    the offsets by then is guarded: saved, it loads only where they are added. PEFT's trainable tokens would bypass the
+    hooks, and are a ConfigError.
     """
     if GUARD_NAME not in dict(owner.named_children()):
         owner.add_module(GUARD_NAME, _OffsetGuard())
