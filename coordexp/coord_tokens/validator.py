@@ -42,21 +42,13 @@ class PrequantisedError(DataError):
 
 @dataclass(frozen=True, slots=True)
 class RecordBoxes:
-    """The boxes of a record.
+    """The boxes of a record."""
 
-    Attributes:
-        objects: as they stand in the record.
-        boxes_norm_xyxy: box of each object; a bin ``k`` is ``k / 1000``.
-        prequantised: whether the record holds coord tokens or bins.
-        num_clipped: how many boxes reached beyond the image.
-        form: what is in the boxes; None where a record has none.
-    """
-
-    objects: list[dict[str, object]]
-    boxes_norm_xyxy: list[Box]
-    prequantised: bool
-    num_clipped: int
-    form: _Form | None
+    objects: list[dict[str, object]]  # as they stand in the record
+    boxes_norm_xyxy: list[Box]  # of each object; a bin k is k / 1000
+    prequantised: bool  # whether the record holds coord tokens or bins
+    num_clipped: int  # boxes that reached beyond the image
+    form: _Form | None  # None where a record has no boxes
 
 
 def annotate_coord_tokens(record: dict[str, object]) -> bool:

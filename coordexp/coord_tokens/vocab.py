@@ -43,11 +43,8 @@ NUM_TEXT_BOX_TOKENS = NUM_COORDS * NUM_DIGITS + NUM_COORDS - 1  # four numbers, 
 class NumberTokens:
     """How the four bins of a box are written: each in ``places`` tokens, the most significant first.
 
-    Attributes:
-        ids: the tokens that carry numbers, in the order of their values: 1000 bins, or ten digits. They are the
-            coordinate block of the head.
-        places: tokens of one coordinate.
-        separator_id: stands between two coordinates; None for nothing.
+    ``ids`` carry numbers, in the order of their values: 1000 bins, or ten digits. They are the coordinate block of the
+    head. ``separator_id`` stands between two coordinates; None for nothing.
     """
 
     ids: range
@@ -99,25 +96,15 @@ class NumberTokens:
 
 @dataclass(frozen=True)
 class CoordVocab:
-    """Token ids of an answer: of its coordinates and of its object structure.
+    """Token ids of an answer: of its coordinates and of its object structure."""
 
-    Attributes:
-        numbers: the tokens of coordinates, ``<|coord_0|>`` .. ``<|coord_999|>`` or digits.
-        wildcard_id: id of ``<|coord_*|>``; None in the text arm, which adds no token.
-        obj_start_id: opens an object.
-        box_start_id: ends the description; None under ``structure: spec``.
-        obj_end_id: closes an object.
-        end_id: ends the assistant's answer.
-        structure: ``native`` (Qwen3-VL's own markers) or ``spec``.
-    """
-
-    numbers: NumberTokens
-    wildcard_id: int | None
+    numbers: NumberTokens  # <|coord_0|> .. <|coord_999|>, or digits
+    wildcard_id: int | None  # of <|coord_*|>; None in the text arm, which adds no token
     obj_start_id: int
-    box_start_id: int | None
+    box_start_id: int | None  # ends the description; None under structure: spec
     obj_end_id: int
-    end_id: int
-    structure: Structure = "native"
+    end_id: int  # ends the assistant's answer
+    structure: Structure = "native"  # Qwen3-VL's own markers, or spec
 
     @property
     def coord_ids(self) -> range:

@@ -28,19 +28,12 @@ PerStep = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class _Curve:
-    """A group's metric.
-
-    Attributes:
-        seeds: ``S``.
-        steps: ``[P]`` ascending, those all of its seeds have.
-        values: ``[S, P]``.
-        draws: ``[R, S, P]``.
-    """
+    """A group's AP."""
 
     seeds: tuple[int, ...]
-    steps: Floats
-    values: Floats
-    draws: Floats
+    steps: Floats  # [P] ascending, those all of its seeds have
+    values: Floats  # [S, P]
+    draws: Floats  # [R, S, P]
 
     def point(self, index: int) -> dict[int, Drawn]:
         """Return training seed -> metric at one point."""
@@ -114,8 +107,8 @@ def _describe(
             group: tuple(
                 CurvePoint(
                     step=int(step),
-                    num_images=_count(num_images, group, int(step)),
-                    num_supervised_tokens=_count(num_supervised_tokens, group, int(step)),
+                    num_images=(num_images or {}).get(group, {}).get(int(step)),
+                    num_supervised_tokens=(num_supervised_tokens or {}).get(group, {}).get(int(step)),
                     metric=group_total(curve.point(i)).estimate.of_precision(),
                 )
                 for i, step in enumerate(curve.steps)
@@ -210,7 +203,3 @@ def _mean_height(steps: Floats, curves: Floats) -> Floats:
     if len(steps) == 1:
         return curves[..., 0]
     return np.trapezoid(curves, steps, axis=-1) / (steps[-1] - steps[0])
-
-
-def _count(counts: PerStep | None, group: str, step: int) -> float | None:
-    return None if counts is None else counts.get(group, {}).get(step)

@@ -47,19 +47,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Total:
-    """A mean over seeds, or a difference of two, with its standard error.
-
-    Attributes:
-        value: on the data as they are.
-        image_std: standard error by the choice of images; NaN where too few resamples define the value.
-        seed_std: standard error by the choice of seeds; None where there is one.
-        freedom: degrees of freedom, infinite with one seed.
-    """
+    """A mean over seeds, or a difference of two, on the data as they are, with its standard error."""
 
     value: float
-    image_std: float
-    seed_std: float | None = None
-    freedom: float = math.inf
+    image_std: float  # standard error by the choice of images; NaN where too few resamples define the value
+    seed_std: float | None = None  # standard error by the choice of seeds; None where there is one
+    freedom: float = math.inf  # degrees of freedom, infinite with one seed
 
     @property
     def std(self) -> float:

@@ -12,20 +12,13 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class Wording:
-    """How a sentence calls what is compared.
+    """How a sentence calls what is compared."""
 
-    Attributes:
-        one: stands before the name of a group with one seed; ``many`` before one with several.
-        between: stands before names of which no difference can be shown.
-        scope: what a difference of single seeds is about.
-        nothing: begins the sentence where all of them are below :data:`LEARNED`.
-    """
-
-    one: str
-    many: str
-    between: str
-    scope: str
-    nothing: str
+    one: str  # before the name of a group with one seed
+    many: str  # before one with several
+    between: str  # before names of which no difference can be shown
+    scope: str  # what a difference of single seeds is about
+    nothing: str  # begins the sentence where all of them are below LEARNED
 
 
 RUNS = Wording(

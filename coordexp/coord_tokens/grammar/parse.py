@@ -33,15 +33,10 @@ wrong separator in one of digits."""
 
 
 class ObjectSpan(NamedTuple):
-    """One well-formed object in a sequence of ids.
+    """One well-formed object in a sequence of ids."""
 
-    Attributes:
-        desc: the tokens of its description, at least one.
-        numbers: the tokens of x1, y1, x2 and y2, of each its own; corners may be swapped.
-    """
-
-    desc: slice
-    numbers: tuple[slice, slice, slice, slice]
+    desc: slice  # the tokens of its description, at least one
+    numbers: tuple[slice, slice, slice, slice]  # those of x1, y1, x2 and y2; corners may be swapped
 
 
 @dataclass(frozen=True)

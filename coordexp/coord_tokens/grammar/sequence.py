@@ -25,17 +25,11 @@ EncodeText = Callable[[str], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Target:
-    """A target sequence, whole or cut.
+    """A target sequence, whole or cut."""
 
-    Attributes:
-        ids: token ids, ending in the end token unless they are cut.
-        coord_positions: ``[M, C]`` int64, where in ``ids`` the coordinates of each complete object are.
-        cut_positions: ``[R]`` int64, the same of an object that is cut within or behind its box.
-    """
-
-    ids: list[int]
-    coord_positions: NDArray[np.int64]
-    cut_positions: NDArray[np.int64]
+    ids: list[int]  # ending in the end token unless they are cut
+    coord_positions: NDArray[np.int64]  # [M, C], where in ids the coordinates of each complete object are
+    cut_positions: NDArray[np.int64]  # [R], the same of an object that is cut within or behind its box
 
 
 def encode_target(
