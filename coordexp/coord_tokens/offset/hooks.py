@@ -76,7 +76,7 @@ def attach_hooks(owner: PreTrainedModel) -> None:
         if isinstance(module, TrainableTokensWrapper):
             raise ConfigError("trainable_token_indices and coord offsets train the same rows; use one of them")
         # PEFT may have wrapped the hooked module; torch has no public list of hooks.
-        present = [one for part in module.modules() for one in part._forward_hooks.values()]  # pyright: ignore[reportPrivateUsage]
+        present = [one for part in module.modules() for one in part._forward_hooks.values()]  # pyright: ignore
         if not any(type(one) is type(hook) for one in present):
             module.register_forward_hook(hook, with_kwargs=True)
     if _before_forward not in owner._forward_pre_hooks.values():  # pyright: ignore[reportPrivateUsage]
