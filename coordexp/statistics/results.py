@@ -157,21 +157,15 @@ class CurvePair:
 
 @dataclass(frozen=True)
 class Convergence:
-    """How fast groups get better.
-
-    Attributes:
-        curves: points by group.
-        area: mean height of the curve over the steps all groups share, by group.
-        steps_to: fraction (.5, .75, .9) of the best group's final metric -> group -> steps; None if never reached.
-            The curve is a straight line between points. An interval without upper end is open: in more
-            than one resample in forty the group never gets there.
-        pairs: every pair of groups, the earlier one first.
-    """
+    """How fast groups get better."""
 
     curves: Mapping[str, tuple[CurvePoint, ...]]
-    area: Mapping[str, Estimate]
+    area: Mapping[str, Estimate]  # mean height of the curve over the steps all groups share
     steps_to: Mapping[float, Mapping[str, Estimate | None]]
-    pairs: tuple[CurvePair, ...]
+    """Fraction (.5, .75, .9) of the best group's final metric -> group -> steps; None if never reached. The curve is a
+    straight line between points. An interval without upper end is open: in more than one resample in forty the group
+    never gets there."""
+    pairs: tuple[CurvePair, ...]  # every pair of groups, the earlier one first
 
 
 _COMPARISON = TypeAdapter(Comparison)
