@@ -6,7 +6,6 @@ from coordexp.config.identity.differences import (
     diff,
     differences_table,
     find_differences,
-    outside_factor,
 )
 from coordexp.config.identity.fingerprint import Fingerprint, fingerprint
 from coordexp.config.load import load_config, to_yaml
@@ -23,6 +22,5 @@ __all__ = [
     "find_differences",
     "fingerprint",
     "load_config",
-    "outside_factor",
     "to_yaml",
 ]

@@ -47,10 +47,9 @@ def validated(tree: Tree, *, where: Where) -> ExperimentConfig:
 
 
 def check(kind: type[_S], tree: Tree, *, where: Where, unknown: Callable[[str], str] = unknown_key) -> _S:
-    """Validate the raw values of a section; ``where`` says where a dotted key was given (``""``: the whole).
+    """Validate the raw values of a section, or raise a ConfigError with one line for each thing that is wrong.
 
-    Raises:
-        ConfigError: with one line for each thing that is wrong; the later ones are indented below the first.
+    ``where`` says where a dotted key was given (``""``: the whole).
     """
     try:
         return kind.model_validate(tree)

@@ -18,11 +18,7 @@ GROUPS = "ablation.groups"
 def read_groups(tree: Tree, *, folders: Sequence[Path], where: Where) -> tuple[Tree, dict[str, str]]:
     """Turn a list of group names into a mapping of overlays, read from ``groups/NAME.yaml`` in the nearest folder.
 
-    Returns:
-        The raw configuration with the mapping, and where the keys of the group files stand.
-
-    Raises:
-        ConfigError: if a name is no name, comes twice or has no file.
+    Also return where the keys of the group files stand.
     """
     names = value_at(tree, GROUPS)
     if not isinstance(names, list):
@@ -56,9 +52,6 @@ def check_groups(config: ExperimentConfig, *, overridden: Iterable[str], folders
     """Check that groups differ within the factor only, and that nothing said of groups is without effect.
 
     ``overridden`` are keys that the command line set outside of groups; ``folders`` may hold groups left out this time.
-
-    Raises:
-        ConfigError: naming the group, its file and the key.
     """
     factor = config.ablation.factor
     for key in factor:

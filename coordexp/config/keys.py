@@ -56,7 +56,8 @@ def deciding(config: RunConfig, *parts: Part) -> str:
 def select(config: RunConfig, keep: Callable[[Key], bool]) -> Tree:
     """Return the keys of a configuration that ``keep`` wants, nested as they were."""
     kept: Tree = {}
-    for name, value in leaves(config.model_dump(mode="json"), is_whole=lambda key, _: key not in sections()).items():
+    sections = {above for key in KEYS for above in _above(key)}
+    for name, value in leaves(config.model_dump(mode="json"), is_whole=lambda key, _: key not in sections).items():
         if keep(KEYS[name]) and not (name in LATER and value == _defaults()[name]):
             kept = merged(kept, nested(name.split("."), value))
     return kept
@@ -66,11 +67,6 @@ def select(config: RunConfig, keep: Callable[[Key], bool]) -> Tree:
 def known_keys() -> tuple[str, ...]:
     """Return every dotted key of a configuration, sections included, in the order of the schema."""
     return tuple(dict.fromkeys(above for key in KEYS for above in (*_above(key), key)))
-
-
-@functools.cache
-def sections() -> frozenset[str]:
-    return frozenset(above for key in KEYS for above in _above(key))
 
 
 def key_of(dotted: str) -> Key | None:

@@ -17,7 +17,6 @@ from coordexp.errors import ConfigError, masked, nearest_of
 from coordexp.files import JsonValue
 from coordexp.shipped import find_experiment, shipped_experiments
 
-_LISTS = (GROUPS, "ablation.seeds", "ablation.factor", "evaluation.decoding")
 _BRACKETS = {"[": "]", "{": "}"}
 _MAX_SHOWN = 200
 _TRACKING = re.compile(r"(?i)\btracking\b")
@@ -54,7 +53,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     of_all = [one for one in parsed if one not in of_groups]
     for override in of_all:
         tree = _overridden(tree, override, places)
-    for key in _LISTS:  # of "A,C" the list that it can only be
+    for key in (GROUPS, "ablation.seeds", "ablation.factor", "evaluation.decoding"):  # of "A,C" the list it can only be
         value = value_at(tree, key)
         if type(value) is str or (type(value) is int and key != GROUPS):
             parts, name = [part.strip() for part in str(value).split(",")], f"{where(key)}: {key}"
@@ -156,11 +155,7 @@ def _overridden(tree: Tree, override: _Override, places: dict[str, str]) -> Tree
 
 
 def _shown(text: str) -> str:
-    """Return an override for a message, its key whole and its value only so far as a line holds it.
-
-    Nothing below ``tracking`` is repeated: what is wrong there may hold a secret where none belongs.
-    """
-    if _TRACKING.search(text):
+    if _TRACKING.search(text):  # what is wrong there may hold a secret where none belongs
         return f"'{masked(re.split('[=:{]', text, maxsplit=1)[0])}=...'"
     text = masked(text)
     return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
@@ -179,10 +174,7 @@ def _fill(tree: Tree, places: dict[str, str], file: Path) -> None:
 
 
 def _make_absolute(tree: Tree, places: dict[str, str], file: Path) -> None:
-    """Resolve relative paths against the current directory.
-
-    ``model.path`` is one only where such a path exists; otherwise it is a hub id.
-    """
+    """Resolve relative paths against the current directory; ``model.path`` only if it exists, else it is a hub id."""
     paths = {key: "a folder or file that every node can see" for key, declared in KEYS.items() if declared.is_path}
     for key, expected in {**paths, "model.path": "a folder, a hub id or embedded"}.items():
         value = value_at(tree, key)

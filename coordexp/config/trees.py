@@ -35,11 +35,7 @@ def merged(base: Mapping[str, JsonValue], over: Mapping[str, JsonValue]) -> Tree
 
 
 def with_value(tree: Tree, parts: list[str], value: JsonValue, *, place: str) -> Tree:
-    """Return the tree with ``value`` at a path; sections on the way are made, mappings merge.
-
-    Raises:
-        ConfigError: naming ``place``, if the path goes through something that is no mapping.
-    """
+    """Return the tree with ``value`` at a path; its sections are made, mappings merge, and errors name ``place``."""
     below: JsonValue = tree
     for at, name in enumerate(parts):
         if not isinstance(below, dict):

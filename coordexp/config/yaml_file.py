@@ -37,12 +37,7 @@ _Constructor.add_constructor("tag:yaml.org,2002:timestamp", RoundTripConstructor
 
 
 def read_mapping(path: Path) -> Document:
-    """Read a YAML file that holds one mapping.
-
-    Raises:
-        ConfigError: if the file is missing, unreadable, not YAML, empty or no mapping, or if a key is
-            no text or stands there twice; the message names file and line.
-    """
+    """Read a YAML file that holds one mapping with text keys, each once; a ConfigError names file and line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

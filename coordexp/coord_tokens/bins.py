@@ -81,16 +81,10 @@ def decode_array(bins: ArrayLike) -> NDArray[np.float64]:
 
 
 def quantise_boxes(boxes_norm_xyxy: ArrayLike) -> NDArray[np.int64]:
-    """Quantise boxes; one whose edges fall into the same bin becomes one bin wide (or high).
+    """Quantise boxes ``[M, 4]``, fractions of image width and height, to bins with x1 < x2 and y1 < y2.
 
-    A box of no area overlaps with nothing, not even with itself. It grows to the side on which
-    its true centre lies, and inwards at the border.
-
-    Args:
-        boxes_norm_xyxy: ``[M, 4]`` fractions of image width and height, corners in order.
-
-    Returns:
-        ``[M, 4]`` bins, with x1 < x2 and y1 < y2.
+    A box of no area overlaps with nothing, not even with itself: one whose edges fall into the same bin becomes one bin
+    wide (or high). It grows to the side on which its true centre lies, and inwards at the border.
 
     Raises:
         ValueError: if a corner is not finite, or corners are not in order.

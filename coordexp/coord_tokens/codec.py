@@ -19,7 +19,6 @@ from coordexp.coord_tokens.bins import (
     int_to_token,
     ints_to_tokens,
     is_coord_token,
-    quantise_boxes,
     token_to_int,
     tokens_to_ints,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "int_to_token",
     "ints_to_tokens",
     "is_coord_token",
-    "quantise_boxes",
     "token_to_int",
     "tokens_to_ints",
 ]
@@ -87,11 +85,7 @@ def decode(bins: Tensor | ArrayLike) -> Tensor:
 
 
 def as_id_list(coord_ids: CoordIds) -> list[int]:
-    """Expand coord ids given as a range, ``{"start": a, "end": b}`` (both included) or a list.
-
-    Raises:
-        ValueError: if they are in no such form, no integers, empty, negative or repeated.
-    """
+    """Expand coord ids given as a range, ``{"start": a, "end": b}`` (both included) or a list; none may be repeated."""
     given = cast("object", coord_ids)  # from a configuration or a caller: what is annotated is checked nevertheless
     if isinstance(given, Mapping):
         if set(given) != {"start", "end"}:

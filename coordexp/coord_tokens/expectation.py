@@ -47,11 +47,7 @@ class CoordExp(nn.Module):
     """
 
     def __init__(self, coord_ids: CoordIds = DEFAULT_COORD_IDS) -> None:
-        """Keep the token ids of ``<|coord_0|>`` .. ``<|coord_999|>``, in order.
-
-        Raises:
-            ValueError: if there are not NUM_BINS of them.
-        """
+        """Keep the token ids of ``<|coord_0|>`` .. ``<|coord_999|>``, in order; a ValueError if they are not 1000."""
         super().__init__()
         ids = as_id_list(coord_ids)
         if len(ids) != NUM_BINS:

@@ -23,10 +23,7 @@ class _KeepBoxes:
 
 
 def keeps_boxes(*, enabled: bool, skip_bbox_norm: bool) -> bool:
-    """Return whether boxes that are bins already stay as they are, by the flags of ``custom.coord_tokens``.
-
-    Only then may data hold them.
-    """
+    """Return whether data may hold boxes that are bins already, and they stay so: by ``custom.coord_tokens``."""
     return enabled and skip_bbox_norm
 
 

@@ -27,7 +27,6 @@ BBoxFormat = Literal["normalised", "norm1000", "pixels", "smart28"]
 BBOX_FORMAT: BBoxFormat = "norm1000"
 _SLACK = 0.02
 """Of an image's side: so far beyond it a box may reach, and is clipped."""
-_SMART_AREAS_PX2 = 56 * 56, 12_845_056
 
 Box = tuple[float, float, float, float]
 _Form = Literal["numbers in [0, 1]", "coord tokens", "integer bins", "pixels"]
@@ -43,21 +42,13 @@ class PrequantisedError(DataError):
 
 @dataclass(frozen=True, slots=True)
 class RecordBoxes:
-    """The boxes of a record.
+    """The boxes of a record."""
 
-    Attributes:
-        objects: the objects, as they stand in the record.
-        boxes_norm_xyxy: box of each object; a bin ``k`` is ``k / 1000``.
-        prequantised: whether the record holds coord tokens or bins.
-        num_clipped: how many of them reached beyond the image.
-        form: what numbers are in boxes; None where a record has none.
-    """
-
-    objects: list[dict[str, object]]
-    boxes_norm_xyxy: list[Box]
-    prequantised: bool
-    num_clipped: int = 0
-    form: str | None = None
+    objects: list[dict[str, object]]  # as they stand in the record
+    boxes_norm_xyxy: list[Box]  # of each object; a bin k is k / 1000
+    prequantised: bool  # whether the record holds coord tokens or bins
+    num_clipped: int  # boxes that reached beyond the image
+    form: _Form | None  # None where a record has no boxes
 
 
 def annotate_coord_tokens(record: dict[str, object]) -> bool:
@@ -86,14 +77,9 @@ def annotate_coord_tokens(record: dict[str, object]) -> bool:
 
 
 def record_boxes(record: Mapping[str, object], *, bbox_format: BBoxFormat | None = None) -> RecordBoxes:
-    """Read and check the boxes of a record.
+    """Read and check the boxes of a record, with the errors of :func:`annotate_coord_tokens`.
 
-    Args:
-        record: an image's record; pixels need its ``width`` and ``height``.
-        bbox_format: what numbers are, if the record does not say; None: see the top of this file.
-
-    Raises:
-        DataError: as :func:`annotate_coord_tokens`.
+    ``bbox_format`` is what numbers are, if the record does not say; None: see the top of this file.
     """
     written = record.get("bbox_format")
     if "bbox_format" in record and written not in get_args(BBoxFormat):
@@ -126,7 +112,7 @@ def record_boxes(record: Mapping[str, object], *, bbox_format: BBoxFormat | None
 
 def smart28(width: int, height: int) -> tuple[int, int]:
     """Return the size to which Qwen2.5-VL's processor resizes an image: multiples of 28 pixels."""
-    low, high = _SMART_AREAS_PX2
+    low, high = 56 * 56, 12_845_056  # areas in square pixels
     sides = max(28, round(width / 28) * 28), max(28, round(height / 28) * 28)
     if sides[0] * sides[1] > high:
         shrink = math.sqrt(width * height / high)
@@ -138,10 +124,7 @@ def smart28(width: int, height: int) -> tuple[int, int]:
 
 
 def check_scaling(boxes: RecordBoxes, *, accept_prequantised: bool) -> None:
-    """Raise a DataError for pre-quantised boxes where something would scale them once more.
-
-    ``accept_prequantised`` is :func:`coordexp.coord_tokens.template_adapter.keeps_boxes`.
-    """
+    """Refuse pre-quantised boxes where :func:`coordexp.coord_tokens.template_adapter.keeps_boxes` says no."""
     if boxes.prequantised and not accept_prequantised:
         raise PrequantisedError(
             "its boxes are bins already, and would be scaled a second time; set custom.coord_tokens.enabled and "

@@ -2,7 +2,8 @@
 
 A coordinate is one of 1000 bins: the one token ``<|coord_34|>`` or, in the text arm, three digits, ``034``. What is
 written between the markers of a box is described by the :class:`NumberTokens` of a vocabulary, and nothing else that
-writes, measures, reads or constrains a box asks which of the two it has.
+writes, measures, reads or constrains a box asks which of the two it has. A tokenizer that lacks a token, or has some of
+them with ids that do not fit, is refused with a TokenizerError.
 
 Shapes: M boxes, L tokens of a box, C tokens of a box that carry its numbers, D hidden, N new rows, K bins.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import AddedToken
 
@@ -42,11 +43,8 @@ NUM_TEXT_BOX_TOKENS = NUM_COORDS * NUM_DIGITS + NUM_COORDS - 1  # four numbers, 
 class NumberTokens:
     """How the four bins of a box are written: each in ``places`` tokens, the most significant first.
 
-    Attributes:
-        ids: the tokens that carry numbers, in the order of their values: 1000 bins, or ten digits. They are the
-            coordinate block of the head.
-        places: tokens of one coordinate.
-        separator_id: stands between two coordinates; None for nothing.
+    ``ids`` carry numbers, in the order of their values: 1000 bins, or ten digits. They are the coordinate block of the
+    head. ``separator_id`` stands between two coordinates; None for nothing.
     """
 
     ids: range
@@ -98,25 +96,15 @@ class NumberTokens:
 
 @dataclass(frozen=True)
 class CoordVocab:
-    """Token ids of an answer: of its coordinates and of its object structure.
+    """Token ids of an answer: of its coordinates and of its object structure."""
 
-    Attributes:
-        numbers: the tokens of coordinates, ``<|coord_0|>`` .. ``<|coord_999|>`` or digits.
-        wildcard_id: id of ``<|coord_*|>``; None in the text arm, which adds no token.
-        obj_start_id: opens an object.
-        box_start_id: ends the description; None under ``structure: spec``.
-        obj_end_id: closes an object.
-        end_id: ends the assistant's answer.
-        structure: ``native`` (Qwen3-VL's own markers) or ``spec``.
-    """
-
-    numbers: NumberTokens
-    wildcard_id: int | None
+    numbers: NumberTokens  # <|coord_0|> .. <|coord_999|>, or digits
+    wildcard_id: int | None  # of <|coord_*|>; None in the text arm, which adds no token
     obj_start_id: int
-    box_start_id: int | None
+    box_start_id: int | None  # ends the description; None under structure: spec
     obj_end_id: int
-    end_id: int
-    structure: Structure = "native"
+    end_id: int  # ends the assistant's answer
+    structure: Structure = "native"  # Qwen3-VL's own markers, or spec
 
     @property
     def coord_ids(self) -> range:
@@ -140,12 +128,7 @@ class CoordVocab:
 
 
 def text_vocab(tokenizer: PreTrainedTokenizerBase) -> CoordVocab:
-    """Look up the vocabulary of the text arm in any Qwen tokenizer, expanded or not.
-
-    Raises:
-        TokenizerError: if a marker is missing, a digit or the space is not one token, or the ids of the digits are
-            not contiguous and in order.
-    """
+    """Look up the vocabulary of the text arm in any Qwen tokenizer, expanded or not."""
     digits = digit_ids(tokenizer)
     if digits != list(range(digits[0], digits[0] + 10)):
         raise TokenizerError(f"the digits 0 to 9 have the ids {digits}; the text arm expects them contiguous, in order")
@@ -156,16 +139,12 @@ def text_vocab(tokenizer: PreTrainedTokenizerBase) -> CoordVocab:
 
 
 def end_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id of the token that ends an answer, or raise a TokenizerError."""
+    """Return the id of the token that ends an answer."""
     return _id_of(tokenizer.get_vocab(), END_TOKEN)
 
 
 def coord_vocab(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "native") -> CoordVocab:
-    """Look up the coordinate vocabulary of an expanded tokenizer.
-
-    Raises:
-        TokenizerError: if a token is missing, or the coord ids are not contiguous and in order.
-    """
+    """Look up the coordinate vocabulary of an expanded tokenizer."""
     ids = tokenizer.get_vocab()
     first = _id_of(ids, int_to_token(0))
     for k in range(NUM_BINS):
@@ -204,15 +183,15 @@ def expand_vocab(
     num_before = len(tokenizer)
     vocab = expand_tokenizer(tokenizer, structure=structure)
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    num_after, num_rows = len(tokenizer), len(_weight(embedding))
+    num_after, num_rows = len(tokenizer), len(embedding.get_parameter("weight"))
     check_rows(num_before, num_rows)
     if num_after > num_before:
         if num_rows < num_after:
             model.resize_token_embeddings(num_after, mean_resizing=False)
             embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-        tables = [_weight(embedding)]
+        tables = [embedding.get_parameter("weight")]
         if head is not None and head.weight is not tables[0]:
-            tables.append(_weight(head))
+            tables.append(head.get_parameter("weight"))
         with torch.no_grad():
             for table in tables:
                 mean_D = table[:num_before].float().mean(dim=0).to(table.dtype)
@@ -223,12 +202,7 @@ def expand_vocab(
 
 
 def expand_tokenizer(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "native") -> CoordVocab:
-    """Add the tokens of coordinates, and of objects under ``spec``, that a tokenizer lacks, in place.
-
-    Raises:
-        TokenizerError: if some of the tokens exist and some not, if they exist with ids that do not fit, or a
-            needed token is missing.
-    """
+    """Add the tokens of coordinates, and of objects under ``spec``, to a tokenizer that lacks them, in place."""
     known = tokenizer.get_vocab()
     coords, markers = added_tokens("native"), added_tokens(structure)[NUM_BINS + 1 :]
     for tokens, what in ((coords, "coordinate tokens"), (markers, "object markers")):
@@ -255,11 +229,7 @@ def added_tokens(structure: Structure) -> list[str]:
 
 
 def digit_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of the texts "0" to "9", for ``init: numeric`` and the text arm.
-
-    Raises:
-        TokenizerError: if a digit is not one token.
-    """
+    """Return the ids of the texts "0" to "9", for ``init: numeric`` and the text arm."""
     found = [tokenizer.encode(str(digit), add_special_tokens=False) for digit in range(10)]
     for digit, ids in enumerate(found):
         if len(ids) != 1:
@@ -274,12 +244,8 @@ def added_rows(
 ) -> Tensor:
     """Return the rows that an expansion adds to a table, ``[N, D]`` in the dtype of ``mean_D``.
 
-    Args:
-        mean_D: ``[D]`` mean of the rows that existed.
-        digit_rows_10D: ``[10, D]`` rows of the digits, for ``init: numeric``; None for ``init: mean``.
-        vocab: ids after the expansion.
-        num_before: entries of the tokenizer before.
-        num_after: and after.
+    ``mean_D`` is the mean of the rows that existed, ``digit_rows_10D`` are those of the digits, for ``init: numeric``.
+    The tokenizer has ``num_before`` entries before the expansion.
     """
     rows_ND = mean_D.repeat(num_after - num_before, 1)
     if digit_rows_10D is not None:
@@ -323,9 +289,3 @@ def _id_of(ids: dict[str, int], token: str) -> int:
     if found is None:
         raise TokenizerError(f"the tokenizer has no token {token!r}; expand the vocabulary first")
     return found
-
-
-def _weight(module: nn.Module) -> Tensor:
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    return weight

@@ -2,35 +2,21 @@
 
 from coordexp.statistics.bootstrap import paired_bootstrap
 from coordexp.statistics.comparison import compare, compare_readings
-from coordexp.statistics.permutation import holm
-from coordexp.statistics.power import detectable, planned_detectable
+from coordexp.statistics.power import detectable
 from coordexp.statistics.readings import reading_sentence
-from coordexp.statistics.results import (
-    BootstrapReport,
-    Comparison,
-    Convergence,
-    Difference,
-    Estimate,
-    PairResult,
-    from_json,
-    to_json,
-)
+from coordexp.statistics.results import BootstrapReport, Comparison, Estimate, PairResult, from_json, to_json
 from coordexp.statistics.verdict import verdict
 
 __all__ = [
     "BootstrapReport",
     "Comparison",
-    "Convergence",
-    "Difference",
     "Estimate",
     "PairResult",
     "compare",
     "compare_readings",
     "detectable",
     "from_json",
-    "holm",
     "paired_bootstrap",
-    "planned_detectable",
     "reading_sentence",
     "to_json",
     "verdict",

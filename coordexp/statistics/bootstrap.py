@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, mean_precisions, unit_weights
-from coordexp.detection.detections import Detections, read_detections
-from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matches import Matches
 from coordexp.detection.matching import Matcher, in_fair_order
 from coordexp.errors import ComparisonError
@@ -48,7 +48,8 @@ def paired_bootstrap(
 
     Raises:
         DataError: if a file or an entry is malformed, or an image id is unknown.
-        ComparisonError: if there is nothing to compare, or nothing to resample.
+        ComparisonError: if there is nothing to compare or to resample, the metric is unknown or undefined for this
+            ground truth, or a detection lies in an image outside the chosen ones.
     """
     check_groups({name: [path] for name, path in detections.items()})
     check_plan(resamples=resamples, seed=seed)
@@ -76,13 +77,7 @@ def read_matches(
     image_ids: Collection[int] | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[K, Matches]:
-    """Match files of detections to one annotation file, in the area range of a metric.
-
-    Raises:
-        DataError: if a file or an entry is malformed, or an image id is unknown.
-        ComparisonError: if the metric is unknown or undefined for this ground truth, there are fewer than two
-            images, or a detection lies in an image outside the chosen ones.
-    """
+    """Match files of detections to one annotation file, in the area range of a metric."""
     area = known_metric(metric).area
     whole = read_ground_truth(Path(annotations_json))
     truth = whole if image_ids is None else whole.on_images(image_ids)
@@ -90,9 +85,15 @@ def read_matches(
         raise ComparisonError(f"{truth.path}: statistics need at least 2 images, got {len(truth.sizes_px)}")
 
     found: dict[K, Matches] = {}
+    compared = np.array(list(truth.sizes_px), np.int64)
     for key, path in files.items():
         detections = read_detections(Path(path), whole)
-        _refuse_other_images(detections, truth, path)
+        others = detections.image_ids[~np.isin(detections.image_ids, compared)]
+        if len(others):
+            raise ComparisonError(
+                f"{path}: there are detections in image {others.min()}, which is not among the {len(compared)} images "
+                "compared; expected detections of the same images in every file"
+            )
         found[key] = Matcher(truth, in_fair_order(truth, detections)).matches(area)
         if not len(found[key].gt_image):
             raise ComparisonError(f"{truth.path}: {metric} is undefined, because no object there counts for it")
@@ -130,33 +131,16 @@ def images_a_category(matches: Matches) -> float:
 
 
 def known_metric(name: str) -> AveragePrecision:
-    """Return a metric.
-
-    Raises:
-        ComparisonError: if there is none of this name.
-    """
+    """Return the metric of a name, or raise a ComparisonError that lists them."""
     if name not in AVERAGE_PRECISIONS:
         raise ComparisonError(f"unknown metric {name!r}; expected one of {', '.join(AVERAGE_PRECISIONS)}")
     return AVERAGE_PRECISIONS[name]
 
 
 def check_groups(groups: Mapping[str, Iterable[object]]) -> None:
-    """Refuse a comparison without groups, or with a group that has no detections.
-
-    Raises:
-        ComparisonError: naming the group.
-    """
+    """Raise a ComparisonError if there are no groups, or one has no detections."""
     if not groups:
         raise ComparisonError("there are no groups to compare; expected at least one with detections")
     for name, members in groups.items():
         if not list(members):
             raise ComparisonError(f"group {name!r} has no detections to compare; expected one file for each seed")
-
-
-def _refuse_other_images(detections: Detections, truth: GroundTruth, path: FilePath) -> None:
-    is_outside = ~np.isin(detections.image_ids, np.array(list(truth.sizes_px), np.int64))
-    for image_id in np.sort(detections.image_ids[is_outside])[:1].tolist():
-        raise ComparisonError(
-            f"{path}: there are detections in image {image_id}, which is not among the {len(truth.sizes_px)} images "
-            "compared; expected detections of the same images in every file"
-        )

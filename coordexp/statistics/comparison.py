@@ -7,7 +7,6 @@ distinct pair of them is tested once. Legend of shapes: ``R`` resamples, ``S`` s
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TypeVar
@@ -30,9 +29,6 @@ from coordexp.statistics.results import Comparison, PairResult
 N = TypeVar("N", bound=str)
 Files = Mapping[str, Mapping[int, FilePath]]
 """Group -> training seed -> detections in COCO's results format."""
-
-_Contents = Mapping[str, Mapping[int, str]]
-"""The same, each file as the hash of its bytes."""
 
 
 def compare(
@@ -86,30 +82,20 @@ def compare_readings(
     image_ids: Collection[int] | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[N, Comparison]:
-    """Compare the same groups as read in several ways, each way for itself, as :func:`compare` does.
+    """Compare the same groups as read in several ways, by name: each way for itself, as :func:`compare` does.
 
-    Args:
-        annotations_json: ground truth in COCO format.
-        readings: name of the reading -> group -> training seed -> detections.
-        metric: as of :func:`compare`, and so are all others, and the errors.
-        resamples: of the bootstrap.
-        swaps: draws of each swap test; None: as many.
-        seed: of the draws.
-        families: by group; equal numbers of groups of two families are not the same seed. None: all are of one.
-        image_ids: only these images.
-        on_progress: called with the number of draws done and their total.
-
-    Returns:
-        A comparison by the name of its reading; the p-values of each are corrected for its own pairs.
+    ``swaps`` are the draws of each swap test, as many as ``resamples`` by default. ``families`` are by group: equal
+    numbers of groups of two families are not the same seed; by default all are of one. The p-values of each reading
+    are corrected for its own pairs.
     """
     for detections in readings.values():
         check_groups(detections)
     check_plan(resamples=resamples, seed=seed)
     related, which = families or {}, known_metric(metric)
-    paths = {Path(path) for files in readings.values() for seeds in files.values() for path in seeds.values()}
+    paths = sorted({Path(path) for files in readings.values() for seeds in files.values() for path in seeds.values()})
     # What is no file keeps its name, by which its reader complains of it.
-    there = [path for path in sorted(paths) if path.is_file()]
-    hashes = {path: str(path) for path in sorted(paths)} | dict(zip(there, sha256_of_files(there), strict=True))
+    there = [path for path in paths if path.is_file()]
+    hashes = {path: str(path) for path in paths} | dict(zip(there, sha256_of_files(there), strict=True))
     contents = {
         name: {group: {n: hashes[Path(path)] for n, path in sorted(seeds.items())} for group, seeds in files.items()}
         for name, files in readings.items()
@@ -119,16 +105,23 @@ def compare_readings(
     matches = read_matches(annotations_json, files_of, metric=metric, image_ids=image_ids, on_progress=on_progress)
     truth = next(iter(matches.values()))
     tests = dict.fromkeys(twins for found in couples.values() for twins in found.values())
-    share = partial(_share, on_progress, parts=1 + len(tests))
-    drawn = resampled(matches, metric, resamples=resamples, seed=seed, on_progress=share(part=0))
+
+    def share(part: int) -> OnProgress | None:
+        """Turn the progress of one part of the work into progress of the whole."""
+        if on_progress is None:
+            return None
+        return lambda done, of: on_progress(part * of + done, (1 + len(tests)) * of)
+
+    drawn = resampled(matches, metric, resamples=resamples, seed=seed, on_progress=share(0))
     draws, p_swap = swapped_images(truth.num_images, resamples=swaps or resamples, seed=seed), dict[_Twins, float]()
     for part, twins in enumerate(tests, start=1):
         pairs = [(matches[a], matches[b]) for a, b in twins]
-        p_swap[twins] = swap_test(pairs, which, draws, on_progress=share(part=part))
+        p_swap[twins] = swap_test(pairs, which, draws, on_progress=share(part))
 
-    def compared(name: N) -> Comparison:
-        runs = {group: {n: drawn[content] for n, content in own.items()} for group, own in contents[name].items()}
-        return Comparison(
+    compared = dict[N, Comparison]()
+    for name, files in contents.items():
+        runs = {group: {n: drawn[content] for n, content in own.items()} for group, own in files.items()}
+        compared[name] = Comparison(
             metric=metric,
             groups=tuple(runs),
             seeds={group: tuple(own) for group, own in runs.items()},
@@ -143,15 +136,14 @@ def compare_readings(
             seed=seed,
             images_a_category=images_a_category(truth),
         )
-
-    return {name: compared(name) for name in readings}
+    return compared
 
 
 _Twins = tuple[tuple[str, str], ...]
 """The files of two groups by the hashes of their bytes, one pair for each seed that is compared."""
 
 
-def _couples(contents: _Contents, families: Mapping[str, str]) -> dict[tuple[str, str], _Twins]:
+def _couples(contents: Mapping[str, Mapping[int, str]], families: Mapping[str, str]) -> dict[tuple[str, str], _Twins]:
     """Return every pair of groups with its files, those of one seed together."""
     couples: dict[tuple[str, str], _Twins] = {}
     for a, b in combinations(contents, 2):
@@ -191,10 +183,3 @@ def _pairs(
     # A pair is as sure as the less sure of its two tests; then for the number of pairs.
     adjusted = holm([max(pair.p_swap, pair.p_bootstrap or 0.0) for pair in pairs])
     return tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, adjusted, strict=True))
-
-
-def _share(on_progress: OnProgress | None, *, part: int, parts: int) -> OnProgress | None:
-    """Turn the progress of one part of the work into progress of the whole."""
-    if on_progress is None:
-        return None
-    return lambda done, of: on_progress(part * of + done, parts * of)

@@ -1,4 +1,4 @@
-"""How fast groups get better: metric over steps on a fixed subset of images, with paired intervals.
+"""How fast groups get better: AP over steps on a fixed subset of images, with paired intervals.
 
 Between two evaluations a curve is a straight line. The number of steps to a goal has no standard error, since "never"
 is one of its values: its interval is the middle 95 % of its draws, in which seeds are drawn as well as images.
@@ -28,19 +28,12 @@ PerStep = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class _Curve:
-    """A group's metric.
-
-    Attributes:
-        seeds: ``S``.
-        steps: ``[P]`` ascending, those all of its seeds have.
-        values: ``[S, P]``.
-        draws: ``[R, S, P]``.
-    """
+    """A group's AP."""
 
     seeds: tuple[int, ...]
-    steps: Floats
-    values: Floats
-    draws: Floats
+    steps: Floats  # [P] ascending, those all of its seeds have
+    values: Floats  # [S, P]
+    draws: Floats  # [R, S, P]
 
     def point(self, index: int) -> dict[int, Drawn]:
         """Return training seed -> metric at one point."""
@@ -58,45 +51,37 @@ def convergence(
     detections: Mapping[str, Mapping[int, Mapping[int, FilePath]]],
     image_ids: Collection[int] | None,
     *,
-    metric: str = "AP",
     num_images: PerStep | None = None,
     num_supervised_tokens: PerStep | None = None,
     resamples: int = 1000,
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Convergence:
-    """Compare how fast groups learn.
+    """Compare how fast groups learn, on the same resamples of images (and seeds) for all groups and steps.
 
-    Args:
-        annotations_json: ground truth in COCO format.
-        detections: group -> training seed -> step -> detections in COCO's results format.
-        image_ids: the subset evaluated during training; None for every image of the annotation file.
-        metric: AP, AP50, AP75, AP_small, AP_medium or AP_large.
-        num_images: images seen by each step, to show curves at equal images; None where unknown.
-        num_supervised_tokens: the same for supervised tokens.
-        resamples: number of resamples of images (and seeds), the same for all groups and steps.
-        seed: of the resamples; the same seed gives the same numbers.
-        on_progress: called with the number of resamples done and their total.
+    Arguments and errors are those of :func:`coordexp.statistics.comparison.compare`, but ``detections`` are group ->
+    training seed -> step -> file, and ``image_ids`` the subset evaluated during training. ``num_images`` and
+    ``num_supervised_tokens`` were seen by each step, to show curves at equal ones; None where unknown.
 
     Returns:
         Curves, areas and steps. A step that only some seeds of a group have is left out. Areas are
-        empty if the groups have no step in common.
-
-    Raises:
-        DataError: if a file or an entry is malformed, or an image id is unknown.
-        ComparisonError: if there is nothing to compare, or a group's seeds have no step in common.
+        empty if the groups have no step in common; if the seeds of one have none, that is a ComparisonError.
     """
     check_groups(detections)
     check_plan(resamples=resamples, seed=seed)
-    shared = {group: _shared_steps(group, seeds) for group, seeds in detections.items()}
+    shared = dict[str, list[int]]()
+    for group, seeds in detections.items():
+        shared[group] = sorted(set.intersection(*(set(found) for found in seeds.values())))
+        if not shared[group]:
+            raise ComparisonError(f"group {group!r} has no step at which all its seeds {sorted(seeds)} were evaluated")
     files = {
         (group, number, step): detections[group][number][step]
         for group, steps in shared.items()
         for number in sorted(detections[group])
         for step in steps
     }
-    matches = read_matches(annotations_json, files, metric=metric, image_ids=image_ids, on_progress=on_progress)
-    drawn = list(resampled(matches, metric, resamples=resamples, seed=seed, on_progress=on_progress).values())
+    matches = read_matches(annotations_json, files, metric="AP", image_ids=image_ids, on_progress=on_progress)
+    drawn = list(resampled(matches, "AP", resamples=resamples, seed=seed, on_progress=on_progress).values())
     values, draws = np.array([run.value for run in drawn]), np.stack([run.draws for run in drawn], axis=1)
     curves, column = dict[str, _Curve](), 0
     for group, steps in shared.items():
@@ -111,13 +96,6 @@ def convergence(
     return _describe(curves, num_images=num_images, num_supervised_tokens=num_supervised_tokens, seed=seed)
 
 
-def _shared_steps(group: str, seeds: Mapping[int, Mapping[int, FilePath]]) -> list[int]:
-    steps = sorted(set.intersection(*(set(found) for found in seeds.values())))
-    if not steps:
-        raise ComparisonError(f"group {group!r} has no step at which all its seeds {sorted(seeds)} were evaluated")
-    return steps
-
-
 def _describe(
     curves: Mapping[str, _Curve], *, num_images: PerStep | None, num_supervised_tokens: PerStep | None, seed: int
 ) -> Convergence:
@@ -129,8 +107,8 @@ def _describe(
             group: tuple(
                 CurvePoint(
                     step=int(step),
-                    num_images=_count(num_images, group, int(step)),
-                    num_supervised_tokens=_count(num_supervised_tokens, group, int(step)),
+                    num_images=(num_images or {}).get(group, {}).get(int(step)),
+                    num_supervised_tokens=(num_supervised_tokens or {}).get(group, {}).get(int(step)),
                     metric=group_total(curve.point(i)).estimate.of_precision(),
                 )
                 for i, step in enumerate(curve.steps)
@@ -199,16 +177,10 @@ def _middle(value: float, draws: Floats) -> Estimate:
 
 
 def steps_to(steps: Floats, curves: Floats, goals: Floats) -> Floats:
-    """Return where curves first reach their goals, on straight lines between points.
+    """Return where curves ``[R, P]`` over ascending steps ``[P]`` first reach their goals ``[R]``, as ``[R]`` steps.
 
-    Args:
-        steps: ``[P]`` ascending.
-        curves: ``[R, P]``.
-        goals: ``[R]``.
-
-    Returns:
-        ``[R]``; the first step where a curve starts at its goal, ``inf`` where it never gets there, NaN where there is
-        no goal, because it is not above 0.
+    Between points curves are straight lines. ``inf`` where one never gets there, NaN where there is no goal, because it
+    is not above 0.
     """
     above = curves >= goals[:, None]
     after = above.argmax(axis=1)
@@ -231,7 +203,3 @@ def _mean_height(steps: Floats, curves: Floats) -> Floats:
     if len(steps) == 1:
         return curves[..., 0]
     return np.trapezoid(curves, steps, axis=-1) / (steps[-1] - steps[0])
-
-
-def _count(counts: PerStep | None, group: str, step: int) -> float | None:
-    return None if counts is None else counts.get(group, {}).get(step)

@@ -20,9 +20,6 @@ from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, Total, differenc
 from coordexp.statistics.resampling import OnProgress, blocks_of, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 
-_ByMeasure = dict[str, list[dict[int, Drawn]]]
-"""Group -> for each measure: training seed -> its value with its draws."""
-
 
 def decompose(
     annotations_json: FilePath,
@@ -35,17 +32,8 @@ def decompose(
 ) -> Decomposition:
     """Measure what groups lose AP50 to, and how they differ in it, on the same resamples as their AP.
 
-    Args:
-        annotations_json: ground truth in COCO or LVIS format.
-        detections: group -> training seed -> detections in COCO's results format.
-        families: as of :func:`coordexp.statistics.comparison.compare_readings`.
-        resamples: number of resamples of images (and seeds), the same for all groups.
-        seed: of the resamples: with the same one, the first resamples of the comparison of AP.
-        on_progress: called with the number of resamples done and their total.
-
-    Raises:
-        DataError: if a file or an entry is malformed, or an image id is unknown.
-        ComparisonError: if there is nothing to compare, or nothing to resample.
+    Arguments and errors are those of :func:`coordexp.statistics.comparison.compare_readings`, for one reading. With the
+    same ``seed``, the resamples are the first ones of the comparison of AP.
     """
     check_groups(detections)
     truth = read_ground_truth(Path(annotations_json))
@@ -61,7 +49,8 @@ def decompose(
         for block in blocks_of(resamples, on_progress):
             for run, file in files.items():
                 draws[run][block] = file.measure(weights[block])
-    drawn: _ByMeasure = {group: [{} for _ in MEASURES] for group in detections}
+    # Group -> for each measure: training seed -> its value with its draws.
+    drawn: dict[str, list[dict[int, Drawn]]] = {group: [{} for _ in MEASURES] for group in detections}
     for (group, number), file in files.items():
         (values,) = file.measure(unit_weights(file.num_images)[None])
         for at, (value, own) in enumerate(zip(values.tolist(), draws[group, number].T, strict=True)):

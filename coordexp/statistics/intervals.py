@@ -25,7 +25,6 @@ import numpy as np
 from coordexp.detection.boxes import Floats
 from coordexp.statistics.results import Estimate
 
-LEVEL = 0.95
 ALPHA = 0.05
 NORMAL_975 = 1.959963984540054
 FEWEST_IMAGES = 6
@@ -48,19 +47,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Total:
-    """A mean over seeds, or a difference of two, with its standard error.
-
-    Attributes:
-        value: on the data as they are.
-        image_std: standard error by the choice of images; NaN where too few resamples define the value.
-        seed_std: standard error by the choice of seeds; None where there is one.
-        freedom: degrees of freedom, infinite with one seed.
-    """
+    """A mean over seeds, or a difference of two, on the data as they are, with its standard error."""
 
     value: float
-    image_std: float
-    seed_std: float | None = None
-    freedom: float = math.inf
+    image_std: float  # standard error by the choice of images; NaN where too few resamples define the value
+    seed_std: float | None = None  # standard error by the choice of seeds; None where there is one
+    freedom: float = math.inf  # degrees of freedom, infinite with one seed
 
     @property
     def std(self) -> float:
@@ -69,7 +61,7 @@ class Total:
     @property
     def factor(self) -> float:
         """How many standard errors the ends of the interval lie from the value."""
-        return student_quantile(0.5 + LEVEL / 2, self.freedom)
+        return student_quantile(1 - ALPHA / 2, self.freedom)
 
     @property
     def estimate(self) -> Estimate:

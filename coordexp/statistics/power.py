@@ -36,22 +36,11 @@ def detectable(image_std: float, seed_std: float | None, num_seeds: int) -> floa
     With one seed ``1.05 (z_.975 + z_.80) image_std``, :data:`AGREEMENT` first. With several, 1.05 times the difference
     that is found with a probability of 80 %, if the parts are as they were estimated.
 
-    Args:
-        image_std: standard error of the (mean) difference by the choice of images.
-        seed_std: by the choice of seeds; None with one seed, and the answer is then about these checkpoints.
-        num_seeds: number of seeds.
-
-    Raises:
-        ComparisonError: if a number is out of range, or ``seed_std`` is given for one seed.
+    ``image_std`` is the standard error of the (mean) difference by the choice of images, ``seed_std`` by the choice of
+    seeds: None with one seed, and the answer is then about these checkpoints.
     """
-    if not (math.isfinite(image_std) and image_std >= 0) or num_seeds < 1:
-        raise ComparisonError(
-            f"power needs image_std >= 0 and at least one seed, got image_std {image_std} and {num_seeds} seeds"
-        )
     if seed_std is None:
         return AGREEMENT * (NORMAL_975 + student_quantile(POWER, math.inf)) * image_std
-    if num_seeds < 2 or not (math.isfinite(seed_std) and seed_std >= 0):
-        raise ComparisonError(f"seed_std needs two seeds or more and a value >= 0, got {seed_std} of {num_seeds} seeds")
     freedom = num_seeds - 1
     # The root of an estimated variance is too small on average.
     bias = math.sqrt(2 / freedom) * math.exp(math.lgamma(num_seeds / 2) - math.lgamma(freedom / 2))
@@ -65,14 +54,13 @@ def planned_detectable(num_images: int, num_seeds: int) -> float:
     (:data:`PLANNED_IMAGE_STD` over the root of the number of images, :data:`PLANNED_OWN_SHARE` of it in each seed by
     itself), and that seeds move a paired difference by :data:`PLANNED_SEED_STD` besides. Both vary by a factor of two
     between experiments: say "roughly". With one seed it is about checkpoints.
-
-    Raises:
-        ComparisonError: if either is below 1.
     """
     if num_images < 1:
         raise ComparisonError(f"a plan needs at least one image, got {num_images}")
+    if num_seeds < 1:
+        raise ComparisonError(f"a plan needs at least one seed, got {num_seeds}")
     one_seed = PLANNED_IMAGE_STD**2 / num_images
-    if num_seeds <= 1:
+    if num_seeds == 1:
         return detectable(math.sqrt(one_seed), None, num_seeds)
     seeds = (PLANNED_OWN_SHARE * one_seed + PLANNED_SEED_STD**2) / num_seeds
     return AGREEMENT * _smallest((1 - PLANNED_OWN_SHARE) * one_seed, seeds, num_seeds)

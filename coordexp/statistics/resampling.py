@@ -27,7 +27,6 @@ class Stream(IntEnum):
 
 
 def generator(stream: Stream, *, seed: int, index: int) -> np.random.Generator:
-    """Return the generator of draw ``index``."""
     return np.random.default_rng([seed, int(stream), index])
 
 
@@ -49,11 +48,7 @@ def swapped_images(num_images: int, *, resamples: int, seed: int) -> NDArray[np.
 
 
 def check_plan(*, resamples: int, seed: int) -> None:
-    """Refuse a number of resamples or a seed that no draw can be made from.
-
-    Raises:
-        ComparisonError: saying which.
-    """
+    """Raise a ComparisonError for a number of resamples or a seed that no draw can be made from."""
     if resamples < 20:
         raise ComparisonError(f"resamples must be at least 20, got {resamples}; 2000 give a stable 95 % interval")
     if seed < 0:

@@ -47,35 +47,19 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PairResult:
-    """Group ``a`` against group ``b`` on the same images.
-
-    Attributes:
-        a: a group's name.
-        b: another's.
-        difference: metric of ``a`` minus metric of ``b``, means over seeds: those both groups
-            have, where there are any.
-        p_swap: two-sided p of the per-image swap randomisation test: about these checkpoints.
-        p_holm: the larger of ``p_swap`` and ``p_bootstrap`` after Holm's correction over all pairs.
-        image_std: standard deviation of the difference by the choice of images.
-        seed_std: the same by the choice of seeds, so that the squares of both add up; None with one seed.
-        detectable: smallest difference this design finds with 80 % power at the 5 % level.
-        p_bootstrap: two-sided p of the bootstrap, seeds included where there are several; it is
-            below 5 % exactly where the interval leaves 0 out.
-        num_seeds: seeds the difference is a mean over; the smaller number where groups differ.
-        paired_by_seed: whether both groups were trained with these seeds.
-    """
+    """Group ``a`` against group ``b`` on the same images; every p is two-sided."""
 
     a: str
     b: str
-    difference: Estimate
-    p_swap: float
-    p_holm: float
-    image_std: float
-    seed_std: float | None
-    detectable: float | None
-    p_bootstrap: float | None = None
-    num_seeds: int = 1
-    paired_by_seed: bool = True
+    difference: Estimate  # metric of a minus metric of b, means over seeds: those both groups have, if there are any
+    p_swap: float  # of the per-image swap randomisation test: about these checkpoints
+    p_holm: float  # the larger of p_swap and p_bootstrap after Holm's correction over all pairs
+    image_std: float  # standard deviation of the difference by the choice of images
+    seed_std: float | None  # the same by the choice of seeds, so that the squares of both add up; None with one seed
+    detectable: float | None  # smallest difference this design finds with 80 % power at the 5 % level
+    p_bootstrap: float | None = None  # seeds included, if several; below 5 % exactly where the interval leaves 0 out
+    num_seeds: int = 1  # that the difference is a mean over; the smaller number where groups differ
+    paired_by_seed: bool = True  # whether both groups were trained with these seeds
 
     @property
     def significant(self) -> bool:
@@ -83,37 +67,23 @@ class PairResult:
         return self.p_holm < 0.05
 
     def reversed(self) -> "PairResult":
-        """Return the pair with the other group first."""
         return replace(self, a=self.b, b=self.a, difference=self.difference.reversed())
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All groups of an experiment on one metric.
-
-    Attributes:
-        metric: ``AP`` and so on.
-        groups: names, in the experiment's order.
-        seeds: seeds evaluated, by group.
-        num_images: images of the split.
-        resamples: bootstrap resamples.
-        value: mean over seeds, by group.
-        value_by_seed: by group, then seed.
-        pairs: every pair of groups, the earlier one first.
-        seed: of the resamples: with it and the files, every number here can be computed again.
-        images_a_category: in how many images a category is, the harmonic mean over them; None where that is not known.
-    """
+    """All groups of an experiment on one metric."""
 
     metric: str
-    groups: tuple[str, ...]
+    groups: tuple[str, ...]  # in the experiment's order
     seeds: Mapping[str, tuple[int, ...]]
     num_images: int
     resamples: int
-    value: Mapping[str, Estimate]
+    value: Mapping[str, Estimate]  # mean over seeds
     value_by_seed: Mapping[str, Mapping[int, Estimate]]
-    pairs: tuple[PairResult, ...]
-    seed: int = 0
-    images_a_category: float | None = None
+    pairs: tuple[PairResult, ...]  # every pair of groups, the earlier one first
+    seed: int = 0  # of the resamples: with it and the files, every number here can be computed again
+    images_a_category: float | None = None  # in how many images a category is, harmonic mean; None if unknown
 
 
 @dataclass(frozen=True)
@@ -125,23 +95,15 @@ class PairParts:
     difference: Mapping[str, Estimate]
 
     def reversed(self) -> "PairParts":
-        """Return the pair with the other group first."""
         return PairParts(self.b, self.a, {name: found.reversed() for name, found in self.difference.items()})
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Where groups lose AP50, and how they differ in it; measures by name, undefined ones absent.
+    """Where groups lose AP50, and how they differ in it; measures by name, undefined ones absent."""
 
-    Attributes:
-        value: group -> measure -> mean over seeds.
-        pairs: every pair of groups, the earlier one first.
-        resamples: of the intervals.
-        seed: of the resamples.
-    """
-
-    value: Mapping[str, Mapping[str, Estimate]]
-    pairs: tuple[PairParts, ...]
+    value: Mapping[str, Mapping[str, Estimate]]  # group -> measure -> mean over seeds
+    pairs: tuple[PairParts, ...]  # every pair of groups, the earlier one first
     resamples: int
     seed: int = 0
 
@@ -156,7 +118,6 @@ class Difference:
     p: float
 
     def reversed(self) -> "Difference":
-        """Return second minus first."""
         low, high = (None if end is None else -end for end in (self.high, self.low))
         return Difference(value=-self.value, low=low, high=high, p=self.p)
 
@@ -182,43 +143,29 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class CurvePair:
-    """How two groups differ in how fast they get better, ``a - b``.
-
-    Attributes:
-        a: a group's name.
-        b: another's.
-        area: of mean heights; None where groups share no step.
-        steps_to: fraction -> difference of steps; absent where one never gets there.
-    """
+    """How two groups differ in how fast they get better, ``a - b``."""
 
     a: str
     b: str
-    area: Estimate | None
-    steps_to: Mapping[float, Estimate]
+    area: Estimate | None  # of mean heights; None where groups share no step
+    steps_to: Mapping[float, Estimate]  # fraction -> difference of steps; absent where one never gets there
 
     def reversed(self) -> "CurvePair":
-        """Return the pair with the other group first."""
         steps = {fraction: found.reversed() for fraction, found in self.steps_to.items()}
         return CurvePair(self.b, self.a, self.area and self.area.reversed(), steps)
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """How fast groups get better.
-
-    Attributes:
-        curves: points by group.
-        area: mean height of the curve over the steps all groups share, by group.
-        steps_to: fraction (.5, .75, .9) of the best group's final metric -> group -> steps; None if never reached.
-            The curve is a straight line between points. An interval without upper end is open: in more
-            than one resample in forty the group never gets there.
-        pairs: every pair of groups, the earlier one first.
-    """
+    """How fast groups get better."""
 
     curves: Mapping[str, tuple[CurvePoint, ...]]
-    area: Mapping[str, Estimate]
+    area: Mapping[str, Estimate]  # mean height of the curve over the steps all groups share
     steps_to: Mapping[float, Mapping[str, Estimate | None]]
-    pairs: tuple[CurvePair, ...]
+    """Fraction (.5, .75, .9) of the best group's final metric -> group -> steps; None if never reached. The curve is a
+    straight line between points. An interval without upper end is open: in more than one resample in forty the group
+    never gets there."""
+    pairs: tuple[CurvePair, ...]  # every pair of groups, the earlier one first
 
 
 _COMPARISON = TypeAdapter(Comparison)
@@ -230,11 +177,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def from_json(text: str | bytes) -> Comparison:
-    """Read what :func:`to_json` wrote.
-
-    Raises:
-        DataError: naming the first entry that is wrong.
-    """
+    """Read what :func:`to_json` wrote, or raise a DataError that names the first entry that is wrong."""
     try:
         return _COMPARISON.validate_json(text)
     except ValidationError as error:

@@ -12,20 +12,13 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class Wording:
-    """How a sentence calls what is compared.
+    """How a sentence calls what is compared."""
 
-    Attributes:
-        one: stands before the name of a group with one seed; ``many`` before one with several.
-        between: stands before names of which no difference can be shown.
-        scope: what a difference of single seeds is about.
-        nothing: begins the sentence where all of them are below :data:`LEARNED`.
-    """
-
-    one: str
-    many: str
-    between: str
-    scope: str
-    nothing: str
+    one: str  # before the name of a group with one seed
+    many: str  # before one with several
+    between: str  # before names of which no difference can be shown
+    scope: str  # what a difference of single seeds is about
+    nothing: str  # begins the sentence where all of them are below LEARNED
 
 
 RUNS = Wording(
@@ -101,9 +94,7 @@ def brief_verdict(comparison: Comparison, words: Wording = RUNS) -> str:
     return f"{has}, above {listed if len(beaten) <= _MAX_NAMED else f'all {len(beaten)} others'}."
 
 
-def _against_best(
-    comparison: Comparison,
-) -> tuple[str, list[PairResult], list[PairResult], list[PairResult]]:
+def _against_best(comparison: Comparison) -> tuple[str, list[PairResult], list[PairResult], list[PairResult]]:
     """Return the highest group and its pairs, itself first: it is above, it is left open, it is below."""
     best = max(comparison.groups, key=lambda group: comparison.value[group].value)
     ours = [_from(pair, best) for pair in comparison.pairs if best in (pair.a, pair.b)]
@@ -198,5 +189,4 @@ def _one_seed(pairs: list[PairResult]) -> bool:
 
 
 def _from(pair: PairResult, group: str) -> PairResult:
-    """Return the pair with ``group`` first."""
     return pair if pair.a == group else pair.reversed()

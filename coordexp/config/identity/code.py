@@ -12,8 +12,7 @@ texts that documents are made of and the layout of a file change nothing.
 
 import ast
 import functools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from coordexp.files import sha256_of_text
@@ -47,10 +46,10 @@ def code_of_run(extra_terms: tuple[str, ...] = (), *, package: Path = PACKAGE) -
         if path in seen or inside.parts[0] in _WITHOUT_INFLUENCE or is_read_only:
             continue
         seen.add(path)
-        source = _parsed(path.read_text(encoding="utf-8"))
-        if source.hash is not None:
-            hashes[path.relative_to(package.parent).as_posix()] = source.hash
-        waiting += [found for name in source.imports for found in _files(name, package)]
+        found_hash, imports = _parsed(path.read_text(encoding="utf-8"))
+        if found_hash is not None:
+            hashes[path.relative_to(package.parent).as_posix()] = found_hash
+        waiting += [found for name in imports for found in _files(name, package)]
         waiting += [found for above in inside.parents if (found := package / above / "__init__.py").is_file()]
     return dict(sorted(hashes.items()))
 
@@ -60,20 +59,20 @@ def is_metric(path: str) -> bool:
     return path.startswith(f"{PACKAGE.name}/{_METRICS.as_posix()}/")
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A Python file: the hash of what it does (None: nothing), and the modules or names that it imports."""
-
-    hash: str | None
-    imports: tuple[str, ...]
-
-
 @functools.cache
-def _parsed(text: str) -> _Source:
+def _parsed(text: str) -> tuple[str | None, list[str]]:
+    """Return the hash of what a file does, None for nothing, and the modules or names that it imports."""
     tree = ast.parse(text)
-    imports = tuple(_imports(tree))
+    imports: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            assert node.level == 0, "imports name the whole module"
+            # Of "from a import b" both a and a.b may be files.
+            imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     bare = _WithoutProse().visit(tree)
-    return _Source(sha256_of_text(ast.dump(bare))[:16] if bare.body else None, imports)
+    return sha256_of_text(ast.dump(bare))[:16] if bare.body else None, imports
 
 
 class _WithoutProse(ast.NodeTransformer):
@@ -96,17 +95,6 @@ class _WithoutProse(ast.NodeTransformer):
 
 def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def _imports(tree: ast.Module) -> Iterator[str]:
-    """Yield what is imported anywhere in a file; of ``from a import b`` both ``a`` and ``a.b`` may be files."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            assert node.level == 0, "imports name the whole module"
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _files(module: str, package: Path) -> list[Path]:

@@ -98,7 +98,7 @@ def went_on(stored: Fingerprint, now: Fingerprint) -> Fingerprint:
     return replace(stored, config=config, went_on=values)
 
 
-def outside_factor(differences: Differences, factor: Sequence[str], went_on: Iterable[str] = ()) -> Differences:
+def outside_factor(differences: Differences, factor: Sequence[str], went_on: Iterable[str]) -> Differences:
     """Return the differences that a declared factor neither names nor explains, and that are more than rounding.
 
     The factor has dotted keys or sections; ``went_on`` are rounding keys that one of the runs has had other values of.
@@ -124,15 +124,7 @@ def outside_factor(differences: Differences, factor: Sequence[str], went_on: Ite
 
 
 def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[KeyDifference]:
-    """Return what a declared factor neither names nor explains, run by run.
-
-    Runs of one seed must agree in everything else. Runs of different seeds are averaged, so they
-    must agree too, but in what a seed decides: the order of samples.
-    """
-
-    def outside(a: Fingerprint, b: Fingerprint) -> Differences:
-        return outside_factor(diff(a, b), (*factor, "experiment.seed"), {*a.went_on, *b.went_on})
-
+    """Return what a declared factor neither names nor explains, run by run; seeds differ in the order of samples."""
     first_of_seed: dict[str, str] = {}
     first_with: dict[str, str] = {}
     found: list[KeyDifference] = []
@@ -141,7 +133,8 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
         reference = first_of_seed.setdefault(str(flat_values(current)["experiment.seed"]), name)
         if reference == name:
             reference = next(iter(first_of_seed.values()))
-        differing = outside(fingerprints[reference], current)
+        changed = {*fingerprints[reference].went_on, *current.went_on}
+        differing = outside_factor(diff(fingerprints[reference], current), (*factor, "experiment.seed"), changed)
         found += [KeyDifference(key, reference, a, name, b) for key, (a, b) in differing.items()]
         for path, own in current.code.items():
             # The reference may lack the source of a term; of the runs that have it, each must have the same.
@@ -153,11 +146,7 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
 
 
 def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> None:
-    """Refuse a comparison of runs that differ outside the factor, see :func:`find_differences`.
-
-    Raises:
-        ComparisonError: with a table of all differences outside the factor.
-    """
+    """Raise a ComparisonError with a table of the differences outside the factor, see :func:`find_differences`."""
     found = find_differences(fingerprints, factor)
     if found:
         raise ComparisonError(

@@ -77,11 +77,7 @@ class Fingerprint:
 
     @classmethod
     def from_json(cls, text: str) -> "Fingerprint":
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            ComparisonError: if the text is no fingerprint.
-        """
+        """Read what :meth:`to_json` wrote, or raise a ComparisonError."""
         try:
             return parse_model(cls, text)
         except ValueError as error:
@@ -107,7 +103,7 @@ def fingerprint(
     return Fingerprint(
         config=scientific(config),
         code=dict(code),
-        packages=package_versions() if packages is None else dict(packages),
+        packages=dict(package_versions() if packages is None else packages),
         data=data,
         weights=weights,
         tokens=tokens,
@@ -118,20 +114,23 @@ def fingerprint(
 
 
 def read_fingerprint(path: Path) -> Fingerprint:
-    """Read the fingerprint that a run has stored.
-
-    Raises:
-        ComparisonError: if it is not a fingerprint; names the file.
-    """
+    """Read the fingerprint that a run has stored, or raise a ComparisonError that names the file."""
     try:
         return Fingerprint.from_json(path.read_bytes().decode("utf-8", "replace"))
     except (OSError, ComparisonError) as error:
         raise ComparisonError(f"{path}: expected the fingerprint of a run ({error}); --fresh starts over") from None
 
 
-def package_versions() -> dict[str, str]:
+@functools.cache
+def package_versions() -> Mapping[str, str]:
     """Return the installed versions of Python and of the packages that can change a number."""
-    return {"python": platform.python_version()} | {name: _installed_version(name) for name in _PACKAGES}
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
 
 
 @functools.cache
@@ -139,14 +138,6 @@ def installed_packages() -> str:
     """Return a hash of names and versions of all installed packages, as ``pip list`` has them."""
     found = {f"{package.name}=={package.version}" for package in importlib.metadata.distributions()}
     return sha256_of_text("\n".join(sorted(found)))[:16]
-
-
-@functools.cache
-def _installed_version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 @functools.cache

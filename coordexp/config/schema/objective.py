@@ -150,13 +150,10 @@ class Objective(Section):
 
 @dataclass(frozen=True)
 class TermWeight:
-    """The weight of a term that has keys of its own: their product, in which a switch counts as 1 or 0.
-
-    Attributes:
-        factors: what each key says, by its dotted name; the switch first.
-    """
+    """The weight of a term that has keys of its own: their product, in which a switch counts as 1 or 0."""
 
     factors: Mapping[str, float]
+    """What each key says, by its dotted name; the switch first."""
 
     @property
     def value(self) -> float:
@@ -167,26 +164,3 @@ class TermWeight:
         """Say which key makes the weight 0, as ``objective.alpha_l1 is 0``; None where none does."""
         zero = next((key for key, factor in self.factors.items() if not factor), None)
         return None if zero is None else f"{zero} is {'false' if isinstance(self.factors[zero], bool) else '0'}"
-
-
-def term_weights(objective: Objective, distribution: CoordSoftCeW1) -> dict[str, TermWeight]:
-    """Return the weight of each term of the specification that looks at coordinates, by its name.
-
-    Group A is plain cross-entropy by definition: where no other term of positive weight was asked for, a positive
-    ``lambda_coord_ce`` does not scale it.
-    """
-    geometry = {"objective.use_geom_loss": objective.use_geom_loss, "objective.lambda_coord": objective.lambda_coord}
-    switch = {"custom.coord_soft_ce_w1.enabled": distribution.enabled}
-    others = objective.use_geom_loss or distribution.enabled or any(one.weight > 0 for one in objective.extra.values())
-    factors: dict[str, dict[str, float]] = {
-        "coord_ce": {
-            "objective.use_coord_ce": objective.use_coord_ce,
-            "objective.lambda_coord_ce": objective.lambda_coord_ce if others else float(objective.lambda_coord_ce > 0),
-        },
-        "box_l1": {**geometry, "objective.alpha_l1": objective.alpha_l1},
-        "box_giou": {**geometry, "objective.beta_giou": objective.beta_giou},
-        "soft_ce": {**switch, "custom.coord_soft_ce_w1.soft_ce_weight": distribution.soft_ce_weight},
-        "w1": {**switch, "custom.coord_soft_ce_w1.w1_weight": distribution.w1_weight},
-        "gate": {**switch, "custom.coord_soft_ce_w1.gate_weight": distribution.gate_weight},
-    }
-    return {name: TermWeight(keys) for name, keys in factors.items()}

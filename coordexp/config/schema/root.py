@@ -13,7 +13,7 @@ from coordexp.config.schema.evaluation import Evaluation
 from coordexp.config.schema.experiment import Ablation, Experiment
 from coordexp.config.schema.fields import Section, declared_keys
 from coordexp.config.schema.model import Model
-from coordexp.config.schema.objective import Custom, Objective, TermWeight, term_weights
+from coordexp.config.schema.objective import Custom, Objective, TermWeight
 from coordexp.config.schema.tracking import Tracking
 from coordexp.config.schema.training import Training
 from coordexp.config.trees import Tree, merged, nested, value_at
@@ -53,8 +53,27 @@ class RunConfig(Section):
 
     @property
     def term_weights(self) -> Mapping[str, TermWeight]:
-        """The weight of each coordinate term of the specification, with the keys that make it."""
-        return term_weights(self.objective, self.custom.coord_soft_ce_w1)
+        """The weight of each term of the specification that looks at coordinates, by its name.
+
+        Group A is plain cross-entropy by definition: where no other term of positive weight was asked for, a positive
+        ``lambda_coord_ce`` does not scale it.
+        """
+        own, distribution = self.objective, self.custom.coord_soft_ce_w1
+        geometry = {"objective.use_geom_loss": own.use_geom_loss, "objective.lambda_coord": own.lambda_coord}
+        switch = {"custom.coord_soft_ce_w1.enabled": distribution.enabled}
+        others = own.use_geom_loss or distribution.enabled or any(one.weight > 0 for one in own.extra.values())
+        factors: dict[str, dict[str, float]] = {
+            "coord_ce": {
+                "objective.use_coord_ce": own.use_coord_ce,
+                "objective.lambda_coord_ce": own.lambda_coord_ce if others else float(own.lambda_coord_ce > 0),
+            },
+            "box_l1": {**geometry, "objective.alpha_l1": own.alpha_l1},
+            "box_giou": {**geometry, "objective.beta_giou": own.beta_giou},
+            "soft_ce": {**switch, "custom.coord_soft_ce_w1.soft_ce_weight": distribution.soft_ce_weight},
+            "w1": {**switch, "custom.coord_soft_ce_w1.w1_weight": distribution.w1_weight},
+            "gate": {**switch, "custom.coord_soft_ce_w1.gate_weight": distribution.gate_weight},
+        }
+        return {name: TermWeight(keys) for name, keys in factors.items()}
 
     def unsupervised(self, blind: Iterable[str] = ()) -> str:
         """Return the sentence that refuses a run without a term of positive weight that sees a coordinate.
@@ -110,7 +129,26 @@ class RunConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _distribution_losses_stand_alone(cls, data: object) -> object:
-        return _with_distribution_alone(cast(Tree, data)) if isinstance(data, dict) else data
+        """Turn off cross-entropy on coord tokens if the distribution losses are on and ``use_coord_ce`` is not set.
+
+        So that a file with only their switch is what specification 003 means by it; the same holds for a group.
+        """
+        if not isinstance(data, dict):
+            return data
+        tree = cast(Tree, data)
+        objective, custom = tree.get("objective", {}), cast(object, tree.get("custom"))
+        if not isinstance(objective, dict) or "use_coord_ce" in objective:
+            return tree
+        is_on = custom.coord_soft_ce_w1.enabled if isinstance(custom, Custom) else value_at(tree, _DISTRIBUTION) is True
+        if is_on:
+            tree = merged(tree, {"objective": {"use_coord_ce": False}})
+        groups = value_at(tree, "ablation.groups")
+        for name, overlay in groups.items() if isinstance(groups, dict) else ():
+            own, said = value_at(overlay, _DISTRIBUTION), value_at(overlay, "objective")
+            is_set = isinstance(said, dict) and "use_coord_ce" in said
+            if isinstance(own, bool) and own != is_on and not is_set:
+                tree = merged(tree, nested(["ablation", "groups", name, "objective", "use_coord_ce"], not own))
+        return tree
 
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
@@ -167,11 +205,7 @@ class ExperimentConfig(RunConfig):
         return self._runs
 
     def run(self, group: str, seed: int) -> RunConfig:
-        """Return the run of a group with a seed, which may be one that ``ablation.seeds`` does not list.
-
-        Raises:
-            ConfigError: if there is no such group.
-        """
+        """Return the run of a group with a seed, which may be one that ``ablation.seeds`` does not list."""
         if group not in self._groups:
             raise ConfigError(f"there is no group {group!r}; {nearest_of(group, self._groups)}")
         run = self._groups[group]
@@ -183,11 +217,7 @@ class ExperimentConfig(RunConfig):
         )
 
     def reduced(self, group: str, seed: int) -> "ExperimentConfig":
-        """Return the experiment with one of its runs; what all runs share stays as it is.
-
-        Raises:
-            ConfigError: if there is no such group.
-        """
+        """Return the experiment with one of its runs; what all runs share stays as it is."""
         one = self.run(group, seed)
         own = {name: overlay for name, overlay in self.ablation.groups.items() if name == group}
         experiment = self.experiment.model_copy(update={"group": group, "seed": seed})
@@ -214,25 +244,6 @@ class ExperimentConfig(RunConfig):
             {f"{group}-s{seed}": self.run(group, seed) for seed in self.ablation.seeds for group in self._groups}
         )
         return self
-
-
-def _with_distribution_alone(tree: Tree) -> Tree:
-    """Turn off cross-entropy on coord tokens if the distribution losses are on and ``use_coord_ce`` is not set.
-
-    So that a file with only their switch is what specification 003 means by it; the same holds for a group.
-    """
-    objective, custom = tree.get("objective", {}), cast(object, tree.get("custom"))
-    if not isinstance(objective, dict) or "use_coord_ce" in objective:
-        return tree
-    is_on = custom.coord_soft_ce_w1.enabled if isinstance(custom, Custom) else value_at(tree, _DISTRIBUTION) is True
-    if is_on:
-        tree = merged(tree, {"objective": {"use_coord_ce": False}})
-    groups = value_at(tree, "ablation.groups")
-    for name, overlay in groups.items() if isinstance(groups, dict) else ():
-        own, said = value_at(overlay, _DISTRIBUTION), value_at(overlay, "objective")
-        if isinstance(own, bool) and own != is_on and "use_coord_ce" not in (said if isinstance(said, dict) else {}):
-            tree = merged(tree, nested(["ablation", "groups", name, "objective", "use_coord_ce"], not own))
-    return tree
 
 
 KEYS = declared_keys(ExperimentConfig)

@@ -68,16 +68,10 @@ class ObjectGrammar:
     """
 
     def __init__(self, vocab: CoordVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> None:
-        """Build the tables.
+        """Build the tables, or raise a ValueError if an id lies outside the vocabulary.
 
-        Args:
-            vocab: ids of markers and numbers.
-            vocab_size: columns of the model's logits, which may exceed the tokenizer's entries.
-            text_ids: ids a description may hold, see :func:`plain_text_ids`.
-            pad_id: what generation writes behind the end token.
-
-        Raises:
-            ValueError: if an id lies outside the vocabulary.
+        ``vocab_size`` counts the columns of the model's logits, which may exceed the tokenizer's entries; ``text_ids``
+        are those a description may hold (:func:`plain_text_ids`), ``pad_id`` fills what is behind the end token.
         """
         numbers = vocab.numbers
         if max(*text_ids, numbers.ids.stop - 1, vocab.obj_end_id, vocab.obj_start_id, pad_id) >= vocab_size:
@@ -103,7 +97,6 @@ class ObjectGrammar:
 
     @classmethod
     def for_model(cls, vocab: CoordVocab, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> "ObjectGrammar":
-        """Build the tables for a tokenizer and a model with ``vocab_size`` logits."""
         pad_id = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else vocab.end_id
         return cls(vocab, vocab_size=vocab_size, text_ids=plain_text_ids(tokenizer), pad_id=pad_id)
 

@@ -33,15 +33,10 @@ wrong separator in one of digits."""
 
 
 class ObjectSpan(NamedTuple):
-    """One well-formed object in a sequence of ids.
+    """One well-formed object in a sequence of ids."""
 
-    Attributes:
-        desc: the tokens of its description, at least one.
-        numbers: the tokens of x1, y1, x2 and y2, of each its own; corners may be swapped.
-    """
-
-    desc: slice
-    numbers: tuple[slice, slice, slice, slice]
+    desc: slice  # the tokens of its description, at least one
+    numbers: tuple[slice, slice, slice, slice]  # those of x1, y1, x2 and y2; corners may be swapped
 
 
 @dataclass(frozen=True)
@@ -53,16 +48,10 @@ class ParsedIds:
 
 
 def parse_generated(ids: Sequence[int], vocab: "CoordVocab", *, text_ids: Collection[int]) -> ParsedIds:
-    """Find the objects of a generated sequence.
+    """Find the objects of a generated sequence; each malformed one, and each run of tokens outside, is one failure.
 
-    Args:
-        ids: what was generated; the end token, if there, and all behind it are ignored.
-        vocab: ids of markers and numbers.
-        text_ids: ids a description may hold, best as a set.
-
-    Returns:
-        Objects and failures. Each malformed object, and each run of tokens outside objects, is
-        one failure.
+    The end token, if it is there, and all behind it are ignored. ``text_ids``, best as a set, are those a description
+    may hold.
     """
     if vocab.end_id in ids:
         ids = ids[: ids.index(vocab.end_id)]

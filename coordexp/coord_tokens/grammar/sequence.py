@@ -25,17 +25,11 @@ EncodeText = Callable[[str], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Target:
-    """A target sequence, whole or cut.
+    """A target sequence, whole or cut."""
 
-    Attributes:
-        ids: token ids, ending in the end token unless they are cut.
-        coord_positions: ``[M, C]`` int64, where in ``ids`` the coordinates of each complete object are.
-        cut_positions: ``[R]`` int64, the same of an object that is cut within or behind its box.
-    """
-
-    ids: list[int]
-    coord_positions: NDArray[np.int64]
-    cut_positions: NDArray[np.int64]
+    ids: list[int]  # ending in the end token unless they are cut
+    coord_positions: NDArray[np.int64]  # [M, C], where in ids the coordinates of each complete object are
+    cut_positions: NDArray[np.int64]  # [R], the same of an object that is cut within or behind its box
 
 
 def encode_target(
@@ -46,16 +40,9 @@ def encode_target(
     *,
     room: int | None = None,
 ) -> Target:
-    """Write objects as ids.
+    """Write objects, ``M`` descriptions and ``[M, 4]`` boxes, as ids; what is beyond ``room`` tokens is cut.
 
     A box thinner than a bin is written one bin wide: a box of no area could not be matched with its own truth.
-
-    Args:
-        descs: ``M`` descriptions.
-        boxes_norm_xyxy: ``[M, 4]`` their boxes.
-        vocab: ids of markers and numbers.
-        encode_text: see :func:`text_encoder`.
-        room: tokens at most; what does not fit is cut from the end. None for no limit.
     """
     numbers = vocab.numbers
     boxes_ML = numbers.write(quantise_boxes(boxes_norm_xyxy))

@@ -36,7 +36,6 @@ class CoordOffsetAdapter(nn.Module):
         device: torch.device | None = None,
         adopts_dtype: bool = False,
     ) -> None:
-        """Allocate zero tables for ``coord_ids``."""
         super().__init__()
         self.listed_ids, self.adopts_dtype = tuple(coord_ids), adopts_dtype
         are_contiguous = self.listed_ids == tuple(range(coord_ids[0], coord_ids[0] + len(coord_ids)))
@@ -54,7 +53,6 @@ class CoordOffsetAdapter(nn.Module):
 
     @property
     def num_ids(self) -> int:
-        """K."""
         return self.embed_offset.shape[0]
 
     def add_to_embeddings(self, embeddings_TD: Tensor, ids_T: Tensor) -> Tensor:
@@ -115,12 +113,9 @@ def head_offset_table(adapter: CoordOffsetAdapter) -> Tensor:
 
 
 def head_offset_block(adapter: CoordOffsetAdapter, *, first_id: int, num_ids: int) -> Tensor:
-    """Return what the adapter adds to neighbouring rows of the head, ``[K, D]``, zeros where no id is listed.
+    """Return what the adapter adds to the rows of the head from ``first_id`` on, ``[K, D]``, zeros for ids not listed.
 
-    Args:
-        adapter: none of its ids is below ``first_id``.
-        first_id: of the first row.
-        num_ids: K at least; more rows follow if there are listed ids behind them.
+    None of the listed ids is below ``first_id``. K is ``num_ids``, or more if there are listed ids behind these.
     """
     table_KD = head_offset_table(adapter)
     if adapter.first_id == first_id and adapter.num_ids >= num_ids:
@@ -131,11 +126,7 @@ def head_offset_block(adapter: CoordOffsetAdapter, *, first_id: int, num_ids: in
 
 
 def check_tables(adapter: nn.Module, state_dict: Mapping[str, Tensor], *, prefix: str) -> None:
-    """Refuse to load one table into two, or two into one.
-
-    Raises:
-        CheckpointError: if ``state_dict`` holds offsets of the other kind under ``prefix``.
-    """
+    """Raise a CheckpointError if loading would put one table into two, or two into one."""
     if f"{prefix}embed_offset" not in state_dict and f"{prefix}head_offset" not in state_dict:
         return
     saved_tied = f"{prefix}head_offset" not in state_dict

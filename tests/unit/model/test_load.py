@@ -13,7 +13,7 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText, Qwen3VLForConditionalGeneration
 
-from coordexp.coord_tokens.offset.guard import GUARD_NAME
+from coordexp.coord_tokens.offset.hooks import GUARD_NAME
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.adapter import TrainedBase, name_base, read_adapter, save_adapter
