@@ -14,12 +14,6 @@ class PlainConsole(Console):
     """A console that replaces the control characters of names; rich itself lets an escape through."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
-        """Write to stdout or stderr.
-
-        Args:
-            stderr: which.
-            width: of tables; None for the terminal's own.
-        """
         super().__init__(stderr=stderr, width=width)
         self.soft_wrap = not self.is_terminal  # a path in a pipe stays whole
         self.push_render_hook(_PlainOutput())

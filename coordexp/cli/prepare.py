@@ -14,7 +14,6 @@ _HEADERS_AT_ONCE = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments: one command for each kind of data."""
     kinds = parser.add_subparsers(required=True, metavar="DATA")
     for dialect in ("coco", "lvis"):
         kind = kinds.add_parser(dialect, help=f"{dialect.upper()} annotations as JSONL, with a manifest")
@@ -60,7 +59,6 @@ def _add_annotations(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_annotations(options: argparse.Namespace) -> None:
-    """Write COCO or LVIS annotations as JSONL and say what is in them."""
     from coordexp.cli.views import manifest_lines, manifest_table
     from coordexp.config import load_config
     from coordexp.data.prepare import SAMPLES, PrepareSpec, prepare
@@ -86,7 +84,6 @@ def _run_annotations(options: argparse.Namespace) -> None:
 
 
 def _run_shapes(options: argparse.Namespace) -> None:
-    """Write the generated data set, as COCO files and as JSONL."""
     from coordexp.data.prepare import PrepareSpec, prepare
     from coordexp.data.sources.shapes import ShapesSpec, write_shapes
     from coordexp.detection.ceiling import ceiling_of_table

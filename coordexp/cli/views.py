@@ -109,7 +109,6 @@ def _colour(number: int) -> str:
 def print_metrics(
     metrics: Mapping[str, float], decoding: Sequence[Decoding], *, num_images: int, console: Console
 ) -> None:
-    """Print a table of box metrics, one of counts and one of costs, then the malformed pieces by kind."""
     title = f"{num_images} {'image' if num_images == 1 else 'images'}"
     measured: list[tuple[Decoding, BoxKind]] = [(way, kind) for way in decoding for kind in BOX_KINDS]
     boxes = Table("boxes", *(f"{way}, {kind}" for way, kind in measured), title=title)
@@ -141,7 +140,6 @@ def _written(metric: Metric, value: float | None) -> str:
 
 
 def manifest_table(manifest: "Manifest") -> Table:
-    """Return what was found and written, a row for each kind."""
     table = Table("", "", show_header=False)
     table.columns[1].justify = "right"
     for label, group, name in _ROWS:
@@ -192,7 +190,6 @@ def show_examination(found: "Examination", console: Console) -> None:
 
 
 def examination_json(found: "Examination") -> str:
-    """Return the examination as JSON."""
     batch = found.longest_batch
     phases = {} if batch is None else batch.memory.phases
     examined = {
@@ -221,7 +218,6 @@ def _memory_table(memory: "MemoryEstimate") -> Table:
 
 
 def prediction_table(prediction: "Prediction") -> Table:
-    """Return one row for each object of a picture: both readings of its box, and how sure each side is."""
     table = Table(
         title=Text(f"{prediction.picture}  {prediction.width} x {prediction.height} px"),
         title_justify="left",
