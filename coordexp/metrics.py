@@ -6,7 +6,7 @@ A metric of boxes other than COCO's AP is declared where it is computed, in ``co
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, cast
 
 Direction = Literal["higher", "lower", "none"]
 Decoding = Literal["constrained", "free"]
@@ -21,18 +21,11 @@ BEST, SUBSET = "best/", "subset/"
 
 @dataclass(frozen=True)
 class Gauge:
-    """A live value as it is published.
+    """A live value as it is published."""
 
-    Attributes:
-        name: without what Ray adds.
-        description: one line, with the unit.
-        labels: what tells its series apart; of one that shows a metric, besides the run.
-        is_counter: whether it only grows.
-    """
-
-    name: str
-    description: str
-    labels: tuple[str, ...] = ()
+    name: str  # without what Ray adds
+    description: str  # one line, with the unit
+    labels: tuple[str, ...] = ()  # what tells its series apart; of one that shows a metric, besides the run
     is_counter: bool = False
 
     @property
@@ -42,28 +35,19 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric, or one family of metrics.
+    """One metric, or one family of metrics, whose name has a part in braces, ``grad_norm/{term}``.
 
-    Attributes:
-        name: the name; a family has a part in braces, ``grad_norm/{term}``. Metrics of an evaluation are declared
-            without the parts that :class:`MetricName` puts before them.
-        description: one line.
-        unit: what a value counts or measures; "" for a pure number.
-        direction: which direction is better; none where neither is.
-        head: head of its column in tables; "" for the name.
-        in_report: whether the report's tables have a column for it.
-        gauge: name of the :class:`Gauge` that shows it live; "" for none.
-        labels: the gauge's labels for this metric; a family's come from the part in braces too.
+    Metrics of an evaluation are declared without the parts that :class:`MetricName` puts before them.
     """
 
     name: str
     description: str
-    unit: str = ""
-    direction: Direction = "none"
-    head: str = ""
-    in_report: bool = True
-    gauge: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    unit: str = ""  # what a value counts or measures; "" for a pure number
+    direction: Direction = "none"  # which is better
+    head: str = ""  # of its column in tables; "" for the name
+    in_report: bool = True  # whether the report's tables have a column for it
+    gauge: str = ""  # name of the Gauge that shows it live
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])  # the gauge's; the part in braces is one too
 
     @property
     def column(self) -> str:
@@ -76,24 +60,15 @@ class Metric:
 
 @dataclass(frozen=True)
 class MetricName:
-    """The name of one number of an evaluation: ``[best/][subset/]DECODING/[BOXES/]METRIC``.
-
-    Attributes:
-        decoding: ``constrained`` or ``free``.
-        metric: ``AP``, ``num_objects``, ``malformed/unclosed`` ...
-        boxes: which boxes it measures; None for what does not depend on them, such as counts.
-        subset: measured during training on a subset; otherwise on all images.
-        best: the best value so far instead of the last one.
-    """
+    """The name of one number of an evaluation: ``[best/][subset/]DECODING/[BOXES/]METRIC``."""
 
     decoding: Decoding
-    metric: str
-    boxes: BoxKind | None = None
-    subset: bool = False
-    best: bool = False
+    metric: str  # ``AP``, ``num_objects``, ``malformed/unclosed`` ...
+    boxes: BoxKind | None = None  # None for what does not depend on them, such as counts
+    subset: bool = False  # measured during training on a subset; otherwise on all images
+    best: bool = False  # the best value so far instead of the last one
 
     def __str__(self) -> str:
-        """Return the name as it is logged."""
         prefix = f"{BEST if self.best else ''}{SUBSET if self.subset else ''}{self.decoding}/"
         return f"{prefix}{self.metric}" if self.boxes is None else f"{prefix}{self.boxes}/{self.metric}"
 
@@ -103,14 +78,8 @@ class MetricName:
         found = _EVALUATION_NAME.fullmatch(name)
         if found is None:
             return None
-        decoding, boxes = found["decoding"], found["boxes"]
-        return cls(
-            DECODINGS[DECODINGS.index(decoding)],
-            found["metric"],
-            None if boxes is None else BOX_KINDS[BOX_KINDS.index(boxes)],
-            subset=bool(found["subset"]),
-            best=bool(found["best"]),
-        )
+        decoding, boxes = cast("Decoding", found["decoding"]), cast("BoxKind | None", found["boxes"])
+        return cls(decoding, found["metric"], boxes, subset=bool(found["subset"]), best=bool(found["best"]))
 
 
 _EVALUATION_NAME = re.compile(
@@ -125,7 +94,6 @@ def headline(reading: BoxKind) -> str:
 
 
 def subset_headline(reading: BoxKind) -> str:
-    """Return the same on the subset that is evaluated during training."""
     return str(MetricName("constrained", "AP", reading, subset=True))
 
 
@@ -238,16 +206,14 @@ _OTHERS = (
 )
 
 
+def _loss(name: str, description: str, **labels: str) -> Metric:
+    return Metric(name, description, direction="lower", gauge="coordexp_loss", labels=labels)
+
+
 def _of_split(split: Split) -> list[Metric]:
     note, prefix = ("", "coord_diag") if split == "train" else (", on validation images", "eval_coord_diag")
     losses = [
-        Metric(
-            f"{split}_{name}",
-            f"{description}{note}",
-            direction="lower",
-            gauge="coordexp_loss",
-            labels={"phase": split, "term": name.removesuffix("_loss")},
-        )
+        _loss(f"{split}_{name}", f"{description}{note}", phase=split, term=name.removesuffix("_loss"))
         for name, description in _LOSSES.items()
     ]
     return losses + [
@@ -271,20 +237,8 @@ FAMILIES: dict[str, Metric] = {
     f"grad_norm/{_TERM}": Metric(
         "grad_norm/{term}", "norm of one weighted term's gradient, all trainable parameters, before clipping"
     ),
-    f"train_extra/{_TERM}": Metric(
-        "train_extra/{term}",
-        "a further loss term in training",
-        direction="lower",
-        gauge="coordexp_loss",
-        labels={"phase": "train"},
-    ),
-    f"eval_extra/{_TERM}": Metric(
-        "eval_extra/{term}",
-        "a further loss term on validation images",
-        direction="lower",
-        gauge="coordexp_loss",
-        labels={"phase": "eval"},
-    ),
+    f"train_extra/{_TERM}": _loss("train_extra/{term}", "a further loss term in training", phase="train"),
+    f"eval_extra/{_TERM}": _loss("eval_extra/{term}", "a further loss term on validation images", phase="eval"),
     r"comparison/[\w.\- ]+/[A-Za-z][A-Za-z0-9_]*": Metric(
         "comparison/{groups}/{value}", "of a group or of A_minus_B, from the report, on the ablation's run"
     ),
@@ -343,7 +297,6 @@ def best_name(name: str) -> str | None:
 
 
 def is_better(name: str, value: float, than: float) -> bool:
-    """Return whether ``value`` is better than ``than`` in the direction declared for ``name``."""
     metric = find_metric(name)
     if metric is None or metric.direction == "none":
         raise ValueError(f"metric {name!r} has no direction in which it gets better")
