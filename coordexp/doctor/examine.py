@@ -51,7 +51,6 @@ class Examination:
 
     @property
     def would_start(self) -> bool:
-        """Whether nothing was found that stops a run."""
         return all(finding.verdict != "failure" for finding in self.findings)
 
 
@@ -82,9 +81,13 @@ def _examine(path: Path, overrides: list[str], pictures: Pictures) -> Check[Long
         cluster = others.submit(collect, examine_cluster(run, len(machine.gpu_names)))
         tracking = others.submit(collect, examine_tracking(run))
         yield from examine_experiment(run)
-        longest = yield from _examine_variants(plans, machine, pictures)
+        batches: list[LongestBatch] = []
+        variants = {_without_loss(plan.config): plan.config for plan in reversed(plans)}
+        for variant in reversed(variants.values()):  # every distinct pair of data and base
+            found = yield from _examine_variant(variant, plans, machine, pictures)
+            batches += [] if found is None else [found]
         yield from (*cluster.result()[0], *tracking.result()[0])
-    return longest
+    return max(batches, key=lambda batch: batch.memory.peak, default=None)
 
 
 def _checked_plans(path: Path, overrides: list[str]) -> tuple[ExperimentConfig, list[RunPlan]]:
@@ -92,16 +95,6 @@ def _checked_plans(path: Path, overrides: list[str]) -> tuple[ExperimentConfig, 
     plans = plan_runs(run)
     check_plans(plans)
     return run, plans
-
-
-def _examine_variants(plans: list[RunPlan], machine: Machine, pictures: Pictures) -> Check[LongestBatch | None]:
-    """Check data and base of every distinct pair; return the largest need of memory."""
-    variants = {_without_loss(plan.config): plan.config for plan in reversed(plans)}
-    batches: list[LongestBatch] = []
-    for run in reversed(variants.values()):
-        found = yield from _examine_variant(run, plans, machine, pictures)
-        batches += [] if found is None else [found]
-    return max(batches, key=lambda batch: batch.memory.peak, default=None)
 
 
 def _without_loss(run: RunConfig) -> str:
@@ -212,7 +205,6 @@ def judge_memory(
 
 
 def _advice(run: RunConfig, needed: MemoryEstimate) -> str:
-    """Say what lowers the larger of the two peaks."""
     if max(needed.totals, key=needed.totals.__getitem__) == EVALUATION:
         return "lower evaluation.batch_size, evaluation.max_new_tokens or data.max_pixels"
     if not run.training.gradient_checkpointing:
