@@ -59,21 +59,16 @@ def legend() -> Text:
     return Text.assemble("tokens: ", *roles, ("(labels are underlined)", "underline"))
 
 
-def tokens_text(preview: "Preview") -> Text:
-    """Return the whole sequence, coloured by role; what is learnt is underlined."""
-    text = Text()
-    for span in preview.spans:
-        style = f"{STYLES[span.role]}{' underline' if span.supervised else ''}"
-        text.append(span.text.replace("\n", "⏎\n") if span.role == "prompt" else span.text, style=style)
-    return text
-
-
 def show_sample(preview: "Preview", console: Console, *, drawn: Path) -> None:
-    """Print one sample: where it comes from, its tokens, and the boxes that its tokens say."""
+    """Print one sample: where it comes from, its tokens coloured by role, and the boxes that its tokens say."""
     sample = preview.sample
     console.rule(f"image {sample.image_id}")
     console.print(f"{sample.image}  {sample.width} x {sample.height} px, {preview.num_tokens} tokens", markup=False)
-    console.print(tokens_text(preview), soft_wrap=True)
+    tokens = Text()
+    for span in preview.spans:
+        style = f"{STYLES[span.role]}{' underline' if span.supervised else ''}"  # what is learnt
+        tokens.append(span.text.replace("\n", "⏎\n") if span.role == "prompt" else span.text, style=style)
+    console.print(tokens, soft_wrap=True)
     if preview.objects:
         table = Table("", "description", "x1", "y1", "x2", "y2", title="read back from the tokens, in pixels")
         for number, (desc, box) in enumerate(preview.objects):
