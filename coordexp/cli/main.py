@@ -63,7 +63,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse arguments whose ``overrides`` (``KEY=VALUE``) may stand before, between and after options."""
-    parser = _parser(argv)
+
+    class Parser(argparse.ArgumentParser):
+        """Repeats what it refuses as every other sentence does, and says what was removed."""
+
+        def error(self, message: str) -> NoReturn:
+            from coordexp.config.removed import removed_command
+
+            super().error(removed_command(argv) or safe(message))
+
+    parser = Parser(prog="coordexp", description="Controlled experiments on coordinate losses.")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    for name, verb in VERBS.items():
+        arguments = verbs.add_parser(
+            name, help=verb.HELP, description=verb.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        arguments.set_defaults(run=verb.run)
+        verb.add_arguments(arguments)
+        add_debug(arguments)
     options, others = parser.parse_known_args(argv)
     if others:
         takes_overrides = "overrides" in options
@@ -82,24 +99,3 @@ def _meant(option: str) -> str:
     name = option.lstrip("-").partition("=")[0].replace("-", "_")
     found = [key for key in known_keys() if key == name or key.endswith(f".{name}")]
     return f"; a key is given without dashes, as in {found[0]}=VALUE" if found else ""
-
-
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    class Parser(argparse.ArgumentParser):
-        """Repeats what it refuses as every other sentence does, and says what was removed."""
-
-        def error(self, message: str) -> NoReturn:
-            from coordexp.config.removed import removed_command
-
-            super().error(removed_command(argv) or safe(message))
-
-    parser = Parser(prog="coordexp", description="Controlled experiments on coordinate losses.")
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for name, verb in VERBS.items():
-        arguments = verbs.add_parser(
-            name, help=verb.HELP, description=verb.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        arguments.set_defaults(run=verb.run)
-        verb.add_arguments(arguments)
-        add_debug(arguments)
-    return parser

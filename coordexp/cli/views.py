@@ -19,7 +19,6 @@ from coordexp.metrics import BOX_KINDS, GENERATION_METRICS, BoxKind, Decoding, M
 if TYPE_CHECKING:
     from coordexp.data.prepare import Manifest
     from coordexp.doctor.examine import Examination
-    from coordexp.doctor.memory import MemoryEstimate
     from coordexp.evaluate.predict import Prediction
     from coordexp.train.preview import Preview, Role
 
@@ -171,12 +170,21 @@ def show_examination(found: "Examination", console: Console) -> None:
         table.add_row(Text(finding.check), verdict, Text(finding.sentence))
     console.print(table)
     if found.longest_batch is not None:
-        sequence = found.longest_batch.sequence
+        sequence, memory = found.longest_batch.sequence, found.longest_batch.memory
         tokens = f"{sequence.length} tokens, {sequence.prompt} of them prompt"
         console.print(
             f"memory of one worker whose batches are all of the longest sequence ({tokens}):", highlight=False
         )
-        console.print(_memory_table(found.longest_batch.memory))
+        parts = Table(box=SIMPLE_HEAD, pad_edge=False)
+        parts.add_column("part", no_wrap=True)
+        for phase in memory.phases:
+            parts.add_column(phase, justify="right", no_wrap=True)
+        every = memory.phases.values()
+        for name in dict.fromkeys(name for sizes in every for name in sizes):
+            parts.add_row(name, *(size_text(sizes[name]) if name in sizes else "" for sizes in every))
+        parts.add_section()
+        parts.add_row("together", *(size_text(total) for total in memory.totals.values()))
+        console.print(parts)
     counted = Counter(finding.verdict for finding in found.findings)
     said = {verdict: f"{count} {verdict}{'' if count == 1 else 's'}" for verdict, count in counted.items()}
     noted = f" ({said['warning']})" if "warning" in said else ""
@@ -197,19 +205,6 @@ def examination_json(found: "Examination") -> str:
         "longest_sequence": None if batch is None else vars(batch.sequence),
     }
     return json.dumps(examined, indent=2)
-
-
-def _memory_table(memory: "MemoryEstimate") -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("part", no_wrap=True)
-    for phase in memory.phases:
-        table.add_column(phase, justify="right", no_wrap=True)
-    every = memory.phases.values()
-    for name in dict.fromkeys(name for parts in every for name in parts):
-        table.add_row(name, *(size_text(parts[name]) if name in parts else "" for parts in every))
-    table.add_section()
-    table.add_row("together", *(size_text(total) for total in memory.totals.values()))
-    return table
 
 
 def prediction_table(prediction: "Prediction") -> Table:
