@@ -117,6 +117,7 @@ _OTHER_BOX_METRIC = Metric("{metric}", "declared in coordexp/detection/metrics",
 
 _REPEATED = "share of objects that repeat an earlier one of their answer: same description, same bins"
 _MASS = "probability of the coord vocabulary where a coord token was emitted, mean; of digits in the text arm"
+_TOKENS = "generated tokens, malformed ones too, over well-formed objects"
 _WALL = "wall time of generation, all workers at once, over well-formed objects of the same images"
 _IMAGES = "generation: images over wall time, all workers at once; free decoding: images that the grammar had changed"
 _BOXES = "generation: well-formed objects over wall time, all workers at once, of the same images"
@@ -124,9 +125,7 @@ GENERATION_METRICS = (
     Metric("num_objects", "well-formed objects in the generated text", "objects", head="objects"),
     Metric("malformed", "malformed pieces in the generated text", "pieces", "lower"),
     Metric("malformed_fraction", "malformed / (malformed + well-formed)", "fraction", "lower", "malformed, share"),
-    Metric(
-        "unknown_category", "objects whose description names no category", "objects", "lower", head="unknown category"
-    ),
+    Metric("unknown_category", "objects whose description names no category", "objects", "lower", "unknown category"),
     Metric("duplicate_rate", _REPEATED, "fraction", "lower", "repeated objects, share"),
     Metric("longest_repeat", "most such objects in a row in one answer", "objects", "lower", in_report=False),
     Metric("empty_images", "images without one well-formed object", "images", "lower", "empty answers"),
@@ -135,14 +134,7 @@ GENERATION_METRICS = (
         "truncated_fraction", "the same, of all evaluated images", "fraction", "lower", "answers cut off, share", False
     ),
     Metric("coord_mass", _MASS, "fraction", "higher", "probability of coord tokens"),
-    Metric(  # in a table of its own
-        "tokens_per_object",
-        "generated tokens, malformed ones too, over well-formed objects",
-        "tokens",
-        "lower",
-        "tokens/object",
-        in_report=False,
-    ),
+    Metric("tokens_per_object", _TOKENS, "tokens", "lower", "tokens/object", in_report=False),  # in a table of its own
     Metric("seconds_per_object", _WALL, "seconds", "lower", "s/object", in_report=False),
     Metric("images_per_second", _IMAGES, "images/s", "higher", "images/s", in_report=False),
     Metric("boxes_per_second", _BOXES, "objects/s", "higher", "boxes/s", in_report=False),

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import io
 import os
 import select
 import sys
@@ -40,13 +39,6 @@ def error_console() -> "Console":
     from coordexp.cli.plain_output import PlainConsole
 
     return PlainConsole(stderr=True)
-
-
-def accept_any_text() -> None:
-    """Print a question mark for what the encoding of stdout or stderr lacks, as of a terminal in Latin-1."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def show(console: "Console", line: str) -> None:

@@ -1,6 +1,7 @@
 """``coordexp VERB``: the parser. What a verb needs is imported when it runs, so that ``--help`` is quick."""
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -24,7 +25,7 @@ from coordexp.cli import (
     train,
 )
 from coordexp.cli.arguments import add_debug
-from coordexp.cli.console import accept_any_text, run_command, safe, say
+from coordexp.cli.console import run_command, safe, say
 from coordexp.runs import ranks
 
 # Each is a module with ``HELP``, ``add_arguments(parser)`` and ``run(options)``, which returns the exit code (None: 0);
@@ -48,7 +49,9 @@ VERBS: Mapping[str, ModuleType] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
-    accept_any_text()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a question mark for what a terminal's encoding lacks, as Latin-1
+            stream.reconfigure(errors="replace")
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where HOME cannot be written it warns, with its own paths
     if sys.flags.optimize > 1:
         say("error: python -OO drops the docstrings that transformers reads; run without -OO and PYTHONOPTIMIZE=2")

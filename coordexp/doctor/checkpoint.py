@@ -17,8 +17,6 @@ from coordexp.model.checkpoint.stored_model import Dimensions
 from coordexp.train.setup.base import CheckedBase, check_attention_of, check_base
 from coordexp.train.setup.encoding import Encoding
 
-_PROMPT_TOKENS = 30  # of Qwen's template around the default instruction, where no tokenizer says
-
 # The published dense models, for a memory estimate before anything is downloaded. Source: their config.json on the hub.
 _NUM_TOKENS = 151_669  # entries of their tokenizer
 _MAX_PIXELS = 16_777_216  # of their image processor
@@ -47,11 +45,6 @@ class Base:
     @property
     def weights_bytes(self) -> int:
         return num_bytes(expanded_base(self.model, num_tokens=self.offset_ids.stop, dtype=self.dtype))
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Tokens around the image."""
-        return _PROMPT_TOKENS if self.encoding is None else len(self.encoding.prompt)
 
     def num_image_tokens(self, sizes_px: frozenset[tuple[int, int]], max_pixels: int | None) -> int:
         """Return the image tokens of the largest image: of these sizes, or of ``max_pixels``."""

@@ -30,6 +30,7 @@ from coordexp.model.families import family_of
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.train.setup.components import param_groups
 
+_PROMPT_TOKENS = 30  # of Qwen's template around the default instruction, where no tokenizer says
 _DESCRIPTION_TOKENS = 4  # of a category's name, where no tokenizer or file says
 _ORDINARY_OBJECTS = 10  # COCO's images have seven on average
 
@@ -167,7 +168,7 @@ def _examine_memory(
 def longest_sequence(run: RunConfig, base: Base, facts: DataFacts | None, *, max_objects: int) -> SequenceSize:
     """Return the longest sequence that can occur: the largest image, and as many objects as it may have."""
     image = base.num_image_tokens(facts.sizes_px if facts else frozenset(), run.data.max_pixels)
-    prompt = base.num_prompt_tokens + image
+    prompt = image + (_PROMPT_TOKENS if base.encoding is None else len(base.encoding.prompt))
     description = _DESCRIPTION_TOKENS
     if base.encoding is not None and facts is not None and facts.categories:
         encode = base.encoding.tokenizer.encode
