@@ -265,15 +265,35 @@ def loss_head(name: str) -> str:
 
 
 def find_metric(name: str) -> Metric | None:
-    """Return what is declared for a logged name, or None."""
-    found = _find(name)
-    return None if found is None else found[0]
+    """Return what is declared for a logged name, with the labels that its gauge has for it, or None."""
+    if name.startswith(BEST):
+        original = name.removeprefix(BEST)
+        known = find_metric(original) if best_name(original) == name else None
+        return known and replace(known, description=f"best so far: {known.description}", gauge="")
+    if name in REGISTRY:
+        return REGISTRY[name]
+    parsed = MetricName.parse(name)
+    if parsed is None:
+        for pattern, family in FAMILIES.items():
+            if matched := re.fullmatch(pattern, name):
+                return replace(family, labels={**family.labels, **matched.groupdict()})
+        return None
+    if parsed.boxes is not None and "/" not in parsed.metric:
+        of_boxes = {metric.name: metric for metric in (*AP_METRICS, *ANSWER_METRICS)}
+        values = ("subset" if parsed.subset else "all", parsed.decoding, parsed.boxes, parsed.metric)
+        labels = dict(zip(_BOX_LABELS, values, strict=True))
+        return replace(of_boxes.get(parsed.metric, _OTHER_BOX_METRIC), labels=labels)
+    if parsed.boxes is not None:
+        return None
+    if parsed.metric.startswith("malformed/"):
+        return _MALFORMED_KIND
+    return next((known for known in GENERATION_METRICS if known.name == parsed.metric), None)
 
 
-def gauge_of(name: str) -> tuple[str, dict[str, str]] | None:
+def gauge_of(name: str) -> tuple[str, Mapping[str, str]] | None:
     """Return the gauge that shows a logged metric, and its labels; None if it is not shown live."""
-    found = _find(name)
-    return None if found is None or not found[0].gauge else (found[0].gauge, found[1])
+    found = find_metric(name)
+    return None if found is None or not found.gauge else (found.gauge, found.labels)
 
 
 def best_name(name: str) -> str | None:
@@ -293,29 +313,3 @@ def is_better(name: str, value: float, than: float) -> bool:
     if metric is None or metric.direction == "none":
         raise ValueError(f"metric {name!r} has no direction in which it gets better")
     return value > than if metric.direction == "higher" else value < than
-
-
-def _find(name: str) -> tuple[Metric, dict[str, str]] | None:
-    """Return the declaration for a logged name, and the labels of its gauge."""
-    if name.startswith(BEST):
-        original = name.removeprefix(BEST)
-        known = _find(original) if best_name(original) == name else None
-        return known and (replace(known[0], description=f"best so far: {known[0].description}", gauge=""), {})
-    if name in REGISTRY:
-        return REGISTRY[name], dict(REGISTRY[name].labels)
-    parsed = MetricName.parse(name)
-    if parsed is None:
-        for pattern, family in FAMILIES.items():
-            if matched := re.fullmatch(pattern, name):
-                return family, {**family.labels, **matched.groupdict()}
-        return None
-    if parsed.boxes is not None and "/" not in parsed.metric:
-        of_boxes = {metric.name: metric for metric in (*AP_METRICS, *ANSWER_METRICS)}
-        values = ("subset" if parsed.subset else "all", parsed.decoding, parsed.boxes, parsed.metric)
-        return of_boxes.get(parsed.metric, _OTHER_BOX_METRIC), dict(zip(_BOX_LABELS, values, strict=True))
-    if parsed.boxes is not None:
-        return None
-    if parsed.metric.startswith("malformed/"):
-        return _MALFORMED_KIND, {}
-    found = next((known for known in GENERATION_METRICS if known.name == parsed.metric), None)
-    return None if found is None else (found, {})
