@@ -3,7 +3,7 @@
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 # A path has one slash of an address's two.
 _USER = re.compile(
@@ -13,8 +13,6 @@ _USER = re.compile(
 _QUERY = re.compile(r"(:/{1,2}[^\s?#'\"]*[?#])(?!/experiments)[^\s'\"]+")
 _USER_ALONE = re.compile(r"(?<![\w/*.-])[^\s:/@'\"=({\[,]+:(?!/|PASSWORD@)[^\s@]+@")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
 _MAX_LINE, _MAX_LINES = 500, 50  # of a message; a table of differences has 30 lines
 
 
@@ -33,7 +31,6 @@ class CoordExpError(ValueError):
     """Input coordexp cannot work with; the message says what, where and what was expected."""
 
     def __str__(self) -> str:
-        """Return the message, short although it may quote what is as long as a book."""
         return shortened(super().__str__())
 
 
@@ -87,12 +84,12 @@ def shortened(text: str) -> str:
     if len(text) <= _MAX_LINE:
         return text
     lines = masked(text).split("\n")
+    kept = [
+        line if len(line) <= _MAX_LINE else f"{line[: 2 * _MAX_LINE // 3]} ... {line[-_MAX_LINE // 3 :]}"
+        for line in lines[:_MAX_LINES]
+    ]
     more = [f"... and {len(lines) - _MAX_LINES:,} more lines"] if len(lines) > _MAX_LINES else []
-    return "\n".join([*map(_shortened_line, lines[:_MAX_LINES]), *more])
-
-
-def _shortened_line(line: str) -> str:
-    return line if len(line) <= _MAX_LINE else f"{line[: 2 * _MAX_LINE // 3]} ... {line[-_MAX_LINE // 3 :]}"
+    return "\n".join(kept + more)
 
 
 def plain(text: str) -> str:
@@ -101,7 +98,6 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """Return lines of :func:`plain` text."""
     return "\n".join(map(plain, text.split("\n")))
 
 
@@ -137,15 +133,12 @@ def nearest_of(name: str, choices: Iterable[str]) -> str:
 
 
 def is_text(value: object) -> bool:
-    """Return whether ``value`` is a string with visible characters that can be written as UTF-8.
-
-    Half a surrogate pair, which JSON can hold, cannot.
-    """
+    """Return whether ``value`` is a string with visible characters that can be written as UTF-8."""
     if not isinstance(value, str) or not value.strip():
         return False
     try:
         value.encode("utf-8")
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold
         return False
     return True
 
@@ -153,6 +146,13 @@ def is_text(value: object) -> bool:
 def is_name(value: object) -> bool:
     """Return whether ``value`` is text for one line of a table, a chart and a page: without control characters."""
     return isinstance(value, str) and is_text(value) and plain(value) == value
+
+
+def chain(error: BaseException | None) -> Generator[BaseException]:
+    """Yield an error and those it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def summary(error: BaseException) -> str:

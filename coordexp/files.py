@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from typing_extensions import TypeAliasType
 
-from coordexp.errors import DataError, ResourceError, show
+from coordexp.errors import DataError, ResourceError, chain, show
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -63,11 +63,7 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
 
 
 def write_between(path: Path, begin: str, end: str, text: str) -> None:
-    """Replace what stands between two lines of a document that are there once each.
-
-    Raises:
-        DataError: if they are not.
-    """
+    """Replace what stands between two lines of a document that are there once each."""
     before, first, rest = path.read_text(encoding="utf-8").partition(f"{begin}\n")
     _, last, after = rest.partition(end)
     if not first or not last:
@@ -82,11 +78,7 @@ def is_packed(path: Path) -> bool:
 
 
 def read_content(path: Path) -> bytes:
-    """Return the bytes of a file, unpacked where gzip has packed them.
-
-    Raises:
-        DataError: if the file is missing or cannot be read.
-    """
+    """Return the bytes of a file, unpacked where gzip has packed them; a DataError says why it cannot be read."""
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
@@ -101,11 +93,7 @@ def read_content(path: Path) -> bytes:
 
 
 def parse_json(content: bytes | str) -> JsonValue:
-    """Parse JSON strictly: UTF-8, finite numbers, integers of 64 bits.
-
-    Raises:
-        ValueError: what is wrong and where.
-    """
+    """Parse JSON strictly: UTF-8, finite numbers, integers of 64 bits; a ValueError says what is wrong and where."""
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
         return json.loads(text, parse_constant=_refuse_number, parse_float=_finite, parse_int=_whole)
@@ -135,19 +123,14 @@ def _refuse_number(text: str) -> NoReturn:
 def parse_model(kind: type[_T], content: bytes | str) -> _T:
     """Parse JSON as a dataclass or another type that pydantic knows, with every field of just its type.
 
-    Raises:
-        ValueError: what is wrong and where.
+    A ValueError says what is wrong and where, as of :func:`parse_json`.
     """
     parse_json(content)  # refuses the numbers that pydantic takes
     return _validated(kind, content, strict=True)
 
 
 def read_json(path: Path) -> JsonValue:
-    """Read a file of JSON, see :func:`parse_json`.
-
-    Raises:
-        DataError: naming the file and what is wrong with it.
-    """
+    """Read a file of JSON, see :func:`parse_json`; a DataError names the file and what is wrong with it."""
     content = read_content(path)
     try:
         return parse_json(content)
@@ -174,8 +157,7 @@ def kept_model(kind: type[_T], path: Path) -> _T | None:
 def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
     """Read a JSON file, packed or not, as a dataclass or another type that pydantic knows, with every field checked.
 
-    Raises:
-        DataError: if the file is missing or holds something else than ``what`` says in words.
+    A DataError says that ``what``, in words, was expected.
     """
     content = read_content(path)
     try:
@@ -188,10 +170,8 @@ def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
 def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
     """Read a file of one JSON value a line as dataclasses or another type that pydantic knows, every field checked.
 
-    Fields that ``kind`` does not name are passed over unread, which for a large file is most of the work.
-
-    Raises:
-        DataError: naming the file, the line and what is wrong with it.
+    Fields that ``kind`` does not name are passed over unread, which for a large file is most of the work. A DataError
+    names the file, the line and what is wrong with it.
     """
     try:
         text = read_content(path).decode("utf-8-sig")
@@ -264,8 +244,7 @@ def read_once(max_bytes: int) -> Callable[[Callable[[Path], _T]], Callable[[Path
 def folder_for_sockets(folder: str, *, below: int) -> str:
     """Return ``folder``, or /tmp where a socket's path, of so many bytes below it, would be longer than Linux takes.
 
-    Raises:
-        ResourceError: if it is too long and /tmp cannot be written.
+    A ResourceError says that /tmp cannot be written.
     """
     if len(os.fsencode(folder)) + below <= _SOCKET_BYTES:
         return folder
@@ -332,16 +311,13 @@ def _is_alive(pid: int) -> bool:
 
 def is_disk_full(error: BaseException) -> bool:
     """Return whether an error, or one behind it, comes from a full disk or quota."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if (isinstance(seen, OSError) and seen.errno in _NO_ROOM) or _NO_ROOM_TEXTS.search(str(seen)):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+    return any(
+        (isinstance(link, OSError) and link.errno in _NO_ROOM) or _NO_ROOM_TEXTS.search(str(link))
+        for link in chain(error)
+    )
 
 
 def sha256_of_text(text: str) -> str:
-    """Return the SHA-256 of ``text`` in UTF-8, in hex."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 

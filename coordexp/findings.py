@@ -10,8 +10,7 @@ from typing import Literal, TypeVar, cast
 
 from coordexp.errors import CoordExpError, summary
 
-Verdict = Literal["ok", "warning", "failure"]
-
+Verdict = Literal["ok", "warning", "failure"]  # warning: a run would start, but look at this; failure: it would not
 _Value = TypeVar("_Value")
 # What the libraries behind a check raise; torch's own errors are RuntimeErrors.
 _LIBRARY_ERRORS = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OSError, ImportError)
@@ -19,19 +18,12 @@ _LIBRARY_ERRORS = (ValueError, TypeError, LookupError, AttributeError, RuntimeEr
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """What one check found."""
 
-    Attributes:
-        check: what was looked at.
-        verdict: ``ok``; ``warning``: a run would start, but look at this; ``failure``: it would not.
-        sentence: what is there, or what is wrong, where, and what to do.
-        error: what a run raises; None unless it is a failure.
-    """
-
-    check: str
+    check: str  # what was looked at
     verdict: Verdict
-    sentence: str
-    error: Exception | None = field(default=None, compare=False, repr=False)
+    sentence: str  # what is there, or what is wrong, where, and what to do
+    error: Exception | None = field(default=None, compare=False, repr=False)  # of a failure: what a run raises
 
 
 Check = Generator[Finding, None, _Value]
@@ -42,12 +34,10 @@ def ok(check: str, sentence: str) -> Finding:
 
 
 def warning(check: str, sentence: str) -> Finding:
-    """Return what does not stop a run."""
     return Finding(check, "warning", sentence)
 
 
 def failure(check: str, error: Exception) -> Finding:
-    """Return what would stop a run."""
     if isinstance(error, CoordExpError):
         sentence = str(error)
     elif isinstance(error, OSError) and error.strerror:
@@ -76,11 +66,7 @@ def guarded(check: str, steps: Check[_Value]) -> Check[_Value | None]:
 
 
 def require(check: Check[_Value]) -> _Value:
-    """Do a check as a run does: raise its first failure, and return its value.
-
-    Raises:
-        Exception: what the check found, of the kind that it names.
-    """
+    """Do a check as a run does: raise its first failure, of whatever kind that is, or return its value."""
     while True:
         try:
             finding = next(check)

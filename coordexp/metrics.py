@@ -6,7 +6,7 @@ A metric of boxes other than COCO's AP is declared where it is computed, in ``co
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, cast
 
 Direction = Literal["higher", "lower", "none"]
 Decoding = Literal["constrained", "free"]
@@ -21,18 +21,11 @@ BEST, SUBSET = "best/", "subset/"
 
 @dataclass(frozen=True)
 class Gauge:
-    """A live value as it is published.
+    """A live value as it is published."""
 
-    Attributes:
-        name: without what Ray adds.
-        description: one line, with the unit.
-        labels: what tells its series apart; of one that shows a metric, besides the run.
-        is_counter: whether it only grows.
-    """
-
-    name: str
-    description: str
-    labels: tuple[str, ...] = ()
+    name: str  # without what Ray adds
+    description: str  # one line, with the unit
+    labels: tuple[str, ...] = ()  # what tells its series apart; of one that shows a metric, besides the run
     is_counter: bool = False
 
     @property
@@ -42,28 +35,19 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric, or one family of metrics.
+    """One metric, or one family of metrics, whose name has a part in braces, ``grad_norm/{term}``.
 
-    Attributes:
-        name: the name; a family has a part in braces, ``grad_norm/{term}``. Metrics of an evaluation are declared
-            without the parts that :class:`MetricName` puts before them.
-        description: one line.
-        unit: what a value counts or measures; "" for a pure number.
-        direction: which direction is better; none where neither is.
-        head: head of its column in tables; "" for the name.
-        in_report: whether the report's tables have a column for it.
-        gauge: name of the :class:`Gauge` that shows it live; "" for none.
-        labels: the gauge's labels for this metric; a family's come from the part in braces too.
+    Metrics of an evaluation are declared without the parts that :class:`MetricName` puts before them.
     """
 
     name: str
     description: str
-    unit: str = ""
-    direction: Direction = "none"
-    head: str = ""
-    in_report: bool = True
-    gauge: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    unit: str = ""  # what a value counts or measures; "" for a pure number
+    direction: Direction = "none"  # which is better
+    head: str = ""  # of its column in tables; "" for the name
+    in_report: bool = True  # whether the report's tables have a column for it
+    gauge: str = ""  # name of the Gauge that shows it live
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])  # the gauge's; the part in braces is one too
 
     @property
     def column(self) -> str:
@@ -76,24 +60,15 @@ class Metric:
 
 @dataclass(frozen=True)
 class MetricName:
-    """The name of one number of an evaluation: ``[best/][subset/]DECODING/[BOXES/]METRIC``.
-
-    Attributes:
-        decoding: ``constrained`` or ``free``.
-        metric: ``AP``, ``num_objects``, ``malformed/unclosed`` ...
-        boxes: which boxes it measures; None for what does not depend on them, such as counts.
-        subset: measured during training on a subset; otherwise on all images.
-        best: the best value so far instead of the last one.
-    """
+    """The name of one number of an evaluation: ``[best/][subset/]DECODING/[BOXES/]METRIC``."""
 
     decoding: Decoding
-    metric: str
-    boxes: BoxKind | None = None
-    subset: bool = False
-    best: bool = False
+    metric: str  # ``AP``, ``num_objects``, ``malformed/unclosed`` ...
+    boxes: BoxKind | None = None  # None for what does not depend on them, such as counts
+    subset: bool = False  # measured during training on a subset; otherwise on all images
+    best: bool = False  # the best value so far instead of the last one
 
     def __str__(self) -> str:
-        """Return the name as it is logged."""
         prefix = f"{BEST if self.best else ''}{SUBSET if self.subset else ''}{self.decoding}/"
         return f"{prefix}{self.metric}" if self.boxes is None else f"{prefix}{self.boxes}/{self.metric}"
 
@@ -103,14 +78,8 @@ class MetricName:
         found = _EVALUATION_NAME.fullmatch(name)
         if found is None:
             return None
-        decoding, boxes = found["decoding"], found["boxes"]
-        return cls(
-            DECODINGS[DECODINGS.index(decoding)],
-            found["metric"],
-            None if boxes is None else BOX_KINDS[BOX_KINDS.index(boxes)],
-            subset=bool(found["subset"]),
-            best=bool(found["best"]),
-        )
+        decoding, boxes = cast("Decoding", found["decoding"]), cast("BoxKind | None", found["boxes"])
+        return cls(decoding, found["metric"], boxes, subset=bool(found["subset"]), best=bool(found["best"]))
 
 
 _EVALUATION_NAME = re.compile(
@@ -125,7 +94,6 @@ def headline(reading: BoxKind) -> str:
 
 
 def subset_headline(reading: BoxKind) -> str:
-    """Return the same on the subset that is evaluated during training."""
     return str(MetricName("constrained", "AP", reading, subset=True))
 
 
@@ -149,6 +117,7 @@ _OTHER_BOX_METRIC = Metric("{metric}", "declared in coordexp/detection/metrics",
 
 _REPEATED = "share of objects that repeat an earlier one of their answer: same description, same bins"
 _MASS = "probability of the coord vocabulary where a coord token was emitted, mean; of digits in the text arm"
+_TOKENS = "generated tokens, malformed ones too, over well-formed objects"
 _WALL = "wall time of generation, all workers at once, over well-formed objects of the same images"
 _IMAGES = "generation: images over wall time, all workers at once; free decoding: images that the grammar had changed"
 _BOXES = "generation: well-formed objects over wall time, all workers at once, of the same images"
@@ -156,9 +125,7 @@ GENERATION_METRICS = (
     Metric("num_objects", "well-formed objects in the generated text", "objects", head="objects"),
     Metric("malformed", "malformed pieces in the generated text", "pieces", "lower"),
     Metric("malformed_fraction", "malformed / (malformed + well-formed)", "fraction", "lower", "malformed, share"),
-    Metric(
-        "unknown_category", "objects whose description names no category", "objects", "lower", head="unknown category"
-    ),
+    Metric("unknown_category", "objects whose description names no category", "objects", "lower", "unknown category"),
     Metric("duplicate_rate", _REPEATED, "fraction", "lower", "repeated objects, share"),
     Metric("longest_repeat", "most such objects in a row in one answer", "objects", "lower", in_report=False),
     Metric("empty_images", "images without one well-formed object", "images", "lower", "empty answers"),
@@ -167,14 +134,7 @@ GENERATION_METRICS = (
         "truncated_fraction", "the same, of all evaluated images", "fraction", "lower", "answers cut off, share", False
     ),
     Metric("coord_mass", _MASS, "fraction", "higher", "probability of coord tokens"),
-    Metric(  # in a table of its own
-        "tokens_per_object",
-        "generated tokens, malformed ones too, over well-formed objects",
-        "tokens",
-        "lower",
-        "tokens/object",
-        in_report=False,
-    ),
+    Metric("tokens_per_object", _TOKENS, "tokens", "lower", "tokens/object", in_report=False),  # in a table of its own
     Metric("seconds_per_object", _WALL, "seconds", "lower", "s/object", in_report=False),
     Metric("images_per_second", _IMAGES, "images/s", "higher", "images/s", in_report=False),
     Metric("boxes_per_second", _BOXES, "objects/s", "higher", "boxes/s", in_report=False),
@@ -238,16 +198,14 @@ _OTHERS = (
 )
 
 
+def _loss(name: str, description: str, **labels: str) -> Metric:
+    return Metric(name, description, direction="lower", gauge="coordexp_loss", labels=labels)
+
+
 def _of_split(split: Split) -> list[Metric]:
     note, prefix = ("", "coord_diag") if split == "train" else (", on validation images", "eval_coord_diag")
     losses = [
-        Metric(
-            f"{split}_{name}",
-            f"{description}{note}",
-            direction="lower",
-            gauge="coordexp_loss",
-            labels={"phase": split, "term": name.removesuffix("_loss")},
-        )
+        _loss(f"{split}_{name}", f"{description}{note}", phase=split, term=name.removesuffix("_loss"))
         for name, description in _LOSSES.items()
     ]
     return losses + [
@@ -271,20 +229,8 @@ FAMILIES: dict[str, Metric] = {
     f"grad_norm/{_TERM}": Metric(
         "grad_norm/{term}", "norm of one weighted term's gradient, all trainable parameters, before clipping"
     ),
-    f"train_extra/{_TERM}": Metric(
-        "train_extra/{term}",
-        "a further loss term in training",
-        direction="lower",
-        gauge="coordexp_loss",
-        labels={"phase": "train"},
-    ),
-    f"eval_extra/{_TERM}": Metric(
-        "eval_extra/{term}",
-        "a further loss term on validation images",
-        direction="lower",
-        gauge="coordexp_loss",
-        labels={"phase": "eval"},
-    ),
+    f"train_extra/{_TERM}": _loss("train_extra/{term}", "a further loss term in training", phase="train"),
+    f"eval_extra/{_TERM}": _loss("eval_extra/{term}", "a further loss term on validation images", phase="eval"),
     r"comparison/[\w.\- ]+/[A-Za-z][A-Za-z0-9_]*": Metric(
         "comparison/{groups}/{value}", "of a group or of A_minus_B, from the report, on the ablation's run"
     ),
@@ -319,15 +265,35 @@ def loss_head(name: str) -> str:
 
 
 def find_metric(name: str) -> Metric | None:
-    """Return what is declared for a logged name, or None."""
-    found = _find(name)
-    return None if found is None else found[0]
+    """Return what is declared for a logged name, with the labels that its gauge has for it, or None."""
+    if name.startswith(BEST):
+        original = name.removeprefix(BEST)
+        known = find_metric(original) if best_name(original) == name else None
+        return known and replace(known, description=f"best so far: {known.description}", gauge="")
+    if name in REGISTRY:
+        return REGISTRY[name]
+    parsed = MetricName.parse(name)
+    if parsed is None:
+        for pattern, family in FAMILIES.items():
+            if matched := re.fullmatch(pattern, name):
+                return replace(family, labels={**family.labels, **matched.groupdict()})
+        return None
+    if parsed.boxes is not None and "/" not in parsed.metric:
+        of_boxes = {metric.name: metric for metric in (*AP_METRICS, *ANSWER_METRICS)}
+        values = ("subset" if parsed.subset else "all", parsed.decoding, parsed.boxes, parsed.metric)
+        labels = dict(zip(_BOX_LABELS, values, strict=True))
+        return replace(of_boxes.get(parsed.metric, _OTHER_BOX_METRIC), labels=labels)
+    if parsed.boxes is not None:
+        return None
+    if parsed.metric.startswith("malformed/"):
+        return _MALFORMED_KIND
+    return next((known for known in GENERATION_METRICS if known.name == parsed.metric), None)
 
 
-def gauge_of(name: str) -> tuple[str, dict[str, str]] | None:
+def gauge_of(name: str) -> tuple[str, Mapping[str, str]] | None:
     """Return the gauge that shows a logged metric, and its labels; None if it is not shown live."""
-    found = _find(name)
-    return None if found is None or not found[0].gauge else (found[0].gauge, found[1])
+    found = find_metric(name)
+    return None if found is None or not found.gauge else (found.gauge, found.labels)
 
 
 def best_name(name: str) -> str | None:
@@ -343,34 +309,7 @@ def best_name(name: str) -> str | None:
 
 
 def is_better(name: str, value: float, than: float) -> bool:
-    """Return whether ``value`` is better than ``than`` in the direction declared for ``name``."""
     metric = find_metric(name)
     if metric is None or metric.direction == "none":
         raise ValueError(f"metric {name!r} has no direction in which it gets better")
     return value > than if metric.direction == "higher" else value < than
-
-
-def _find(name: str) -> tuple[Metric, dict[str, str]] | None:
-    """Return the declaration for a logged name, and the labels of its gauge."""
-    if name.startswith(BEST):
-        original = name.removeprefix(BEST)
-        known = _find(original) if best_name(original) == name else None
-        return known and (replace(known[0], description=f"best so far: {known[0].description}", gauge=""), {})
-    if name in REGISTRY:
-        return REGISTRY[name], dict(REGISTRY[name].labels)
-    parsed = MetricName.parse(name)
-    if parsed is None:
-        for pattern, family in FAMILIES.items():
-            if matched := re.fullmatch(pattern, name):
-                return family, {**family.labels, **matched.groupdict()}
-        return None
-    if parsed.boxes is not None and "/" not in parsed.metric:
-        of_boxes = {metric.name: metric for metric in (*AP_METRICS, *ANSWER_METRICS)}
-        values = ("subset" if parsed.subset else "all", parsed.decoding, parsed.boxes, parsed.metric)
-        return of_boxes.get(parsed.metric, _OTHER_BOX_METRIC), dict(zip(_BOX_LABELS, values, strict=True))
-    if parsed.boxes is not None:
-        return None
-    if parsed.metric.startswith("malformed/"):
-        return _MALFORMED_KIND, {}
-    found = next((known for known in GENERATION_METRICS if known.name == parsed.metric), None)
-    return None if found is None else (found, {})

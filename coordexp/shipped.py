@@ -22,17 +22,11 @@ def shipped_experiments() -> Path:
 
 
 def find_experiment(path: Path, *, folder: str = ".") -> Path:
-    """Return the configuration file that a person means.
+    """Return the configuration file that a person means by a path.
 
     It is the file itself where it is there, else the one of that name that comes with coordexp: ``tiny``,
-    ``tiny.yaml`` and ``experiments/tiny.yaml`` are all found in an empty folder.
-
-    Args:
-        path: as it was typed.
-        folder: of the shipped experiments, which is looked through too: ``sweeps``.
-
-    Raises:
-        ConfigError: if there is no such file anywhere.
+    ``tiny.yaml`` and ``experiments/tiny.yaml`` are all found in an empty folder. A ``folder`` of the shipped
+    experiments, such as ``sweeps``, is looked through too.
     """
     if path.exists() or path.is_absolute():
         return path  # the reader reports what is wrong with it

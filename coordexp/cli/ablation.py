@@ -26,7 +26,6 @@ HELP = "train and evaluate every group with every seed, then compare them"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     add_config(parser)
     add_launch(parser)
     differ = "compare runs that differ in more than ablation.factor, and show the differences in the report's header"
@@ -35,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Load the experiment, then describe or run it."""
     from coordexp.config import load_config
 
     console = output_console()

@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 _MAX_NAME = 60
 _Value = TypeVar("_Value")
 _Number = TypeVar("_Number", int, float)
-DEFAULT_CONFIG = Path("experiments/tiny.yaml")
 
 
-def add_config(parser: argparse.ArgumentParser, *, default: Path = DEFAULT_CONFIG) -> None:
-    """Add ``--config`` and ``KEY=VALUE``."""
+def add_config(parser: argparse.ArgumentParser, *, default: Path = Path("experiments/tiny.yaml")) -> None:
     found = "YAML file, here or among those that come with coordexp (%(default)s)"
     parser.add_argument("--config", type=Path, default=default, help=found)
     parser.add_argument(
@@ -31,7 +29,6 @@ def add_config(parser: argparse.ArgumentParser, *, default: Path = DEFAULT_CONFI
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """Add ``--dry-run``."""
     parser.add_argument("--dry-run", action="store_true", help="print what would run, and run nothing")
 
 
@@ -43,12 +40,10 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
 
 
 def add_debug(parser: argparse.ArgumentParser, *, default: bool | str = False) -> None:
-    """Add ``--debug``."""
     parser.add_argument("--debug", action="store_true", default=default, help="show tracebacks, and what Ray says")
 
 
 def launch_overrides(options: argparse.Namespace) -> list[str]:
-    """Return the overrides of a command line with those that its options stand for."""
     executor = [f"cluster.executor={options.executor}"] if options.executor else []
     return [*options.overrides, *executor]
 
@@ -92,11 +87,7 @@ def settings_of(kind: Callable[..., _Value], options: argparse.Namespace, **othe
 
 
 def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
-    """Return the files of each name of ``NAME=FILE,FILE``.
-
-    Raises:
-        ConfigError: if an argument is not NAME=FILE, or its name comes twice or cannot be printed.
-    """
+    """Return the files of each name of ``NAME=FILE,FILE``."""
     found: dict[str, list[Path]] = {}
     for text in texts:
         name, _, paths = text.partition("=")
@@ -116,11 +107,7 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
 def by_name(
     option: str, texts: Sequence[str], names: Sequence[str], parse: Callable[[str], _Value]
 ) -> dict[str, _Value]:
-    """Return the value of each name that ``[NAME=]VALUE`` gives one; without a name it is that of all.
-
-    Raises:
-        ConfigError: if there is no such name.
-    """
+    """Return the value of each name that ``[NAME=]VALUE`` gives one; without a name it is that of all."""
     found: dict[str, _Value] = {}
     for text in texts:
         name, _, value = text.rpartition("=")

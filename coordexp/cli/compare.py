@@ -19,7 +19,6 @@ HELP = "compare detectors of any kind by their COCO results files"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     parser.add_argument("files", nargs="+", metavar="NAME=FILE[,FILE...]", help="a detector's results, a file a seed")
     parser.add_argument("--annotations", type=Path, required=True, help="ground truth in COCO's format")
     add_comparison(parser)
@@ -29,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compare, print, and write the page."""
     from coordexp.report.study.data import ExperimentData
     from coordexp.report.study.foreign import foreign_rows
     from coordexp.report.study.study import Settings

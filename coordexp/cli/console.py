@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import io
 import os
 import select
 import sys
@@ -10,7 +9,7 @@ import traceback
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
-from coordexp.errors import CoordExpError, masked, plain_lines, shortened
+from coordexp.errors import CoordExpError, chain, masked, plain_lines, shortened
 from coordexp.files import is_disk_full
 
 if TYPE_CHECKING:
@@ -40,13 +39,6 @@ def error_console() -> "Console":
     from coordexp.cli.plain_output import PlainConsole
 
     return PlainConsole(stderr=True)
-
-
-def accept_any_text() -> None:
-    """Print a question mark for what the encoding of stdout or stderr lacks, as of a terminal in Latin-1."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def show(console: "Console", line: str) -> None:
@@ -135,17 +127,10 @@ def _reader_has_left(error: BaseException | None) -> bool:
     return is_closed
 
 
-def _chain(error: BaseException | None) -> Generator[BaseException]:
-    """Yield an error and those it was raised from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return _EXIT_INTERRUPTED, "interrupted"
-    named = (str(link.filename) for link in _chain(error) if isinstance(link, OSError) and link.filename)
+    named = (str(link.filename) for link in chain(error) if isinstance(link, OSError) and link.filename)
     place = next(named, "the device")
     if is_disk_full(error):
         return _EXIT_INPUT, f"error: no space left on {place}; free some, or write elsewhere"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def add_comparison(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a comparison."""
     parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
     parser.add_argument("--all", action="store_true", help="print every table, not one screen")
     parser.add_argument("--resamples", type=positive, default=2000, help="of the bootstrap (%(default)s)")
@@ -35,7 +34,6 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
 
 
 def named_frames(texts: Sequence[str], names: Sequence[str]) -> "dict[str, Frame]":
-    """Return the frame of each name; without a name in front it is that of all files."""
     from coordexp.detection.frames import Frame
 
     return by_name("--frame", texts, names, Frame.parse)
@@ -50,12 +48,8 @@ def read_files(
 ) -> "dict[str, list[Results]]":
     """Read the files of each name; refuse those that fit the ground truth far better in another frame, or warn.
 
-    A name whose frame is given is taken at its word. Of several files of one name the first is looked at.
-
-    ``command`` is that which was typed, without its frames: it is printed with the right ones.
-
-    Raises:
-        ComparisonError: with the command that reads all files rightly.
+    A name whose frame is given is taken at its word. Of several files of one name the first is looked at. ``command``
+    is that which was typed, without its frames: it is printed with the right ones.
     """
     from coordexp.detection.ground_truth import read_ground_truth
     from coordexp.detection.result_files import read_results
@@ -88,10 +82,7 @@ def print_comparison(
     *,
     numbers: str = "",
 ) -> None:
-    """Print a study as ``--format`` asks; in a form for programs, what else is to be known goes to stderr.
-
-    ``numbers`` are JSON in the place of the report's own.
-    """
+    """Print a study as ``--format`` asks, with remarks on stderr; ``numbers`` are JSON in place of the report's own."""
     from coordexp.report.text.notes import remarks
     from coordexp.report.text.render import print_report
     from coordexp.report.write import SAME_WITH_ALL, print_paths, print_study

@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Examine everything that a run needs, or a file of detections, and print what was found."""
     if options.overrides[:1] == ["boxes"]:
         return _examine_boxes(options)
     if options.annotations is not None:

@@ -50,7 +50,6 @@ _IN_PIXELS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     add = parser.add_argument
     add("--model", help="embedded, a directory or a hub id (default: what --adapter names)")
     add("--adapter", type=Path, help="a directory that training saved")
@@ -90,7 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Evaluate here or on Ray, write the files and print the tables."""
     from coordexp.cli.views import print_metrics
     from coordexp.evaluate.checkpoint import (
         check_output,
@@ -155,7 +153,6 @@ def _seems_in_pixels(settings: "EvaluationSettings", folder: "EvaluationFolder",
 
 
 def _read_texts(options: argparse.Namespace) -> None:
-    """Measure what another model wrote, and write its detections."""
     from coordexp.cli.views import print_metrics
     from coordexp.detection.box_evaluation import BoxEvaluation
     from coordexp.detection.detections import write_detections

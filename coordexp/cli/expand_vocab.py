@@ -10,7 +10,6 @@ HELP = "add the coordinate tokens to a checkpoint"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     parser.add_argument("--model", required=True, help="embedded, a directory or a hub id")
     parser.add_argument("--revision", help="of a hub id")
     parser.add_argument("--output", type=Path, required=True)
@@ -19,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Expand, and say which ids the coordinates have."""
     from coordexp.model.expand import expand_to
 
     output: Path = options.output

@@ -10,7 +10,6 @@ HELP = "training samples: tokens by role, boxes drawn on the image"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     add_config(parser)
     parser.add_argument("--num", type=positive, default=3, help="how many samples (%(default)s)")
     parser.add_argument("--split", choices=("train", "val"), default="train")
@@ -18,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Build samples as training does, print and draw them."""
     from coordexp.cli.views import draw, legend, show_sample
     from coordexp.config import load_config
     from coordexp.runs.experiment import check_experiment

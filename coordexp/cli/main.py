@@ -1,6 +1,7 @@
 """``coordexp VERB``: the parser. What a verb needs is imported when it runs, so that ``--help`` is quick."""
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -24,7 +25,7 @@ from coordexp.cli import (
     train,
 )
 from coordexp.cli.arguments import add_debug
-from coordexp.cli.console import accept_any_text, run_command, safe, say
+from coordexp.cli.console import run_command, safe, say
 from coordexp.runs import ranks
 
 # Each is a module with ``HELP``, ``add_arguments(parser)`` and ``run(options)``, which returns the exit code (None: 0);
@@ -48,7 +49,9 @@ VERBS: Mapping[str, ModuleType] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
-    accept_any_text()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a question mark for what a terminal's encoding lacks, as Latin-1
+            stream.reconfigure(errors="replace")
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where HOME cannot be written it warns, with its own paths
     if sys.flags.optimize > 1:
         say("error: python -OO drops the docstrings that transformers reads; run without -OO and PYTHONOPTIMIZE=2")
@@ -63,7 +66,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse arguments whose ``overrides`` (``KEY=VALUE``) may stand before, between and after options."""
-    parser = _parser(argv)
+
+    class Parser(argparse.ArgumentParser):
+        """Repeats what it refuses as every other sentence does, and says what was removed."""
+
+        def error(self, message: str) -> NoReturn:
+            from coordexp.config.removed import removed_command
+
+            super().error(removed_command(argv) or safe(message))
+
+    parser = Parser(prog="coordexp", description="Controlled experiments on coordinate losses.")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    for name, verb in VERBS.items():
+        arguments = verbs.add_parser(
+            name, help=verb.HELP, description=verb.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        arguments.set_defaults(run=verb.run)
+        verb.add_arguments(arguments)
+        add_debug(arguments)
     options, others = parser.parse_known_args(argv)
     if others:
         takes_overrides = "overrides" in options
@@ -82,24 +102,3 @@ def _meant(option: str) -> str:
     name = option.lstrip("-").partition("=")[0].replace("-", "_")
     found = [key for key in known_keys() if key == name or key.endswith(f".{name}")]
     return f"; a key is given without dashes, as in {found[0]}=VALUE" if found else ""
-
-
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    class Parser(argparse.ArgumentParser):
-        """Repeats what it refuses as every other sentence does, and says what was removed."""
-
-        def error(self, message: str) -> NoReturn:
-            from coordexp.config.removed import removed_command
-
-            super().error(removed_command(argv) or safe(message))
-
-    parser = Parser(prog="coordexp", description="Controlled experiments on coordinate losses.")
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for name, verb in VERBS.items():
-        arguments = verbs.add_parser(
-            name, help=verb.HELP, description=verb.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        arguments.set_defaults(run=verb.run)
-        verb.add_arguments(arguments)
-        add_debug(arguments)
-    return parser

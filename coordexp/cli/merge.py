@@ -13,7 +13,6 @@ HELP = "fold a trained adapter into its base"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     parser.add_argument("--adapter", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--base", help="directory or hub id (default: what the adapter names)")
@@ -26,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Merge, and print the report."""
     from coordexp.model.merging.merge import merge
 
     with stage_bars() as progress:

@@ -16,7 +16,6 @@ HELP = "an experiment on data of one's own"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     dataset = parser.add_subparsers(required=True, metavar="WHAT").add_parser("dataset", help=HELP)
     add = dataset.add_argument
     add("folder", type=Path, metavar="FOLDER", help="of a data set: COCO, LVIS, JSONL, Pascal VOC or YOLO")
@@ -32,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the experiment and say what comes next."""
     with error_console().status("reading annotations, opening images, measuring"):
         from coordexp.config.schema.data import FOUR
         from coordexp.doctor.machine import Machine

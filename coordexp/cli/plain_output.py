@@ -10,28 +10,20 @@ from rich.table import Table
 from coordexp.errors import plain_lines
 
 
-class PlainConsole(Console):
+class PlainConsole(Console, RenderHook):
     """A console that replaces the control characters of names; rich itself lets an escape through."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
-        """Write to stdout or stderr.
-
-        Args:
-            stderr: which.
-            width: of tables; None for the terminal's own.
-        """
         super().__init__(stderr=stderr, width=width)
         self.soft_wrap = not self.is_terminal  # a path in a pipe stays whole
-        self.push_render_hook(_PlainOutput())
+        self.push_render_hook(self)
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Plain(renderable) for renderable in renderables]
 
     def on_broken_pipe(self) -> None:
         """Go on without a reader; rich would end the process, before the rest of its work."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
-
-
-class _PlainOutput(RenderHook):
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Plain(renderable) for renderable in renderables]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ HELP = "objects in pictures, by a trained checkpoint"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     parser.add_argument("pictures", nargs="+", type=Path, metavar="PICTURE", help="image files")
     parser.add_argument("--model", required=True, help="a merged checkpoint, an adapter, a hub id, or embedded")
     parser.add_argument("--output", type=Path, default=Path("predictions"), help="folder of the files (%(default)s)")
@@ -34,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Predict, write the files and print them."""
     from coordexp.cli.views import prediction_table
     from coordexp.evaluate.checkpoint import check_output, slower, unlike_training
     from coordexp.evaluate.predict import checkpoint_of, predict_with, predictions_json, turned

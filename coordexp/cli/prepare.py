@@ -10,16 +10,34 @@ from coordexp.errors import DataError
 from coordexp.shipped import command
 
 HELP = "write a data set"
-_HEADERS_AT_ONCE = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments: one command for each kind of data."""
     kinds = parser.add_subparsers(required=True, metavar="DATA")
     for dialect in ("coco", "lvis"):
         kind = kinds.add_parser(dialect, help=f"{dialect.upper()} annotations as JSONL, with a manifest")
-        _add_annotations(kind)
         kind.set_defaults(prepare=_run_annotations, dialect=dialect)
+        add = kind.add_argument
+        add("--annotations", type=Path, required=True, help="instances JSON")
+        add("--images", type=Path, required=True, help="folder of the images")
+        add("--output", type=Path, required=True, help="new folder for samples.jsonl and manifest.json")
+        add("--max-objects", type=positive, help="keep this many of an image, the largest (default: all)")
+        add("--ordering", choices=("top_left", "random", "size", "centre"), default="top_left")
+        add("--seed", type=seed, default=0, help="of --ordering random (%(default)s)")
+        boxes = kind.add_mutually_exclusive_group()
+        boxes.add_argument("--coord-tokens", action="store_true", help="boxes as <|coord_k|> strings")
+        boxes.add_argument("--bins", action="store_true", help='boxes as integers 0..999, "bbox_format": "norm1000"')
+        boxes.add_argument("--numbers", action="store_false", dest="coord_tokens", help="boxes in [0, 1] (the default)")
+        declared = "coord tokens or bins, as its custom.coord_tokens.enabled says"
+        boxes.add_argument("--config", metavar="FILE", help=declared)
+        add("--workers", type=positive, default=8, help="images opened at once by --check-images headers (%(default)s)")
+        add("--max-bad-fraction", type=number(float, 0, 1), default=0.0, help="bad records to accept (%(default)s)")
+        merge = "categories whose names read the same are one (data.categories.merge)"
+        add("--merge-categories", action="store_true", help=merge)
+        frame = "what boxes are of where EXIF turns a picture (data.boxes_in, %(default)s)"
+        add("--boxes-in", choices=("auto", "shown", "stored"), default="auto", help=frame)
+        checks = "names: files are there; headers: each is opened and its size compared, not decoded (%(default)s)"
+        add("--check-images", choices=("none", "names", "headers"), default="names", help=checks)
     shapes = kinds.add_parser("shapes", help="generated coloured shapes, as COCO files and as JSONL")
     shapes.add_argument("--output", type=Path, required=True)
     shapes.add_argument("--num-train", type=positive, default=2400)
@@ -34,33 +52,7 @@ def run(options: argparse.Namespace) -> None:
     options.prepare(options)
 
 
-def _add_annotations(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--annotations", type=Path, required=True, help="instances JSON")
-    parser.add_argument("--images", type=Path, required=True, help="folder of the images")
-    parser.add_argument("--output", type=Path, required=True, help="new folder for samples.jsonl and manifest.json")
-    parser.add_argument("--max-objects", type=positive, help="keep this many of an image, the largest (default: all)")
-    parser.add_argument("--ordering", choices=("top_left", "random", "size", "centre"), default="top_left")
-    parser.add_argument("--seed", type=seed, default=0, help="of --ordering random (%(default)s)")
-    boxes = parser.add_mutually_exclusive_group()
-    boxes.add_argument("--coord-tokens", action="store_true", help="boxes as <|coord_k|> strings")
-    boxes.add_argument("--bins", action="store_true", help='boxes as integers 0..999, "bbox_format": "norm1000"')
-    boxes.add_argument("--numbers", action="store_false", dest="coord_tokens", help="boxes in [0, 1] (the default)")
-    boxes.add_argument("--config", metavar="FILE", help="coord tokens or bins, as its custom.coord_tokens.enabled says")
-    opened = "images opened at once by --check-images headers (%(default)s)"
-    parser.add_argument("--workers", type=positive, default=_HEADERS_AT_ONCE, help=opened)
-    parser.add_argument(
-        "--max-bad-fraction", type=number(float, 0, 1), default=0.0, help="bad records to accept (%(default)s)"
-    )
-    merge = "categories whose names read the same are one (data.categories.merge)"
-    parser.add_argument("--merge-categories", action="store_true", help=merge)
-    frame = "what boxes are of where EXIF turns a picture (data.boxes_in, %(default)s)"
-    parser.add_argument("--boxes-in", choices=("auto", "shown", "stored"), default="auto", help=frame)
-    checks = "names: files are there; headers: each is opened and its size compared, not decoded (%(default)s)"
-    parser.add_argument("--check-images", choices=("none", "names", "headers"), default="names", help=checks)
-
-
 def _run_annotations(options: argparse.Namespace) -> None:
-    """Write COCO or LVIS annotations as JSONL and say what is in them."""
     from coordexp.cli.views import manifest_lines, manifest_table
     from coordexp.config import load_config
     from coordexp.data.prepare import SAMPLES, PrepareSpec, prepare
@@ -86,7 +78,6 @@ def _run_annotations(options: argparse.Namespace) -> None:
 
 
 def _run_shapes(options: argparse.Namespace) -> None:
-    """Write the generated data set, as COCO files and as JSONL."""
     from coordexp.data.prepare import PrepareSpec, prepare
     from coordexp.data.sources.shapes import ShapesSpec, write_shapes
     from coordexp.detection.ceiling import ceiling_of_table

@@ -22,7 +22,6 @@ HELP = "tables, plots and a page of an experiment, or a live view of it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     several = "one name, or several on the same data; default: the one in which a run was started last"
     parser.add_argument("experiment", nargs="*", help=several)
     parser.add_argument("--runs", nargs="+", metavar="ID", help="MLflow run ids; EXPERIMENT is the title")
@@ -44,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Report, or watch."""
     if options.runs and len(options.experiment) != 1:
         raise ConfigError("--runs takes one title before it: report TITLE --runs ID ID")
     if options.runs and not is_name(options.experiment[0]):

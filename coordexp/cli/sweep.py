@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Load the sweep, then describe or run it."""
     from coordexp.sweep.load import load_sweep
 
     console = output_console()

@@ -11,7 +11,6 @@ HELP = "train and evaluate one run, without Ray"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
     add_config(parser)
     add_dry_run(parser)
     parser.add_argument("--group", help="one of ablation.groups (default: experiment.group)")
@@ -19,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Load the experiment and do one run of it."""
     from coordexp.config import load_config, to_yaml
 
     config = load_config(options.config, [*options.overrides, "cluster.executor=inline"])

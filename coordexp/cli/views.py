@@ -19,7 +19,6 @@ from coordexp.metrics import BOX_KINDS, GENERATION_METRICS, BoxKind, Decoding, M
 if TYPE_CHECKING:
     from coordexp.data.prepare import Manifest
     from coordexp.doctor.examine import Examination
-    from coordexp.doctor.memory import MemoryEstimate
     from coordexp.evaluate.predict import Prediction
     from coordexp.train.preview import Preview, Role
 
@@ -59,21 +58,16 @@ def legend() -> Text:
     return Text.assemble("tokens: ", *roles, ("(labels are underlined)", "underline"))
 
 
-def tokens_text(preview: "Preview") -> Text:
-    """Return the whole sequence, coloured by role; what is learnt is underlined."""
-    text = Text()
-    for span in preview.spans:
-        style = f"{STYLES[span.role]}{' underline' if span.supervised else ''}"
-        text.append(span.text.replace("\n", "⏎\n") if span.role == "prompt" else span.text, style=style)
-    return text
-
-
 def show_sample(preview: "Preview", console: Console, *, drawn: Path) -> None:
-    """Print one sample: where it comes from, its tokens, and the boxes that its tokens say."""
+    """Print one sample: where it comes from, its tokens coloured by role, and the boxes that its tokens say."""
     sample = preview.sample
     console.rule(f"image {sample.image_id}")
     console.print(f"{sample.image}  {sample.width} x {sample.height} px, {preview.num_tokens} tokens", markup=False)
-    console.print(tokens_text(preview), soft_wrap=True)
+    tokens = Text()
+    for span in preview.spans:
+        style = f"{STYLES[span.role]}{' underline' if span.supervised else ''}"  # what is learnt
+        tokens.append(span.text.replace("\n", "⏎\n") if span.role == "prompt" else span.text, style=style)
+    console.print(tokens, soft_wrap=True)
     if preview.objects:
         table = Table("", "description", "x1", "y1", "x2", "y2", title="read back from the tokens, in pixels")
         for number, (desc, box) in enumerate(preview.objects):
@@ -109,7 +103,6 @@ def _colour(number: int) -> str:
 def print_metrics(
     metrics: Mapping[str, float], decoding: Sequence[Decoding], *, num_images: int, console: Console
 ) -> None:
-    """Print a table of box metrics, one of counts and one of costs, then the malformed pieces by kind."""
     title = f"{num_images} {'image' if num_images == 1 else 'images'}"
     measured: list[tuple[Decoding, BoxKind]] = [(way, kind) for way in decoding for kind in BOX_KINDS]
     boxes = Table("boxes", *(f"{way}, {kind}" for way, kind in measured), title=title)
@@ -141,7 +134,6 @@ def _written(metric: Metric, value: float | None) -> str:
 
 
 def manifest_table(manifest: "Manifest") -> Table:
-    """Return what was found and written, a row for each kind."""
     table = Table("", "", show_header=False)
     table.columns[1].justify = "right"
     for label, group, name in _ROWS:
@@ -178,12 +170,21 @@ def show_examination(found: "Examination", console: Console) -> None:
         table.add_row(Text(finding.check), verdict, Text(finding.sentence))
     console.print(table)
     if found.longest_batch is not None:
-        sequence = found.longest_batch.sequence
+        sequence, memory = found.longest_batch.sequence, found.longest_batch.memory
         tokens = f"{sequence.length} tokens, {sequence.prompt} of them prompt"
         console.print(
             f"memory of one worker whose batches are all of the longest sequence ({tokens}):", highlight=False
         )
-        console.print(_memory_table(found.longest_batch.memory))
+        parts = Table(box=SIMPLE_HEAD, pad_edge=False)
+        parts.add_column("part", no_wrap=True)
+        for phase in memory.phases:
+            parts.add_column(phase, justify="right", no_wrap=True)
+        every = memory.phases.values()
+        for name in dict.fromkeys(name for sizes in every for name in sizes):
+            parts.add_row(name, *(size_text(sizes[name]) if name in sizes else "" for sizes in every))
+        parts.add_section()
+        parts.add_row("together", *(size_text(total) for total in memory.totals.values()))
+        console.print(parts)
     counted = Counter(finding.verdict for finding in found.findings)
     said = {verdict: f"{count} {verdict}{'' if count == 1 else 's'}" for verdict, count in counted.items()}
     noted = f" ({said['warning']})" if "warning" in said else ""
@@ -192,7 +193,6 @@ def show_examination(found: "Examination", console: Console) -> None:
 
 
 def examination_json(found: "Examination") -> str:
-    """Return the examination as JSON."""
     batch = found.longest_batch
     phases = {} if batch is None else batch.memory.phases
     examined = {
@@ -207,21 +207,7 @@ def examination_json(found: "Examination") -> str:
     return json.dumps(examined, indent=2)
 
 
-def _memory_table(memory: "MemoryEstimate") -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("part", no_wrap=True)
-    for phase in memory.phases:
-        table.add_column(phase, justify="right", no_wrap=True)
-    every = memory.phases.values()
-    for name in dict.fromkeys(name for parts in every for name in parts):
-        table.add_row(name, *(size_text(parts[name]) if name in parts else "" for parts in every))
-    table.add_section()
-    table.add_row("together", *(size_text(total) for total in memory.totals.values()))
-    return table
-
-
 def prediction_table(prediction: "Prediction") -> Table:
-    """Return one row for each object of a picture: both readings of its box, and how sure each side is."""
     table = Table(
         title=Text(f"{prediction.picture}  {prediction.width} x {prediction.height} px"),
         title_justify="left",

@@ -43,7 +43,6 @@ class BoxDiagnosis:
 
     @property
     def sentence(self) -> str:
-        """What was found."""
         plain, best, num_images = self.plain, self.best, len(self.best.excess)
         if self.outcome == "unclear":
             return (
@@ -68,7 +67,6 @@ class _Image:
     category: Ints
 
     def overlaps(self, frame: Frame, objects_px_xywh: Floats) -> Floats:
-        """Return the IoU of each object with each box."""
         sizes = np.tile(self.size_px, (len(self.boxes), 1))
         return iou_table(objects_px_xywh, frame.boxes_px_xywh(self.boxes, sizes))
 

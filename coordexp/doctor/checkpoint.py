@@ -17,8 +17,6 @@ from coordexp.model.checkpoint.stored_model import Dimensions
 from coordexp.train.setup.base import CheckedBase, check_attention_of, check_base
 from coordexp.train.setup.encoding import Encoding
 
-_PROMPT_TOKENS = 30  # of Qwen's template around the default instruction, where no tokenizer says
-
 # The published dense models, for a memory estimate before anything is downloaded. Source: their config.json on the hub.
 _NUM_TOKENS = 151_669  # entries of their tokenizer
 _MAX_PIXELS = 16_777_216  # of their image processor
@@ -35,29 +33,18 @@ _TEXT_KEYS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "interm
 
 @dataclass(frozen=True)
 class Base:
-    """What is known of a checkpoint.
-
-    Attributes:
-        model: its configuration.
-        dtype: in which its weights will be.
-        offset_ids: of the coord tokens, after expansion, and of structure tokens added behind them; an empty range
-            behind the tokenizer's entries for a text arm.
-        encoding: tokenizer, prompt and image sizes; None where they could not be read.
-    """
+    """What is known of a checkpoint."""
 
     model: PreTrainedConfig
-    dtype: torch.dtype
+    dtype: torch.dtype  # in which its weights will be
+    # Of the coord tokens, after expansion, and of structure tokens added behind them; an empty range behind the
+    # tokenizer's entries for a text arm.
     offset_ids: range
-    encoding: Encoding | None
+    encoding: Encoding | None  # tokenizer, prompt and image sizes; None where they could not be read
 
     @property
     def weights_bytes(self) -> int:
         return num_bytes(expanded_base(self.model, num_tokens=self.offset_ids.stop, dtype=self.dtype))
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Tokens around the image."""
-        return _PROMPT_TOKENS if self.encoding is None else len(self.encoding.prompt)
 
     def num_image_tokens(self, sizes_px: frozenset[tuple[int, int]], max_pixels: int | None) -> int:
         """Return the image tokens of the largest image: of these sizes, or of ``max_pixels``."""
@@ -98,7 +85,8 @@ def examine_checkpoint(run: RunConfig) -> Check[Base | None]:
         if not vocab.numbers.are_text:
             ids = range(vocab.coord_ids.start, vocab.coord_ids.stop + len(vocab.added_structure_ids))
         else:
-            ids = _none_after(len(checked.encoding.tokenizer))
+            num_tokens = len(checked.encoding.tokenizer)
+            ids = range(num_tokens, num_tokens)
     return Base(checked.model, _dtype(run, checked.model, checked), ids, checked.encoding)
 
 
@@ -135,13 +123,9 @@ def _examine_download(hub_id: str, missing: list[str]) -> Check[None]:
 
 def _published_ids(run: RunConfig) -> range:
     if run.text_arm:
-        return _none_after(_NUM_TOKENS)
+        return range(_NUM_TOKENS, _NUM_TOKENS)
     num_structure = 2 if run.data.structure == "spec" else 0
     return range(_NUM_TOKENS + 1, _NUM_TOKENS + 1 + NUM_BINS + num_structure)
-
-
-def _none_after(num_tokens: int) -> range:
-    return range(num_tokens, num_tokens)
 
 
 def _dtype(run: RunConfig, model: PreTrainedConfig, checked: CheckedBase | None) -> torch.dtype:

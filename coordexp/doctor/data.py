@@ -29,7 +29,7 @@ class DataFacts:
     data: SplitData | None = field(default=None, compare=False, repr=False)  # where it was read
 
 
-def examine_split(run: RunConfig, split: Split, pictures: "Pictures | None" = None) -> Check[DataFacts | None]:
+def examine_split(run: RunConfig, split: Split, pictures: "Pictures") -> Check[DataFacts | None]:
     """Check the annotations and images of a split; None where nothing could be read."""
     made = source_of_run(run, split).generated
     if made is not None:
@@ -39,12 +39,11 @@ def examine_split(run: RunConfig, split: Split, pictures: "Pictures | None" = No
     data = yield from guarded(f"{split} annotations", check_split_of(run, split))
     if data is None:
         return None
-    yield from (pictures or Pictures()).check(split, data.samples)
+    yield from pictures.check(split, data.samples)
     return facts_of(data)
 
 
 def facts_of(data: SplitData) -> DataFacts:
-    """Return what the sequences of a split that was read depend on."""
     descriptions = tuple(dict.fromkeys(desc for sample in data.samples for desc in sample.objects.descs))
     return DataFacts(
         sizes_px=frozenset((sample.width, sample.height) for sample in data.samples),

@@ -30,6 +30,7 @@ from coordexp.model.families import family_of
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.train.setup.components import param_groups
 
+_PROMPT_TOKENS = 30  # of Qwen's template around the default instruction, where no tokenizer says
 _DESCRIPTION_TOKENS = 4  # of a category's name, where no tokenizer or file says
 _ORDINARY_OBJECTS = 10  # COCO's images have seven on average
 
@@ -51,7 +52,6 @@ class Examination:
 
     @property
     def would_start(self) -> bool:
-        """Whether nothing was found that stops a run."""
         return all(finding.verdict != "failure" for finding in self.findings)
 
 
@@ -82,9 +82,13 @@ def _examine(path: Path, overrides: list[str], pictures: Pictures) -> Check[Long
         cluster = others.submit(collect, examine_cluster(run, len(machine.gpu_names)))
         tracking = others.submit(collect, examine_tracking(run))
         yield from examine_experiment(run)
-        longest = yield from _examine_variants(plans, machine, pictures)
+        batches: list[LongestBatch] = []
+        variants = {_without_loss(plan.config): plan.config for plan in reversed(plans)}
+        for variant in reversed(variants.values()):  # every distinct pair of data and base
+            found = yield from _examine_variant(variant, plans, machine, pictures)
+            batches += [] if found is None else [found]
         yield from (*cluster.result()[0], *tracking.result()[0])
-    return longest
+    return max(batches, key=lambda batch: batch.memory.peak, default=None)
 
 
 def _checked_plans(path: Path, overrides: list[str]) -> tuple[ExperimentConfig, list[RunPlan]]:
@@ -92,16 +96,6 @@ def _checked_plans(path: Path, overrides: list[str]) -> tuple[ExperimentConfig, 
     plans = plan_runs(run)
     check_plans(plans)
     return run, plans
-
-
-def _examine_variants(plans: list[RunPlan], machine: Machine, pictures: Pictures) -> Check[LongestBatch | None]:
-    """Check data and base of every distinct pair; return the largest need of memory."""
-    variants = {_without_loss(plan.config): plan.config for plan in reversed(plans)}
-    batches: list[LongestBatch] = []
-    for run in reversed(variants.values()):
-        found = yield from _examine_variant(run, plans, machine, pictures)
-        batches += [] if found is None else [found]
-    return max(batches, key=lambda batch: batch.memory.peak, default=None)
 
 
 def _without_loss(run: RunConfig) -> str:
@@ -174,7 +168,7 @@ def _examine_memory(
 def longest_sequence(run: RunConfig, base: Base, facts: DataFacts | None, *, max_objects: int) -> SequenceSize:
     """Return the longest sequence that can occur: the largest image, and as many objects as it may have."""
     image = base.num_image_tokens(facts.sizes_px if facts else frozenset(), run.data.max_pixels)
-    prompt = base.num_prompt_tokens + image
+    prompt = image + (_PROMPT_TOKENS if base.encoding is None else len(base.encoding.prompt))
     description = _DESCRIPTION_TOKENS
     if base.encoding is not None and facts is not None and facts.categories:
         encode = base.encoding.tokenizer.encode
@@ -213,7 +207,6 @@ def judge_memory(
 
 
 def _advice(run: RunConfig, needed: MemoryEstimate) -> str:
-    """Say what lowers the larger of the two peaks."""
     if max(needed.totals, key=needed.totals.__getitem__) == EVALUATION:
         return "lower evaluation.batch_size, evaluation.max_new_tokens or data.max_pixels"
     if not run.training.gradient_checkpointing:

@@ -3,6 +3,7 @@
 Nothing is created there but the lock beside a database that exists.
 """
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -47,17 +48,19 @@ class Machine:
 
     @classmethod
     def here(cls) -> "Machine":
-        """Look at this machine."""
         gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        ram_bytes = int(psutil.virtual_memory().total)
+        with contextlib.suppress(OSError):
+            limit = _CGROUP_LIMIT.read_text(encoding="ascii").strip()
+            ram_bytes = min(ram_bytes, int(limit)) if limit.isdigit() else ram_bytes
         return cls(
             gpu_names=tuple(gpu.name for gpu in gpus),
             gpu_bytes=tuple(gpu.total_memory for gpu in gpus),
-            ram_bytes=_ram_bytes(),
+            ram_bytes=ram_bytes,
             num_cpus=len(os.sched_getaffinity(0)),
         )
 
     def describe(self) -> str:
-        """Return them in words."""
         gpus = ", ".join(
             f"{name} ({size / 2**30:.0f} GiB)" for name, size in zip(self.gpu_names, self.gpu_bytes, strict=True)
         )
@@ -93,15 +96,6 @@ def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]
     said = f"{size_text(free)} free at {existing}; {len(pending)} {runs} need about {size_text(needed)}"
     problems = [*attempt("disk", lambda: check_disk(directory, needed_bytes=needed))]
     yield from problems or [ok("disk", said)]
-
-
-def _ram_bytes() -> int:
-    total = int(psutil.virtual_memory().total)
-    try:
-        limit = _CGROUP_LIMIT.read_text(encoding="ascii").strip()
-    except OSError:
-        return total
-    return min(total, int(limit)) if limit.isdigit() else total
 
 
 def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:

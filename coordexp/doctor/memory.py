@@ -37,17 +37,11 @@ _PIXEL_BYTES = 24  # of a value: uint8, scaled in float64, then the floats of tw
 
 @dataclass(frozen=True)
 class SequenceSize:
-    """The longest sequence of a batch, or an ordinary one.
+    """The longest sequence of a batch, or an ordinary one."""
 
-    Attributes:
-        prompt: tokens of prompt and image.
-        length: tokens of the whole sequence.
-        patches: of its image.
-    """
-
-    prompt: int
-    length: int
-    patches: int
+    prompt: int  # tokens of prompt and image
+    length: int  # tokens of the whole sequence
+    patches: int  # of its image
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,6 @@ class MemoryEstimate:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Bytes of each phase."""
         return {name: sum(parts.values()) for name, parts in self.phases.items()}
 
     @property
@@ -88,14 +81,7 @@ def run_model(
 
 
 def estimate(model: nn.Module, run: RunConfig, size: SequenceSize, *, on_gpu: bool) -> MemoryEstimate:
-    """Estimate the memory of one worker.
-
-    Args:
-        model: of :func:`run_model`.
-        run: batch sizes, precision and what trains.
-        size: of every sequence of a batch.
-        on_gpu: whether a GPU computes.
-    """
+    """Estimate the memory of one worker with a model of :func:`run_model`, all sequences being of one ``size``."""
     dimensions = Dimensions.of(inner_model(model).config)
     weights, trained = num_bytes(model), num_bytes(model, trained=True)
     text, vision = dimensions.text, dimensions.vision
@@ -131,8 +117,10 @@ def estimate(model: nn.Module, run: RunConfig, size: SequenceSize, *, on_gpu: bo
     # The model is there once, and its largest tensor, a table, in float32 beside what is added to it.
     merge = {"weights": weights, "table": 2 * 4 * text.vocab_size * text.hidden_size}
     process = {"process": _PROCESS_BYTES_GPU if on_gpu else _PROCESS_BYTES_CPU}
-    phases = {TRAINING: training, EVALUATION: evaluation, MERGE: merge}
-    return MemoryEstimate({name: _with_fragmentation(process | parts) for name, parts in phases.items()})
+    phases = {TRAINING: process | training, EVALUATION: process | evaluation, MERGE: process | merge}
+    for parts in phases.values():
+        parts["fragmentation"] = round(_FRAGMENTATION * sum(parts.values()))
+    return MemoryEstimate(phases)
 
 
 def _kept_bytes(dimensions: Dimensions, run: RunConfig, width: int, size: SequenceSize) -> int:
@@ -164,7 +152,3 @@ def _head_bytes(dimensions: Dimensions, run: RunConfig, num_tokens: int, *, on_g
     # The head goes over the table in chunks, three of which are there at once.
     chunk = min(CHUNK_ELEMENTS_GPU if on_gpu else CHUNK_ELEMENTS_CPU, max(num_tokens, hidden) * vocab_size)
     return 2 * 4 * num_tokens * (hidden + NUM_BINS) + 3 * 4 * chunk
-
-
-def _with_fragmentation(parts: dict[str, int]) -> dict[str, int]:
-    return parts | {"fragmentation": round(_FRAGMENTATION * sum(parts.values()))}

@@ -48,25 +48,15 @@ def new_dataset(
 ) -> tuple[list[Finding], list[str]]:
     """Check the data as a run does, choose what depends on it, and write the experiment; nothing else is written.
 
-    Args:
-        where: ``path`` of the data set's folder, or the four paths of files that are not found in one.
-        name: of the experiment.
-        config: the experiment that it extends.
-        overrides: ``KEY=VALUE`` that the new file is to hold, in the place of what is measured.
-        output: the new file.
-        machine: whose GPUs train.
-
-    Returns:
-        What the checks found, and what the head of the file says.
-
-    Raises:
-        DataError: if a run could not use the data; the first reason.
-        ConfigError: if the file is there already or cannot be written, or a key is wrong.
+    ``where`` is the ``path`` of the data set's folder, or the four paths of files that are not found in one, ``config``
+    the experiment that the file ``output`` extends, and ``overrides`` are ``KEY=VALUE`` for it, in the place of what is
+    measured. Returns what the checks found, and what the head of the file says; raises the first reason why a run could
+    not use the data.
     """
     draft = _Draft(config, overrides)
     draft.choose("experiment.name", name)
     draft.choose("data.format", "auto" if "path" in where else "coco")
-    if draft.says("training.epochs"):
+    if "training.epochs" in draft.given:
         draft.choose("training.max_steps", None)
     for key, path in where.items():
         draft.choose(f"data.{key}", str(path.absolute()))
@@ -101,16 +91,13 @@ class _Draft:
 
     def __init__(self, config: Path, overrides: Sequence[str]) -> None:
         self._path, self._overrides = find_experiment(config), list(overrides)
-        self._given = {text.partition("=")[0].strip() for text in self._overrides}
+        self.given = {text.partition("=")[0].strip() for text in self._overrides}
         self._chosen: dict[str, JsonValue] = {}
         self._comments: dict[str, str] = {}
 
-    def says(self, key: str) -> bool:
-        return key in self._given
-
     def choose(self, key: str, value: JsonValue, comment: str = "") -> None:
         """Choose the value of a dotted key, unless a person has given it."""
-        if not self.says(key):
+        if key not in self.given:
             self._chosen[key], self._comments[key] = value, comment
 
     def load(self) -> ExperimentConfig:
@@ -129,7 +116,13 @@ class _Draft:
             f"# coordexp ablation --config {shlex.quote(str(output))}",
             f"extends: {_flow(base.name if by_name else str(base))}",
         ]
-        for section, value in self._tree().items():
+        tree: Tree = {}
+        for key, value in self._chosen.items():
+            tree = with_value(tree, key.split("."), value, place=key)
+        for text in self._overrides:
+            key, _, value_text = text.partition("=")
+            tree = with_value(tree, key.strip().split("."), parse_value(value_text, name=text), place=text)
+        for section, value in tree.items():
             if not isinstance(value, dict):
                 lines += ["", f"{section}: {_flow(value)}"]
                 continue
@@ -142,15 +135,6 @@ class _Draft:
             write_text(output, "\n".join([*lines, ""]))
         except OSError as error:
             raise ConfigError(f"{output}: cannot be written ({error.strerror})") from error
-
-    def _tree(self) -> Tree:
-        tree: Tree = {}
-        for key, value in self._chosen.items():
-            tree = with_value(tree, key.split("."), value, place=key)
-        for text in self._overrides:
-            key, _, value_text = text.partition("=")
-            tree = with_value(tree, key.strip().split("."), parse_value(value_text, name=text), place=text)
-        return tree
 
 
 def _checked(run: ExperimentConfig) -> tuple[list[Finding], dict[Split, SplitData]]:

@@ -6,7 +6,7 @@ from PIL import Image
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
-from coordexp.doctor.data import DataFacts, examine_split, of_both_splits
+from coordexp.doctor.data import DataFacts, Pictures, examine_split, of_both_splits
 from coordexp.findings import collect
 from tests.support.doctor import write_coco
 
@@ -23,7 +23,7 @@ def _config(annotations: Path, images: Path, root: Path, **data: object) -> Expe
 
 
 def _examine(config: ExperimentConfig, split: str = "train") -> tuple[DataFacts | None, dict[str, tuple[str, str]]]:
-    findings, facts = collect(examine_split(config, split))
+    findings, facts = collect(examine_split(config, split, Pictures()))
     # The first that is not well, or the last of a check.
     worst_last = sorted(findings, key=lambda finding: finding.verdict != "ok")
     return facts, {finding.check: (finding.verdict, finding.sentence) for finding in worst_last}
