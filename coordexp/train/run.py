@@ -96,12 +96,14 @@ def train_run(
     reported = ranks.from_first([final_metrics(folder.path)])[0]
     if "final/steps" not in reported:
         _evaluate(run, step)
-    ended = _merge(run, step) if merges and is_first else Ended("finished")
+    ended, lost = _merge(run) if merges and is_first else (Ended("finished"), {})
+    # MLflow counts the rows that it has: what is made again has to stand in the same place. So the row that every try
+    # makes comes first, and that of a merge, which may fail at one try and not at the next, behind it.
     if "final/seconds" not in reported:  # a run that finished without its merge has been timed
         run.log.add_row(step, {"final/seconds": time.monotonic() - started})
+    if lost:
+        run.log.add_row(step, lost)
     ranks.barrier()
-    # MLflow counts the rows that it has. A worker that is killed here makes the same rows again, in the same places; a
-    # merge that is tried again adds rows of its own, behind those that are kept.
     run.log.commit(step, is_final=not ended.is_merged)
     return ended
 
@@ -178,8 +180,8 @@ def _evaluate(run: Run, step: int) -> None:
     run.log.commit(step, is_final=True)
 
 
-def _merge(run: Run, step: int) -> Ended:
-    """Merge the adapter into the base, which ends no run: everything measured is committed by now."""
+def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
+    """Merge the adapter into the base, which ends no run: everything measured is committed. What it lost comes too."""
     config, parts, log = run.config, run.parts, run.log
     log.note("merges its adapter into the base")
     folder, encoding = RunFolder.of(config), parts.encoding
@@ -201,8 +203,7 @@ def _merge(run: Run, step: int) -> Ended:
     except (CoordExpError, OSError, RuntimeError) as error:  # of which torch's lack of memory is one
         note_traceback(folder.path)
         warning = f"its adapter was not merged: {one_sentence(error)}; the same command tries that again"
-        return Ended("finished", warning, is_merged=False)
+        return Ended("finished", warning, is_merged=False), {}
     lost = {"final/merge_lost_logits": merged.lost_at_logits, "final/merge_lost_weights": merged.most_lost}
-    log.add_row(step, {name: value for name, value in lost.items() if value is not None})
     log.note(f"merged in {merged.dtype}: {merged.sentence}")
-    return Ended("finished", merged.warning)
+    return Ended("finished", merged.warning), {name: value for name, value in lost.items() if value is not None}
