@@ -108,9 +108,10 @@ def compare_readings(
 
     def share(part: int) -> OnProgress | None:
         """Turn the progress of one part of the work into progress of the whole."""
-        if on_progress is None:
+        report = on_progress
+        if report is None:
             return None
-        return lambda done, of: on_progress(part * of + done, (1 + len(tests)) * of)
+        return lambda done, of: report(part * of + done, (1 + len(tests)) * of)
 
     drawn = resampled(matches, metric, resamples=resamples, seed=seed, on_progress=share(0))
     draws, p_swap = swapped_images(truth.num_images, resamples=swaps or resamples, seed=seed), dict[_Twins, float]()
