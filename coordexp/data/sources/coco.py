@@ -17,19 +17,13 @@ from coordexp.files import write_json
 
 @dataclass(frozen=True)
 class CocoSource:
-    """A split in COCO's format; other formats of labels differ in :meth:`file`.
+    """A split in COCO's format; other formats of labels differ in :meth:`file`."""
 
-    Attributes:
-        annotations: the file, or the folder of the labels.
-        made: where a COCO file is written for AP, where the annotations cannot serve as they are.
-        part: which of the pictures belong to the split; None for all.
-    """
-
-    annotations: Path
+    annotations: Path  # the file, or the folder of the labels
     images: Path
-    made: Path | None = None
+    made: Path | None = None  # where a COCO file is written for AP, where the annotations cannot serve as they are
     reading: Reading = field(default_factory=Reading)
-    part: Part | None = None
+    part: Part | None = None  # which of the pictures belong to the split; None for all
     generated = None
     is_converted = False  # to COCO's format from another
 

@@ -36,19 +36,12 @@ TARGET, CROWD, IGNORED = 0, 1, 2
 
 @dataclass(frozen=True)
 class Reading:
-    """How records are read, the same in both splits.
+    """How records are read, the same in both splits."""
 
-    Attributes:
-        boxes_in: in which frame the boxes of pictures stand that a viewer turns.
-        merge: whether categories whose names are equal once folded are one.
-        bbox_format: what numbers are in boxes of JSONL, where a record does not say.
-        max_bad_fraction: largest accepted fraction of bad records, for the ground truth.
-    """
-
-    boxes_in: BoxesIn = "auto"
-    merge: bool = False
-    bbox_format: BBoxFormat | None = None
-    max_bad_fraction: float = 0.0
+    boxes_in: BoxesIn = "auto"  # in which frame the boxes of pictures stand that a viewer turns
+    merge: bool = False  # whether categories whose names are equal once folded are one
+    bbox_format: BBoxFormat | None = None  # what numbers are in boxes of JSONL, where a record does not say
+    max_bad_fraction: float = 0.0  # largest accepted fraction of bad records, for the ground truth
 
 
 class CocoImage(NamedTuple):
@@ -64,27 +57,17 @@ class CocoImage(NamedTuple):
 
 @dataclass(frozen=True)
 class CocoTable:
-    """The usable part of an annotation file.
-
-    Attributes:
-        first: ``[I + 1]``; the objects of image ``i`` are ``first[i] .. first[i + 1]``.
-        category_ids: ``[N]``.
-        kinds: ``[N]``; TARGET, CROWD or IGNORED.
-        boxes_px_xywh: ``[N, 4]`` as in the file, in the picture as shown.
-        boxes_norm_xyxy: ``[N, 4]`` clipped to the image, as fractions of it.
-        areas_px2: ``[N]`` as in the file, else of the box.
-        counts: see :class:`coordexp.data.sample.SplitData`, for ``warnings`` and ``notes``, too.
-    """
+    """The usable part of an annotation file."""
 
     images: list[CocoImage]
-    first: NDArray[np.int64]
-    category_ids: NDArray[np.int64]
-    kinds: NDArray[np.int8]
-    boxes_px_xywh: NDArray[np.float64]
-    boxes_norm_xyxy: NDArray[np.float64]
-    areas_px2: NDArray[np.float64]
+    first: NDArray[np.int64]  # [I + 1]; the objects of image i are first[i] .. first[i + 1]
+    category_ids: NDArray[np.int64]  # [N]
+    kinds: NDArray[np.int8]  # [N]; TARGET, CROWD or IGNORED
+    boxes_px_xywh: NDArray[np.float64]  # [N, 4] as in the file, in the picture as shown
+    boxes_norm_xyxy: NDArray[np.float64]  # [N, 4] clipped to the image, as fractions of it
+    areas_px2: NDArray[np.float64]  # [N] as in the file, else of the box
     categories: dict[int, Category]
-    counts: dict[str, int]
+    counts: dict[str, int]  # as in SplitData; warnings and notes, too
     rejections: Rejections
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -37,18 +37,12 @@ _Make: TypeAlias = Callable[[Split, Path, Reading, Part | None], FolderSource]
 
 @dataclass(frozen=True)
 class Found:
-    """What a folder holds.
-
-    Attributes:
-        where: the folder, or the one below it, that holds it.
-        splits: split -> what makes its source; ``val`` is missing if the data has no split.
-        by: what tells the splits; "" where nothing does.
-    """
+    """What a folder holds."""
 
     kind: str
-    where: Path
-    splits: Mapping[Split, _Make]
-    by: str
+    where: Path  # the folder, or the one below it, that holds it
+    splits: Mapping[Split, _Make]  # what makes the source of each; val is missing if the data has no split
+    by: str  # what tells the splits; "" where nothing does
 
     def source(self, split: Split, *, data_dir: Path, reading: Reading, fraction: float, seed: int) -> FolderSource:
         is_split = "val" in self.splits

@@ -72,17 +72,11 @@ def frame_doubt(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64
 
 @dataclass(frozen=True)
 class Turned:
-    """Pictures that a viewer turns, by their place.
-
-    Attributes:
-        headers: of these pictures.
-        stored: those whose boxes are of the stored pixels.
-        why: what told the frame; "" where nothing did.
-    """
+    """Pictures that a viewer turns, by their place."""
 
     headers: Mapping[int, Header]
-    stored: frozenset[int]
-    why: str
+    stored: frozenset[int]  # those whose boxes are of the stored pixels
+    why: str  # what told the frame; "" where nothing did
 
     def frame(self, place: int) -> Size:
         return self.headers[place][:2] if place in self.stored else self.headers[place].shown

@@ -44,19 +44,14 @@ _GROUND_TRUTH_VERSION = 2
 
 @dataclass(frozen=True)
 class JsonlSource:
-    """A split as JSONL.
-
-    Attributes:
-        ground_truth_file: the COCO file that is made of it for AP.
-        part: which of the pictures belong to the split; None for all.
-    """
+    """A split as JSONL."""
 
     annotations: Path
     images: Path
     split: Literal["train", "val"]
-    ground_truth_file: Path
+    ground_truth_file: Path  # the COCO file that is made of it for AP
     reading: Reading = field(default_factory=Reading)
-    part: Part | None = None
+    part: Part | None = None  # which of the pictures belong to the split; None for all
     generated = None
 
     @property

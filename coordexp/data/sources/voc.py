@@ -21,15 +21,10 @@ Corners = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class VocSource(CocoSource):
-    """A split of Pascal VOC; ``annotations`` is the folder of its XML files.
+    """A split of Pascal VOC; ``annotations`` is the folder of its XML files."""
 
-    Attributes:
-        listed: the official list of the split, a name a line; None for every XML file of the folder.
-        every: folders of the XML files of all splits, which count alike.
-    """
-
-    listed: Path | None = None
-    every: tuple[Path, ...] = ()
+    listed: Path | None = None  # the official list of the split, a name a line; None for every XML file of the folder
+    every: tuple[Path, ...] = ()  # folders of the XML files of all splits, which count alike
     is_converted = True
 
     def file(self) -> CocoFile:
