@@ -5,34 +5,32 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.originals import Part
 from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.coco_file import read_utf8
-from coordexp.data.sources.coco_table import Reading
+from coordexp.data.sources.coco_table import SPLITS, Reading, Split
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
 from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.pictures import read_text
 from coordexp.data.sources.records import as_record
 from coordexp.data.sources.voc import VocSource
-from coordexp.data.sources.yolo import YoloSource, find_yolo
+from coordexp.data.sources.yolo import find_yolo
 from coordexp.errors import DataError
 
-Split = Literal["train", "val"]
-SPLITS: tuple[Split, ...] = ("train", "val")
 # What COCO publishes beside the boxes of things.
 _NOT_BOXES = re.compile(r"^(captions|person_keypoints|panoptic|stuff|image_info|unlabeled)")
 # A split's words, the best one first: where there is no validation split, that for tests is one.
 _WORDS: Mapping[Split, tuple[str, ...]] = {"train": ("train", "trainval"), "val": ("val", "dev", "test")}
 _NAMES_TRIED, _HEAD_BYTES, _DEPTH = 20, 4096, 2
 FolderSource: TypeAlias = CocoSource | JsonlSource
-_Make: TypeAlias = Callable[[Split, Path, Reading, Part | None], FolderSource]
+_Make: TypeAlias = Callable[[Path, Reading, Part | None], FolderSource]
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,8 @@ class Found:
     def source(self, split: Split, *, data_dir: Path, reading: Reading, fraction: float, seed: int) -> FolderSource:
         is_split = "val" in self.splits
         part = None if is_split else Part(split == "val", fraction, seed)
-        return self.splits[split if is_split else "train"](split, data_dir / ground_truth_name(split), reading, part)
+        source = self.splits[split if is_split else "train"](data_dir / ground_truth_name(split), reading, part)
+        return replace(source, split=split) if isinstance(source, JsonlSource) else source
 
     def sentence(self, folder: Path, fraction: float) -> str:
         below = "" if self.where == folder else f" in {self.where.relative_to(folder)}"
@@ -177,11 +176,8 @@ def _kind(path: Path) -> str:
 
 
 def _of_file(path: Path, kind: str, folder: Path, split: Split) -> _Make:
-    images = _images(path, kind, folder, split)
-    if kind in ("COCO", "LVIS"):
-        source = LvisSource if kind == "LVIS" else CocoSource
-        return lambda _, made, reading, part: source(path, images, made, reading, part)
-    return lambda of, made, reading, part: JsonlSource(path, images, of, made, reading, part)
+    source = {"COCO": CocoSource, "LVIS": LvisSource}.get(kind, JsonlSource)
+    return partial(source, path, _images(path, kind, folder, split))
 
 
 def _images(annotations: Path, kind: str, folder: Path, split: Split) -> Path:
@@ -235,7 +231,7 @@ def _find_voc(folder: Path) -> Found | None:
     where = Path(os.path.commonpath(labels.values()))
     every = tuple(labels.values())
     made: dict[Split, _Make] = {
-        of: _voc(place, _pictures_of(place, folder), None, every) for of, place in labels.items()
+        split: partial(VocSource, place, _pictures_of(place, folder), every=every) for split, place in labels.items()
     }
     return Found("Pascal VOC", where, made, f"its folders {' and '.join(str(one.relative_to(where)) for one in every)}")
 
@@ -249,9 +245,11 @@ def _one_voc(labels: Path, folder: Path) -> Found:
     }
     if "train" not in listed:
         where = labels if images == labels else labels.parent
-        return Found("Pascal VOC", where, {"train": _voc(labels, images, None)}, "")
+        return Found("Pascal VOC", where, {"train": partial(VocSource, labels, images)}, "")
     by = f"its official lists {' and '.join(path.name for path in listed.values())}"
-    made: dict[Split, _Make] = {of: _voc(labels, images, path) for of, path in listed.items()}
+    made: dict[Split, _Make] = {
+        split: partial(VocSource, labels, images, listed=path) for split, path in listed.items()
+    }
     return Found("Pascal VOC", labels.parent, made, by)
 
 
@@ -274,20 +272,6 @@ def _has_xml(folder: Path) -> bool:
     return first is not None and "<annotation" in read_text(first)
 
 
-def _voc(labels: Path, images: Path, listed: Path | None, every: tuple[Path, ...] = ()) -> _Make:
-    return lambda _, made, reading, part: VocSource(labels, images, made, reading, part, listed=listed, every=every)
-
-
 def _find_yolo(folder: Path) -> Found | None:
     found = find_yolo(folder)
-    if found is None:
-        return None
-
-    def make(places: tuple[Path, ...]) -> _Make:
-        return lambda _, made, reading, part: YoloSource(
-            found.root, found.root, made, reading, part, names=found.names, places=places, has_points=found.has_points
-        )
-
-    splits: dict[Split, _Make] = {split: make(found.splits[split]) for split in SPLITS if split in found.splits}
-    by = found.says.name if found.says.suffix in (".yaml", ".yml") else "its lists or folders"
-    return Found("YOLO", folder, splits if "train" in splits else {"train": make((found.root,))}, by)
+    return None if found is None else Found("YOLO", folder, *found)

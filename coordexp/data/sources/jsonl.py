@@ -30,7 +30,7 @@ from coordexp.data.image_folder import ImageFolder
 from coordexp.data.originals import Part
 from coordexp.data.sample import Objects, Rejections, Sample, Samples, SplitData, fold
 from coordexp.data.sources.coco_file import MAX_ID, has_mark, id_of, read_unmarked
-from coordexp.data.sources.coco_table import Reading
+from coordexp.data.sources.coco_table import Reading, Split
 from coordexp.data.sources.frame import ResizedCopies, Turned, find_turned
 from coordexp.data.sources.records import as_record
 from coordexp.errors import DataError, is_name, kind_of, show
@@ -48,10 +48,10 @@ class JsonlSource:
 
     annotations: Path
     images: Path
-    split: Literal["train", "val"]
     ground_truth_file: Path  # the COCO file that is made of it for AP
     reading: Reading = field(default_factory=Reading)
     part: Part | None = None  # which of the pictures belong to the split; None for all
+    split: Split = "train"
     generated = None
 
     @property
@@ -88,7 +88,7 @@ class JsonlSource:
         return sum(1 for _ in _lines(self.annotations))
 
 
-def ground_truth_name(split: Literal["train", "val"]) -> str:
+def ground_truth_name(split: Split) -> str:
     return f"{split}_ground_truth.json"
 
 
@@ -152,7 +152,6 @@ class _Found(NamedTuple):
     record: dict[str, object]
     name: str
     has_size: bool
-    has_id: bool
 
 
 def _read(
@@ -225,7 +224,7 @@ def _find_pictures(path: Path, folder: ImageFolder, bad: Rejections) -> list[_Fo
             has_size = record.get("width") is not None or record.get("height") is not None
             if not has_size:
                 record["width"], record["height"] = read_header(folder.root / name).shown
-            found.append(_Found(number, record, name, has_size, record.get("image_id") is not None))
+            found.append(_Found(number, record, name, has_size))
         except DataError as error:
             bad.add("records", f"line {number}", str(error))
     return found
@@ -260,7 +259,8 @@ def _joined(made: Sequence[tuple[_Found, _Record]]) -> tuple[list[_Record], int,
         image_id = record.sample.image_id
         if place < len(records):
             known = records[place]
-            if not one.has_id or image_id == known.sample.image_id or len(record.sample.objects) <= 1:
+            has_id = one.record.get("image_id") is not None
+            if not has_id or image_id == known.sample.image_id or len(record.sample.objects) <= 1:
                 num_joined += 1
                 records[place] = known.joined(record)
                 continue
