@@ -22,8 +22,7 @@ from coordexp.coord_tokens.grammar.parse import parse_generated
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import coord_vocab, expand_vocab
 from coordexp.data.image_file import read_image
-from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.lvis import LvisSource
+from coordexp.data.sources.coco import CocoSource, LvisSource
 from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth

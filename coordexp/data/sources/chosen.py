@@ -7,16 +7,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from coordexp.data.sample import Samples, SplitData
+from coordexp.data.sample import Generated, Samples, SplitData
 from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.coco_file import read_without_outlines
 from coordexp.data.sources.jsonl import JsonlSource
-from coordexp.data.sources.shapes import Generated, ShapesSource
 from coordexp.files import JsonValue, sha256_of_text, write_json
 
 CHOSEN_NAME = "val_chosen.json"
 _KEY = "(evaluation.max_images)"
-Whole: TypeAlias = ShapesSource | CocoSource | JsonlSource
+Whole: TypeAlias = CocoSource | JsonlSource
 
 
 @dataclass(frozen=True)

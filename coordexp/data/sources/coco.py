@@ -1,17 +1,26 @@
-"""A split in COCO's format, and the samples of any table of boxes."""
+"""A split in COCO's format or LVIS's, and the samples of any table of boxes.
+
+LVIS marks, for each image, which absent categories were verified (``neg_category_ids``) and which
+were not annotated exhaustively (``not_exhaustive_category_ids``); its evaluation needs both.
+Its images are those of COCO: ``--images`` is the folder that holds ``train2017`` and ``val2017``, or
+one of these itself.
+"""
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
+from msgspec import Meta
 
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.originals import Part
-from coordexp.data.sample import Samples, SplitData
-from coordexp.data.sources.coco_file import CocoFile, read_coco_file
+from coordexp.data.sample import Generated, Samples, SplitData
+from coordexp.data.sources.coco_file import Category, CocoFile, Image, read_coco_file
 from coordexp.data.sources.coco_table import TARGET, CocoTable, Reading, as_coco, build_table
-from coordexp.errors import DataError
+from coordexp.errors import DataError, show
 from coordexp.files import write_json
 
 
@@ -24,7 +33,7 @@ class CocoSource:
     made: Path | None = None  # where a COCO file is written for AP, where the annotations cannot serve as they are
     reading: Reading = field(default_factory=Reading)
     part: Part | None = None  # which of the pictures belong to the split; None for all
-    generated = None
+    generated: Generated | None = None
     is_converted = False  # to COCO's format from another
 
     @property
@@ -93,7 +102,7 @@ class CocoSource:
         return _ground_truth(self, stat.st_mtime_ns, stat.st_size)
 
     def count_images(self) -> int:
-        return len(self._own().images.good)
+        return self.generated.num_images if self.generated else len(self._own().images.good)
 
 
 @lru_cache(maxsize=8)
@@ -109,3 +118,49 @@ def _ground_truth(source: CocoSource, *stamp: int) -> Path:
     said = f"made of {source.annotations.name}; {'; '.join(table.notes)}"
     write_json(source.made, {"info": {"description": said}, **as_coco(table)})
     return source.made
+
+
+class LvisCategory(Category, gc=False, kw_only=True):
+    """An entry of ``categories``, with its frequency: rare, common or frequent."""
+
+    frequency: Annotated[Literal["r", "c", "f"], Meta(description="r, c or f (rare, common, frequent)")]
+
+    def extras(self) -> dict[str, str]:
+        return {"frequency": self.frequency}
+
+
+class LvisImage(Image, gc=False, kw_only=True):
+    """An entry of ``images``, with its lists of categories; its file is named by ``coco_url``."""
+
+    neg_category_ids: Annotated[list[int], Meta(description="a list of category ids")]
+    not_exhaustive_category_ids: Annotated[list[int], Meta(description="a list of category ids")]
+    coco_url: object = None
+
+    def name_in(self, folder: Path) -> str:
+        """Return ``train2017/7.jpg`` for ``http://.../train2017/7.jpg``, or ``7.jpg`` in a folder ``train2017``."""
+        if self.file_name is not None:
+            return self.file_name
+        expected = "expected an address that ends in a folder and a file name"
+        if not isinstance(self.coco_url, str):
+            raise DataError(f"coco_url is {show(self.coco_url)}, {expected}")
+        try:
+            parts = PurePosixPath(unquote(urlsplit(self.coco_url).path)).parts
+        except ValueError as error:
+            raise DataError(f"coco_url is {show(self.coco_url)}, {expected} ({error})") from None
+        if len(parts) < 2:
+            raise DataError(f"coco_url is {show(self.coco_url)}, {expected}")
+        *_, parent, name = parts
+        return name if parent in {"/", folder.name} else f"{parent}/{name}"
+
+    def extras(self) -> dict[str, list[int]]:
+        return {
+            "neg_category_ids": self.neg_category_ids,
+            "not_exhaustive_category_ids": self.not_exhaustive_category_ids,
+        }
+
+
+class LvisSource(CocoSource):
+    """A split in LVIS's format."""
+
+    def file(self) -> CocoFile:
+        return read_coco_file(self.annotations, image_type=LvisImage, category_type=LvisCategory)

@@ -128,8 +128,7 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
     if merged:
         ids = [merged[key].id if key in merged else key for key in objects.category_id.tolist()]
         objects = replace(objects, category_id=np.array(ids, np.int64))
-    turned = _turned(images, objects, image_index, folder, reading.boxes_in)
-    sizes = _frames(images, turned)
+    turned, sizes = _frames(images, objects, image_index, folder, reading.boxes_in)
     odd = check_frame(file.path, objects.box_px_xywh, sizes[image_index], max_bad_fraction=max_bad_fraction)
     boxes, was_clipped = _clipped(objects.box_px_xywh, sizes[image_index])
     outside = (boxes[:, 0] >= boxes[:, 2]) | (boxes[:, 1] >= boxes[:, 3])
@@ -196,14 +195,31 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
     )
 
 
-def _frames(images: list[CocoImage], turned: Turned) -> NDArray[np.float64]:
-    """Return ``[I, 2]`` the size of the frame in which the boxes of each image stand; sizes become those as shown."""
+def _frames(
+    images: list[CocoImage],
+    objects: AnnotationColumns,
+    image_index: NDArray[np.int64],
+    folder: ImageFolder,
+    boxes_in: BoxesIn,
+) -> tuple[Turned, NDArray[np.float64]]:
+    """Return which pictures a viewer turns, and ``[I, 2]`` the size of the frame in which the boxes of each stand.
+
+    Widths and heights of ``images`` become those as shown.
+    """
+    headers = turned_headers([folder.root / image.name for image in images]) if folder.checks else {}
+    reach: dict[int, tuple[float, float]] = {}
+    for place in headers:
+        boxes = objects.box_px_xywh[image_index == place]
+        if len(boxes):
+            right, bottom = (boxes[:, :2] + boxes[:, 2:]).max(axis=0).tolist()
+            reach[place] = right, bottom
+    turned = find_turned(headers, {place: images[place].recorded for place in headers}, reach, boxes_in)
     sizes = np.array([(image.width, image.height) for image in images], np.float64).reshape(-1, 2)
-    for place, header in turned.headers.items():
+    for place, header in headers.items():
         if images[place].recorded in (None, header[:2], header.shown):
             images[place] = images[place]._replace(width=header.shown[0], height=header.shown[1])
             sizes[place] = turned.frame(place)
-    return sizes
+    return turned, sizes
 
 
 def _rejections(path: Path, bad: Mapping[Section, Sequence[BadEntry]]) -> Rejections:
@@ -288,24 +304,6 @@ def _usable_images(entries: Entries[Image], folder: ImageFolder) -> tuple[list[C
         except DataError as error:
             bad.append(BadEntry(place, str(image.id), str(error), image.id))
     return images, bad, first_place.keys() - {image.image_id for image in images}
-
-
-def _turned(
-    images: Sequence[CocoImage],
-    objects: AnnotationColumns,
-    image_index: NDArray[np.int64],
-    folder: ImageFolder,
-    boxes_in: BoxesIn,
-) -> Turned:
-    """Return the pictures that a viewer turns, and in which frame their boxes stand."""
-    headers = turned_headers([folder.root / image.name for image in images]) if folder.checks else {}
-    reach: dict[int, tuple[float, float]] = {}
-    for place in headers:
-        boxes = objects.box_px_xywh[image_index == place]
-        if len(boxes):
-            right, bottom = (boxes[:, :2] + boxes[:, 2:]).max(axis=0).tolist()
-            reach[place] = right, bottom
-    return find_turned(headers, {place: images[place].recorded for place in headers}, reach, boxes_in)
 
 
 def _turned_px(boxes_px_xywh: NDArray[np.float64], header: Header) -> NDArray[np.float64]:

@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.originals import Part
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.chosen import Whole
+from coordexp.data.sources.coco import CocoSource, LvisSource
 from coordexp.data.sources.coco_file import read_utf8
 from coordexp.data.sources.coco_table import SPLITS, Reading, Split
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
-from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.pictures import read_text
 from coordexp.data.sources.records import as_record
 from coordexp.data.sources.voc import VocSource
@@ -28,9 +28,9 @@ from coordexp.errors import DataError
 _NOT_BOXES = re.compile(r"^(captions|person_keypoints|panoptic|stuff|image_info|unlabeled)")
 # A split's words, the best one first: where there is no validation split, that for tests is one.
 _WORDS: Mapping[Split, tuple[str, ...]] = {"train": ("train", "trainval"), "val": ("val", "dev", "test")}
+_SOURCES = {"COCO": CocoSource, "LVIS": LvisSource, "JSONL": JsonlSource, "JSON records": JsonlSource}
 _NAMES_TRIED, _HEAD_BYTES, _DEPTH = 20, 4096, 2
-FolderSource: TypeAlias = CocoSource | JsonlSource
-_Make: TypeAlias = Callable[[Path, Reading, Part | None], FolderSource]
+_Make: TypeAlias = Callable[[Path, Reading, Part | None], Whole]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Found:
     splits: Mapping[Split, _Make]  # what makes the source of each; val is missing if the data has no split
     by: str  # what tells the splits; "" where nothing does
 
-    def source(self, split: Split, *, data_dir: Path, reading: Reading, fraction: float, seed: int) -> FolderSource:
+    def source(self, split: Split, *, data_dir: Path, reading: Reading, fraction: float, seed: int) -> Whole:
         is_split = "val" in self.splits
         part = None if is_split else Part(split == "val", fraction, seed)
         source = self.splits[split if is_split else "train"](data_dir / ground_truth_name(split), reading, part)
@@ -67,7 +67,9 @@ def find_folder(folder: Path) -> Found:
         raise DataError(f"{folder}: there is no such folder; expected that of a data set (data.path)")
     level = [folder]
     for _ in range(_DEPTH + 1):
-        found = [one for one in map(_recognised, level) if one is not None]
+        # Of several formats of one data set the first.
+        held = [_find_files(place) or _find_voc(place) or _find_yolo(place) for place in level]
+        found = [one for one in held if one is not None]
         if len(found) > 1:
             named = ", ".join(f"{one.kind} in {one.where.relative_to(folder)}" for one in found[:6])
             raise DataError(f"{folder}: holds several data sets: {named}; set data.path to the folder of one")
@@ -80,11 +82,6 @@ def find_folder(folder: Path) -> Found:
         f"{seen}. Files that are not found are named by data.train_annotations, data.train_images, "
         "data.val_annotations and data.val_images"
     )
-
-
-def _recognised(place: Path) -> Found | None:
-    """Return what a folder holds: of several formats of one data set the first."""
-    return _find_files(place) or _find_voc(place) or _find_yolo(place)
 
 
 def _below(folder: Path) -> list[Path]:
@@ -144,10 +141,12 @@ def _find_files(folder: Path) -> Found | None:
             )
         splits["train"] = next(iter(files))
         splits.pop("val", None)
-    kinds = [files[path] for path in splits.values()]
     by = " and ".join(str(path.relative_to(folder)) for path in splits.values())
-    made: dict[Split, _Make] = {split: _of_file(path, files[path], folder, split) for split, path in splits.items()}
-    return Found(kinds[0], folder, made, by)
+    made: dict[Split, _Make] = {
+        split: partial(_SOURCES[files[path]], path, _images(path, files[path], folder, split))
+        for split, path in splits.items()
+    }
+    return Found(files[splits["train"]], folder, made, by)
 
 
 def _is_sets(folder: Path) -> bool:
@@ -173,11 +172,6 @@ def _kind(path: Path) -> str:
             return ""
         return "LVIS" if b'"neg_category_ids"' in content and b'"frequency"' in content else "COCO"
     return ""
-
-
-def _of_file(path: Path, kind: str, folder: Path, split: Split) -> _Make:
-    source = {"COCO": CocoSource, "LVIS": LvisSource}.get(kind, JsonlSource)
-    return partial(source, path, _images(path, kind, folder, split))
 
 
 def _images(annotations: Path, kind: str, folder: Path, split: Split) -> Path:

@@ -388,11 +388,11 @@ def _leniently_parsed(line: bytes) -> object:
 
 
 def _sample(record: Mapping[str, object], boxes: RecordBoxes, image: Path, number: int) -> Sample:
-    width, height = (_whole(record, name, lowest=1) for name in ("width", "height"))
+    width, height = (_whole(record.get(name), name, lowest=1) for name in ("width", "height"))
     problem = size_problem(width, height)
     if problem is not None:
         raise DataError(problem)
-    image_id = {"image_id": number if record.get("image_id") is None else id_of(record["image_id"])}
+    image_id = number if record.get("image_id") is None else id_of(record["image_id"])
     return Sample(image, width, height, _whole(image_id, "image_id", lowest=-MAX_ID), _objects(boxes))
 
 
@@ -408,21 +408,16 @@ def _not_targets(record: Mapping[str, object], reading: Reading) -> tuple[Object
 
 
 def _objects(boxes: RecordBoxes) -> Objects:
-    return Objects(
-        descs=tuple(_desc(item, index) for index, item in enumerate(boxes.objects)),
-        boxes_norm_xyxy=np.array(boxes.boxes_norm_xyxy, np.float64).reshape(-1, 4),
-    )
+    descs: list[str] = []
+    for index, item in enumerate(boxes.objects):
+        desc = item.get("desc")
+        if not isinstance(desc, str) or not is_name(desc.strip()):
+            raise DataError(f"objects[{index}]: desc is {show(desc)}, expected text without control characters")
+        descs.append(desc.strip())
+    return Objects(tuple(descs), np.array(boxes.boxes_norm_xyxy, np.float64).reshape(-1, 4))
 
 
-def _whole(record: Mapping[str, object], name: str, *, lowest: int) -> int:
-    value = record.get(name)
+def _whole(value: object, name: str, *, lowest: int) -> int:
     if type(value) is not int or not lowest <= value <= MAX_ID:
         raise DataError(f"{name} is {show(value)}, expected a whole number{' of pixels' if lowest == 1 else ''}")
     return value
-
-
-def _desc(item: Mapping[str, object], index: int) -> str:
-    desc = item.get("desc")
-    if not isinstance(desc, str) or not is_name(desc.strip()):
-        raise DataError(f"objects[{index}]: desc is {show(desc)}, expected text without control characters")
-    return desc.strip()

@@ -2,9 +2,9 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -29,44 +29,27 @@ _Box: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class ShapesSource:
-    """A split of the generated data set in the folder ``root``, where it becomes COCO files."""
+class ShapesSource(CocoSource):
+    """A split of the generated data set, which is written as COCO files before it is read."""
 
-    root: Path
-    split: Split
-    spec: Shapes
+    spec: Shapes = field(default_factory=Shapes)
+
+    @classmethod
+    def of(cls, root: Path, split: Split, spec: Shapes) -> Self:
+        num_images = spec.num_train if split == "train" else spec.num_val
+        generated = Generated(num_images, frozenset(IMAGE_SIZES_PX), spec.max_objects, CATEGORIES)
+        return cls(root / f"instances_{split}.json", root / split, generated=generated, spec=spec)
 
     @property
     def name(self) -> str:
-        return f"shapes_{self.split}"
+        return f"shapes_{self.images.name}"
 
-    @property
-    def annotations(self) -> Path:
-        return self.root / f"instances_{self.split}.json"
-
-    @property
-    def images(self) -> Path:
-        return self.root / self.split
-
-    @property
-    def generated(self) -> Generated:
-        num_images = self.spec.num_train if self.split == "train" else self.spec.num_val
-        return Generated(num_images, frozenset(IMAGE_SIZES_PX), self.spec.max_objects, CATEGORIES)
-
-    def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
-        del accept_prequantised
-        write_shapes(self.root, self.spec)
-        return CocoSource(self.annotations, self.images).read(max_bad_fraction=max_bad_fraction)
-
-    @property
-    def ground_truth_file(self) -> Path:
-        return self.annotations
+    def read(self, *, max_bad_fraction: float = 0.0, accept_prequantised: bool = False) -> SplitData:
+        write_shapes(self.images.parent, self.spec)
+        return super().read(max_bad_fraction=max_bad_fraction, accept_prequantised=accept_prequantised)
 
     def ground_truth(self) -> Path:
         return self.annotations
-
-    def count_images(self) -> int:
-        return self.generated.num_images
 
 
 @dataclass(frozen=True)

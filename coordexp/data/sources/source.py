@@ -11,11 +11,10 @@ from typing import TypeAlias
 
 from coordexp.config.schema.data import Data
 from coordexp.data.sources.chosen import CHOSEN_NAME, ChosenSource, Whole
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco import CocoSource, LvisSource
 from coordexp.data.sources.coco_table import SPLITS, Reading, Split
 from coordexp.data.sources.folder import find_folder
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
-from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.shapes import ShapesSource
 from coordexp.errors import ConfigError, DataError
 
@@ -40,7 +39,7 @@ def source_of(data: Data, split: Split, *, data_dir: Path, max_images: int | Non
 
 def _whole(data: Data, split: Split, data_dir: Path) -> Whole:
     if data.format == "shapes":
-        return ShapesSource(data_dir, split, data.shapes)
+        return ShapesSource.of(data_dir, split, data.shapes)
     reading = Reading(data.boxes_in, data.categories.merge, data.bbox_format, data.max_bad_fraction)
     if data.path is not None:
         found = find_folder(data.path)
@@ -79,7 +78,7 @@ def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path |
 def _recorded(params: Mapping[str, str], split: Split, data_dir: Path | None) -> Whole | None:
     form = params.get("data.format", "shapes")
     if form == "shapes":
-        return None if data_dir is None else ShapesSource(data_dir, split, Data().shapes)
+        return None if data_dir is None else ShapesSource.of(data_dir, split, Data().shapes)
     made = None if data_dir is None else data_dir / ground_truth_name(split)
     if form == "auto":
         try:
