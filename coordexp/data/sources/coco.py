@@ -1,9 +1,8 @@
-"""A split in COCO's format or LVIS's, and the samples of any table of boxes.
+"""A split in COCO's format or LVIS's.
 
-LVIS marks, for each image, which absent categories were verified (``neg_category_ids``) and which
-were not annotated exhaustively (``not_exhaustive_category_ids``); its evaluation needs both.
-Its images are those of COCO: ``--images`` is the folder that holds ``train2017`` and ``val2017``, or
-one of these itself.
+LVIS marks, for each image, which absent categories were verified (``neg_category_ids``) and which were not annotated
+exhaustively (``not_exhaustive_category_ids``); its evaluation needs both. Its images are those of COCO: ``--images`` is
+the folder that holds ``train2017`` and ``val2017``, or one of these itself.
 """
 
 from dataclasses import dataclass, field, replace
@@ -141,10 +140,9 @@ class LvisImage(Image, gc=False, kw_only=True):
         if self.file_name is not None:
             return self.file_name
         expected = "expected an address that ends in a folder and a file name"
-        if not isinstance(self.coco_url, str):
-            raise DataError(f"coco_url is {show(self.coco_url)}, {expected}")
+        address = self.coco_url if isinstance(self.coco_url, str) else ""
         try:
-            parts = PurePosixPath(unquote(urlsplit(self.coco_url).path)).parts
+            parts = PurePosixPath(unquote(urlsplit(address).path)).parts
         except ValueError as error:
             raise DataError(f"coco_url is {show(self.coco_url)}, {expected} ({error})") from None
         if len(parts) < 2:

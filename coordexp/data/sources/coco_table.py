@@ -93,14 +93,8 @@ class CocoTable:
 def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
     """Return a table as the sections of COCO's format, ids of annotations from 1."""
     image_ids = np.repeat([image.image_id for image in table.images], np.diff(table.first)).tolist()
-    rows = zip(
-        image_ids,
-        table.category_ids.tolist(),
-        table.boxes_px_xywh.tolist(),
-        table.areas_px2.tolist(),
-        table.kinds.tolist(),
-        strict=True,
-    )
+    columns = (table.category_ids, table.boxes_px_xywh, table.areas_px2, table.kinds)
+    rows = zip(image_ids, *(column.tolist() for column in columns), strict=True)
     return {
         "images": [
             {"id": one.image_id, "file_name": one.name, "width": one.width, "height": one.height, **one.extras}
