@@ -78,8 +78,9 @@ def _run_annotations(options: argparse.Namespace) -> None:
 
 
 def _run_shapes(options: argparse.Namespace) -> None:
+    from coordexp.config.schema.data import Shapes
     from coordexp.data.prepare import PrepareSpec, prepare
-    from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+    from coordexp.data.sources.shapes import write_shapes
     from coordexp.detection.ceiling import ceiling_of_table
 
     output: Path = options.output
@@ -87,7 +88,7 @@ def _run_shapes(options: argparse.Namespace) -> None:
     is_free = not output.exists() or (output.is_dir() and not any(output.iterdir()))
     if not is_free and not (output / "shapes.json").is_file():
         raise DataError(f"{output}: exists and is no generated data set; expected a new or empty folder")
-    shapes = ShapesSpec(num_train=options.num_train, num_val=options.num_val, seed=options.seed)
+    shapes = Shapes(num_train=options.num_train, num_val=options.num_val, seed=options.seed)
     write_shapes(output, shapes)
     for split in ("train", "val"):
         annotations = output / f"instances_{split}.json"

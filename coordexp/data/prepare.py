@@ -19,10 +19,9 @@ from coordexp.coord_tokens.bins import CODEC_VERSION, NUM_BINS
 from coordexp.data.image_file import check_image
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sample import Objects, Ordering, Sample
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco import CocoSource, LvisSource
 from coordexp.data.sources.coco_table import CROWD, TARGET, CocoImage, CocoTable, Reading, build_table
 from coordexp.data.sources.jsonl import format_record
-from coordexp.data.sources.lvis import LvisSource
 from coordexp.errors import DataError
 from coordexp.files import kept_model, replace_directory, write_json
 

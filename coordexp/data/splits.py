@@ -14,7 +14,7 @@ from coordexp.config.schema.data import Data
 from coordexp.data.leaks import leak_sentence
 from coordexp.data.sample import SIZE_EDGES_PX2, Sample, Samples, SplitData, fold
 from coordexp.data.sources.chosen import ChosenSource, chosen_part
-from coordexp.data.sources.lvis import LvisSource
+from coordexp.data.sources.coco import LvisSource
 from coordexp.data.sources.source import Split, found_sentence, source_of
 from coordexp.errors import DataError
 from coordexp.files import known_hashes, sha256_of_file, sha256_of_text

@@ -9,8 +9,8 @@ from coordexp.config.schema.data import Data
 from coordexp.data.leaks import shared_pictures
 from coordexp.data.sample import Sample
 from coordexp.data.sources.chosen import write_part
+from coordexp.data.sources.coco import LvisSource
 from coordexp.data.sources.coco_file import read_without_outlines
-from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import load_split, stratified_subset
 from coordexp.errors import DataError

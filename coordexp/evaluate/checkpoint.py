@@ -12,8 +12,7 @@ from coordexp.coord_tokens.vocab import CoordVocab, text_vocab
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample
-from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.lvis import LvisSource
+from coordexp.data.sources.coco import CocoSource, LvisSource
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth

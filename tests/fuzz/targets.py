@@ -22,9 +22,8 @@ from coordexp.coord_tokens.grammar.parse import parse_generated
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import coord_vocab, expand_vocab
 from coordexp.data.image_file import read_image
-from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.lvis import LvisSource
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.coco import CocoSource, LvisSource
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CoordExpError
@@ -124,7 +123,7 @@ def _read_yaml(folder: Path) -> None:
 
 
 def _make_data(folder: Path) -> None:
-    write_shapes(folder, ShapesSpec(num_train=1, num_val=6))
+    write_shapes(folder, Shapes(num_train=1, num_val=6))
     truth = json.loads((folder / "instances_val.json").read_text())
     names = {category["id"]: category["name"] for category in truth["categories"]}
     lvis = {"frequency": "f", "image_count": 2, "instance_count": 3, "synset": "a.n.01", "synonyms": ["a"]}
@@ -162,12 +161,12 @@ def _write_lines(path: Path, values: list[dict]) -> None:
 
 def _read_coco(folder: Path) -> None:
     read_ground_truth(folder / "instances_val.json")
-    read_coco(folder / "instances_val.json", folder / "val")
+    CocoSource(folder / "instances_val.json", folder / "val").read()
 
 
 def _read_lvis(folder: Path) -> None:
     read_ground_truth(folder / "lvis.json")
-    LvisSource(folder / "lvis.json", folder / "val").read(max_bad_fraction=0.0, accept_prequantised=False)
+    LvisSource(folder / "lvis.json", folder / "val").read()
 
 
 def _damage_picture(folder: Path, rng: random.Random) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import step_of
 from coordexp.runs.reporter import read_rows
@@ -74,7 +74,7 @@ def run_processes(head: Head) -> list[psutil.Process]:
 
 def test_a_job_from_elsewhere_reads_the_cluster_s_data(head, tmp_path):
     data = tmp_path / "cluster-data"
-    write_shapes(data, ShapesSpec(num_train=12, num_val=4, max_objects=2, seed=0))
+    write_shapes(data, Shapes(num_train=12, num_val=4, max_objects=2, seed=0))
     paths = {
         "train_annotations": data / "instances_train.json",
         "train_images": data / "train",

@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from tests.rehearsal.checkpoint import SIZES
 
 ROOT = Path(__file__).parents[2]
@@ -267,7 +267,7 @@ def _own_bytes(process: psutil.Process) -> int:
 
 def write_pictures(folder: Path) -> None:
     """Write generated pictures as COCO files."""
-    write_shapes(folder, ShapesSpec(num_train=4, num_val=4, max_objects=2))
+    write_shapes(folder, Shapes(num_train=4, num_val=4, max_objects=2))
 
 
 def _environment() -> dict[str, str]:

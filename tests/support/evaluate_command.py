@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.model.tiny.parts import save_base
 from tests.support.model_fixtures import random_base
 
@@ -18,7 +18,7 @@ def make_checkpoint(path: Path) -> Path:
 
 def make_shapes(path: Path) -> Path:
     """Generate a split."""
-    return write_shapes(path, ShapesSpec(num_train=1, num_val=NUM_IMAGES))
+    return write_shapes(path, Shapes(num_train=1, num_val=NUM_IMAGES))
 
 
 def arguments(checkpoint: Path, shapes: Path) -> list[str]:

@@ -31,7 +31,7 @@ def content(sample):
 
 def read_jsonl(path, image_root, *, max_bad_fraction=0.0, accept_prequantised=False, bbox_format=None):
     """Read a JSONL file, whose images lie in the folder ``image_root``."""
-    source = JsonlSource(path, image_root, "train", path.parent / "made.json", Reading(bbox_format=bbox_format))
+    source = JsonlSource(path, image_root, path.parent / "made.json", Reading(bbox_format=bbox_format))
     return source.read(max_bad_fraction=max_bad_fraction, accept_prequantised=accept_prequantised)
 
 

@@ -5,24 +5,24 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 
-from coordexp.data.sample import Samples, SplitData
+from coordexp.data.sample import Generated, Samples, SplitData
 from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.coco_file import read_without_outlines
 from coordexp.data.sources.jsonl import JsonlSource
-from coordexp.data.sources.shapes import Generated, ShapesSource
 from coordexp.files import JsonValue, sha256_of_text, write_json
 
 CHOSEN_NAME = "val_chosen.json"
 _KEY = "(evaluation.max_images)"
+Whole: TypeAlias = CocoSource | JsonlSource
 
 
 @dataclass(frozen=True)
 class ChosenSource:
     """Some pictures of a validation split; AP is measured on a COCO file that holds them alone."""
 
-    whole: ShapesSource | CocoSource | JsonlSource
+    whole: Whole
     num_images: int
     seed: int
     ground_truth_file: Path

@@ -1,36 +1,38 @@
-"""A split in COCO's format, and the samples of any table of boxes."""
+"""A split in COCO's format or LVIS's.
+
+LVIS marks, for each image, which absent categories were verified (``neg_category_ids``) and which were not annotated
+exhaustively (``not_exhaustive_category_ids``); its evaluation needs both. Its images are those of COCO: ``--images`` is
+the folder that holds ``train2017`` and ``val2017``, or one of these itself.
+"""
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
+from msgspec import Meta
 
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.originals import Part
-from coordexp.data.sample import Samples, SplitData
-from coordexp.data.sources.coco_file import CocoFile, read_coco_file
+from coordexp.data.sample import Generated, Samples, SplitData
+from coordexp.data.sources.coco_file import Category, CocoFile, Image, read_coco_file
 from coordexp.data.sources.coco_table import TARGET, CocoTable, Reading, as_coco, build_table
-from coordexp.errors import DataError
+from coordexp.errors import DataError, show
 from coordexp.files import write_json
 
 
 @dataclass(frozen=True)
 class CocoSource:
-    """A split in COCO's format; other formats of labels differ in :meth:`file`.
+    """A split in COCO's format; other formats of labels differ in :meth:`file`."""
 
-    Attributes:
-        annotations: the file, or the folder of the labels.
-        made: where a COCO file is written for AP, where the annotations cannot serve as they are.
-        part: which of the pictures belong to the split; None for all.
-    """
-
-    annotations: Path
+    annotations: Path  # the file, or the folder of the labels
     images: Path
-    made: Path | None = None
+    made: Path | None = None  # where a COCO file is written for AP, where the annotations cannot serve as they are
     reading: Reading = field(default_factory=Reading)
-    part: Part | None = None
-    generated = None
+    part: Part | None = None  # which of the pictures belong to the split; None for all
+    generated: Generated | None = None
     is_converted = False  # to COCO's format from another
 
     @property
@@ -40,16 +42,50 @@ class CocoSource:
     def file(self) -> CocoFile:
         return read_coco_file(self.annotations)
 
-    def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
-        """Read the split; its boxes are pixels, so that none can be a bin already."""
-        del accept_prequantised
-        return split_of(self.table(max_bad_fraction=max_bad_fraction), self.images)
+    def read(self, *, max_bad_fraction: float = 0.0, accept_prequantised: bool = False) -> SplitData:
+        """Read the split, whose ``file_name`` are relative to the folder ``images``.
+
+        Boxes become fractions of the image and are clipped to it; crowd boxes, and those that say ``ignore: 1``, are
+        counted and left out. Two images may name one file: they keep their own objects, and are counted. That an image
+        file exists is checked here; that it decodes, when it is used.
+
+        Raises:
+            DataError: if the file is missing, no JSON, of another structure, or more than ``max_bad_fraction`` of its
+                images, annotations or categories is bad (COCO's train2017 has 2 boxes of zero height among 860,001).
+        """
+        del accept_prequantised  # boxes are pixels: none can be a bin already
+        table = self.table(max_bad_fraction=max_bad_fraction)
+        is_target = table.kinds == TARGET
+        categories = {key: entry.name for key, entry in table.categories.items()}
+        category_ids = sorted(categories)
+        samples = Samples(
+            folder=self.images,
+            names=[image.name for image in table.images],
+            sizes_px=np.array([(image.width, image.height) for image in table.images], np.int64),
+            image_ids=np.array([image.image_id for image in table.images], np.int64),
+            first=np.concatenate([[0], np.cumsum(is_target)])[table.first],
+            texts=tuple(categories[key] for key in category_ids),
+            text_index=np.searchsorted(np.array(category_ids, np.int64), table.category_ids[is_target]),
+            boxes_norm_xyxy=table.boxes_norm_xyxy[is_target],
+        )
+        return SplitData(samples, table.rejections.all(), table.counts, categories, table.warnings, table.notes)
 
     def table(self, *, max_bad_fraction: float) -> CocoTable:
-        file = self.file()
-        if self.part is not None:
-            file = _part_of(file, self.part)
+        file = self._own()
         return build_table(file, ImageFolder(self.images), max_bad_fraction=max_bad_fraction, reading=self.reading)
+
+    def _own(self) -> CocoFile:
+        """Return the entries of the split's part of the pictures."""
+        file = self.file()
+        if self.part is None:
+            return file
+        names = {image.id: image.file_name or str(image.id) for image in file.images.good}
+        chosen = self.part.choose(names.values())
+        others = {key for key, name in names.items() if name not in chosen}
+        images = file.images.only(lambda image: image.id not in others, bad=file.images.bad)
+        bad = [one for one in file.annotations.bad if one.image_id not in others]
+        annotations = file.annotations.only(lambda one: one.image_id not in others, bad=bad)
+        return replace(file, images=images, annotations=annotations, roots_of=file.roots)
 
     @property
     def ground_truth_file(self) -> Path:
@@ -65,8 +101,7 @@ class CocoSource:
         return _ground_truth(self, stat.st_mtime_ns, stat.st_size)
 
     def count_images(self) -> int:
-        file = self.file()
-        return len((file if self.part is None else _part_of(file, self.part)).images.good)
+        return self.generated.num_images if self.generated else len(self._own().images.good)
 
 
 @lru_cache(maxsize=8)
@@ -84,45 +119,46 @@ def _ground_truth(source: CocoSource, *stamp: int) -> Path:
     return source.made
 
 
-def read_coco(annotations: Path, images: Path, *, max_bad_fraction: float = 0.0) -> SplitData:
-    """Read a COCO ``instances`` file, whose ``file_name`` are relative to the folder ``images``.
+class LvisCategory(Category, gc=False, kw_only=True):
+    """An entry of ``categories``, with its frequency: rare, common or frequent."""
 
-    Boxes become fractions of the image and are clipped to it; crowd boxes, and those that say ``ignore: 1``, are
-    counted and left out. Two images may name one file: they keep their own objects, and are counted. That an image file
-    exists is checked here; that it decodes, when it is used.
+    frequency: Annotated[Literal["r", "c", "f"], Meta(description="r, c or f (rare, common, frequent)")]
 
-    Raises:
-        DataError: if the file is missing, no JSON, of another structure, or more than ``max_bad_fraction`` of its
-            images, annotations or categories is bad (COCO's train2017 has 2 boxes of zero height among 860,001).
-    """
-    return CocoSource(annotations, images).read(max_bad_fraction=max_bad_fraction, accept_prequantised=False)
+    def extras(self) -> dict[str, str]:
+        return {"frequency": self.frequency}
 
 
-def split_of(table: CocoTable, images: Path) -> SplitData:
-    is_target = table.kinds == TARGET
-    category_ids = np.array(sorted(table.categories), np.int64)
-    samples = Samples(
-        folder=images,
-        names=[image.name for image in table.images],
-        sizes_px=np.array([(image.width, image.height) for image in table.images], np.int64),
-        image_ids=np.array([image.image_id for image in table.images], np.int64),
-        first=np.concatenate([[0], np.cumsum(is_target)])[table.first],
-        texts=tuple(table.categories[key].name for key in category_ids.tolist()),
-        text_index=np.searchsorted(category_ids, table.category_ids[is_target]),
-        boxes_norm_xyxy=table.boxes_norm_xyxy[is_target],
-    )
-    categories = {key: entry.name for key, entry in table.categories.items()}
-    return SplitData(samples, table.rejections.all(), table.counts, categories, table.warnings, table.notes)
+class LvisImage(Image, gc=False, kw_only=True):
+    """An entry of ``images``, with its lists of categories; its file is named by ``coco_url``."""
+
+    neg_category_ids: Annotated[list[int], Meta(description="a list of category ids")]
+    not_exhaustive_category_ids: Annotated[list[int], Meta(description="a list of category ids")]
+    coco_url: object = None
+
+    def name_in(self, folder: Path) -> str:
+        """Return ``train2017/7.jpg`` for ``http://.../train2017/7.jpg``, or ``7.jpg`` in a folder ``train2017``."""
+        if self.file_name is not None:
+            return self.file_name
+        expected = "expected an address that ends in a folder and a file name"
+        address = self.coco_url if isinstance(self.coco_url, str) else ""
+        try:
+            parts = PurePosixPath(unquote(urlsplit(address).path)).parts
+        except ValueError as error:
+            raise DataError(f"coco_url is {show(self.coco_url)}, {expected} ({error})") from None
+        if len(parts) < 2:
+            raise DataError(f"coco_url is {show(self.coco_url)}, {expected}")
+        *_, parent, name = parts
+        return name if parent in {"/", folder.name} else f"{parent}/{name}"
+
+    def extras(self) -> dict[str, list[int]]:
+        return {
+            "neg_category_ids": self.neg_category_ids,
+            "not_exhaustive_category_ids": self.not_exhaustive_category_ids,
+        }
 
 
-def _part_of(file: CocoFile, part: Part) -> CocoFile:
-    names = {image.id: image.file_name or str(image.id) for image in file.images.good}
-    chosen = part.choose(names.values())
-    image_ids = {key for key, name in names.items() if name in chosen}
-    images = file.images.only(lambda image: image.id in image_ids, bad=file.images.bad)
-    others = names.keys() - image_ids
-    annotations = file.annotations.only(
-        lambda one: one.image_id not in others,
-        bad=[one for one in file.annotations.bad if one.image_id not in others],
-    )
-    return replace(file, images=images, annotations=annotations, roots_of=file.roots)
+class LvisSource(CocoSource):
+    """A split in LVIS's format."""
+
+    def file(self) -> CocoFile:
+        return read_coco_file(self.annotations, image_type=LvisImage, category_type=LvisCategory)

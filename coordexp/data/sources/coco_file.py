@@ -117,15 +117,10 @@ _AnyEntry = TypeVar("_AnyEntry", bound=Struct)
 
 
 class BadEntry(NamedTuple):
-    """An entry that cannot be used, and the ids it has, where they are ids.
+    """An entry that cannot be used, and the ids it has, where they are ids."""
 
-    Attributes:
-        place: its index in the section.
-        shown_id: its id as it may stand in a message, or an empty text.
-    """
-
-    place: int
-    shown_id: str
+    place: int  # its index in the section
+    shown_id: str  # its id as it may stand in a message, or an empty text
     reason: str
     key: int | None = None
     image_id: int | None = None
@@ -134,17 +129,12 @@ class BadEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Entries(Generic[_AnyEntry]):
-    """The entries of a section: the typed ones in file order with their places in it, and the others.
-
-    Attributes:
-        places: index in the section of each good entry.
-        repairs: how many entries were read as what they mean, by what was wrong.
-    """
+    """The entries of a section: the typed ones in file order with their places in it, and the others."""
 
     good: list[_AnyEntry]
     bad: list[BadEntry]
     places: NDArray[np.int64]
-    repairs: Counter[str] = field(default_factory=Counter)
+    repairs: Counter[str] = field(default_factory=Counter)  # entries read as what they mean, by what was wrong
 
     @property
     def total(self) -> int:
@@ -157,19 +147,13 @@ class Entries(Generic[_AnyEntry]):
 
 @dataclass(frozen=True)
 class CocoFile:
-    """A whole annotation file, or labels in another format that were made to one.
+    """A whole annotation file, or labels in another format that were made to one."""
 
-    Attributes:
-        path: the file, or the folder of the labels.
-        categories: those without annotations that only group others are among :attr:`roots`.
-        notes: what was repaired in the file as a whole, a sentence each.
-    """
-
-    path: Path
-    categories: Entries[Category]
+    path: Path  # the file, or the folder of the labels
+    categories: Entries[Category]  # those without annotations that only group others are among the roots
     images: Entries[Image]
     annotations: Entries[Annotation]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was repaired in the file as a whole, a sentence each
     has_sizes: bool = True  # False where the format has no place for the sizes of pictures
     roots_of: dict[int, str] | None = None  # of the whole, where this is a part of it
 

@@ -7,7 +7,7 @@ Shapes: I images, N objects.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,63 +28,50 @@ from coordexp.data.sources.coco_file import (
     Image,
     Section,
 )
-from coordexp.data.sources.frame import BoxesIn, Turned, find_turned, frame_doubt, frame_problem
+from coordexp.data.sources.frame import BoxesIn, Turned, check_frame, find_turned
 from coordexp.errors import DataError, is_text, show
 
+Split = Literal["train", "val"]
+SPLITS: tuple[Split, ...] = ("train", "val")
 TARGET, CROWD, IGNORED = 0, 1, 2
+_FLAGS = {TARGET: {"iscrowd": 0}, CROWD: {"iscrowd": 1}, IGNORED: {"iscrowd": 0, "ignore": 1}}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How records are read, the same in both splits.
+    """How records are read, the same in both splits."""
 
-    Attributes:
-        boxes_in: in which frame the boxes of pictures stand that a viewer turns.
-        merge: whether categories whose names are equal once folded are one.
-        bbox_format: what numbers are in boxes of JSONL, where a record does not say.
-        max_bad_fraction: largest accepted fraction of bad records, for the ground truth.
-    """
-
-    boxes_in: BoxesIn = "auto"
-    merge: bool = False
-    bbox_format: BBoxFormat | None = None
-    max_bad_fraction: float = 0.0
+    boxes_in: BoxesIn = "auto"  # in which frame the boxes of pictures stand that a viewer turns
+    merge: bool = False  # whether categories whose names are equal once folded are one
+    bbox_format: BBoxFormat | None = None  # what numbers are in boxes of JSONL, where a record does not say
+    max_bad_fraction: float = 0.0  # largest accepted fraction of bad records, for the ground truth
 
 
 class CocoImage(NamedTuple):
-    """A usable image: its place in the file, and its path relative to the image folder; the size is as shown."""
+    """A usable image: its place in the file, and its path relative to the image folder; width and height as shown."""
 
     place: int
     image_id: int
     name: str
     width: int
     height: int
+    recorded: tuple[int, int] | None  # width and height as in the file
     extras: dict[str, list[int]]
 
 
 @dataclass(frozen=True)
 class CocoTable:
-    """The usable part of an annotation file.
-
-    Attributes:
-        first: ``[I + 1]``; the objects of image ``i`` are ``first[i] .. first[i + 1]``.
-        category_ids: ``[N]``.
-        kinds: ``[N]``; TARGET, CROWD or IGNORED.
-        boxes_px_xywh: ``[N, 4]`` as in the file, in the picture as shown.
-        boxes_norm_xyxy: ``[N, 4]`` clipped to the image, as fractions of it.
-        areas_px2: ``[N]`` as in the file, else of the box.
-        counts: see :class:`coordexp.data.sample.SplitData`, for ``warnings`` and ``notes``, too.
-    """
+    """The usable part of an annotation file."""
 
     images: list[CocoImage]
-    first: NDArray[np.int64]
-    category_ids: NDArray[np.int64]
-    kinds: NDArray[np.int8]
-    boxes_px_xywh: NDArray[np.float64]
-    boxes_norm_xyxy: NDArray[np.float64]
-    areas_px2: NDArray[np.float64]
+    first: NDArray[np.int64]  # [I + 1]; the objects of image i are first[i] .. first[i + 1]
+    category_ids: NDArray[np.int64]  # [N]
+    kinds: NDArray[np.int8]  # [N]; TARGET, CROWD or IGNORED
+    boxes_px_xywh: NDArray[np.float64]  # [N, 4] as in the file, in the picture as shown
+    boxes_norm_xyxy: NDArray[np.float64]  # [N, 4] clipped to the image, as fractions of it
+    areas_px2: NDArray[np.float64]  # [N] as in the file, else of the box
     categories: dict[int, Category]
-    counts: dict[str, int]
+    counts: dict[str, int]  # as in SplitData; warnings and notes, too
     rejections: Rejections
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -106,27 +93,17 @@ class CocoTable:
 def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
     """Return a table as the sections of COCO's format, ids of annotations from 1."""
     image_ids = np.repeat([image.image_id for image in table.images], np.diff(table.first)).tolist()
-    rows = zip(
-        image_ids,
-        table.category_ids.tolist(),
-        table.boxes_px_xywh.tolist(),
-        table.areas_px2.tolist(),
-        table.kinds.tolist(),
-        strict=True,
-    )
-    annotations: list[dict[str, object]] = []
-    for image_id, category_id, box, area, kind in rows:
-        entry: dict[str, object] = {"id": len(annotations) + 1, "image_id": image_id, "category_id": category_id}
-        entry |= {"bbox": box, "area": area, "iscrowd": int(kind == CROWD)}
-        if kind == IGNORED:
-            entry["ignore"] = 1
-        annotations.append(entry)
+    columns = (table.category_ids, table.boxes_px_xywh, table.areas_px2, table.kinds)
+    rows = zip(image_ids, *(column.tolist() for column in columns), strict=True)
     return {
         "images": [
             {"id": one.image_id, "file_name": one.name, "width": one.width, "height": one.height, **one.extras}
             for one in table.images
         ],
-        "annotations": annotations,
+        "annotations": [
+            {"id": at, "image_id": image_id, "category_id": category_id, "bbox": box, "area": area, **_FLAGS[kind]}
+            for at, (image_id, category_id, box, area, kind) in enumerate(rows, start=1)
+        ],
         "categories": [{"id": key, "name": one.name, **one.extras()} for key, one in table.categories.items()],
     }
 
@@ -140,14 +117,13 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
     """
     categories, bad_categories, num_trimmed = _usable_categories(file)
     categories, merged = _merged(categories, file.path, merge=reading.merge)
-    images, recorded, bad_images, lost_ids = _usable_images(file.images, folder)
+    images, bad_images, lost_ids = _usable_images(file.images, folder)
     objects, image_index, bad_annotations, num_lost = _usable_annotations(file, images, lost_ids, categories | merged)
     if merged:
         ids = [merged[key].id if key in merged else key for key in objects.category_id.tolist()]
         objects = replace(objects, category_id=np.array(ids, np.int64))
-    turned = _turned(images, recorded, objects, image_index, folder, reading.boxes_in)
-    sizes = _frames(images, recorded, turned)
-    odd = _frame_doubt(file.path, objects.box_px_xywh, sizes[image_index], max_bad_fraction=max_bad_fraction)
+    turned, sizes = _frames(images, objects, image_index, folder, reading.boxes_in)
+    odd = check_frame(file.path, objects.box_px_xywh, sizes[image_index], max_bad_fraction=max_bad_fraction)
     boxes, was_clipped = _clipped(objects.box_px_xywh, sizes[image_index])
     outside = (boxes[:, 0] >= boxes[:, 2]) | (boxes[:, 1] >= boxes[:, 3])
     for i in _places(outside):
@@ -208,19 +184,36 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         counts=counts,
         rejections=rejections,
         warnings=(*filter(None, (odd, cause)), *warnings),
-        notes=(*file.repairs, *folder.notes, *_repairs_of(file, recorded, merged), *notes),
+        notes=(*file.repairs, *folder.notes, *_repairs_of(file, images, merged), *notes),
         is_turned=bool(turned.headers),
     )
 
 
-def _frames(images: list[CocoImage], recorded: Sequence[tuple[int, int] | None], turned: Turned) -> NDArray[np.float64]:
-    """Return ``[I, 2]`` the size of the frame in which the boxes of each image stand; sizes become those as shown."""
+def _frames(
+    images: list[CocoImage],
+    objects: AnnotationColumns,
+    image_index: NDArray[np.int64],
+    folder: ImageFolder,
+    boxes_in: BoxesIn,
+) -> tuple[Turned, NDArray[np.float64]]:
+    """Return which pictures a viewer turns, and ``[I, 2]`` the size of the frame in which the boxes of each stand.
+
+    Widths and heights of ``images`` become those as shown.
+    """
+    headers = turned_headers([folder.root / image.name for image in images]) if folder.checks else {}
+    reach: dict[int, tuple[float, float]] = {}
+    for place in headers:
+        boxes = objects.box_px_xywh[image_index == place]
+        if len(boxes):
+            right, bottom = (boxes[:, :2] + boxes[:, 2:]).max(axis=0).tolist()
+            reach[place] = right, bottom
+    turned = find_turned(headers, {place: images[place].recorded for place in headers}, reach, boxes_in)
     sizes = np.array([(image.width, image.height) for image in images], np.float64).reshape(-1, 2)
-    for place, header in turned.headers.items():
-        if recorded[place] in (None, header[:2], header.shown):
+    for place, header in headers.items():
+        if images[place].recorded in (None, header[:2], header.shown):
             images[place] = images[place]._replace(width=header.shown[0], height=header.shown[1])
             sizes[place] = turned.frame(place)
-    return sizes
+    return turned, sizes
 
 
 def _rejections(path: Path, bad: Mapping[Section, Sequence[BadEntry]]) -> Rejections:
@@ -232,30 +225,16 @@ def _rejections(path: Path, bad: Mapping[Section, Sequence[BadEntry]]) -> Reject
     return rejections
 
 
-def _repairs_of(
-    file: CocoFile, recorded: Sequence[tuple[int, int] | None], merged: Mapping[int, Category]
-) -> list[str]:
+def _repairs_of(file: CocoFile, images: Sequence[CocoImage], merged: Mapping[int, Category]) -> list[str]:
     notes: list[str] = []
     if num := len(file.annotations.good) - len({one.id for one in file.annotations.good} - {0, None}):
         notes.append(f"{num:,} annotations have ids that are repeated, 0 or missing: numbered anew")
-    if file.has_sizes and (num_measured := sum(size is None for size in recorded)):
+    if file.has_sizes and (num_measured := sum(image.recorded is None for image in images)):
         notes.append(f"{num_measured:,} pictures have no width and height beside them: read from their headers")
     if merged:
         names = ", ".join(repr(name) for name in sorted({one.name for one in merged.values()}))
         notes.append(f"{len(merged):,} categories are merged into one that reads the same: {names}")
     return notes
-
-
-def _frame_doubt(
-    path: Path, boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64], *, max_bad_fraction: float
-) -> str:
-    problem = frame_problem(boxes_px_xywh, sizes_px)
-    if problem is not None and max_bad_fraction < 1:
-        raise DataError(
-            f"{path}: {problem}; expected left, top, width, height in pixels of each image. Correct them, or "
-            "set data.max_bad_fraction (prepare: --max-bad-fraction) to 1 to take them as they are"
-        )
-    return problem or frame_doubt(boxes_px_xywh, sizes_px) or ""
 
 
 def _usable_categories(file: CocoFile) -> tuple[dict[int, Category], list[BadEntry], int]:
@@ -298,14 +277,11 @@ def _merged(
     return {key: category for key, category in categories.items() if key not in merged}, merged
 
 
-def _usable_images(
-    entries: Entries[Image], folder: ImageFolder
-) -> tuple[list[CocoImage], list[tuple[int, int] | None], list[BadEntry], set[int]]:
-    """Return the images that are there, their recorded sizes, the bad ones, and the ids that only bad ones have."""
+def _usable_images(entries: Entries[Image], folder: ImageFolder) -> tuple[list[CocoImage], list[BadEntry], set[int]]:
+    """Return the images that are there, the bad ones, and the ids that only bad ones have."""
     bad = list(entries.bad)
     first_place = {entry.key: entry.place for entry in reversed(entries.bad) if entry.key is not None}
     images: list[CocoImage] = []
-    recorded: list[tuple[int, int] | None] = []
     for place, image in zip(entries.places.tolist(), entries.good, strict=True):
         is_first = first_place.setdefault(image.id, place) >= place
         first_place[image.id] = min(first_place[image.id], place)
@@ -318,30 +294,10 @@ def _usable_images(
             width, height = size or read_header(folder.root / name).shown
             if not is_first:
                 raise DataError(f"image id {image.id} was used before")
-            images.append(CocoImage(place, image.id, name, width, height, image.extras()))
-            recorded.append(size)
+            images.append(CocoImage(place, image.id, name, width, height, size, image.extras()))
         except DataError as error:
             bad.append(BadEntry(place, str(image.id), str(error), image.id))
-    return images, recorded, bad, first_place.keys() - {image.image_id for image in images}
-
-
-def _turned(
-    images: Sequence[CocoImage],
-    recorded: Sequence[tuple[int, int] | None],
-    objects: AnnotationColumns,
-    image_index: NDArray[np.int64],
-    folder: ImageFolder,
-    boxes_in: BoxesIn,
-) -> Turned:
-    """Return the pictures that a viewer turns, and in which frame their boxes stand."""
-    headers = turned_headers([folder.root / image.name for image in images]) if folder.checks else {}
-    reach: dict[int, tuple[float, float]] = {}
-    for place in headers:
-        boxes = objects.box_px_xywh[image_index == place]
-        if len(boxes):
-            right, bottom = (boxes[:, :2] + boxes[:, 2:]).max(axis=0).tolist()
-            reach[place] = right, bottom
-    return find_turned(headers, {place: recorded[place] for place in headers}, reach, boxes_in)
+    return images, bad, first_place.keys() - {image.image_id for image in images}
 
 
 def _turned_px(boxes_px_xywh: NDArray[np.float64], header: Header) -> NDArray[np.float64]:

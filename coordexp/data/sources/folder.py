@@ -5,55 +5,48 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.originals import Part
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.chosen import Whole
+from coordexp.data.sources.coco import CocoSource, LvisSource
 from coordexp.data.sources.coco_file import read_utf8
-from coordexp.data.sources.coco_table import Reading
+from coordexp.data.sources.coco_table import SPLITS, Reading, Split
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
-from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.pictures import read_text
 from coordexp.data.sources.records import as_record
 from coordexp.data.sources.voc import VocSource
-from coordexp.data.sources.yolo import YoloSource, find_yolo
+from coordexp.data.sources.yolo import find_yolo
 from coordexp.errors import DataError
 
-Split = Literal["train", "val"]
-SPLITS: tuple[Split, ...] = ("train", "val")
 # What COCO publishes beside the boxes of things.
 _NOT_BOXES = re.compile(r"^(captions|person_keypoints|panoptic|stuff|image_info|unlabeled)")
 # A split's words, the best one first: where there is no validation split, that for tests is one.
 _WORDS: Mapping[Split, tuple[str, ...]] = {"train": ("train", "trainval"), "val": ("val", "dev", "test")}
+_SOURCES = {"COCO": CocoSource, "LVIS": LvisSource, "JSONL": JsonlSource, "JSON records": JsonlSource}
 _NAMES_TRIED, _HEAD_BYTES, _DEPTH = 20, 4096, 2
-FolderSource: TypeAlias = CocoSource | JsonlSource
-_Make: TypeAlias = Callable[[Split, Path, Reading, Part | None], FolderSource]
+_Make: TypeAlias = Callable[[Path, Reading, Part | None], Whole]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a folder holds.
-
-    Attributes:
-        where: the folder, or the one below it, that holds it.
-        splits: split -> what makes its source; ``val`` is missing if the data has no split.
-        by: what tells the splits; "" where nothing does.
-    """
+    """What a folder holds."""
 
     kind: str
-    where: Path
-    splits: Mapping[Split, _Make]
-    by: str
+    where: Path  # the folder, or the one below it, that holds it
+    splits: Mapping[Split, _Make]  # what makes the source of each; val is missing if the data has no split
+    by: str  # what tells the splits; "" where nothing does
 
-    def source(self, split: Split, *, data_dir: Path, reading: Reading, fraction: float, seed: int) -> FolderSource:
+    def source(self, split: Split, *, data_dir: Path, reading: Reading, fraction: float, seed: int) -> Whole:
         is_split = "val" in self.splits
         part = None if is_split else Part(split == "val", fraction, seed)
-        return self.splits[split if is_split else "train"](split, data_dir / ground_truth_name(split), reading, part)
+        source = self.splits[split if is_split else "train"](data_dir / ground_truth_name(split), reading, part)
+        return replace(source, split=split) if isinstance(source, JsonlSource) else source
 
     def sentence(self, folder: Path, fraction: float) -> str:
         below = "" if self.where == folder else f" in {self.where.relative_to(folder)}"
@@ -74,7 +67,9 @@ def find_folder(folder: Path) -> Found:
         raise DataError(f"{folder}: there is no such folder; expected that of a data set (data.path)")
     level = [folder]
     for _ in range(_DEPTH + 1):
-        found = [one for one in map(_recognised, level) if one is not None]
+        # Of several formats of one data set the first.
+        held = [_find_files(place) or _find_voc(place) or _find_yolo(place) for place in level]
+        found = [one for one in held if one is not None]
         if len(found) > 1:
             named = ", ".join(f"{one.kind} in {one.where.relative_to(folder)}" for one in found[:6])
             raise DataError(f"{folder}: holds several data sets: {named}; set data.path to the folder of one")
@@ -87,11 +82,6 @@ def find_folder(folder: Path) -> Found:
         f"{seen}. Files that are not found are named by data.train_annotations, data.train_images, "
         "data.val_annotations and data.val_images"
     )
-
-
-def _recognised(place: Path) -> Found | None:
-    """Return what a folder holds: of several formats of one data set the first."""
-    return _find_files(place) or _find_voc(place) or _find_yolo(place)
 
 
 def _below(folder: Path) -> list[Path]:
@@ -151,10 +141,12 @@ def _find_files(folder: Path) -> Found | None:
             )
         splits["train"] = next(iter(files))
         splits.pop("val", None)
-    kinds = [files[path] for path in splits.values()]
     by = " and ".join(str(path.relative_to(folder)) for path in splits.values())
-    made: dict[Split, _Make] = {split: _of_file(path, files[path], folder, split) for split, path in splits.items()}
-    return Found(kinds[0], folder, made, by)
+    made: dict[Split, _Make] = {
+        split: partial(_SOURCES[files[path]], path, _images(path, files[path], folder, split))
+        for split, path in splits.items()
+    }
+    return Found(files[splits["train"]], folder, made, by)
 
 
 def _is_sets(folder: Path) -> bool:
@@ -180,14 +172,6 @@ def _kind(path: Path) -> str:
             return ""
         return "LVIS" if b'"neg_category_ids"' in content and b'"frequency"' in content else "COCO"
     return ""
-
-
-def _of_file(path: Path, kind: str, folder: Path, split: Split) -> _Make:
-    images = _images(path, kind, folder, split)
-    if kind in ("COCO", "LVIS"):
-        source = LvisSource if kind == "LVIS" else CocoSource
-        return lambda _, made, reading, part: source(path, images, made, reading, part)
-    return lambda of, made, reading, part: JsonlSource(path, images, of, made, reading, part)
 
 
 def _images(annotations: Path, kind: str, folder: Path, split: Split) -> Path:
@@ -241,7 +225,7 @@ def _find_voc(folder: Path) -> Found | None:
     where = Path(os.path.commonpath(labels.values()))
     every = tuple(labels.values())
     made: dict[Split, _Make] = {
-        of: _voc(place, _pictures_of(place, folder), None, every) for of, place in labels.items()
+        split: partial(VocSource, place, _pictures_of(place, folder), every=every) for split, place in labels.items()
     }
     return Found("Pascal VOC", where, made, f"its folders {' and '.join(str(one.relative_to(where)) for one in every)}")
 
@@ -255,9 +239,11 @@ def _one_voc(labels: Path, folder: Path) -> Found:
     }
     if "train" not in listed:
         where = labels if images == labels else labels.parent
-        return Found("Pascal VOC", where, {"train": _voc(labels, images, None)}, "")
+        return Found("Pascal VOC", where, {"train": partial(VocSource, labels, images)}, "")
     by = f"its official lists {' and '.join(path.name for path in listed.values())}"
-    made: dict[Split, _Make] = {of: _voc(labels, images, path) for of, path in listed.items()}
+    made: dict[Split, _Make] = {
+        split: partial(VocSource, labels, images, listed=path) for split, path in listed.items()
+    }
     return Found("Pascal VOC", labels.parent, made, by)
 
 
@@ -280,20 +266,6 @@ def _has_xml(folder: Path) -> bool:
     return first is not None and "<annotation" in read_text(first)
 
 
-def _voc(labels: Path, images: Path, listed: Path | None, every: tuple[Path, ...] = ()) -> _Make:
-    return lambda _, made, reading, part: VocSource(labels, images, made, reading, part, listed=listed, every=every)
-
-
 def _find_yolo(folder: Path) -> Found | None:
     found = find_yolo(folder)
-    if found is None:
-        return None
-
-    def make(places: tuple[Path, ...]) -> _Make:
-        return lambda _, made, reading, part: YoloSource(
-            found.root, found.root, made, reading, part, names=found.names, places=places, has_points=found.has_points
-        )
-
-    splits: dict[Split, _Make] = {split: make(found.splits[split]) for split in SPLITS if split in found.splits}
-    by = found.says.name if found.says.suffix in (".yaml", ".yml") else "its lists or folders"
-    return Found("YOLO", folder, splits if "train" in splits else {"train": make((found.root,))}, by)
+    return None if found is None else Found("YOLO", folder, *found)

@@ -57,13 +57,21 @@ def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float
     return None
 
 
-def frame_doubt(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64]) -> str | None:
-    """Return what is odd about the boxes of a whole file that are too few for :func:`frame_problem`; else None."""
-    if len(boxes_px_xywh) < _FEWEST:
-        return None
+def check_frame(
+    path: Path, boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64], *, max_bad_fraction: float
+) -> str:
+    """Refuse a file whose boxes have a :func:`frame_problem`; return what is odd about them, "" where nothing is."""
+    problem = frame_problem(boxes_px_xywh, sizes_px)
+    if problem is not None and max_bad_fraction < 1:
+        raise DataError(
+            f"{path}: {problem}; expected left, top, width, height in pixels of each image. Correct them, or "
+            "set data.max_bad_fraction (prepare: --max-bad-fraction) to 1 to take them as they are"
+        )
+    if problem is not None or len(boxes_px_xywh) < _FEWEST:
+        return problem or ""
     reach = ((boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]) / sizes_px).max()
     if reach > _SUSPICIOUS_REACH + _SLACK:
-        return None
+        return ""
     return (
         f"no box reaches beyond {reach:.0%} of its image's width or height: if objects are elsewhere too, these are "
         "pixels of smaller copies (coordexp inspect draws them)"
@@ -72,17 +80,11 @@ def frame_doubt(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64
 
 @dataclass(frozen=True)
 class Turned:
-    """Pictures that a viewer turns, by their place.
-
-    Attributes:
-        headers: of these pictures.
-        stored: those whose boxes are of the stored pixels.
-        why: what told the frame; "" where nothing did.
-    """
+    """Pictures that a viewer turns, by their place."""
 
     headers: Mapping[int, Header]
-    stored: frozenset[int]
-    why: str
+    stored: frozenset[int]  # those whose boxes are of the stored pixels
+    why: str  # what told the frame; "" where nothing did
 
     def frame(self, place: int) -> Size:
         return self.headers[place][:2] if place in self.stored else self.headers[place].shown

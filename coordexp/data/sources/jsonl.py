@@ -30,7 +30,7 @@ from coordexp.data.image_folder import ImageFolder
 from coordexp.data.originals import Part
 from coordexp.data.sample import Objects, Rejections, Sample, Samples, SplitData, fold
 from coordexp.data.sources.coco_file import MAX_ID, has_mark, id_of, read_unmarked
-from coordexp.data.sources.coco_table import Reading
+from coordexp.data.sources.coco_table import Reading, Split
 from coordexp.data.sources.frame import ResizedCopies, Turned, find_turned
 from coordexp.data.sources.records import as_record
 from coordexp.errors import DataError, is_name, kind_of, show
@@ -44,19 +44,14 @@ _GROUND_TRUTH_VERSION = 2
 
 @dataclass(frozen=True)
 class JsonlSource:
-    """A split as JSONL.
-
-    Attributes:
-        ground_truth_file: the COCO file that is made of it for AP.
-        part: which of the pictures belong to the split; None for all.
-    """
+    """A split as JSONL."""
 
     annotations: Path
     images: Path
-    split: Literal["train", "val"]
-    ground_truth_file: Path
+    ground_truth_file: Path  # the COCO file that is made of it for AP
     reading: Reading = field(default_factory=Reading)
-    part: Part | None = None
+    part: Part | None = None  # which of the pictures belong to the split; None for all
+    split: Split = "train"
     generated = None
 
     @property
@@ -93,7 +88,7 @@ class JsonlSource:
         return sum(1 for _ in _lines(self.annotations))
 
 
-def ground_truth_name(split: Literal["train", "val"]) -> str:
+def ground_truth_name(split: Split) -> str:
     return f"{split}_ground_truth.json"
 
 
@@ -157,7 +152,6 @@ class _Found(NamedTuple):
     record: dict[str, object]
     name: str
     has_size: bool
-    has_id: bool
 
 
 def _read(
@@ -230,7 +224,7 @@ def _find_pictures(path: Path, folder: ImageFolder, bad: Rejections) -> list[_Fo
             has_size = record.get("width") is not None or record.get("height") is not None
             if not has_size:
                 record["width"], record["height"] = read_header(folder.root / name).shown
-            found.append(_Found(number, record, name, has_size, record.get("image_id") is not None))
+            found.append(_Found(number, record, name, has_size))
         except DataError as error:
             bad.add("records", f"line {number}", str(error))
     return found
@@ -265,7 +259,8 @@ def _joined(made: Sequence[tuple[_Found, _Record]]) -> tuple[list[_Record], int,
         image_id = record.sample.image_id
         if place < len(records):
             known = records[place]
-            if not one.has_id or image_id == known.sample.image_id or len(record.sample.objects) <= 1:
+            has_id = one.record.get("image_id") is not None
+            if not has_id or image_id == known.sample.image_id or len(record.sample.objects) <= 1:
                 num_joined += 1
                 records[place] = known.joined(record)
                 continue
@@ -393,11 +388,11 @@ def _leniently_parsed(line: bytes) -> object:
 
 
 def _sample(record: Mapping[str, object], boxes: RecordBoxes, image: Path, number: int) -> Sample:
-    width, height = (_whole(record, name, lowest=1) for name in ("width", "height"))
+    width, height = (_whole(record.get(name), name, lowest=1) for name in ("width", "height"))
     problem = size_problem(width, height)
     if problem is not None:
         raise DataError(problem)
-    image_id = {"image_id": number if record.get("image_id") is None else id_of(record["image_id"])}
+    image_id = number if record.get("image_id") is None else id_of(record["image_id"])
     return Sample(image, width, height, _whole(image_id, "image_id", lowest=-MAX_ID), _objects(boxes))
 
 
@@ -413,21 +408,16 @@ def _not_targets(record: Mapping[str, object], reading: Reading) -> tuple[Object
 
 
 def _objects(boxes: RecordBoxes) -> Objects:
-    return Objects(
-        descs=tuple(_desc(item, index) for index, item in enumerate(boxes.objects)),
-        boxes_norm_xyxy=np.array(boxes.boxes_norm_xyxy, np.float64).reshape(-1, 4),
-    )
+    descs: list[str] = []
+    for index, item in enumerate(boxes.objects):
+        desc = item.get("desc")
+        if not isinstance(desc, str) or not is_name(desc.strip()):
+            raise DataError(f"objects[{index}]: desc is {show(desc)}, expected text without control characters")
+        descs.append(desc.strip())
+    return Objects(tuple(descs), np.array(boxes.boxes_norm_xyxy, np.float64).reshape(-1, 4))
 
 
-def _whole(record: Mapping[str, object], name: str, *, lowest: int) -> int:
-    value = record.get(name)
+def _whole(value: object, name: str, *, lowest: int) -> int:
     if type(value) is not int or not lowest <= value <= MAX_ID:
         raise DataError(f"{name} is {show(value)}, expected a whole number{' of pixels' if lowest == 1 else ''}")
     return value
-
-
-def _desc(item: Mapping[str, object], index: int) -> str:
-    desc = item.get("desc")
-    if not isinstance(desc, str) or not is_name(desc.strip()):
-        raise DataError(f"objects[{index}]: desc is {show(desc)}, expected text without control characters")
-    return desc.strip()

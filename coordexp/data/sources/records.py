@@ -68,9 +68,8 @@ def _from_swift(objects: Mapping[str, object], texts: list[str]) -> dict[str, ob
         refs = refs * len(boxes) if len(refs) == 1 else _refs_of_boxes(refs, texts)
     if len(refs) != len(boxes):
         raise DataError(f"objects has {len(refs)} names for {len(boxes)} boxes, expected one for each")
-    found = [{"desc": ref, "bbox": box} for ref, box in zip(refs, boxes, strict=True)]
-    if kind == "norm1000":
-        found = [{"desc": item["desc"], "bbox_2d": item["bbox"]} for item in found]
+    name = "bbox_2d" if kind == "norm1000" else "bbox"
+    found = [{"desc": ref, name: box} for ref, box in zip(refs, boxes, strict=True)]
     return {"objects": found, "bbox_format": _BBOX_TYPES[kind or "real"]}
 
 

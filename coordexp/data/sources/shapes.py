@@ -2,15 +2,17 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Self, TypeAlias
 
 import numpy as np
 from PIL import Image, ImageDraw
 
+from coordexp.config.schema.data import Shapes
 from coordexp.data.sample import Generated, SplitData
-from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco_table import Split
 from coordexp.errors import DataError
 from coordexp.files import replace_directory, write_json, write_text
 
@@ -23,59 +25,31 @@ IMAGE_SIZES_PX = ((192, 192), (224, 160), (160, 224))
 _SIDE_RANGE_PX = (34, 116)
 _MAX_OVERLAP_FRACTION = 0.1
 _PLACEMENT_TRIES = 30
+_Box: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class ShapesSpec:
-    """What to generate; equal specs give equal data."""
+class ShapesSource(CocoSource):
+    """A split of the generated data set, which is written as COCO files before it is read."""
 
-    num_train: int = 2400
-    num_val: int = 300
-    max_objects: int = 4
-    min_side_px: int = 40
-    max_side_px: int = 124
-    seed: int = 0
+    spec: Shapes = field(default_factory=Shapes)
 
-
-@dataclass(frozen=True)
-class ShapesSource:
-    """A split of the generated data set in the folder ``root``, where it becomes COCO files."""
-
-    root: Path
-    split: Literal["train", "val"]
-    spec: ShapesSpec = ShapesSpec()
+    @classmethod
+    def of(cls, root: Path, split: Split, spec: Shapes) -> Self:
+        num_images = spec.num_train if split == "train" else spec.num_val
+        generated = Generated(num_images, frozenset(IMAGE_SIZES_PX), spec.max_objects, CATEGORIES)
+        return cls(root / f"instances_{split}.json", root / split, generated=generated, spec=spec)
 
     @property
     def name(self) -> str:
-        return f"shapes_{self.split}"
+        return f"shapes_{self.images.name}"
 
-    @property
-    def annotations(self) -> Path:
-        return self.root / f"instances_{self.split}.json"
-
-    @property
-    def images(self) -> Path:
-        return self.root / self.split
-
-    @property
-    def generated(self) -> Generated:
-        num_images = self.spec.num_train if self.split == "train" else self.spec.num_val
-        return Generated(num_images, frozenset(IMAGE_SIZES_PX), self.spec.max_objects, CATEGORIES)
-
-    def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
-        del accept_prequantised
-        write_shapes(self.root, self.spec)
-        return read_coco(self.annotations, self.images, max_bad_fraction=max_bad_fraction)
-
-    @property
-    def ground_truth_file(self) -> Path:
-        return self.annotations
+    def read(self, *, max_bad_fraction: float = 0.0, accept_prequantised: bool = False) -> SplitData:
+        write_shapes(self.images.parent, self.spec)
+        return super().read(max_bad_fraction=max_bad_fraction, accept_prequantised=accept_prequantised)
 
     def ground_truth(self) -> Path:
         return self.annotations
-
-    def count_images(self) -> int:
-        return self.generated.num_images
 
 
 @dataclass(frozen=True)
@@ -83,7 +57,7 @@ class Shape:
     """One drawn shape: ``category`` indexes CATEGORIES; the box is whole pixels."""
 
     category: int
-    box_px_xywh: tuple[int, int, int, int]
+    box_px_xywh: _Box
 
     @property
     def polygon_px(self) -> list[float]:
@@ -121,7 +95,7 @@ def draw_scene(
     return _paint(rng, width=width, height=height, shapes=shapes), shapes
 
 
-def write_shapes(root: Path, spec: ShapesSpec) -> Path:
+def write_shapes(root: Path, spec: Shapes) -> Path:
     """Write the data set unless ``root`` already holds this very one.
 
     Layout: ``train/*.jpg``, ``val/*.jpg``, ``instances_train.json``, ``instances_val.json``,
@@ -130,7 +104,7 @@ def write_shapes(root: Path, spec: ShapesSpec) -> Path:
     Raises:
         DataError: if ``root`` holds something else than a generated data set; it is not replaced.
     """
-    said = json.dumps({"generator_version": GENERATOR_VERSION, **asdict(spec)}, indent=2) + "\n"
+    said = json.dumps({"generator_version": GENERATOR_VERSION, **spec.model_dump()}, indent=2) + "\n"
     manifest = root / _MANIFEST
     if manifest.is_file() and manifest.read_text(encoding="utf-8") == said:
         return root
@@ -143,7 +117,7 @@ def write_shapes(root: Path, spec: ShapesSpec) -> Path:
     return root
 
 
-def _write_split(root: Path, spec: ShapesSpec, *, split: str, count: int, stream: tuple[int, int]) -> None:
+def _write_split(root: Path, spec: Shapes, *, split: str, count: int, stream: tuple[int, int]) -> None:
     folder = root / split
     folder.mkdir(parents=True)
     images, annotations = [], []
@@ -173,13 +147,8 @@ def _write_split(root: Path, spec: ShapesSpec, *, split: str, count: int, stream
 
 
 def _place(
-    rng: np.random.Generator,
-    *,
-    width: int,
-    height: int,
-    taken: list[tuple[int, int, int, int]],
-    sides_px: tuple[int, int],
-) -> tuple[int, int, int, int] | None:
+    rng: np.random.Generator, *, width: int, height: int, taken: list[_Box], sides_px: tuple[int, int]
+) -> _Box | None:
     for _ in range(_PLACEMENT_TRIES):
         w, h = (int(side) for side in rng.integers(*sides_px, size=2))
         box = (int(rng.integers(0, width - w)), int(rng.integers(0, height - h)), w, h)
@@ -188,7 +157,7 @@ def _place(
     return None
 
 
-def _overlap_fraction(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> float:
+def _overlap_fraction(a: _Box, b: _Box) -> float:
     across = min(a[0] + a[2], b[0] + b[2]) - max(a[0], b[0])
     down = min(a[1] + a[3], b[1] + b[3]) - max(a[1], b[1])
     return max(across, 0) * max(down, 0) / min(a[2] * a[3], b[2] * b[3])

@@ -10,20 +10,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sources.chosen import CHOSEN_NAME, ChosenSource
-from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.coco_table import Reading
-from coordexp.data.sources.folder import SPLITS, Split, find_folder
+from coordexp.data.sources.chosen import CHOSEN_NAME, ChosenSource, Whole
+from coordexp.data.sources.coco import CocoSource, LvisSource
+from coordexp.data.sources.coco_table import SPLITS, Reading, Split
+from coordexp.data.sources.folder import find_folder
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
-from coordexp.data.sources.lvis import LvisSource
-from coordexp.data.sources.shapes import ShapesSource, ShapesSpec
+from coordexp.data.sources.shapes import ShapesSource
 from coordexp.errors import ConfigError, DataError
 
 __all__ = ["SPLITS", "Source", "Split", "found_sentence", "recorded_source", "source_of"]
 
-
-_Whole: TypeAlias = ShapesSource | CocoSource | JsonlSource
-Source: TypeAlias = _Whole | ChosenSource
+Source: TypeAlias = Whole | ChosenSource
 """One split in one format; a new format is one file beside this one, and what finds it in ``folder.py``."""
 
 
@@ -40,9 +37,9 @@ def source_of(data: Data, split: Split, *, data_dir: Path, max_images: int | Non
     return ChosenSource(whole, max_images, data.split_seed, data_dir / CHOSEN_NAME)
 
 
-def _whole(data: Data, split: Split, data_dir: Path) -> _Whole:
+def _whole(data: Data, split: Split, data_dir: Path) -> Whole:
     if data.format == "shapes":
-        return ShapesSource(data_dir, split, ShapesSpec(**data.shapes.model_dump()))
+        return ShapesSource.of(data_dir, split, data.shapes)
     reading = Reading(data.boxes_in, data.categories.merge, data.bbox_format, data.max_bad_fraction)
     if data.path is not None:
         found = find_folder(data.path)
@@ -54,7 +51,7 @@ def _whole(data: Data, split: Split, data_dir: Path) -> _Whole:
     annotations, images = (path for path in paths if path is not None)
     made = data_dir / ground_truth_name(split)
     if data.is_jsonl(annotations):
-        return JsonlSource(annotations, images, split, made, reading)
+        return JsonlSource(annotations, images, made, reading, split=split)
     return (LvisSource if data.format == "lvis" else CocoSource)(annotations, images, made, reading)
 
 
@@ -78,10 +75,10 @@ def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path |
     return ChosenSource(whole, int(number), seed, data_dir / CHOSEN_NAME)
 
 
-def _recorded(params: Mapping[str, str], split: Split, data_dir: Path | None) -> _Whole | None:
+def _recorded(params: Mapping[str, str], split: Split, data_dir: Path | None) -> Whole | None:
     form = params.get("data.format", "shapes")
     if form == "shapes":
-        return None if data_dir is None else ShapesSource(data_dir, split)
+        return None if data_dir is None else ShapesSource.of(data_dir, split, Data().shapes)
     made = None if data_dir is None else data_dir / ground_truth_name(split)
     if form == "auto":
         try:
@@ -100,5 +97,5 @@ def _recorded(params: Mapping[str, str], split: Split, data_dir: Path | None) ->
     # Without a folder of images: a path that does not exist.
     folder = path / "images" if images is None else Path(images)
     if form == "jsonl" or path.suffix == ".jsonl":
-        return None if made is None else JsonlSource(path, folder, split, made)
+        return None if made is None else JsonlSource(path, folder, made, split=split)
     return (LvisSource if form == "lvis" else CocoSource)(path, folder, made)

@@ -6,7 +6,7 @@ Corners are whole pixels counted from 1, both inside the box, as VOC's own devki
 
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -21,15 +21,10 @@ Corners = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class VocSource(CocoSource):
-    """A split of Pascal VOC; ``annotations`` is the folder of its XML files.
+    """A split of Pascal VOC; ``annotations`` is the folder of its XML files."""
 
-    Attributes:
-        listed: the official list of the split, a name a line; None for every XML file of the folder.
-        every: folders of the XML files of all splits, which count alike.
-    """
-
-    listed: Path | None = None
-    every: tuple[Path, ...] = ()
+    listed: Path | None = None  # the official list of the split, a name a line; None for every XML file of the folder
+    every: tuple[Path, ...] = ()  # folders of the XML files of all splits, which count alike
     is_converted = True
 
     def file(self) -> CocoFile:
@@ -37,22 +32,19 @@ class VocSource(CocoSource):
         bad: list[str] = []
         found: list[Labelled] = []
         num_difficult = 0
-        for path in xml_files(self.annotations, self.listed):
+        paths = xml_files(self.annotations, self.listed)
+        from_zero = _count_from_zero(self.every or (self.annotations,))
+        for path in paths:
             try:
-                picture, difficult = _read(path, folder)
+                picture, difficult = _read(path, folder, from_zero=from_zero)
             except DataError as error:
                 bad.append(str(error))
             else:
                 found.append(picture)
                 num_difficult += difficult
-        from_zero = _count_from_zero(self.every or (self.annotations,))
         notes = ["corners count from 0, since one of them is 0 or a fraction"] if from_zero else []
         if num_difficult:
             notes.append(f"{num_difficult:,} boxes say that they are difficult: taken as all others")
-        if not from_zero:
-            found = [
-                replace(picture, boxes=[(name, _from_one(box)) for name, box in picture.boxes]) for picture in found
-            ]
         return coco_of(self.annotations, found, bad=bad, notes=[*notes, *folder.notes])
 
 
@@ -90,7 +82,7 @@ def xml_files(folder: Path, listed: Path | None) -> list[Path]:
     return [there[stem] for stem in dict.fromkeys(stems)]
 
 
-def _read(path: Path, folder: ImageFolder) -> tuple[Labelled, int]:
+def _read(path: Path, folder: ImageFolder, *, from_zero: bool) -> tuple[Labelled, int]:
     """Return the picture of an XML file, and how many of its boxes are difficult."""
     text = read_text(path)
     if "<!ENTITY" in text:  # none of VOC's tools writes entities, and nested ones fill the memory
@@ -108,7 +100,7 @@ def _read(path: Path, folder: ImageFolder) -> tuple[Labelled, int]:
         if not name or box is None:
             raise DataError(f"{path}: object {at} has no {'bndbox' if name else 'name'}")
         x1, y1, x2, y2 = (_number(box, side, path) for side in ("xmin", "ymin", "xmax", "ymax"))
-        boxes.append((name, (x1, y1, x2, y2)))
+        boxes.append((name, (x1, y1, x2, y2) if from_zero else _from_one((x1, y1, x2, y2))))
     recorded = (int(width), int(height)) if width > 0 and height > 0 else None
     num_difficult = sum((item.findtext("difficult") or "").strip() == "1" for item in objects)
     return Labelled(_picture(path, root.findtext("filename") or "", folder), recorded, boxes), num_difficult

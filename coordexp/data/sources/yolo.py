@@ -9,8 +9,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 import yaml
 
@@ -18,37 +20,23 @@ from coordexp.data.image_file import read_header
 from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.coco_file import CocoFile
+from coordexp.data.sources.coco_table import Split
 from coordexp.data.sources.pictures import Labelled, coco_of, lines_of, read_text
 from coordexp.errors import DataError, show
 
 _NAMES = ("*.names", "classes.txt", "*/*.names", "*/classes.txt")
-_SPLITS = {"train": ("train",), "val": ("val", "valid", "validation", "test")}
-
-
-@dataclass(frozen=True)
-class YoloSet:
-    """What says that a folder holds YOLO's labels, and where its splits are.
-
-    Attributes:
-        says: the file that names the classes; the folder itself where none does.
-        splits: split -> folders of pictures, or lists of them; empty if it has no split.
-        has_points: whether key points stand behind each box.
-    """
-
-    root: Path
-    says: Path
-    names: tuple[str, ...]
-    splits: Mapping[str, tuple[Path, ...]]
-    has_points: bool = False
+_SPLITS: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "val": ("val", "valid", "validation", "test")}
+_Places: TypeAlias = dict[Split, tuple[Path, ...]]
+_Sources: TypeAlias = dict[Split, "partial[YoloSource]"]
 
 
 @dataclass(frozen=True)
 class YoloSource(CocoSource):
-    """A split of a :class:`YoloSet`; ``annotations`` and ``images`` are the folder of the whole set."""
+    """A split of YOLO's; ``annotations`` and ``images`` are the folder of the whole set."""
 
-    names: tuple[str, ...] = ()
-    places: tuple[Path, ...] = ()
-    has_points: bool = False
+    names: tuple[str, ...] = ()  # of the classes
+    places: tuple[Path, ...] = ()  # folders of pictures, or lists of them
+    has_points: bool = False  # whether key points stand behind each box
     is_converted = True
 
     def file(self) -> CocoFile:
@@ -123,7 +111,8 @@ def _box(line: str, names: Sequence[str], size: tuple[int, int]) -> tuple[str, t
     return names[index] if names else f"class {index}", (x1, y1, x2, y2)
 
 
-def find_yolo(folder: Path) -> YoloSet | None:
+def find_yolo(folder: Path) -> tuple[_Sources, str] | None:
+    """Return what makes the source of each split of a folder, and what tells the splits; None if it is not YOLO's."""
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         found = _from_yaml(path)
         if found is not None:
@@ -136,13 +125,20 @@ def find_yolo(folder: Path) -> YoloSet | None:
         listed = next((path for word in words if (path := folder / f"{word}.txt").is_file()), None)
         if listed is not None:
             splits.setdefault(split, (listed,))
-    names = tuple(lines_of(named)) if named is not None else ()
-    return YoloSet(folder, named or folder, names, splits if "train" in splits else _split_folders(folder))
+    names = lines_of(named) if named is not None else ()
+    return _sources(folder, names, splits if "train" in splits else _split_folders(folder)), "its lists or folders"
 
 
-def _from_data(folder: Path) -> dict[str, tuple[Path, ...]]:
+def _sources(root: Path, names: Sequence[str], splits: _Places, *, has_points: bool = False) -> _Sources:
+    """Return what makes the source of each split; without a split, of all pictures."""
+    make = partial(YoloSource, root, root, names=tuple(names), has_points=has_points)
+    places: _Places = splits if "train" in splits else {"train": (root,)}
+    return {split: partial(make, places=of_split) for split, of_split in places.items()}
+
+
+def _from_data(folder: Path) -> _Places:
     """Return the lists that darknet's ``obj.data`` names, where they are there."""
-    found: dict[str, tuple[Path, ...]] = {}
+    found: _Places = {}
     for path in sorted(folder.glob("*.data")):
         pairs = (line.partition("=") for line in lines_of(path))
         said = {key.strip(): value.strip() for key, _, value in pairs}
@@ -162,9 +158,9 @@ def _has_labels(folder: Path) -> bool:
     return re.fullmatch(r"\d+(\s+-?[\d.]+([eE][-+]?\d+)?){4,}", first) is not None
 
 
-def _split_folders(folder: Path) -> dict[str, tuple[Path, ...]]:
+def _split_folders(folder: Path) -> _Places:
     """Return the splits that are folders: ``images/train``, ``train/images`` or ``train``."""
-    found: dict[str, tuple[Path, ...]] = {}
+    found: _Places = {}
     for split, names in _SPLITS.items():
         places = [folder / part for name in names for part in (f"images/{name}", f"{name}/images", name)]
         places += [path for name in names for path in sorted(folder.glob(f"images/{name}*")) if path.is_dir()]
@@ -174,7 +170,7 @@ def _split_folders(folder: Path) -> dict[str, tuple[Path, ...]]:
     return found if "train" in found else {}
 
 
-def _from_yaml(path: Path) -> YoloSet | None:
+def _from_yaml(path: Path) -> tuple[_Sources, str] | None:
     """Return what Ultralytics' file of a data set says; None for any other YAML."""
     try:
         said = yaml.safe_load(read_text(path))
@@ -186,7 +182,7 @@ def _from_yaml(path: Path) -> YoloSet | None:
     names = [names[key] for key in sorted(names)] if isinstance(names, dict) else names
     if not isinstance(names, list):
         raise DataError(f"{path}: names is {show(names)}, expected a list, or a table by number")
-    splits: dict[str, tuple[Path, ...]] = {}
+    splits: _Places = {}
     for split, keys in _SPLITS.items():
         value = next((said[key] for key in keys if said.get(key)), None)
         places = [value] if isinstance(value, str) else value
@@ -195,7 +191,7 @@ def _from_yaml(path: Path) -> YoloSet | None:
     inside = all(place.is_relative_to(path.parent) for places in splits.values() for place in places)
     root = path.parent if inside else Path(os.path.commonpath([place for part in splits.values() for place in part]))
     root = root if root.is_dir() else root.parent
-    return YoloSet(root, path, tuple(map(str, names)), splits, has_points="kpt_shape" in said)
+    return _sources(root, [*map(str, names)], splits, has_points="kpt_shape" in said), path.name
 
 
 def _place(says: Path, base: str, written: str) -> Path:

@@ -17,8 +17,8 @@ from coordexp.data.batch import collate
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.image_file import read_image
 from coordexp.data.patches import to_patches
-from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.errors import DataError, TokenizerError
 from coordexp.train.forward import count_units, mean_units
 from tests.support.samples import pairs_of
@@ -26,8 +26,8 @@ from tests.support.samples import pairs_of
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory):
-    root = write_shapes(tmp_path_factory.mktemp("shapes") / "data", ShapesSpec(num_train=24, num_val=1, max_objects=4))
-    return read_coco(root / "instances_train.json", root / "train").samples
+    root = write_shapes(tmp_path_factory.mktemp("shapes") / "data", Shapes(num_train=24, num_val=1, max_objects=4))
+    return CocoSource(root / "instances_train.json", root / "train").read().samples
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def one_sample(folder):
         "categories": [],
     }
     (folder / "a.json").write_text(json.dumps(document))
-    return read_coco(folder / "a.json", folder).samples[0]
+    return CocoSource(folder / "a.json", folder).read().samples[0]
 
 
 def test_a_bad_image_is_named_when_it_is_used(make, tmp_path):
@@ -227,14 +227,14 @@ def test_a_bad_image_is_named_when_it_is_used(make, tmp_path):
 def test_a_bad_description_is_named_before_training(make, coco):
     coco.document["categories"][0]["name"] = "cat<|box_end|>"
     coco.save()
-    samples = read_coco(coco.annotations, coco.images).samples
+    samples = CocoSource(coco.annotations, coco.images).read().samples
     with pytest.raises(DataError, match=r"a\.jpg: description 'cat<\|box_end\|>' contains the special token"):
         make(samples=samples)
 
 
 def test_real_coco(make, coco_tiny, native):
     images = coco_tiny / "images" / "train2017"
-    samples = read_coco(coco_tiny / "annotations" / "instances_train2017.json", images).samples
+    samples = CocoSource(coco_tiny / "annotations" / "instances_train2017.json", images).read().samples
     dataset = make(samples=samples)
     for i in range(len(samples)):
         found = dataset[i]

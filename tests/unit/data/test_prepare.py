@@ -9,7 +9,7 @@ from PIL import Image
 
 from coordexp.coord_tokens.bins import quantise_boxes
 from coordexp.data.prepare import PrepareSpec
-from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.coco import CocoSource
 from coordexp.detection import evaluate_detections
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import DataError
@@ -126,7 +126,7 @@ def test_the_samples_are_those_of_the_annotations(coco_tiny, tmp_path):
     images = coco_tiny / "images" / "train2017"
     prepare(PrepareSpec(annotations, images, tmp_path / "out", check_images="headers"))
     found = read_jsonl(tmp_path / "out" / "samples.jsonl", images)
-    wanted = read_coco(annotations, images)
+    wanted = CocoSource(annotations, images).read()
     assert [(item.image, item.image_id, item.width, item.height) for item in found.samples] == [
         (item.image, item.image_id, item.width, item.height) for item in wanted.samples
     ]

@@ -14,7 +14,7 @@ import pytest
 from coordexp import files
 from coordexp.config.schema.data import Data
 from coordexp.data.sample import Sample, Samples, SplitData
-from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.coco import CocoSource
 from coordexp.data.splits import (
     chosen_part,
     data_fingerprint,
@@ -262,7 +262,7 @@ def test_training_without_a_box_stops_and_validation_without_one_does_not(coco):
 
 
 def test_classes_that_only_validation_has_are_named(coco):
-    train = read_coco(coco.annotations, coco.images).samples
+    train = CocoSource(coco.annotations, coco.images).read().samples
     assert names_of(train) == names_of(list(train)) == {"traffic light", "cat"}
     assert untrained_names(names_of(train), {"Cat ", "traffic  light"}) == ""
     assert untrained_names(names_of(train), {"dog", "cat"}).endswith("that no run can learn it: dog")
@@ -273,7 +273,7 @@ def test_classes_that_only_validation_has_are_named(coco):
 
 def test_names_are_trimmed_and_counted(coco):
     coco.document["categories"][0]["name"] += "\n"
-    data = read_coco(coco.save().annotations, coco.images)
+    data = CocoSource(coco.save().annotations, coco.images).read()
     assert (names_of(data.samples), data.counts["trimmed_names"]) == ({"traffic light", "cat"}, 1)
     assert set(read_ground_truth(coco.annotations).categories.values()) == {"traffic light", "cat"}
     record = {"image": "a.jpg", "objects": [{"desc": name, "bbox": [0, 0, 1, 1]} for name in ("cup\n", "cup", " a b")]}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.data.tuning_split import TuningSplit, held_out_indices, write_tuning_split
 from coordexp.errors import DataError
 from tests.support.samples import content, write_jsonl
@@ -16,7 +16,7 @@ from tests.support.samples import content, write_jsonl
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory) -> Path:
-    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", ShapesSpec(num_train=60, num_val=12))
+    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", Shapes(num_train=60, num_val=12))
 
 
 def coco(root: Path) -> Data:
@@ -51,9 +51,9 @@ def test_the_parts_are_disjoint_complete_readable_and_the_same_again(shapes, tmp
     assert (split.num_train, split.num_val, split.num_excluded) == (len(train), len(val), 0) == (48, 12, 0)
     assert not train & val
     assert train | val == set(range(1, 61))
-    whole = {sample.image_id: sample for sample in read_coco(shapes / "instances_train.json", shapes / "train").samples}
-    part = read_coco(split.val_annotations, split.images).samples
-    assert all(content(whole[sample.image_id]) == content(sample) for sample in part)
+    samples = CocoSource(shapes / "instances_train.json", shapes / "train").read().samples
+    part = CocoSource(split.val_annotations, split.images).read().samples
+    assert all(content(samples[sample.image_id - 1]) == content(sample) for sample in part)
 
     assert divide(coco(shapes), tmp_path / "a") == split
     again = divide(coco(shapes), tmp_path / "b")
@@ -64,7 +64,7 @@ def test_the_parts_are_disjoint_complete_readable_and_the_same_again(shapes, tmp
 
 
 def test_the_choice_depends_on_ids_and_not_on_the_order_of_the_file(shapes):
-    samples = read_coco(shapes / "instances_train.json", shapes / "train").samples
+    samples = CocoSource(shapes / "instances_train.json", shapes / "train").read().samples
     chosen = {samples[index].image_id for index in held_out_indices(samples, 10, seed=3)}
     backwards = samples[::-1]
     assert {backwards[index].image_id for index in held_out_indices(backwards, 10, seed=3)} == chosen
@@ -116,7 +116,7 @@ def test_one_picture_of_two_images_comes_into_one_file(shapes, tmp_path):
 def test_shapes_are_generated_as_the_experiment_will(tmp_path):
     data = Data.model_validate({"shapes": {"num_train": 10, "num_val": 3, "seed": 4}})
     split = divide(data, tmp_path / "sweep")
-    alone = write_shapes(tmp_path / "alone", ShapesSpec(num_train=10, num_val=3, seed=4))
+    alone = write_shapes(tmp_path / "alone", Shapes(num_train=10, num_val=3, seed=4))
     for name in ("000001.jpg", "000010.jpg"):
         assert (split.images / name).read_bytes() == (alone / "train" / name).read_bytes()
     keys = split.data_keys()
@@ -138,7 +138,7 @@ def test_jsonl_is_divided_too(shapes, tmp_path):
     lines = {}
     for part in ("train", "val"):
         lines[part] = tmp_path / f"{part}.jsonl"
-        samples = read_coco(shapes / f"instances_{part}.json", shapes / part).samples
+        samples = CocoSource(shapes / f"instances_{part}.json", shapes / part).read().samples
         write_jsonl(samples, lines[part], coord_tokens=True, image_root=shapes / part)
     values = coco(shapes).model_dump() | {f"{part}_annotations": path for part, path in lines.items()}
     data = Data.model_validate(values | {"format": "jsonl", "bbox_format": "pixels"})

@@ -5,7 +5,7 @@ import numpy as np
 from PIL import Image
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.doctor.data import DataFacts, Pictures, examine_split, of_both_splits
 from coordexp.findings import collect
 from tests.support.doctor import write_coco
@@ -74,7 +74,7 @@ def test_a_picture_that_is_cut_short_is_found(tmp_path):
 
 
 def test_generated_shapes_are_as_large_as_the_estimate_thinks(tmp_path):
-    write_shapes(tmp_path / "data", ShapesSpec(num_train=30, num_val=2))
+    write_shapes(tmp_path / "data", Shapes(num_train=30, num_val=2))
     data = json.loads((tmp_path / "data" / "instances_train.json").read_text())
     sizes = {(image["width"], image["height"]) for image in data["images"]}
     facts, found = _examine(ExperimentConfig.model_validate({"experiment": {"runs_dir": str(tmp_path)}}))

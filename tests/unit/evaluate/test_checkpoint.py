@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.data.dataset import DEFAULT_PROMPT
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.errors import ConfigError, DataError, ResourceError
 from coordexp.evaluate.checkpoint import (
     check_output,
@@ -22,7 +22,7 @@ from coordexp.model.tiny.parts import build_tokenizer
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", ShapesSpec(num_train=1, num_val=40))
+    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", Shapes(num_train=1, num_val=40))
 
 
 def settings_of(shapes: Path, **changes) -> EvaluationSettings:

@@ -14,7 +14,7 @@ from coordexp.data.batch import EncodedSample
 from coordexp.data.image_file import read_image
 from coordexp.data.patches import to_patches
 from coordexp.data.sample import Sample
-from coordexp.data.sources.shapes import CATEGORIES, ShapesSpec, write_shapes
+from coordexp.data.sources.shapes import CATEGORIES, Shapes, write_shapes
 from coordexp.detection import evaluate_detections
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
@@ -35,7 +35,7 @@ NUM_IMAGES = 6
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", ShapesSpec(num_train=1, num_val=NUM_IMAGES))
+    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", Shapes(num_train=1, num_val=NUM_IMAGES))
 
 
 class Encoded(list[EncodedSample]):

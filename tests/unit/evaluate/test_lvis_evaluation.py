@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.data.sources.source import recorded_source, source_of
 from coordexp.data.splits import load_split
 from coordexp.data.tuning_split import write_tuning_split
@@ -19,7 +19,7 @@ from coordexp.train.setup.prepare import prepare_experiment
 
 @pytest.fixture
 def config(tmp_path: Path) -> ExperimentConfig:
-    root = write_shapes(tmp_path / "shapes", ShapesSpec(num_train=12, num_val=4))
+    root = write_shapes(tmp_path / "shapes", Shapes(num_train=12, num_val=4))
     data: dict[str, object] = {"format": "lvis", "max_bad_fraction": 0.5}
     for split in ("train", "val"):
         path = root / f"instances_{split}.json"

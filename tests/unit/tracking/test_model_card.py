@@ -7,7 +7,7 @@ import pytest
 from coordexp.config import load_config
 from coordexp.config.keys import identity
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.metrics import headline
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.tracking.model_card import write_model_card
@@ -18,7 +18,7 @@ def run(tmp_path: Path) -> ExperimentConfig:
     keys = ["data.shapes.num_train=1", "data.shapes.num_val=6", f"experiment.runs_dir={tmp_path}"]
     server = "tracking.uri=http://host:5000"
     config = load_config(Path("experiments/tiny.yaml"), [*keys, server]).run("C", 3)
-    write_shapes(ExperimentFolder.of(config).data, ShapesSpec(num_train=1, num_val=6))
+    write_shapes(ExperimentFolder.of(config).data, Shapes(num_train=1, num_val=6))
     RunFolder.of(config).merged.mkdir(parents=True)
     return config
 

@@ -8,7 +8,7 @@ import pytest
 from coordexp.config.keys import identity
 from coordexp.config.schema import RunConfig
 from coordexp.data.sources.chosen import chosen_sentence
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.data.sources.source import recorded_source
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.detection.ground_truth import read_ground_truth
@@ -20,7 +20,7 @@ from tests.support.samples import write_jsonl
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory) -> Path:
-    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", ShapesSpec(num_train=6, num_val=20))
+    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", Shapes(num_train=6, num_val=20))
 
 
 def config(data: dict[str, object], runs_dir: Path, **evaluation: object) -> RunConfig:

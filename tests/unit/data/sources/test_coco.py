@@ -5,7 +5,7 @@ import pytest
 from pycocotools.coco import COCO
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import load_split
 from coordexp.detection.ground_truth import read_ground_truth
@@ -14,7 +14,7 @@ from tests.support.samples import pairs_of
 
 
 def read(folder, **options):
-    return read_coco(folder.annotations, folder.images, **options)
+    return CocoSource(folder.annotations, folder.images).read(**options)
 
 
 def test_samples_by_hand(coco):
@@ -184,7 +184,7 @@ def test_an_absolute_path_inside_the_folder_is_fine(coco):
 
 def test_the_image_folder_must_be_there(coco):
     with pytest.raises(DataError, match="elsewhere: no such image folder"):
-        read_coco(coco.annotations, coco.root / "elsewhere")
+        CocoSource(coco.annotations, coco.root / "elsewhere").read()
 
 
 @pytest.mark.parametrize(
@@ -211,15 +211,15 @@ def test_files_that_are_no_coco(coco, content, reason):
 
 def test_a_missing_file_and_a_folder_in_its_place(coco):
     with pytest.raises(DataError, match=r"gone\.json: file not found"):
-        read_coco(coco.root / "gone.json", coco.images)
+        CocoSource(coco.root / "gone.json", coco.images).read()
     with pytest.raises(DataError, match="that is a folder; expected a file"):
-        read_coco(coco.images, coco.images)
+        CocoSource(coco.images, coco.images).read()
 
 
 @pytest.mark.parametrize("split", ["train2017", "val2017"])
 def test_real_coco_agrees_with_pycocotools(coco_tiny, split, capsys):
     path = coco_tiny / "annotations" / f"instances_{split}.json"
-    data = read_coco(path, coco_tiny / "images" / split)
+    data = CocoSource(path, coco_tiny / "images" / split).read()
     reference = COCO(str(path))
     capsys.readouterr()
     assert [sample.image_id for sample in data.samples] == reference.getImgIds()
@@ -253,7 +253,7 @@ def test_categories_that_read_the_same_are_merged_where_a_key_says_so(coco):
 
 def test_a_box_drawn_from_right_to_left_is_turned_round_for_training_and_for_comparing(coco):
     coco.document["annotations"][0]["bbox"] = [60, 30, -40, -20]
-    read = read_coco(coco.save().annotations, coco.images)
+    read = CocoSource(coco.save().annotations, coco.images).read()
     assert tuple(read.samples[0].objects.boxes_norm_xyxy[0]) == pytest.approx((0.2, 0.2, 0.6, 0.6))
     assert "drawn from right to left" in read.notes[0]
     assert read_ground_truth(coco.annotations).boxes_px_xywh[0].tolist() == [20, 10, 40, 20]

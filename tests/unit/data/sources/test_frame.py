@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from coordexp.data.image_file import Header
-from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.frame import find_turned, frame_problem
-from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.errors import DataError
 
 Box = list[float]
@@ -19,7 +19,7 @@ Box = list[float]
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", ShapesSpec(num_train=1, num_val=150))
+    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", Shapes(num_train=1, num_val=150))
 
 
 def changed(shapes: Path, folder: Path, change: Callable[[Box, float, float], Box], *, shift: int = 0) -> Path:
@@ -47,12 +47,12 @@ def changed(shapes: Path, folder: Path, change: Callable[[Box, float, float], Bo
 def test_another_frame_is_named_and_can_be_taken_as_it_is(shapes: Path, tmp_path: Path, change, sentence: str) -> None:
     path = changed(shapes, tmp_path, change)
     with pytest.raises(DataError, match=f"changed.json: .*{sentence}.*data.max_bad_fraction"):
-        read_coco(path, shapes / "val")
-    assert read_coco(path, shapes / "val", max_bad_fraction=1.0).samples
+        CocoSource(path, shapes / "val").read()
+    assert CocoSource(path, shapes / "val").read(max_bad_fraction=1.0).samples
 
 
 def test_good_files_are_not_mistaken(shapes: Path) -> None:
-    assert read_coco(shapes / "instances_val.json", shapes / "val").counts["boxes"] > 200
+    assert CocoSource(shapes / "instances_val.json", shapes / "val").read().counts["boxes"] > 200
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -72,17 +72,17 @@ def test_few_boxes_in_the_upper_left_are_a_doubt_and_no_reason_to_stop(shapes: P
     document = json.loads(path.read_text(encoding="utf-8"))
     document["annotations"] = document["annotations"][:199]
     path.write_text(json.dumps(document), encoding="utf-8")
-    (found,) = read_coco(path, shapes / "val").warnings
+    (found,) = CocoSource(path, shapes / "val").read().warnings
     assert re.match(r"no box reaches beyond (49|50)% of its image's width or height: .* smaller copies", found)
     document["annotations"] = document["annotations"][:19]
     path.write_text(json.dumps(document), encoding="utf-8")
-    assert not read_coco(path, shapes / "val").warnings, "too few to tell"
-    assert not read_coco(shapes / "instances_val.json", shapes / "val").warnings
+    assert not CocoSource(path, shapes / "val").read().warnings, "too few to tell"
+    assert not CocoSource(shapes / "instances_val.json", shapes / "val").read().warnings
 
 
 def test_what_was_accepted_is_still_said(shapes: Path, tmp_path: Path) -> None:
     path = changed(shapes, tmp_path, lambda b, w, h: [b[0] / w, b[1] / h, b[2] / w, b[3] / h])
-    (found,) = read_coco(path, shapes / "val", max_bad_fraction=1.0).warnings
+    (found,) = CocoSource(path, shapes / "val").read(max_bad_fraction=1.0).warnings
     assert "look like fractions" in found
 
 
@@ -93,12 +93,12 @@ def test_ids_of_categories_that_are_off_by_one_are_said_once(
     path = changed(shapes, tmp_path, lambda box, width, height: box, shift=shift)
     sentence = f"category ids look off by one: {cure} each category_id"
     with pytest.raises(DataError) as caught:
-        read_coco(path, shapes / "val")
+        CocoSource(path, shapes / "val").read()
     said = str(caught.value)
     assert said.startswith(f"{path}: {sentence}; ")
     assert said.count("off by one") == said.count("no usable category has the id") == 1
     assert len(said.replace(str(path), "")) < 360
-    taken = read_coco(path, shapes / "val", max_bad_fraction=1.0)
+    taken = CocoSource(path, shapes / "val").read(max_bad_fraction=1.0)
     assert taken.warnings == (sentence,), "what has a category, another one, stays"
     assert 0 < len(taken.rejected) < taken.counts["annotations"]
 
@@ -110,7 +110,7 @@ def test_ids_of_images_that_are_off_by_one_are_said_once(shapes: Path, tmp_path:
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(DataError, match="json: image ids look off by one: add 1 to each image_id; ") as caught:
-        read_coco(path, shapes / "val")
+        CocoSource(path, shapes / "val").read()
     assert str(caught.value).count("no image has the id") == 1
 
 

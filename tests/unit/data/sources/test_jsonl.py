@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from coordexp.coord_tokens.codec import decode, encode
-from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.coco import CocoSource
 from coordexp.errors import DataError
 from tests.support.samples import content, read_jsonl, write_jsonl
 
 
 @pytest.fixture
 def samples(coco):
-    return read_coco(coco.annotations, coco.images).samples
+    return CocoSource(coco.annotations, coco.images).read().samples
 
 
 def test_numbers_survive_exactly(coco, samples):
@@ -54,7 +54,7 @@ def test_tokens_survive_as_bins(coco, samples):
 
 def test_real_coco_survives(coco_tiny, tmp_path):
     images = coco_tiny / "images" / "train2017"
-    samples = read_coco(coco_tiny / "annotations" / "instances_train2017.json", images).samples
+    samples = CocoSource(coco_tiny / "annotations" / "instances_train2017.json", images).read().samples
     write_jsonl(samples, tmp_path / "a.jsonl", coord_tokens=False, image_root=images)
     assert [*map(content, read_jsonl(tmp_path / "a.jsonl", images).samples)] == [*map(content, samples)]
 

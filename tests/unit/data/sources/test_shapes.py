@@ -8,11 +8,11 @@ from pycocotools import mask as mask_utils
 from pycocotools.coco import COCO
 
 from coordexp.data.sources import shapes
-from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.shapes import CATEGORIES, SHAPES, Shape, ShapesSpec, draw_scene, write_shapes
+from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.shapes import CATEGORIES, SHAPES, Shape, Shapes, draw_scene, write_shapes
 from coordexp.errors import DataError
 
-SMALL = ShapesSpec(num_train=12, num_val=5, max_objects=4, seed=3)
+SMALL = Shapes(num_train=12, num_val=5, max_objects=4, seed=3)
 
 
 def contents(root):
@@ -22,7 +22,7 @@ def contents(root):
 def test_a_seed_gives_the_same_bytes(tmp_path):
     first = contents(write_shapes(tmp_path / "a", SMALL))
     assert first == contents(write_shapes(tmp_path / "b", SMALL))
-    other = contents(write_shapes(tmp_path / "c", ShapesSpec(num_train=12, num_val=5, seed=4)))
+    other = contents(write_shapes(tmp_path / "c", Shapes(num_train=12, num_val=5, seed=4)))
     assert first.keys() == other.keys()
     assert sum(first[name] == other[name] for name in first) == 0
     assert len(first) == 12 + 5 + 3
@@ -33,7 +33,7 @@ def test_it_is_a_coco_data_set(tmp_path, split, capsys):
     root = write_shapes(tmp_path / "a", SMALL)
     reference = COCO(str(root / f"instances_{split}.json"))
     capsys.readouterr()
-    data = read_coco(root / f"instances_{split}.json", root / split)
+    data = CocoSource(root / f"instances_{split}.json", root / split).read()
     assert len(data.samples) == len(reference.imgs) == {"train": 12, "val": 5}[split]
     assert data.rejected == ()
     assert data.counts["clipped"] == 0
@@ -74,7 +74,7 @@ def test_what_is_there_is_kept_and_what_differs_is_replaced(tmp_path, monkeypatc
     before = marker.stat().st_mtime_ns
     write_shapes(root, SMALL)
     assert marker.stat().st_mtime_ns == before
-    write_shapes(root, ShapesSpec(num_train=3, num_val=2))
+    write_shapes(root, Shapes(num_train=3, num_val=2))
     assert len(list((root / "train").iterdir())) == 3
     (root / "shapes.json").write_text('{"half')  # damaged: made anew
     write_shapes(root, SMALL)

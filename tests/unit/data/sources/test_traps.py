@@ -7,7 +7,7 @@ from PIL import Image, ImageOps
 from coordexp.coord_tokens.grammar.sequence import encode_target
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.image_file import read_header, read_image, turn_boxes, turned_headers
-from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.coco import CocoSource
 from coordexp.errors import DataError
 
 RAMP = np.arange(0, 256, dtype=np.uint8).reshape(16, 16)
@@ -70,7 +70,7 @@ def test_every_mode_trains(mode, coco, native, prompt, image_spec):
     grey = Image.fromarray(np.full((64, 64, 3), 200, np.uint8))
     save(grey.quantize(2) if mode == "P" else grey.convert(mode), coco.images / name)
     coco.document["images"][1]["file_name"] = name
-    data = read_coco(coco.save().annotations, coco.images)
+    data = CocoSource(coco.save().annotations, coco.images).read()
     dataset = DetectionDataset(
         samples=data.samples[1:], tokenizer=native[0], vocab=native[1], prompt=prompt, image_spec=image_spec,
         max_objects=9, max_length=4096, seed=0,
@@ -88,23 +88,23 @@ def test_every_mode_trains(mode, coco, native, prompt, image_spec):
 
 def test_an_ignored_box_is_no_target(coco):
     coco.document["annotations"][0]["ignore"] = 1
-    data = read_coco(coco.save().annotations, coco.images)
+    data = CocoSource(coco.save().annotations, coco.images).read()
     assert data.samples[0].objects.descs == ("cat",)
     assert (data.counts["ignored"], data.counts["crowd"], data.counts["boxes"]) == (1, 0, 1)
 
 
 def test_a_box_cut_at_the_border_is_counted_and_its_part_stays(coco):
     coco.document["annotations"][0]["bbox"] = [-10, 40, 30, 30]
-    data = read_coco(coco.save().annotations, coco.images)
+    data = CocoSource(coco.save().annotations, coco.images).read()
     assert tuple(data.samples[0].objects.boxes_norm_xyxy[0]) == pytest.approx((0, 0.8, 0.2, 1.0))
     assert data.counts["clipped"] == 1
     coco.document["annotations"][0]["iscrowd"] = 1  # a crowd is no target: nothing was cut of one
-    assert read_coco(coco.save().annotations, coco.images).counts["clipped"] == 0
+    assert CocoSource(coco.save().annotations, coco.images).read().counts["clipped"] == 0
 
 
 def test_a_thin_box_is_counted_and_written_one_bin_wide(coco, native, encode_text):
     coco.document["annotations"][0]["bbox"] = [50.01, 10, 0.02, 20]
-    data = read_coco(coco.save().annotations, coco.images)
+    data = CocoSource(coco.save().annotations, coco.images).read()
     assert data.counts["thin"] == 1
     objects = data.samples[0].objects.take(np.array([0]))
     target = encode_target(objects.descs, objects.boxes_norm_xyxy, native[1], encode_text)

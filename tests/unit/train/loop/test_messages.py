@@ -5,7 +5,7 @@ from dataclasses import replace
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.coco import CocoSource
 from coordexp.train.loop.messages import batch_lines, data_lines, sum_lines, term_table
 from coordexp.train.setup.weighted_terms import build_criterion
 
@@ -23,7 +23,7 @@ def test_a_run_says_how_an_epoch_ends():
 
 
 def test_clean_data_take_one_line_and_doubtful_data_one_more(coco):
-    data = read_coco(coco.annotations, coco.images)
+    data = CocoSource(coco.annotations, coco.images).read()
     assert data_lines("train", data) == ["train: 2 images; 2 boxes; 1 images without objects"]
     assert data_lines("train", replace(data, warnings=("odd",)))[1:] == ["train: warning: odd"]
 
@@ -33,7 +33,7 @@ def test_what_is_lost_is_counted(coco, native, prompt, image_spec):
         {"id": i, "image_id": 7, "category_id": 1, "bbox": [1, 1, 0, 1], "iscrowd": 0} for i in range(3, 10)
     ]
     coco.document["annotations"].append({"id": 99, "image_id": 3, "category_id": 1, "bbox": [0, 0, 9, 9], "iscrowd": 1})
-    data = read_coco(coco.save().annotations, coco.images, max_bad_fraction=0.7)
+    data = CocoSource(coco.save().annotations, coco.images).read(max_bad_fraction=0.7)
     dataset = DetectionDataset(
         samples=data.samples, tokenizer=native[0], vocab=native[1], prompt=prompt, image_spec=image_spec,
         max_objects=1, max_length=4096, seed=0,
@@ -51,8 +51,8 @@ def test_what_is_lost_is_counted(coco, native, prompt, image_spec):
 
 def test_a_mean_is_said_as_the_sum_of_the_specification(coco, native, prompt, image_spec):
     dataset = DetectionDataset(
-        samples=read_coco(coco.annotations, coco.images).samples, tokenizer=native[0], vocab=native[1], prompt=prompt,
-        image_spec=image_spec, max_objects=30, max_length=4096, seed=0,
+        samples=CocoSource(coco.annotations, coco.images).read().samples, tokenizer=native[0], vocab=native[1],
+        prompt=prompt, image_spec=image_spec, max_objects=30, max_length=4096, seed=0,
     )  # fmt: skip
     samples = [dataset[index] for index in range(len(dataset))]
     tokens = sum(len(sample.target_ids) for sample in samples)
