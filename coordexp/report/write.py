@@ -123,39 +123,36 @@ def writing(output: Path) -> Generator[None]:
         ) from error
 
 
-def store_report(study: Study, paths: list[Path], artifacts: Artifacts) -> str:
-    """Store a report in MLflow; return why that failed, or "": the files are there all the same."""
+def store_report(study: Study, paths: Sequence[Path], artifacts: Artifacts) -> str:
+    """Store a report and its annotations with the ablation it is about, if it is about a single one.
+
+    Returns why that failed, or "": the files are there all the same.
+    """
+    data = study.data
+    if not data.parent_id:
+        return ""
+    colors = group_colors(data.groups)
+    page = f"#/experiments/{data.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
     try:
-        record_report(study, paths, artifacts)
+        tracker = open_tracker(data.uri, experiment=data.name, artifact_root=None)
+        tracker.set_final(data.parent_id, comparison_metrics(study))
+        tracker.describe(data.parent_id, description(study, page=page))
+        if study.verdict:
+            tracker.set_tags(data.parent_id, {"verdict": study.verdict})
+        for run in data.trained:
+            if run.run_id:  # it has begun
+                # Of the numbers that are stored with the ablation now; and the colour that its group has there.
+                tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
+        for path in paths:
+            tracker.log_file(data.parent_id, path, REPORT_FOLDER)
+        annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
+        if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES:
+            with suppress(DataError):  # whoever writes to the server chose the path: it may be no such file
+                read_ground_truth(annotations)
+                tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
     except TrackingError as error:
         return f"the report is not in MLflow: {error}"
     return ""
-
-
-def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> bool:
-    """Store a report and its annotations with the ablation it is about; return False where there is no single one."""
-    data = study.data
-    if not data.parent_id:
-        return False
-    tracker = open_tracker(data.uri, experiment=data.name, artifact_root=None)
-    tracker.set_final(data.parent_id, comparison_metrics(study))
-    page = f"#/experiments/{data.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
-    tracker.describe(data.parent_id, description(study, page=page))
-    if study.verdict:
-        tracker.set_tags(data.parent_id, {"verdict": study.verdict})
-    colors = group_colors(data.groups)
-    for run in data.trained:
-        if run.run_id:  # it has begun
-            # Of the numbers that are stored with the ablation now; and the colour that its group has there.
-            tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
-    for path in files:
-        tracker.log_file(data.parent_id, path, REPORT_FOLDER)
-    annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-    if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES:
-        with suppress(DataError):  # whoever writes to the server chose the path: it may be no such file
-            read_ground_truth(annotations)
-            tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
-    return True
 
 
 def comparison_metrics(study: Study) -> dict[str, float | None]:
