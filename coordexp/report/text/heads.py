@@ -62,14 +62,12 @@ _FAMILIES: Mapping[str, tuple[str, str]] = {
 }
 # Words of titles and sentences; each is explained where a table has it in its title or a head.
 _PHRASES: Mapping[str, str] = {
-    "constrained": "decoding under a grammar, which makes every box four coord tokens",
-    "free": "decoding without the grammar: a model may write what is no object",
-    "convergence": "how fast a group learns: AP over the steps of training",
-}
-_ALWAYS: Mapping[str, str] = {
     "IoU": "overlap of two boxes over their union: 1 is the same box",
     "AP50": "AP at IoU .50",
     "F1": "harmonic mean of precision (detections that are right) and recall (objects that are found)",
+    "constrained": "decoding under a grammar, which makes every box four coord tokens",
+    "free": "decoding without the grammar: a model may write what is no object",
+    "convergence": "how fast a group learns: AP over the steps of training",
 }
 _ROWS_OF_WORDS = ("part", COUNTED, "boxes", "read by", "verdict")
 
@@ -94,9 +92,9 @@ def words_of(tables: Sequence[Table]) -> list[tuple[str, str]]:
             if head in _ROWS_OF_WORDS:
                 words |= dict.fromkeys(row.cells[at] for row in table.rows)
     said = " ".join([*words, *(table.title for table in tables)])
-    found = {name: text for name, text in {**_ALWAYS, **_PHRASES}.items() if name.lower() in said.lower()}
+    found = {name: text for name, text in _PHRASES.items() if name.lower() in said.lower()}
     if words:
-        found["IoU"] = _ALWAYS["IoU"]  # in the meaning of AP
+        found["IoU"] = _PHRASES["IoU"]  # in the meaning of AP
     for word in words:
         if text := meaning(word):
             found[(_family(word) or (word,))[0]] = text
