@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError, ResourceError, TrackingError
@@ -21,7 +22,7 @@ from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, better_first, make_study
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.render import render_report, to_latex, to_markdown
-from coordexp.report.text.screen import print_screen
+from coordexp.report.text.screen import screen_lines
 from coordexp.report.text.study_tables import comparison_tables
 from coordexp.report.text.tables import markdown_table
 from coordexp.runs.folder import ExperimentFolder
@@ -102,7 +103,9 @@ def print_study(study: Study, paths: list[Path], console: Console, *, everything
         render_report(study, console)
         print_paths(paths, console)
     else:
-        print_screen(study, console, page=paths[0], again=again)
+        for line in screen_lines(study, page=paths[0], again=again, width=console.width):
+            style = "yellow" if line.startswith("! ") else "bold" if line.startswith(study.data.title) else ""
+            console.print(Text(line, style), soft_wrap=True)
 
 
 def print_paths(paths: list[Path], console: Console) -> None:

@@ -34,15 +34,13 @@ def to_csv(study: Study) -> str:
     so that nobody counts a pair twice.
     """
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
     lines = [*_run_lines(study), *_statistics(study)]
     for name, comparison in study.readings.items():
         if name != "own":
             lines += [line | {"kind": f"{line['kind']} reading", "reading": name} for line in _comparison(comparison)]
-    for line in lines:
-        cells = {name: "" if value is None else value for name, value in line.items()}
-        writer.writerow([study.data.name, *(cells.get(name, "") for name in COLUMNS[1:])])
+    writer.writerows({"experiment": study.data.name} | line for line in lines)
     return out.getvalue()
 
 

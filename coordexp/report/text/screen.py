@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.text import Text
 
 from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.notes import clipping_note, mlflow_ui, remarks, sample_notes, summary
@@ -20,13 +18,6 @@ MAX_WIDTH = 100
 _MAX_GROUPS, _MAX_PAIRS, _MAX_WARNINGS, _VERDICT_LINES = 12, 5, 4, 4
 _MAX_NAME = 24  # letters of a group's name
 _NUMBERS = re.compile(r" \((?:95 % interval|p )[^()]*\)")  # of the verdict: they stand in the table of pairs
-
-
-def print_screen(study: Study, console: Console, *, page: Path, again: str) -> None:
-    """Print the report on one screen; ``again`` is the command that prints every table."""
-    for line in screen_lines(study, page=page, again=again, width=console.width):
-        style = "yellow" if line.startswith("! ") else "bold" if line.startswith(study.data.title) else ""
-        console.print(Text(line, style), soft_wrap=True)
 
 
 def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[str]:

@@ -86,14 +86,10 @@ def plain_markdown(text: str) -> str:
 
 
 def latex_table(table: Table) -> str:
-    """Return a table for a paper that uses the package booktabs, with its caption above."""
-
-    def escaped(text: str) -> str:
-        return "".join(LATEX_ESCAPE_RULES.get(letter, letter) for letter in text)
-
+    escapes = str.maketrans(LATEX_ESCAPE_RULES)
     body = _tabulated(table, [row.cells for row in table.rows], "latex_booktabs")
-    notes = [rf"\par\footnotesize {escaped(note)}" for note in table.notes]
-    head = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(table.title)}}}"]
+    notes = [rf"\par\footnotesize {note.translate(escapes)}" for note in table.notes]
+    head = [r"\begin{table}", r"\centering", rf"\caption{{{table.title.translate(escapes)}}}"]
     return "\n".join([*head, body, *notes, r"\end{table}"]).replace(MINUS, "$-$")
 
 
