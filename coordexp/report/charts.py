@@ -224,7 +224,7 @@ def why_charts(study: Study) -> list[Chart]:
     height = _BAR_ROW * len(bars) + _AXIS
     charts = [Chart("AP50 and what each kind of error costs", draw_bars if bars else None, note, height)]
     for pair in shown_pairs(found):
-        name = f"{pair.a} {MINUS} {pair.b}"
+        name = pair_name(pair)
         parts = [m for m in (AP50, *ERRORS) if m.name in pair.difference]
         rows = [_difference_row(m.head, name, pair.difference[m.name]) for m in parts]
         note = f"Errors right of the line cost {pair.a} more, left of it {pair.b}; 95 % intervals."

@@ -32,7 +32,6 @@ from coordexp.tracking import open_tracker
 from coordexp.tracking.charts import COLOR_TAG, group_colors
 from coordexp.tracking.store import MAX_TAG_LENGTH, READING
 
-SAME_WITH_ALL = "the same command with --all"
 REPORT_FOLDER = ExperimentFolder(Path()).report.name
 MAX_ANNOTATIONS_BYTES = 64 * 2**20
 _NOT_IN_NAMES = re.compile(r"[^\w.\- ]")

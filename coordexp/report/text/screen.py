@@ -52,13 +52,12 @@ def warnings(study: Study) -> list[str]:
 
 
 def _groups(study: Study, comparison: Comparison) -> list[str]:
-    is_trained = {run.group for run in study.data.trained}
     rows: list[Sequence[str]] = []
     shown = sorted(comparison.groups, key=lambda group: -comparison.value[group].value)[:_MAX_GROUPS]
     for group in shown:
         runs = [run for run in study.data.groups[group] if run.seed in comparison.seeds[group]]
         others = [mean_of([run.own("constrained", name) for run in runs]) for name in ("AP50", "AP75")]
-        free = mean_of([run.own("free", comparison.metric) for run in runs]) if group in is_trained else None
+        free = mean_of([run.own("free", comparison.metric) for run in runs])
         rest = map(written, (*others, free))
         rows.append((_short(group), str(len(comparison.seeds[group])), *with_interval(comparison.value[group]), *rest))
     lines = [("group", "seeds", comparison.metric, "95 % interval", "AP50", "AP75", "free AP"), *rows]
