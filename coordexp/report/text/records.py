@@ -16,7 +16,7 @@ from coordexp.statistics.readings import reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
 from coordexp.tracking.connection import without_secrets
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "experiment", "kind", "group", "against", "seed", "state", "step", "run_id", "metric", "value", "low", "high",
     "p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable", "num_images", "resamples", "message",
     "reading",
