@@ -85,10 +85,10 @@ def print_comparison(
     """Print a study as ``--format`` asks, with remarks on stderr; ``numbers`` are JSON in place of the report's own."""
     from coordexp.report.text.notes import remarks
     from coordexp.report.text.render import print_report
-    from coordexp.report.write import SAME_WITH_ALL, print_paths, print_study
+    from coordexp.report.write import print_paths, print_study
 
     if options.format == "terminal":
-        print_study(study, paths, console, everything=options.all, again=SAME_WITH_ALL)
+        print_study(study, paths, console, everything=options.all, again="the same command with --all")
         return
     for remark in (*study.cautions, *remarks(study.data)):
         show(errors, f"note: {remark}")

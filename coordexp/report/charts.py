@@ -11,11 +11,12 @@ from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.decomposition import AP50, ERRORS, RECALLS
 from coordexp.metrics import loss_head, subset_headline
 from coordexp.report.figures import INK, LOOKS, NEUTRAL, PAPER, Chart, Look, tips, write_charts
+from coordexp.report.study.boxes import ByLabel
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.examples import EdgeDistributions
 from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.study_tables import shown_pairs
-from coordexp.report.text.tables import MINUS, interval, num_objects, pair_name, written
+from coordexp.report.text.tables import MINUS, num_objects, pair_name, with_interval, written
 from coordexp.statistics.results import CurvePoint, Estimate
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def group_charts(study: Study) -> list[Chart]:
     if comparison is None:
         return []
     rows = [
-        Row(group, f"{written(found.value)}  {interval(found)}", [(group, looks[group], found)])
+        Row(group, "  ".join(with_interval(found)), [(group, looks[group], found)])
         for group, found in sorted(comparison.value.items(), key=lambda item: -item[1].value)
     ]
     num_seeds = max(map(len, comparison.seeds.values()))
@@ -223,7 +224,7 @@ def why_charts(study: Study) -> list[Chart]:
     height = _BAR_ROW * len(bars) + _AXIS
     charts = [Chart("AP50 and what each kind of error costs", draw_bars if bars else None, note, height)]
     for pair in shown_pairs(found):
-        name = f"{pair.a} {MINUS} {pair.b}"
+        name = pair_name(pair)
         parts = [m for m in (AP50, *ERRORS) if m.name in pair.difference]
         rows = [_difference_row(m.head, name, pair.difference[m.name]) for m in parts]
         note = f"Errors right of the line cost {pair.a} more, left of it {pair.b}; 95 % intervals."
@@ -287,16 +288,13 @@ def box_charts(study: Study) -> list[Chart]:
 
 def breakdown_charts(study: Study) -> list[Chart]:
     parts, looks = study.breakdowns, looks_of(study.data)
-    if not parts:
-        return []
-    first = next(iter(parts.values()))
     by_count = {group: part.by_count for group, part in parts.items()}
     by_size = {group: part.by_size for group, part in parts.items()}
     by_category = {group: part.by_category for group, part in parts.items()}
     return [
-        *_rows_by_label("AP by number of objects in the image", by_count, looks, first.num_by_count),
-        *_rows_by_label("AP by size of the object", by_size, looks, first.num_by_size),
-        *_rows_by_label("AP by category", by_category, looks, first.num_by_category),
+        *_rows_by_label("AP by number of objects in the image", by_count, looks),
+        *_rows_by_label("AP by size of the object", by_size, looks),
+        *_rows_by_label("AP by category", by_category, looks),
     ]
 
 
@@ -387,7 +385,7 @@ def line_chart(
 
 
 def _difference_row(label: str, name: str, found: Estimate) -> Row:
-    return Row(label, f"{written(found.value, signed=True)}  {interval(found, signed=True)}", [(name, NEUTRAL, found)])
+    return Row(label, "  ".join(with_interval(found, signed=True)), [(name, NEUTRAL, found)])
 
 
 def row_chart(
@@ -427,23 +425,18 @@ def row_chart(
     return Chart(title, None if is_empty else draw, note, height + _AXIS)
 
 
-def _rows_by_label(
-    title: str,
-    parts: Mapping[str, Mapping[str, float | None]],
-    looks: Mapping[str, Look],
-    objects: Mapping[str, int],
-) -> list[Chart]:
+def _rows_by_label(title: str, parts: Mapping[str, ByLabel], looks: Mapping[str, Look]) -> list[Chart]:
     """Return rows of marks; many rows in charts of one scale and about one height, side by side."""
-    labels = dict.fromkeys(label for part in parts.values() for label in part)
-    known = {label: [ap for part in parts.values() if (ap := part.get(label)) is not None] for label in labels}
+    num_gt = {label: num for part in parts.values() for label, num in part.num_gt.items()}  # the same in all groups
+    known = {label: [ap for part in parts.values() if (ap := part.ap.get(label)) is not None] for label in num_gt}
     spread = {label: max(aps) - min(aps) for label, aps in known.items() if aps}
     most = min(24, max(1, 96 // max(1, len(parts))))  # a row is as high as it has groups
     chosen = set(sorted(spread, key=lambda label: -spread[label])[:most])
     rows: list[Row] = []
     for label in filter(chosen.__contains__, spread):
-        aps = {group: part.get(label) for group, part in parts.items()}
+        aps = {group: part.ap.get(label) for group, part in parts.items()}
         marks = [(group, looks[group], None if ap is None else Estimate(ap)) for group, ap in aps.items()]
-        rows.append(Row(label, num_objects(objects[label]), marks))
+        rows.append(Row(label, num_objects(num_gt[label]), marks))
     note = f"The {len(rows)} of {len(spread)} in which groups differ most." if len(rows) < len(spread) else ""
     highest = max((ap.value for row in rows for *_, ap in row.marks if ap is not None), default=0.0)
     num = 1 if len(rows) <= 6 else math.ceil(len(rows) / 4)
@@ -483,8 +476,7 @@ def _label_row(axes: "Axes", top: float, label: str, note: str) -> None:
     """Write a row's label and note, on paper, or grid lines would cross them."""
     place, paper = axes.get_yaxis_transform(), {"facecolor": PAPER, "edgecolor": "none", "pad": 0.5}
     axes.text(0, top + _LABEL - 3, label, transform=place, bbox=paper, weight="bold", color=INK)
-    if note:
-        axes.text(1, top + _LABEL - 3, note, transform=place, bbox=paper, ha="right")
+    axes.text(1, top + _LABEL - 3, note, transform=place, bbox=paper, ha="right")
 
 
 def _few_numbers(axis: "Axis") -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError, ResourceError, TrackingError
@@ -21,7 +22,7 @@ from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, better_first, make_study
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.render import render_report, to_latex, to_markdown
-from coordexp.report.text.screen import print_screen
+from coordexp.report.text.screen import screen_lines
 from coordexp.report.text.study_tables import comparison_tables
 from coordexp.report.text.tables import markdown_table
 from coordexp.runs.folder import ExperimentFolder
@@ -31,7 +32,6 @@ from coordexp.tracking import open_tracker
 from coordexp.tracking.charts import COLOR_TAG, group_colors
 from coordexp.tracking.store import MAX_TAG_LENGTH, READING
 
-SAME_WITH_ALL = "the same command with --all"
 REPORT_FOLDER = ExperimentFolder(Path()).report.name
 MAX_ANNOTATIONS_BYTES = 64 * 2**20
 _NOT_IN_NAMES = re.compile(r"[^\w.\- ]")
@@ -102,7 +102,9 @@ def print_study(study: Study, paths: list[Path], console: Console, *, everything
         render_report(study, console)
         print_paths(paths, console)
     else:
-        print_screen(study, console, page=paths[0], again=again)
+        for line in screen_lines(study, page=paths[0], again=again, width=console.width):
+            style = "yellow" if line.startswith("! ") else "bold" if line.startswith(study.data.title) else ""
+            console.print(Text(line, style), soft_wrap=True)
 
 
 def print_paths(paths: list[Path], console: Console) -> None:
@@ -123,39 +125,36 @@ def writing(output: Path) -> Generator[None]:
         ) from error
 
 
-def store_report(study: Study, paths: list[Path], artifacts: Artifacts) -> str:
-    """Store a report in MLflow; return why that failed, or "": the files are there all the same."""
+def store_report(study: Study, paths: Sequence[Path], artifacts: Artifacts) -> str:
+    """Store a report and its annotations with the ablation it is about, if it is about a single one.
+
+    Returns why that failed, or "": the files are there all the same.
+    """
+    data = study.data
+    if not data.parent_id:
+        return ""
+    colors = group_colors(data.groups)
+    page = f"#/experiments/{data.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
     try:
-        record_report(study, paths, artifacts)
+        tracker = open_tracker(data.uri, experiment=data.name, artifact_root=None)
+        tracker.set_final(data.parent_id, comparison_metrics(study))
+        tracker.describe(data.parent_id, description(study, page=page))
+        if study.verdict:
+            tracker.set_tags(data.parent_id, {"verdict": study.verdict})
+        for run in data.trained:
+            if run.run_id:  # it has begun
+                # Of the numbers that are stored with the ablation now; and the colour that its group has there.
+                tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
+        for path in paths:
+            tracker.log_file(data.parent_id, path, REPORT_FOLDER)
+        annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
+        if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES:
+            with suppress(DataError):  # whoever writes to the server chose the path: it may be no such file
+                read_ground_truth(annotations)
+                tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
     except TrackingError as error:
         return f"the report is not in MLflow: {error}"
     return ""
-
-
-def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> bool:
-    """Store a report and its annotations with the ablation it is about; return False where there is no single one."""
-    data = study.data
-    if not data.parent_id:
-        return False
-    tracker = open_tracker(data.uri, experiment=data.name, artifact_root=None)
-    tracker.set_final(data.parent_id, comparison_metrics(study))
-    page = f"#/experiments/{data.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
-    tracker.describe(data.parent_id, description(study, page=page))
-    if study.verdict:
-        tracker.set_tags(data.parent_id, {"verdict": study.verdict})
-    colors = group_colors(data.groups)
-    for run in data.trained:
-        if run.run_id:  # it has begun
-            # Of the numbers that are stored with the ablation now; and the colour that its group has there.
-            tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
-    for path in files:
-        tracker.log_file(data.parent_id, path, REPORT_FOLDER)
-    annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-    if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES:
-        with suppress(DataError):  # whoever writes to the server chose the path: it may be no such file
-            read_ground_truth(annotations)
-            tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
-    return True
 
 
 def comparison_metrics(study: Study) -> dict[str, float | None]:

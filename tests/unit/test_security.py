@@ -28,7 +28,7 @@ from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
-from coordexp.report.write import record_report
+from coordexp.report.write import store_report
 from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup.components import build_components
@@ -227,7 +227,7 @@ def test_a_parameter_cannot_have_a_private_file_stored(tmp_path: Path, monkeypat
     monkeypatch.setattr("coordexp.report.write.open_tracker", lambda *given, **named: tracker)
     artifacts = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path)
     assert artifacts.annotations(run) == private
-    record_report(Study(data), [tmp_path / "report.html"], artifacts)
+    assert store_report(Study(data), [tmp_path / "report.html"], artifacts) == ""
     assert stored == [tmp_path / "report.html"]
 
 

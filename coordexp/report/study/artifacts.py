@@ -63,7 +63,6 @@ class Artifacts:
         return self._fetched(run.run_id, path.as_posix(), ended=run.ended)
 
     def is_fetched(self, path: Path) -> bool:
-        """Return whether a file is a copy that MLflow sent."""
         return path.is_relative_to(self._cache)
 
     def config(self, run: RunData) -> Tree:

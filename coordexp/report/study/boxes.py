@@ -3,12 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordexp.evaluate.analysis import Analysis, CountResult, IouHistogram
+from coordexp.evaluate.analysis import Analysis, CategoryResult, CountResult, IouHistogram, SizeResult
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.data import RunData, by_group
 
 Points = tuple[tuple[float, float], ...]
-Values = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class ByLabel:
+    """Parts of the ground truth by name: AP, None where COCO defines none, and the objects on which it rests."""
+
+    ap: Mapping[str, float | None]
+    num_gt: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -18,12 +25,9 @@ class Breakdown:
     iou: IouHistogram  # of matched pairs
     calibration: Points  # (mean score, share correct) of bins of the score
     width_by_error: Points  # (middle of a range of errors, mean width of the distribution), in bins
-    by_category: Values  # AP by name, None where COCO defines none
-    by_size: Values  # of the object
-    by_count: Values  # of objects in the image
-    num_by_category: Mapping[str, int]  # objects on which its AP rests
-    num_by_size: Mapping[str, int]
-    num_by_count: Mapping[str, int]
+    by_category: ByLabel
+    by_size: ByLabel  # of the object
+    by_count: ByLabel  # of objects in the image
     maps: tuple[tuple[int, ...], ...]  # counts by true (rows) and predicted coordinate, all four together
 
 
@@ -43,12 +47,9 @@ def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str,
             iou=IouHistogram(parts[0].matched_iou.edges, counts),
             calibration=_points(scores),
             width_by_error=_points(widths),
-            by_category=_means([{item.name: item.AP for item in part.categories} for part in parts]),
-            by_size=_means([{item.name: item.AP for item in part.sizes} for part in parts]),
-            by_count=_means([{_count_name(item): item.AP for item in part.object_counts} for part in parts]),
-            num_by_category={item.name: item.num_gt for item in parts[0].categories},
-            num_by_size={item.name: item.num_gt for item in parts[0].sizes},
-            num_by_count={_count_name(item): item.num_gt for item in parts[0].object_counts},
+            by_category=_by_label([{item.name: item for item in part.categories} for part in parts]),
+            by_size=_by_label([{item.name: item for item in part.sizes} for part in parts]),
+            by_count=_by_label([{_count_name(item): item for item in part.object_counts} for part in parts]),
             maps=tuple(tuple(map(sum, zip(*rows, strict=True))) for rows in zip(*maps, strict=True)),
         )
     return found
@@ -73,9 +74,9 @@ def _count_name(item: CountResult) -> str:
     return f"{item.low} to {item.high} objects"
 
 
-def _means(parts: Sequence[Values]) -> dict[str, float | None]:
+def _by_label(parts: Sequence[Mapping[str, CategoryResult | SizeResult | CountResult]]) -> ByLabel:
     found: dict[str, float | None] = {}
     for name in dict.fromkeys(name for part in parts for name in part):
-        there = [value for part in parts if (value := part.get(name)) is not None]
+        there = [item.AP for part in parts if (item := part.get(name)) is not None and item.AP is not None]
         found[name] = sum(there) / len(there) if there else None
-    return found
+    return ByLabel(found, {name: item.num_gt for part in parts for name, item in part.items()})

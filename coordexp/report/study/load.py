@@ -7,26 +7,34 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from coordexp.config.explain import validated
+from coordexp.config.identity.fingerprint import read_fingerprint
+from coordexp.config.keys import identity
 from coordexp.config.schema.fields import Seed
 from coordexp.config.schema.tracking import address_problem
-from coordexp.errors import TrackingError, nearest_of, show
-from coordexp.files import parse_model, read_model
+from coordexp.config.yaml_file import read_mapping
+from coordexp.errors import ComparisonError, ConfigError, TrackingError, nearest_of, show
+from coordexp.files import kept_json, parse_model, read_model
 from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, State, read_by
-from coordexp.report.study.folders import finite, kept_record, not_finite, read_folders
+from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
+from coordexp.runs.lock import last_holder
+from coordexp.runs.progress import StepLine
 from coordexp.runs.rows import read_rows
+from coordexp.runs.status import read_status
 from coordexp.tracking import store
 from coordexp.tracking.charts import MEASURED
 from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors, without_secrets
-from coordexp.tracking.payload import last_values
-from coordexp.tracking.publish import read_recorded
+from coordexp.tracking.payload import flatten_config, last_values
+from coordexp.tracking.publish import read_hardware, read_recorded
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -61,7 +69,7 @@ def load_experiment(
             return _read(client, uri, experiment, _folder(runs_dir, found), is_named=is_named)
     except TrackingError as error:
         folder = _folder(runs_dir, found)
-        here = None if folder is None else read_folders(folder, uri=uri)
+        here = None if folder is None else _read_folders(folder, uri=uri)
         if here is None:
             raise
         return replace(here, origin=(f"{error}. This is what {folder} holds.",))
@@ -189,7 +197,7 @@ def _newest_runs(
 def _read(
     client: "MlflowClient", uri: str, experiment: "Experiment", folder: Path | None, *, is_named: bool
 ) -> ExperimentData:
-    record = None if folder is None else kept_record(folder)
+    record = None if folder is None else _kept_record(folder)
     key = "" if record is None else f"{experiment.name}/{record.instance}"
     parent, shown, others = _newest_runs(client, experiment.experiment_id, key=key)
     beside: tuple[str, ...] = ()
@@ -198,7 +206,7 @@ def _read(
         folder, (parent, shown, others) = None, _newest_runs(client, experiment.experiment_id)
     runs = [_run(client, run, experiment.name) for run in shown]
     runs += _waiting(parent, experiment.name, {(run.group, run.seed) for run in runs})
-    here = None if folder is None else read_folders(folder, uri=uri)
+    here = None if folder is None else _read_folders(folder, uri=uri)
     lost: list[str] = []
     for run in () if here is None else here.runs:
         there = next((found for found in runs if found.name == run.name), None)
@@ -215,7 +223,7 @@ def _read(
         name=experiment.name,
         uri=uri,
         runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
-        codec_ceiling=finite(parent.data.metrics).get("codec_ceiling/AP") if parent else here and here.codec_ceiling,
+        codec_ceiling=_finite(parent.data.metrics).get("codec_ceiling/AP") if parent else here and here.codec_ceiling,
         origin=(f"Not in {where}, or deleted there, and read from {folder}: {', '.join(lost)}.",) if lost else (),
         others=(*beside, *_others(experiment.name, uri, others)),
         parent_id=plain_id(parent.info.run_id) if parent else "",
@@ -268,7 +276,7 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
             "that coordexp gave it"
         )
     metrics = _measured(client, run) | run.data.metrics
-    steps = metrics.get("final/steps", math.nan)
+    finite, steps = _finite(metrics), metrics.get("final/steps", math.nan)
     return RunData(
         run_id=run_id,
         group=group,
@@ -278,13 +286,13 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         message=tags.get(store.MESSAGE, ""),
         run_dir=tags.get(store.RUN_DIR, ""),
         # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
-        metrics=finite(metrics),
+        metrics=finite,
         params=dict(run.data.params),
         curves={name: _curve(client, run_id, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
         experiment=experiment,
         parent_id=tags.get(store.PARENT, ""),
         key=tags.get(store.RUN_KEY, ""),
-        not_finite=not_finite(metrics),
+        not_finite=tuple(sorted(metrics.keys() - finite.keys())),
         reading="argmax" if tags.get(store.READING) == "argmax" else "expected",
         hardware=tags.get(store.HARDWARE, ""),
         started=run.info.start_time / 1000,
@@ -329,3 +337,78 @@ def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:
 def _curve(client: "MlflowClient", run_id: str, name: str) -> tuple[Point, ...]:
     history = sorted(client.get_metric_history(run_id, name), key=lambda point: (point.step, point.timestamp))
     return tuple(Point(point.step, point.value) for point in history if math.isfinite(point.value))
+
+
+def _read_folders(directory: Path, *, uri: str) -> ExperimentData | None:
+    """Return an experiment's runs as its folders hold them, those that wait among them; None where there are none."""
+    record, folder = _kept_record(directory), ExperimentFolder(directory)
+    if record is None:
+        return None
+    holder = last_holder(folder)
+    is_over = holder is not None and holder.has_ended()
+    runs = {run.name: _run_in(run, record, is_over=is_over) for run in folder.begun_runs()}
+    for group in record.groups:
+        for seed in record.seeds:
+            waiting = RunData("", group, seed, "waiting", experiment=folder.name)
+            runs.setdefault(waiting.name, waiting)
+    ceiling = kept_json(folder.codec_ceiling)
+    ap = ceiling.get("AP") if isinstance(ceiling, dict) else None
+    return ExperimentData(
+        name=folder.name,
+        uri=uri,
+        runs=tuple(sorted(runs.values(), key=lambda run: (run.group, run.seed))),
+        codec_ceiling=ap if isinstance(ap, float) else None,
+    )
+
+
+def _kept_record(directory: Path) -> ExperimentRecord | None:
+    with suppress(ConfigError):  # no folder of an experiment, or damaged
+        return read_record(directory)
+    return None
+
+
+def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> RunData:
+    """Return a run from its folder; ``is_over``: the command that ran it has ended, however that was."""
+    group, _, seed = folder.name.rpartition("-s")
+    status, rows, config, commit = read_status(folder.path), read_rows(folder.metrics), None, ""
+    with suppress(ConfigError):  # of another version, or not there yet
+        config = validated(read_mapping(folder.config).tree, where=lambda key: key)
+    with suppress(ComparisonError):
+        commit = read_fingerprint(folder.fingerprint).source.get("commit", "")
+    state, message, step = status.state, status.message, rows[-1].step if rows else 0
+    if state == "running" and is_over:
+        state, message = "stopped", "its process has ended; the same command continues"
+    elif state == "running":  # its rows come with checkpoints only
+        log = folder.progress_log
+        lines = log.read_text("utf-8", "replace").split("\n") if log.is_file() else []
+        step = max(step, next((said.step for line in reversed(lines) if (said := StepLine.of(line))), 0))
+    metrics, written = last_values(rows), folder.status.stat().st_mtime
+    finite = _finite(metrics)
+    curves = {
+        name: tuple(Point(row.step, y) for row in rows if math.isfinite(y := row.metrics.get(name, math.nan)))
+        for name in sorted(metrics)
+        if CURVES.fullmatch(name)
+    }
+    return RunData(
+        run_id="",
+        group=group,
+        seed=int(seed) if seed.isdecimal() else 0,
+        state="stopped" if state == "pruned" else state,
+        step=step,
+        message=message,
+        run_dir=str(folder.path.absolute()),
+        metrics=finite,
+        params={} if config is None else flatten_config(identity(config)),
+        curves=curves,
+        experiment=folder.experiment.name,
+        not_finite=tuple(sorted(metrics.keys() - finite.keys())),
+        reading=record.reading.get(group) or ("expected" if config is None else config.reading),
+        hardware=read_hardware(folder),
+        started=(status.since or written) - status.seconds,
+        ended=None if state == "running" else written,
+        commit=commit,
+    )
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}

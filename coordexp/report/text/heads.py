@@ -43,33 +43,25 @@ _MEANINGS: Mapping[str, str] = {
     "AP, expectation": "AP of boxes of the mean of each coordinate's distribution",
     "AP, argmax": "AP of boxes of the most likely bin of each coordinate",
 }
-# Begin of a head or row -> how the list calls all that begin so, and what they mean.
-_FAMILIES: Mapping[str, tuple[str, str]] = {
-    "recall, rank ": (
-        "recall, rank …",
-        "share found, at IoU .50, of the objects with that place in the order in which objects are written, from the "
-        "top of the image",
-    ),
-    "AP cut": ("AP cut", "AP with each answer cut at the first object that repeats an earlier one exactly"),
-    "repeats, ": (
-        "repeats",
-        "share of objects that repeat an earlier one of their answer: same description, same bins",
-    ),
-    "in a row, ": ("in a row", "most repeats in a row in one answer"),
-    "steps to ": ("steps to … %", "steps until AP on the subset reaches that part of the best group's last one"),
-    "tokens per object": ("tokens per object", "generated tokens, malformed ones too, over well-formed objects"),
-    "seconds per object": ("seconds per object", "time of generation, all workers at once, over well-formed objects"),
+# What the list calls all heads and rows that begin so, up to the dots, and what they mean.
+_FAMILIES: Mapping[str, str] = {
+    "recall, rank …": "share found, at IoU .50, of the objects with that place in the order in which objects are "
+    "written, from the top of the image",
+    "AP cut": "AP with each answer cut at the first object that repeats an earlier one exactly",
+    "repeats": "share of objects that repeat an earlier one of their answer: same description, same bins",
+    "in a row": "most repeats in a row in one answer",
+    "steps to … %": "steps until AP on the subset reaches that part of the best group's last one",
+    "tokens per object": "generated tokens, malformed ones too, over well-formed objects",
+    "seconds per object": "time of generation, all workers at once, over well-formed objects",
 }
 # Words of titles and sentences; each is explained where a table has it in its title or a head.
 _PHRASES: Mapping[str, str] = {
-    "constrained": "decoding under a grammar, which makes every box four coord tokens",
-    "free": "decoding without the grammar: a model may write what is no object",
-    "convergence": "how fast a group learns: AP over the steps of training",
-}
-_ALWAYS: Mapping[str, str] = {
     "IoU": "overlap of two boxes over their union: 1 is the same box",
     "AP50": "AP at IoU .50",
     "F1": "harmonic mean of precision (detections that are right) and recall (objects that are found)",
+    "constrained": "decoding under a grammar, which makes every box four coord tokens",
+    "free": "decoding without the grammar: a model may write what is no object",
+    "convergence": "how fast a group learns: AP over the steps of training",
 }
 _ROWS_OF_WORDS = ("part", COUNTED, "boxes", "read by", "verdict")
 
@@ -79,7 +71,7 @@ def meaning(word: str) -> str:
     if word in _MEANINGS:
         return _MEANINGS[word]
     if (family := _family(word)) is not None:
-        return family[1]
+        return _FAMILIES[family]
     metrics = [*AP_METRICS, *GENERATION_METRICS, *(metric.declared for metric in detection_metrics())]
     found = next((metric.description for metric in metrics if metric.column == word), "")
     return found or next((measure.description for measure in MEASURES if measure.head == word), "")
@@ -94,14 +86,14 @@ def words_of(tables: Sequence[Table]) -> list[tuple[str, str]]:
             if head in _ROWS_OF_WORDS:
                 words |= dict.fromkeys(row.cells[at] for row in table.rows)
     said = " ".join([*words, *(table.title for table in tables)])
-    found = {name: text for name, text in {**_ALWAYS, **_PHRASES}.items() if name.lower() in said.lower()}
+    found = {name: text for name, text in _PHRASES.items() if name.lower() in said.lower()}
     if words:
-        found["IoU"] = _ALWAYS["IoU"]  # in the meaning of AP
+        found["IoU"] = _PHRASES["IoU"]  # in the meaning of AP
     for word in words:
         if text := meaning(word):
-            found[(_family(word) or (word,))[0]] = text
+            found[_family(word) or word] = text
     return sorted(found.items(), key=lambda entry: entry[0].lower())
 
 
-def _family(word: str) -> tuple[str, str] | None:
-    return next((family for begin, family in _FAMILIES.items() if word.startswith(begin)), None)
+def _family(word: str) -> str | None:
+    return next((name for name in _FAMILIES if word.startswith(name.partition("…")[0])), None)

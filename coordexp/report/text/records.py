@@ -12,11 +12,11 @@ from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import notes
 from coordexp.report.text.tables import means
-from coordexp.statistics.readings import ReadingName, reads
+from coordexp.statistics.readings import reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
 from coordexp.tracking.connection import without_secrets
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "experiment", "kind", "group", "against", "seed", "state", "step", "run_id", "metric", "value", "low", "high",
     "p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable", "num_images", "resamples", "message",
     "reading",
@@ -34,15 +34,13 @@ def to_csv(study: Study) -> str:
     so that nobody counts a pair twice.
     """
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
     lines = [*_run_lines(study), *_statistics(study)]
     for name, comparison in study.readings.items():
         if name != "own":
             lines += [line | {"kind": f"{line['kind']} reading", "reading": name} for line in _comparison(comparison)]
-    for line in lines:
-        cells = {name: "" if value is None else value for name, value in line.items()}
-        writer.writerow([study.data.name, *(cells.get(name, "") for name in COLUMNS[1:])])
+    writer.writerows({"experiment": study.data.name} | line for line in lines)
     return out.getvalue()
 
 
@@ -56,7 +54,14 @@ def to_json(study: Study) -> str:
         "codec_ceiling": data.codec_ceiling,
         "groups": {group: {"mean": means(runs), "runs": list(map(_run, runs))} for group, runs in data.groups.items()},
         "statistics": list(_statistics(study)),
-        "readings": {name: _reading(study, name) for name in study.readings},
+        "readings": {
+            name: {
+                "decoding": reads(name, "expected")[0],
+                "boxes": {group: reads(name, data.readings[group])[1] for group in comparison.groups},
+                "statistics": list(_comparison(comparison)),
+            }
+            for name, comparison in study.readings.items()
+        },
         "fairness": fairness
         and {
             "comparable": fairness.comparable,
@@ -96,15 +101,6 @@ def to_numbers(comparison: Comparison, data: ExperimentData) -> str:
 def _run(run: RunData) -> dict[str, object]:
     names = ("seed", "state", "step", "message", "run_id", "hardware")
     return {**{name: getattr(run, name) for name in names}, "metrics": dict(run.metrics)}
-
-
-def _reading(study: Study, name: ReadingName) -> dict[str, object]:
-    own, comparison = study.data.readings, study.readings[name]
-    return {
-        "decoding": reads(name, "expected")[0],
-        "boxes": {group: reads(name, own[group])[1] for group in comparison.groups},
-        "statistics": list(_comparison(comparison)),
-    }
 
 
 def _run_lines(study: Study) -> Iterator[_Line]:

@@ -16,7 +16,6 @@ from coordexp.report.text.tables import Table, aligned, latex_table, markdown_ta
 
 
 def print_report(study: Study, form: str, console: Console) -> None:
-    """Print a report in one of its forms for programs: md, csv, json or latex."""
     text = {"md": to_markdown, "csv": to_csv, "json": to_json, "latex": to_latex}[form](study)
     console.print(text, end="", markup=False, highlight=False, soft_wrap=True, emoji=False)
 

@@ -158,7 +158,6 @@ def ends_tables(data: ExperimentData) -> list[Table]:
 
 
 def by_seed(data: ExperimentData, title: str, columns: Sequence[NumberColumn]) -> Table:
-    """Return a table with a row for each seed, below the mean over seeds."""
     rows = [row for group, runs in data.groups.items() for row in _seed_rows(runs, columns, group)]
     return Table(title, ("group", "seed", *(column.head for column in columns)), tuple(rows))
 

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.text import Text
 
 from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.notes import clipping_note, mlflow_ui, remarks, sample_notes, summary
 from coordexp.report.text.study_tables import verdict_of
-from coordexp.report.text.tables import UNDEFINED, aligned, interval, mean_of, pair_name, written
+from coordexp.report.text.tables import UNDEFINED, aligned, mean_of, pair_name, with_interval, written
 from coordexp.statistics.results import Comparison
 from coordexp.statistics.verdict import p_value
 
@@ -20,13 +18,6 @@ MAX_WIDTH = 100
 _MAX_GROUPS, _MAX_PAIRS, _MAX_WARNINGS, _VERDICT_LINES = 12, 5, 4, 4
 _MAX_NAME = 24  # letters of a group's name
 _NUMBERS = re.compile(r" \((?:95 % interval|p )[^()]*\)")  # of the verdict: they stand in the table of pairs
-
-
-def print_screen(study: Study, console: Console, *, page: Path, again: str) -> None:
-    """Print the report on one screen; ``again`` is the command that prints every table."""
-    for line in screen_lines(study, page=page, again=again, width=console.width):
-        style = "yellow" if line.startswith("! ") else "bold" if line.startswith(study.data.title) else ""
-        console.print(Text(line, style), soft_wrap=True)
 
 
 def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[str]:
@@ -61,16 +52,14 @@ def warnings(study: Study) -> list[str]:
 
 
 def _groups(study: Study, comparison: Comparison) -> list[str]:
-    is_trained = {run.group for run in study.data.trained}
     rows: list[Sequence[str]] = []
-    shown = sorted(comparison.groups, key=lambda group: -(comparison.value[group].value or 0))[:_MAX_GROUPS]
+    shown = sorted(comparison.groups, key=lambda group: -comparison.value[group].value)[:_MAX_GROUPS]
     for group in shown:
-        runs = [run for run in study.data.groups.get(group, []) if run.seed in comparison.seeds[group]]
-        own = comparison.value[group]
+        runs = [run for run in study.data.groups[group] if run.seed in comparison.seeds[group]]
         others = [mean_of([run.own("constrained", name) for run in runs]) for name in ("AP50", "AP75")]
-        free = mean_of([run.own("free", comparison.metric) for run in runs]) if group in is_trained else None
+        free = mean_of([run.own("free", comparison.metric) for run in runs])
         rest = map(written, (*others, free))
-        rows.append((_short(group), str(len(comparison.seeds[group])), written(own.value), interval(own), *rest))
+        rows.append((_short(group), str(len(comparison.seeds[group])), *with_interval(comparison.value[group]), *rest))
     lines = [("group", "seeds", comparison.metric, "95 % interval", "AP50", "AP75", "free AP"), *rows]
     if all(row[-1] == UNDEFINED for row in rows):
         lines = [line[:-1] for line in lines]
@@ -84,7 +73,7 @@ def _pairs(comparison: Comparison) -> list[str]:
     lines: list[Sequence[str]] = [("pair", "difference", "95 % interval", "p", "verdict")]
     for pair in comparison.pairs[:_MAX_PAIRS]:
         name = " ".join(_short(part) for part in pair_name(pair).split(" "))
-        difference = written(pair.difference.value, signed=True), interval(pair.difference, signed=True)
+        difference = with_interval(pair.difference, signed=True)
         lines.append((name, *difference, p_value(pair.p_holm), _short(verdict_of(pair, comparison))))
     left = len(comparison.pairs) - _MAX_PAIRS
     return ["", *aligned(lines), *([f"{left} more pairs on the page"] if left > 0 else [])]

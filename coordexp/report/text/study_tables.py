@@ -6,9 +6,9 @@ from coordexp.detection.decomposition import AP50, CALIBRATION, ERRORS, OTHERS, 
 from coordexp.metrics import AP_NAMES
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import bucket_notes, sample_notes
-from coordexp.report.text.tables import FILE, UNDEFINED, Table, interval, mean_of, pair_name, written
+from coordexp.report.text.tables import FILE, UNDEFINED, Table, mean_of, pair_name, with_interval, written
 from coordexp.statistics.readings import ReadingName
-from coordexp.statistics.results import Comparison, Decomposition, Estimate, PairParts, PairResult
+from coordexp.statistics.results import Comparison, CurvePair, Decomposition, Estimate, PairParts, PairResult
 from coordexp.statistics.verdict import has_learned, open_reason, p_value
 
 READING_HEADS: Mapping[ReadingName, str] = {
@@ -39,11 +39,11 @@ def comparison_tables(study: Study) -> list[Table]:
     names = [name for name in AP_NAMES if name != found.metric]
     is_trained, rows = {run.group for run in data.trained}, list[tuple[str, ...]]()
     for group in found.groups:
-        runs = [run for run in data.groups.get(group, []) if run.seed in found.seeds[group]]
+        runs = [run for run in data.groups[group] if run.seed in found.seeds[group]]
         read_by = (data.readings[group] if group in is_trained else FILE,) if is_trained else ()
         others = (written(mean_of([run.own("constrained", name) for run in runs])) for name in names)
-        own, seeds = found.value[group], ", ".join(map(str, found.seeds[group]))
-        rows.append((group, *read_by, seeds, written(own.value), interval(own), *others))
+        seeds = ", ".join(map(str, found.seeds[group]))
+        rows.append((group, *read_by, seeds, *with_interval(found.value[group]), *others))
     who = "each group by its own reading" if len(data.groups) > 1 else "by its own reading"
     how = f", {who}, constrained decoding" if data.trained else ""
     lead = ("group", "read by", "seeds") if is_trained else ("group", "seeds")
@@ -61,7 +61,7 @@ def readings_tables(study: Study) -> list[Table]:
         return []
     first = study.readings["own"]
     rows = [
-        (group, *(f"{written(f.value[group].value)} {interval(f.value[group])}" for f in study.readings.values()))
+        (group, *(" ".join(with_interval(found.value[group])) for found in study.readings.values()))
         for group in first.groups
     ]
     heads = ("group", *(READING_HEADS[name] for name in study.readings))
@@ -93,16 +93,11 @@ def convergence_tables(study: Study) -> list[Table]:
     # A share of nothing is no goal.
     known = any(points[-1].metric.value > 0 for points in found.curves.values())
     groups = [
-        (group, written(area.value), interval(area), *(_steps(found.steps_to[f].get(group), known) for f in fractions))
+        (group, *with_interval(area), *(_steps(found.steps_to[f].get(group), known) for f in fractions))
         for group, area in found.area.items()
     ]
     pairs = [
-        (
-            pair_name(pair),
-            written(pair.area.value, signed=True),
-            interval(pair.area, signed=True),
-            *(_step_difference(pair.steps_to.get(f)) for f in fractions),
-        )
+        (pair_name(pair), *with_interval(pair.area, signed=True), *(_step_difference(pair, f) for f in fractions))
         for pair in found.pairs
         if pair.area is not None
     ]
@@ -137,8 +132,7 @@ def _open_notes(comparison: Comparison) -> list[str]:
 def _pair_cells(pair: PairResult, comparison: Comparison) -> tuple[str, ...]:
     return (
         pair_name(pair),
-        written(pair.difference.value, signed=True),
-        interval(pair.difference, signed=True),
+        *with_interval(pair.difference, signed=True),
         p_value(pair.p_swap),
         UNDEFINED if pair.p_bootstrap is None else p_value(pair.p_bootstrap),
         p_value(pair.p_holm),
@@ -149,7 +143,8 @@ def _pair_cells(pair: PairResult, comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def _step_difference(estimate: Estimate | None) -> str:
+def _step_difference(pair: CurvePair, fraction: float) -> str:
+    estimate = pair.steps_to.get(fraction)
     if estimate is None:
         return UNDEFINED
     ends = ("open" if end is None else written(end, signed=True, digits=0) for end in (estimate.low, estimate.high))
@@ -234,4 +229,4 @@ def _is_shown(found: Estimate) -> bool:
 
 
 def _signed(found: Estimate | None) -> str:
-    return UNDEFINED if found is None else f"{written(found.value, signed=True)} {interval(found, signed=True)}"
+    return UNDEFINED if found is None else " ".join(with_interval(found, signed=True))

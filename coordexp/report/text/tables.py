@@ -86,14 +86,10 @@ def plain_markdown(text: str) -> str:
 
 
 def latex_table(table: Table) -> str:
-    """Return a table for a paper that uses the package booktabs, with its caption above."""
-
-    def escaped(text: str) -> str:
-        return "".join(LATEX_ESCAPE_RULES.get(letter, letter) for letter in text)
-
+    escapes = str.maketrans(LATEX_ESCAPE_RULES)
     body = _tabulated(table, [row.cells for row in table.rows], "latex_booktabs")
-    notes = [rf"\par\footnotesize {escaped(note)}" for note in table.notes]
-    head = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(table.title)}}}"]
+    notes = [rf"\par\footnotesize {note.translate(escapes)}" for note in table.notes]
+    head = [r"\begin{table}", r"\centering", rf"\caption{{{table.title.translate(escapes)}}}"]
     return "\n".join([*head, body, *notes, r"\end{table}"]).replace(MINUS, "$-$")
 
 
@@ -109,12 +105,12 @@ def written(value: float | None, *, signed: bool = False, digits: int = 3) -> st
     return f"{value:{'+' if signed else ''}.{digits}f}".replace("-", MINUS)
 
 
-def interval(estimate: Estimate | None, *, signed: bool = False) -> str:
-    """Return ``[0.011, 0.098]``, or a dash where there is no interval."""
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return UNDEFINED
-    low, high = (written(end, signed=signed) for end in (estimate.low, estimate.high))
-    return f"[{low}, {high}]"
+def with_interval(found: Estimate, *, signed: bool = False) -> tuple[str, str]:
+    """Return a value and its interval as cells: ``0.054`` and ``[0.011, 0.098]``, or a dash where there is none."""
+    value = written(found.value, signed=signed)
+    if found.low is None or found.high is None:
+        return value, UNDEFINED
+    return value, f"[{written(found.low, signed=signed)}, {written(found.high, signed=signed)}]"
 
 
 def pair_name(pair: PairResult | PairParts | CurvePair) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
-from coordexp.report.write import comparison_metrics, record_report, store_report
+from coordexp.report.write import comparison_metrics, store_report
 from coordexp.tracking.connection import connect
 from tests.support.metrics import unregistered
 
@@ -14,8 +14,8 @@ def test_the_ablations_run_gets_files_and_every_number(paired: Study, paired_dir
     page = tmp_path / "report.html"
     page.write_text("<p>")
     artifacts = Artifacts(paired.data, cache=tmp_path, runs_dir=paired_dir)
-    assert record_report(paired, [page], artifacts)
-    assert record_report(paired, [page], artifacts)  # the same again changes nothing
+    assert store_report(paired, [page], artifacts) == ""
+    assert store_report(paired, [page], artifacts) == ""  # the same again changes nothing
     client = connect(paired.data.uri)
     parent = client.get_run(paired.data.parent_id).data
     pair = paired.comparison.pairs[0]
@@ -47,4 +47,4 @@ def test_a_store_that_refuses_costs_no_report(paired: Study, paired_dir: Path, t
     failure = store_report(paired, [tmp_path / "missing.html"], artifacts)
     assert failure.startswith("the report is not in MLflow: ")
     several = dataclasses.replace(paired, data=dataclasses.replace(paired.data, parent_id=""))
-    assert not record_report(several, [], artifacts)
+    assert store_report(several, [tmp_path / "missing.html"], artifacts) == ""  # there is nothing to store it with

@@ -60,7 +60,7 @@ def test_curves_end_with_the_whole_split_cut_down_to_the_subset(paired: Study) -
 def test_boxes_are_analysed_although_the_runs_kept_no_analysis(paired: Study) -> None:
     best, worst = paired.breakdowns["C"], paired.breakdowns["B<i>"]
     assert 4 * sum(best.iou.counts) == sum(map(sum, best.maps)) > 0  # each pair has four coordinates
-    assert best.by_size["small"] > worst.by_size["small"]
+    assert best.by_size.ap["small"] > worst.by_size.ap["small"]
     assert len(paired.gallery) == 6
     assert "Coordinate distributions of A, B<i>, C" in paired.missing[0]
 
