@@ -11,11 +11,10 @@ from typing import Protocol
 from coordexp.config.schema import RunConfig
 from coordexp.errors import CoordExpError, ResourceError
 from coordexp.runs import ranks
-from coordexp.runs.commit import explain_disk_full
 from coordexp.runs.folder import step_of
 from coordexp.runs.lock import run_lock
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.reporter import LocalReporter
+from coordexp.runs.reporter import LocalReporter, explain_disk_full
 from coordexp.runs.status import Begun, Ended, Erred, RunStatus, Started, note_traceback, one_sentence, tell
 from coordexp.runs.stop import RunStoppedError, stop_reason
 
