@@ -19,6 +19,7 @@ from coordexp.cluster.leaks import Leaks
 from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, RunConfig
+from coordexp.errors import chain
 from coordexp.runs.executor import RunEvents, TrainFunction
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import Ended, tell
@@ -91,10 +92,7 @@ def available_slots(cluster: Cluster) -> int:
 
 def own_error(error: TuneError) -> BaseException:
     """Return what one of our events raised in Tune, which wraps it."""
-    inner: BaseException | None = error
-    while isinstance(inner, TuneError):
-        inner = inner.__cause__ or inner.__context__
-    return inner or error
+    return next((link for link in chain(error) if not isinstance(link, TuneError)), error)
 
 
 def end_without_driver(plan: RunPlan) -> None:

@@ -82,8 +82,7 @@ class BudgetKeeper(RunEvents):
         self._max_hours = max_hours
         self._spent_hours = spent_hours
         self._going: dict[str, RunPlan] = {}
-        self._ended: set[str] = set()
-        self._refused: set[str] = set()
+        self._not_done: dict[str, Literal["failed", "refused"]] = {}
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="budget", daemon=True)
 
@@ -99,14 +98,13 @@ class BudgetKeeper(RunEvents):
         """Yield those of ``plans`` that the budget holds at the moment when they are asked for."""
         for plan in plans:
             self.review([plan])
-            if plan.name not in self._refused:
+            if self._not_done.get(plan.name) != "refused":
                 self._going[plan.name] = plan
                 yield plan
 
     def on_end(self, plan: RunPlan) -> None:
-        """Count a run that failed as one that needs nothing more."""
         self._going.pop(plan.name, None)
-        self._ended.add(plan.name)
+        self._not_done.setdefault(plan.name, "failed")  # unless it is finished
 
     def review(self, plans: Iterable[RunPlan]) -> None:
         """Ask those of ``plans`` to stop that the budget does not hold now."""
@@ -116,11 +114,11 @@ class BudgetKeeper(RunEvents):
         short = f"what is left of the budget of {self._amount} does not hold another whole seed"
         for plan in plans:
             if plan.seed not in held and not plan.is_finished() and stop_reason(plan.run_dir) is None:
-                self._refused.add(plan.name)
+                self._not_done[plan.name] = "refused"
                 request_stop(plan.run_dir, short if left > 0 else f"the budget of {self._amount} is spent")
 
     def has_stopped(self) -> bool:
-        return any(plan.name in self._refused and not plan.is_finished() for plan in self._plans)
+        return any(use.state == "refused" for use in self._uses())
 
     def sentence(self) -> str:
         missing = sum(not plan.is_finished() for plan in self._plans)
@@ -137,18 +135,12 @@ class BudgetKeeper(RunEvents):
         return self._spent_hours + sum(use.hours for use in uses)
 
     def _uses(self) -> list[RunUse]:
-        now = time.time()
-        return [
-            RunUse(plan.seed, hours_of(plan.status(), plan.config.cluster, now=now), self._state(plan))
-            for plan in self._plans
-        ]
-
-    def _state(self, plan: RunPlan) -> Literal["missing", "finished", "failed", "refused"]:
-        if plan.is_finished():
-            return "finished"
-        if plan.name in self._refused:
-            return "refused"
-        return "failed" if plan.name in self._ended else "missing"
+        now, uses = time.time(), list[RunUse]()
+        for plan in self._plans:
+            status = plan.status()
+            state = "finished" if status.state == "finished" else self._not_done.get(plan.name, "missing")
+            uses.append(RunUse(plan.seed, hours_of(status, plan.config.cluster, now=now), state))
+        return uses
 
 
 def whole_seeds(plans: Sequence[RunPlan]) -> list[int]:
