@@ -4,20 +4,20 @@ Everything is read from the runs' statuses, so it survives restarts. Whole seeds
 if all its runs fit, by the mean of the finished ones: so finished runs can be compared.
 """
 
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from coordexp.config.schema import Cluster
-from coordexp.runs.executor import RunEvents
+from coordexp.runs.executor import Follower, RunEvents
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
 from coordexp.runs.stop import request_stop, stop_reason
 
 LARGER_BUDGET = "the same command with a larger cluster.max_gpu_hours continues"
 _LOOK_SECONDS = 2.0
+_State = Literal["missing", "finished", "failed", "refused"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RunUse:
     seed: int
     hours: float  # of GPUs, over all attempts
     # A failed run is not tried again by this command; one that it refused keeps its seed from becoming whole.
-    state: Literal["missing", "finished", "failed", "refused"] = "missing"
+    state: _State = "missing"
 
 
 def units_of(cluster: Cluster) -> float:
@@ -69,7 +69,7 @@ def seeds_held(uses: Sequence[RunUse], left_hours: float) -> set[int]:
     return held
 
 
-class BudgetKeeper(RunEvents):
+class BudgetKeeper(Follower, RunEvents):
     """Refuses runs that the budget does not hold when they would begin, and stops running ones every few seconds.
 
     A run of either kind finds a request to stop in its folder, so that every executor obeys alike. ``plans`` are all
@@ -77,22 +77,13 @@ class BudgetKeeper(RunEvents):
     """
 
     def __init__(self, plans: Sequence[RunPlan], max_hours: float, *, spent_hours: float = 0.0) -> None:
+        super().__init__("budget")
         self._plans = list(plans)
         self._amount = f"{max_hours:g} {unit_name(self._plans[0].config.cluster)} hours"
         self._max_hours = max_hours
         self._spent_hours = spent_hours
         self._going: dict[str, RunPlan] = {}
-        self._not_done: dict[str, Literal["failed", "refused"]] = {}
-        self._is_closed = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="budget", daemon=True)
-
-    def __enter__(self) -> "BudgetKeeper":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._is_closed.set()
-        self._thread.join()
+        self._not_done: dict[str, _State] = {}
 
     def admitted(self, plans: Iterable[RunPlan]) -> Iterator[RunPlan]:
         """Yield those of ``plans`` that the budget holds at the moment when they are asked for."""

@@ -1,12 +1,13 @@
-"""How runs are executed: one try of a run, what an executor is, and the one without Ray.
+"""How runs are executed: one try of a run, who hears of it, what an executor is, and the one without Ray.
 
 ``cluster/executor.py`` has the other one. A try is the same under both: rank 0 writes what it comes to.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, Self
 
 from coordexp.config.schema import RunConfig
 from coordexp.errors import CoordExpError, ResourceError
@@ -39,6 +40,25 @@ class RunEvents:
 
     def on_end(self, plan: RunPlan) -> None:
         """Note that a run has ended (its status says how), before the next one starts."""
+
+
+class Follower:
+    """Follows runs in a thread of its own from the begin to the end of a ``with`` block."""
+
+    def __init__(self, name: str) -> None:
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_closed.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        raise NotImplementedError
 
 
 class Executor(Protocol):
