@@ -177,20 +177,16 @@ class _PassEvents(tune.Callback):
             listener.on_begin(self._queue.plans[_name(trial)])
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        self._end(self._queue.plans[_name(trial)])
+        for listener in self._events:
+            listener.on_end(self._queue.plans[_name(trial)])
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._leaks.watch()
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._leaks.watch()
-        plan = self._queue.plans[_name(trial)]
-        end_without_driver(plan)
-        self._end(plan)
-
-    def _end(self, plan: RunPlan) -> None:
-        for listener in self._events:
-            listener.on_end(plan)
+        end_without_driver(self._queue.plans[_name(trial)])
+        self.on_trial_complete(iteration, trials, trial)
 
 
 def _name(trial: Trial) -> str:
