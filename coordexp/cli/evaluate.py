@@ -90,6 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from coordexp.cli.views import print_metrics
+    from coordexp.evaluate.answers import unknown_sentence
     from coordexp.evaluate.checkpoint import (
         check_output,
         default_output,
@@ -100,7 +101,6 @@ def run(options: argparse.Namespace) -> None:
     )
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
-    from coordexp.runs.unknown import unknown_sentence
 
     if options.num_workers is None and (options.cpus_per_worker, options.gpus_per_worker) != (None, None):
         raise ConfigError("--cpus-per-worker and --gpus-per-worker have no effect without --num-workers")

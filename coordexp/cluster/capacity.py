@@ -53,7 +53,6 @@ def workers_on(node: Mapping[str, float], *, cpus: float, gpus: float) -> int:
 
 
 def resources_text(nodes: Sequence[Mapping[str, float]]) -> str:
-    """Return ``(8 CPUs, 1 GPUs) + (...)``."""
     return " + ".join(f"({node.get('CPU', 0.0):g} CPUs, {node.get('GPU', 0.0):g} GPUs)" for node in nodes) or "no nodes"
 
 

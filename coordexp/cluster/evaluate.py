@@ -6,6 +6,7 @@ result is the same to the byte for any number of workers that compute alike.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,27 +40,25 @@ class EvaluationWorker:
     """One model in one process."""
 
     def __init__(self, settings: EvaluationSettings) -> None:
-        # Nothing is loaded yet: what a constructor raises cannot be recognised in the error that Ray makes of it.
         self._settings = settings
-        self._opened: Evaluation | None = None
+
+    @cached_property
+    def _evaluation(self) -> Evaluation:
+        # Not in the constructor: what that raises cannot be recognised in the error that Ray makes of it.
+        return open_evaluation(self._settings, open_data(self._settings))
 
     @ray.method
     def queues(self) -> list[list[int]]:
         """Return the queues of the evaluation, the same in every worker."""
-        return self._evaluation().queues
+        return self._evaluation.queues
 
     @ray.method
     def hardware(self) -> str:
-        return self._evaluation().answering.hardware
+        return self._evaluation.answering.hardware
 
     @ray.method
     def answer(self, decoding: Decoding, queue: Sequence[int]) -> list[ReadAnswer]:
-        return self._evaluation().answer(decoding, [queue])
-
-    def _evaluation(self) -> Evaluation:
-        if self._opened is None:
-            self._opened = open_evaluation(self._settings, open_data(self._settings))
-        return self._opened
+        return self._evaluation.answer(decoding, [queue])
 
 
 def evaluate_on_ray(

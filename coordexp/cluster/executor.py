@@ -19,6 +19,7 @@ from coordexp.cluster.leaks import Leaks
 from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, RunConfig
+from coordexp.errors import chain
 from coordexp.runs.executor import RunEvents, TrainFunction
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import Ended, tell
@@ -91,10 +92,7 @@ def available_slots(cluster: Cluster) -> int:
 
 def own_error(error: TuneError) -> BaseException:
     """Return what one of our events raised in Tune, which wraps it."""
-    inner: BaseException | None = error
-    while isinstance(inner, TuneError):
-        inner = inner.__cause__ or inner.__context__
-    return inner or error
+    return next((link for link in chain(error) if not isinstance(link, TuneError)), error)
 
 
 def end_without_driver(plan: RunPlan) -> None:
@@ -179,20 +177,16 @@ class _PassEvents(tune.Callback):
             listener.on_begin(self._queue.plans[_name(trial)])
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        self._end(self._queue.plans[_name(trial)])
+        for listener in self._events:
+            listener.on_end(self._queue.plans[_name(trial)])
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._leaks.watch()
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._leaks.watch()
-        plan = self._queue.plans[_name(trial)]
-        end_without_driver(plan)
-        self._end(plan)
-
-    def _end(self, plan: RunPlan) -> None:
-        for listener in self._events:
-            listener.on_end(plan)
+        end_without_driver(self._queue.plans[_name(trial)])
+        self.on_trial_complete(iteration, trials, trial)
 
 
 def _name(trial: Trial) -> str:

@@ -19,6 +19,7 @@ from ray.util import metrics as ray_metrics
 
 from coordexp.errors import DivergedError
 from coordexp.metrics import GAUGES, Gauge, gauge_of
+from coordexp.runs.executor import Follower
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.rows import Row, read_rows
 from coordexp.runs.status import RunStatus
@@ -122,7 +123,7 @@ class RunMetrics:
             publish([Sample("coordexp_report_wait_seconds", seconds)], self._labels)
 
 
-class QueueMetrics:
+class QueueMetrics(Follower):
     """What the ablation's own process publishes: every run's state, restarts, final AP, and the runs in each state.
 
     While it lives, a run whose worker is gone is known to be running, failed or finished.
@@ -132,22 +133,13 @@ class QueueMetrics:
         self, experiment: str, plans: Callable[[], Sequence[RunPlan]], *, every_seconds: float = LOOK_SECONDS
     ) -> None:
         """Follow the runs that ``plans`` returns, also finished ones; it is called each time: a sweep adds some."""
+        super().__init__("queue-metrics")
         self._experiment = experiment
         self._plans = plans
         self._every = every_seconds
         self._finished: set[str] = set()
         self._before = {plan.name: plan.status() for plan in plans()}
         self._started = time.monotonic()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="queue-metrics", daemon=True)
-
-    def __enter__(self) -> "QueueMetrics":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def publish(self) -> None:
         publish(self._samples(), {"experiment": self._experiment})
@@ -174,7 +166,7 @@ class QueueMetrics:
 
     def _follow(self) -> None:
         self.publish()
-        while not self._stop.wait(self._every):
+        while not self._is_closed.wait(self._every):
             self.publish()
         self.publish()
 

@@ -54,16 +54,15 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
         return
     tell(plan.run_dir, Begun())
 
-    def work(packed: dict[str, str]) -> None:
+    def work() -> None:
         ranks.leave_lonely_group()
-        plan = RunPlan.from_json(packed["plan"])
+        plan = RunPlan.from_json(packed_plan)
         attempt(plan, function, lambda: RayReporter(plan), is_tried_again=True)
 
     cluster, gpus = plan.config.cluster, plan.config.cluster.gpus_per_worker
     resources = {"CPU": float(cluster.cpus_per_worker)} | ({"GPU": gpus} if gpus else {})
     trainer = TorchTrainer(
         work,
-        train_loop_config={"plan": plan.to_json()},
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=cluster.num_workers, use_gpu=bool(gpus), resources_per_worker=resources

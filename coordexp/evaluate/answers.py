@@ -22,9 +22,11 @@ from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.boxes import Bools, Floats, Integer, Ints, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
+from coordexp.errors import show
 from coordexp.evaluate.distributions import NUM_OBJECTS, UNITS, BinCurve, Distributions, ImageCurves, ObjectCurves
-from coordexp.files import read_json_lines, write_text
-from coordexp.metrics import BoxKind
+from coordexp.files import read_json_lines, read_model, write_text
+from coordexp.metrics import BOX_KINDS, BoxKind, Decoding
+from coordexp.runs.folder import DecodingFolder
 
 if TYPE_CHECKING:  # a report reads answers, and loads nothing that makes them
     from coordexp.evaluate.generate.answer import Answer
@@ -36,6 +38,8 @@ Four = tuple[Finite, Finite, Finite, Finite]
 Texts = NDArray[np.object_]  # strings of numpy's own type would lose a NUL at their end
 _COORD_WEIGHT = 0.7
 _MIN_BOXES = 10  # before anything is said about the scale of a model's coordinates
+_LOW = 0.05  # an AP below which one wants to know what is written in place of the names of categories
+_SHOWN_NAMES = 5
 ObjectRow = tuple[int, str, int | None, Sequence[int], Sequence[float], Sequence[float], float]
 """Image id, description, category or None, bins, expected coordinates, widths, score."""
 
@@ -264,3 +268,14 @@ def seem_in_pixels(objects: Objects, sizes_px: Mapping[int, tuple[int, int]]) ->
     is_small = sizes.max(axis=(1, 2)) < NUM_BINS
     fits = (objects.bins.reshape(-1, 2, 2) <= sizes)[is_small]
     return len(fits) >= _MIN_BOXES and bool(fits.all())
+
+
+def unknown_sentence(folder: DecodingFolder, decoding: Decoding, metrics: Mapping[str, float]) -> str | None:
+    """Say which descriptions name no category, where most objects have such a one and AP is low; else None."""
+    total, unknown = (metrics.get(f"{decoding}/{name}", 0.0) for name in ("num_objects", "unknown_category"))
+    if not unknown or 2 * unknown < total or any(metrics.get(f"{decoding}/{kind}/AP", 0) >= _LOW for kind in BOX_KINDS):
+        return None
+    names = read_model(dict[str, int], folder.unknown, what="descriptions and their counts")
+    how_many = "none" if unknown == total else f"{total - unknown:,.0f}"
+    frequent = ", ".join(show(name) for name in list(names)[:_SHOWN_NAMES])
+    return f"{decoding}: {how_many} of {total:,.0f} written objects names a category; most frequent: {frequent}"

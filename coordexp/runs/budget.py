@@ -4,20 +4,20 @@ Everything is read from the runs' statuses, so it survives restarts. Whole seeds
 if all its runs fit, by the mean of the finished ones: so finished runs can be compared.
 """
 
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from coordexp.config.schema import Cluster
-from coordexp.runs.executor import RunEvents
+from coordexp.runs.executor import Follower, RunEvents
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
 from coordexp.runs.stop import request_stop, stop_reason
 
 LARGER_BUDGET = "the same command with a larger cluster.max_gpu_hours continues"
 _LOOK_SECONDS = 2.0
+_State = Literal["missing", "finished", "failed", "refused"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RunUse:
     seed: int
     hours: float  # of GPUs, over all attempts
     # A failed run is not tried again by this command; one that it refused keeps its seed from becoming whole.
-    state: Literal["missing", "finished", "failed", "refused"] = "missing"
+    state: _State = "missing"
 
 
 def units_of(cluster: Cluster) -> float:
@@ -69,7 +69,7 @@ def seeds_held(uses: Sequence[RunUse], left_hours: float) -> set[int]:
     return held
 
 
-class BudgetKeeper(RunEvents):
+class BudgetKeeper(Follower, RunEvents):
     """Refuses runs that the budget does not hold when they would begin, and stops running ones every few seconds.
 
     A run of either kind finds a request to stop in its folder, so that every executor obeys alike. ``plans`` are all
@@ -77,36 +77,25 @@ class BudgetKeeper(RunEvents):
     """
 
     def __init__(self, plans: Sequence[RunPlan], max_hours: float, *, spent_hours: float = 0.0) -> None:
+        super().__init__("budget")
         self._plans = list(plans)
         self._amount = f"{max_hours:g} {unit_name(self._plans[0].config.cluster)} hours"
         self._max_hours = max_hours
         self._spent_hours = spent_hours
         self._going: dict[str, RunPlan] = {}
-        self._ended: set[str] = set()
-        self._refused: set[str] = set()
-        self._is_closed = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="budget", daemon=True)
-
-    def __enter__(self) -> "BudgetKeeper":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._is_closed.set()
-        self._thread.join()
+        self._not_done: dict[str, _State] = {}
 
     def admitted(self, plans: Iterable[RunPlan]) -> Iterator[RunPlan]:
         """Yield those of ``plans`` that the budget holds at the moment when they are asked for."""
         for plan in plans:
             self.review([plan])
-            if plan.name not in self._refused:
+            if self._not_done.get(plan.name) != "refused":
                 self._going[plan.name] = plan
                 yield plan
 
     def on_end(self, plan: RunPlan) -> None:
-        """Count a run that failed as one that needs nothing more."""
         self._going.pop(plan.name, None)
-        self._ended.add(plan.name)
+        self._not_done.setdefault(plan.name, "failed")  # unless it is finished
 
     def review(self, plans: Iterable[RunPlan]) -> None:
         """Ask those of ``plans`` to stop that the budget does not hold now."""
@@ -116,11 +105,11 @@ class BudgetKeeper(RunEvents):
         short = f"what is left of the budget of {self._amount} does not hold another whole seed"
         for plan in plans:
             if plan.seed not in held and not plan.is_finished() and stop_reason(plan.run_dir) is None:
-                self._refused.add(plan.name)
+                self._not_done[plan.name] = "refused"
                 request_stop(plan.run_dir, short if left > 0 else f"the budget of {self._amount} is spent")
 
     def has_stopped(self) -> bool:
-        return any(plan.name in self._refused and not plan.is_finished() for plan in self._plans)
+        return any(use.state == "refused" for use in self._uses())
 
     def sentence(self) -> str:
         missing = sum(not plan.is_finished() for plan in self._plans)
@@ -137,18 +126,12 @@ class BudgetKeeper(RunEvents):
         return self._spent_hours + sum(use.hours for use in uses)
 
     def _uses(self) -> list[RunUse]:
-        now = time.time()
-        return [
-            RunUse(plan.seed, hours_of(plan.status(), plan.config.cluster, now=now), self._state(plan))
-            for plan in self._plans
-        ]
-
-    def _state(self, plan: RunPlan) -> Literal["missing", "finished", "failed", "refused"]:
-        if plan.is_finished():
-            return "finished"
-        if plan.name in self._refused:
-            return "refused"
-        return "failed" if plan.name in self._ended else "missing"
+        now, uses = time.time(), list[RunUse]()
+        for plan in self._plans:
+            status = plan.status()
+            state = "finished" if status.state == "finished" else self._not_done.get(plan.name, "missing")
+            uses.append(RunUse(plan.seed, hours_of(status, plan.config.cluster, now=now), state))
+        return uses
 
 
 def whole_seeds(plans: Sequence[RunPlan]) -> list[int]:

@@ -1,21 +1,21 @@
-"""How runs are executed: one try of a run, what an executor is, and the one without Ray.
+"""How runs are executed: one try of a run, who hears of it, what an executor is, and the one without Ray.
 
 ``cluster/executor.py`` has the other one. A try is the same under both: rank 0 writes what it comes to.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, Self
 
 from coordexp.config.schema import RunConfig
 from coordexp.errors import CoordExpError, ResourceError
 from coordexp.runs import ranks
-from coordexp.runs.commit import explain_disk_full
 from coordexp.runs.folder import step_of
 from coordexp.runs.lock import run_lock
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.reporter import LocalReporter
+from coordexp.runs.reporter import LocalReporter, explain_disk_full
 from coordexp.runs.status import Begun, Ended, Erred, RunStatus, Started, note_traceback, one_sentence, tell
 from coordexp.runs.stop import RunStoppedError, stop_reason
 
@@ -40,6 +40,25 @@ class RunEvents:
 
     def on_end(self, plan: RunPlan) -> None:
         """Note that a run has ended (its status says how), before the next one starts."""
+
+
+class Follower:
+    """Follows runs in a thread of its own from the begin to the end of a ``with`` block."""
+
+    def __init__(self, name: str) -> None:
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_closed.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        raise NotImplementedError
 
 
 class Executor(Protocol):

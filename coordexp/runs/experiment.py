@@ -82,7 +82,6 @@ def check_experiment(config: ExperimentConfig) -> ExperimentRecord | None:
 
 
 def read_record(directory: Path) -> ExperimentRecord | None:
-    """Read the record of an experiment directory; None if there is none."""
     path = ExperimentFolder(directory).record
     if not path.exists():
         return None
@@ -117,9 +116,7 @@ def _record_of(config: ExperimentConfig) -> ExperimentRecord:
 
 
 def _shared(config: RunConfig) -> dict[str, JsonValue]:
-    values = identity(config)
-    values.pop("experiment")
-    return values
+    return {section: values for section, values in identity(config).items() if section != "experiment"}
 
 
 def _keys_of(record: ExperimentRecord, groups: Iterable[str]) -> dict[str, JsonValue]:

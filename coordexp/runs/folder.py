@@ -62,7 +62,6 @@ class CheckpointFolder(_Folder):
     training_state = Within("training_state.json")  # what training knows besides weights, optimizer and random states
 
     def averages(self, rank: int) -> Path:
-        """Return the running averages of one rank since the last logging step."""
         return self.path / f"averages_{rank:05d}.safetensors"
 
     def all_averages(self) -> dict[int, Path]:

@@ -5,7 +5,6 @@ Read from the files, no line is lost, folded or prefixed on its way through Ray,
 
 import contextlib
 import re
-import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Literal
 from rich.console import Console
 
 from coordexp.errors import CoordExpError
-from coordexp.runs.executor import RunEvents
+from coordexp.runs.executor import Follower, RunEvents
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
 
@@ -74,7 +73,7 @@ class _Followed:
         return whole.decode("utf-8", errors="replace").splitlines()
 
 
-class ProgressDisplay(RunEvents):
+class ProgressDisplay(Follower, RunEvents):
     """Prints what running runs append to their progress logs, and reports how each run ends.
 
     This is done in the object's own thread: an executor never waits for the terminal or the tracking server.
@@ -82,21 +81,15 @@ class ProgressDisplay(RunEvents):
 
     def __init__(self, *, print_line: Callable[[str], None], on_end: Callable[[RunPlan, RunStatus], None]) -> None:
         """Follow runs from their begin on; ``on_end`` is called once for each new status that is an end."""
+        super().__init__("progress-display")
         self._print_line = print_line
         self._report_end = on_end
         self._begun: dict[str, _Followed] = {}
-        self._is_closed = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="progress-display", daemon=True)
         self._error: CoordExpError | OSError | None = None
         self._started = self._last_line = time.monotonic()
 
-    def __enter__(self) -> "ProgressDisplay":
-        self._thread.start()
-        return self
-
     def __exit__(self, *exception: object) -> None:
-        self._is_closed.set()
-        self._thread.join()
+        super().__exit__(*exception)
         if self._error is not None and exception[0] is None:
             raise self._error
 

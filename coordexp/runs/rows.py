@@ -32,7 +32,6 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Append rows in one write."""
     if rows:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(asdict(row), allow_nan=False) + "\n" for row in rows)

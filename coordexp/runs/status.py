@@ -84,7 +84,6 @@ class RunStatus:
     is_merged: bool = True  # False for a finished run whose merge failed; the same command tries that again
 
     def seconds_until(self, moment: float) -> float:
-        """Return the wall time of the run up to a Unix time."""
         running = 0.0 if self.since is None else max(0.0, moment - self.since)
         return round(self.seconds + running, 3)
 

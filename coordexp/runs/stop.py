@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
 
-from coordexp.files import parse_model, write_json
+from coordexp.files import kept_model, write_json
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 
@@ -43,14 +43,9 @@ def clear_stop(directory: Path) -> None:
 def stop_reason(run_directory: Path) -> str | None:
     """Return why a run is asked to stop, by itself or with its experiment; None if it is not."""
     for directory in (run_directory, run_directory.parent):
-        try:
-            content = RunFolder(directory).stop.read_bytes()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            continue
-        try:
-            return parse_model(dict[str, str], content)["reason"]
-        except (ValueError, KeyError):  # made by hand
-            return "a stop was requested"
+        request = RunFolder(directory).stop
+        if request.is_file():
+            return (kept_model(dict[str, str], request) or {}).get("reason", "a stop was requested")  # made by hand
     return None
 
 

@@ -34,10 +34,9 @@ from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.tiny.parts import build_tokenizer
-from coordexp.runs.commit import commit_checkpoint, drop_uncommitted
 from coordexp.runs.experiment import open_experiment
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.reporter import Row, append_rows, read_rows
+from coordexp.runs.reporter import Row, append_rows, commit_checkpoint, drop_uncommitted, read_rows
 from coordexp.runs.status import read_status
 from coordexp.statistics import compare
 from coordexp.statistics.results import from_json, to_json

@@ -16,9 +16,8 @@ from coordexp.model.families import FAMILIES
 from coordexp.model.loading import load
 from coordexp.model.merging.proof import default_samples, logits_of
 from coordexp.model.tiny.parts import write_tiny
-from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
-from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.runs.reporter import LocalReporter, committed_checkpoints, read_rows
 from coordexp.train.run import train_run
 from tests.support.strategies import losses_of, run_on
 from tests.support.training import first_step, prepared, small_config, train_here, with_changes

@@ -15,9 +15,9 @@ import ray
 from coordexp.cluster.executor import RayExecutor
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrainingError
-from coordexp.runs.commit import committed_checkpoints, read_commit_marker
 from coordexp.runs.folder import step_of
 from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.reporter import committed_checkpoints, read_commit_marker
 from coordexp.runs.rows import Row, read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -12,9 +12,8 @@ import psutil
 import pytest
 
 from coordexp.data.sources.shapes import Shapes, write_shapes
-from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import step_of
-from coordexp.runs.reporter import read_rows
+from coordexp.runs.reporter import committed_checkpoints, read_rows
 from coordexp.runs.status import read_status
 from tests.support.ray_head import ROOT, TOKEN, Head, can_hide, ray_head, wait_for
 

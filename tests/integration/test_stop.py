@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from torch import distributed
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.runs.reporter import committed_checkpoints
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason, clear_stop, request_stop
 from tests.support.ranks import environment_of_ranks, leave_group, run_ranks
 from tests.support.training import prepared, rows_without_times, small_config, train_here, with_changes

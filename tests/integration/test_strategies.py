@@ -6,8 +6,8 @@ from safetensors.torch import load_file
 
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.model.loading import load
-from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.runs.reporter import committed_checkpoints
 from tests.support.strategies import diverging, images_of, losses_of, run_on, spawn
 from tests.support.training import prepared, small_config, with_changes
 

@@ -6,9 +6,9 @@ import pytest
 import ray
 
 from coordexp.cluster.executor import RayExecutor
-from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import plan_runs
+from coordexp.runs.reporter import committed_checkpoints
 from coordexp.train import train
 from tests.support.training import prepared, small_config, with_changes
 

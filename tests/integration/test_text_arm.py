@@ -15,10 +15,9 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import decode_array
 from coordexp.data.sources.source import source_of
 from coordexp.errors import ConfigError
-from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import plan_runs
-from coordexp.runs.reporter import read_rows
+from coordexp.runs.reporter import committed_checkpoints, read_rows
 from coordexp.train.setup.weighted_terms import weighted_terms
 from tests.support.metrics import unregistered
 from tests.support.training import prepared, small_config, train_here

@@ -13,9 +13,8 @@ from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_wit
 from coordexp.model.loading import load
 from coordexp.model.merging.merge import merge
 from coordexp.model.merging.proof import default_samples, logits_of
-from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
-from coordexp.runs.reporter import LocalReporter
+from coordexp.runs.reporter import LocalReporter, committed_checkpoints
 from coordexp.train.run import train_run
 from tests.support.ranks import environment_of_ranks, run_ranks
 from tests.support.tiny_model import weights_hash

@@ -9,9 +9,8 @@ from coordexp.config.schema.objective import ExtraTerm
 from coordexp.errors import TrainingError
 from coordexp.losses.term import Term
 from coordexp.losses.terms import loss_terms
-from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.runs.reporter import LocalReporter, committed_checkpoints, read_rows
 from coordexp.train.loop.messages import start_lines
 from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup import weighted_terms

@@ -18,6 +18,7 @@ from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import in_fair_order
 from coordexp.errors import ComparisonError, CoordExpError, DataError
+from coordexp.evaluate.answers import unknown_sentence
 from coordexp.files import read_json_lines, sha256_of_file
 from coordexp.metrics import DECODINGS, MetricName, subset_headline
 from coordexp.report.study.about import About, Fairness, about, check_fairness, writes_digits
@@ -26,7 +27,6 @@ from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.data import ExperimentData, RunData, by_group, consumption, missing_runs
 from coordexp.report.study.examples import EdgeDistributions, GalleryImage, choose_curves, make_gallery
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.unknown import unknown_sentence
 from coordexp.statistics.comparison import compare_readings
 from coordexp.statistics.convergence import convergence
 from coordexp.statistics.decomposition import decompose

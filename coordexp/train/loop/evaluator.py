@@ -13,7 +13,7 @@ from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics import measure
-from coordexp.evaluate.answers import ReadAnswer
+from coordexp.evaluate.answers import ReadAnswer, unknown_sentence
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.model import AnsweringModel
@@ -22,7 +22,6 @@ from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
 from coordexp.runs import ranks
 from coordexp.runs.folder import EvaluationFolder, RunFolder
-from coordexp.runs.unknown import unknown_sentence
 from coordexp.train.forward import count_units
 from coordexp.train.loop.measures import NAMES, RunningAverages, coord_diagnostics
 from coordexp.train.setup.components import Components

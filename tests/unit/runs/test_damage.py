@@ -5,9 +5,8 @@ import os
 
 import pytest
 
-from coordexp.runs import commit
-from coordexp.runs.commit import Checksum, commit_checkpoint, drop_uncommitted
-from coordexp.runs.reporter import LocalReporter
+from coordexp.runs import reporter
+from coordexp.runs.reporter import Checksum, LocalReporter, commit_checkpoint, drop_uncommitted
 from coordexp.runs.rows import Row, append_rows, read_rows
 from coordexp.runs.status import RunStatus, read_status, write_status
 
@@ -105,8 +104,8 @@ def test_a_damaged_status_counts_as_stopped_so_that_the_same_command_goes_on(tmp
 
 @pytest.mark.parametrize("at", [0, 5_000, 9_999])
 def test_of_a_large_file_both_ends_are_hashed(tmp_path, monkeypatch, at):
-    monkeypatch.setattr(commit, "WHOLE_BYTES", 1_000)
-    monkeypatch.setattr(commit, "END_BYTES", 100)
+    monkeypatch.setattr(reporter, "WHOLE_BYTES", 1_000)
+    monkeypatch.setattr(reporter, "END_BYTES", 100)
     path = tmp_path / "large"
     path.write_bytes(bytes(10_000))
     checksum = Checksum.of(path)

@@ -6,7 +6,7 @@ import pytest
 
 from coordexp.errors import DataError, ResourceError
 from coordexp.files import is_disk_full
-from coordexp.runs.commit import commit_checkpoint, explain_disk_full
+from coordexp.runs.reporter import commit_checkpoint, explain_disk_full
 
 _Usage = namedtuple("_Usage", "total used free")
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import step_of
-from coordexp.runs.reporter import LocalReporter, final_metrics
+from coordexp.runs.reporter import LocalReporter, committed_checkpoints, final_metrics
 from coordexp.runs.rows import Row, append_rows, read_rows
 
 TOUCHES = (
