@@ -6,7 +6,6 @@ result is the same to the byte for any number of workers that compute alike.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,24 +40,26 @@ class EvaluationWorker:
 
     def __init__(self, settings: EvaluationSettings) -> None:
         self._settings = settings
-
-    @cached_property
-    def _evaluation(self) -> Evaluation:
-        # Not in the constructor: what that raises cannot be recognised in the error that Ray makes of it.
-        return open_evaluation(self._settings, open_data(self._settings))
+        self._opened: Evaluation | None = None
 
     @ray.method
     def queues(self) -> list[list[int]]:
         """Return the queues of the evaluation, the same in every worker."""
-        return self._evaluation.queues
+        return self._evaluation().queues
 
     @ray.method
     def hardware(self) -> str:
-        return self._evaluation.answering.hardware
+        return self._evaluation().answering.hardware
 
     @ray.method
     def answer(self, decoding: Decoding, queue: Sequence[int]) -> list[ReadAnswer]:
-        return self._evaluation.answer(decoding, [queue])
+        return self._evaluation().answer(decoding, [queue])
+
+    def _evaluation(self) -> Evaluation:
+        # Not in the constructor: what that raises cannot be recognised in the error that Ray makes of it.
+        if self._opened is None:
+            self._opened = open_evaluation(self._settings, open_data(self._settings))
+        return self._opened
 
 
 def evaluate_on_ray(
