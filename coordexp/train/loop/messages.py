@@ -13,6 +13,7 @@ from coordexp.data.sample import SplitData
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.source import found_sentence
 from coordexp.data.splits import between_splits
+from coordexp.findings import counted
 from coordexp.losses.criterion import Criterion
 from coordexp.model.families import family_of
 from coordexp.model.param_groups import GroupRow, describe
@@ -64,7 +65,7 @@ def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = No
 
     The encoded samples add what the limits on objects and length cost.
     """
-    parts = [f"{len(data.samples):,} images", f"{data.counts.get('boxes', 0):,} boxes"]
+    parts = [counted(len(data.samples), "image"), counted(data.counts.get("boxes", 0), "box", "boxes")]
     parts += [f"{data.counts[key]:,} {text}" for key, text in _COUNT_TEXTS.items() if data.counts.get(key)]
     if dataset is not None:
         limits = {
@@ -131,13 +132,16 @@ def batch_lines(config: RunConfig, sampler: LengthBucketSampler, *, num_ranks: i
     global_batch_size = config.global_batch_size
     num = len(sampler) - sampler.num_fillers
     steps = -(-num // global_batch_size)
-    lines = [f"batches: {sampler.fill(size):.1%} full; {steps:,} steps of {global_batch_size:,} samples an epoch"]
+    lines = [
+        f"batches: {sampler.fill(size):.1%} full; {counted(steps, 'step')} of {counted(global_batch_size, 'sample')} "
+        "an epoch"
+    ]
     if num % global_batch_size:
         lines[0] += f", the last one of {num % global_batch_size:,}"
-    lines.append(f"batches: {num_steps:,} steps are {num_steps / max(1, steps):.4g} epochs")
+    lines.append(f"batches: {counted(num_steps, 'step')}, {counted(round(num_steps / max(1, steps), 3), 'epoch')}")
     if sampler.num_fillers:
         lines.append(
-            f"batches: {sampler.num_fillers:,} fillers complete the last one for {num_ranks} workers: images "
+            f"batches: {counted(sampler.num_fillers, 'filler')} in the last one, for {num_ranks} workers: images "
             "with nothing to learn, not counted; each sample counts once an epoch"
         )
     return lines

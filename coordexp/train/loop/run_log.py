@@ -12,6 +12,7 @@ from typing import TypedDict
 
 from coordexp.config.schema import RunConfig
 from coordexp.files import write_json
+from coordexp.findings import counted
 from coordexp.losses.criterion import Criterion
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, LOSS_NAMES, SUBSET, MetricName, Split, loss_head, loss_metric, loss_names
@@ -129,7 +130,7 @@ class RunLog:
         self._last_ap = found[self._config.reading]
         aps = ", ".join(f"AP {'undefined' if value is None else f'{value:.3f}'} {box}" for box, value in found.items())
         self.note(
-            f"final  {aps} on all {num_images} images" if is_final else f"step {step}  {aps} on {num_images} images"
+            f"{'final' if is_final else f'step {step}'}  {aps} on {'all ' * is_final}{counted(num_images, 'image')}"
         )
 
     def show_answers(self, done: int, total: int) -> None:

@@ -13,7 +13,7 @@ from coordexp.coord_tokens.vocab import added_tokens, check_rows, digit_ids
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError
 from coordexp.files import JsonValue, kept_json, known_hashes, replace_directory, sha256_of_text, write_json
-from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning
+from coordexp.findings import Check, attempt, counted, failure, guarded, ok, require, size_text, warning
 from coordexp.model.checkpoint.directory import (
     CONFIG_FILE,
     EMBEDDED,
@@ -102,7 +102,7 @@ def _replaced(config: RunConfig, before: object) -> str | None:
     # Weights may be cleared out of the hub's cache, and are not asked for again.
     names = now.keys() & noted.keys() if is_hub_id(path) else now.keys() | noted.keys()
     changed = sorted(name for name in names if noted.get(name) != now.get(name))
-    more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
+    more = f" and {counted(len(changed) - 1, 'more file')}" if len(changed) > 1 else ""
     return f"{changed[0]}{more} changed" if changed else None
 
 
@@ -173,7 +173,7 @@ def _check_weights(directory: Path) -> Check[StoredModel]:
     yield ok(
         "weights",
         f"{sum(spec.num_elements for spec in specs):,} numbers ({', '.join(sorted({s.dtype_name for s in specs}))}, "
-        f"{size_text(sum(spec.num_bytes for spec in specs))}) in {num_files} {'file' if num_files == 1 else 'files'}: "
+        f"{size_text(sum(spec.num_bytes for spec in specs))}) in {counted(num_files, 'file')}: "
         "every name and shape fits; headers read, no weight loaded",
     )
     if stored.left_behind:
@@ -205,7 +205,7 @@ def _check_tokenizer(config: RunConfig, directory: Path, model: PreTrainedConfig
     if config.text_arm:
         yield ok("tokenizer", f"{num_before:,} entries, none is added; digits {ids.start}..{ids.stop - 1}")
     else:
-        origin = f"{num_new:,} tokens will be added" if num_new else "there already"
+        origin = f"{counted(num_new, 'token')} will be added" if num_new else "there already"
         yield ok("tokenizer", f"{num_before:,} entries; coord tokens {ids.start}..{ids.stop - 1} ({origin})")
         yield from _check_offset_ids(config, ids)
     spec = encoding.image_spec

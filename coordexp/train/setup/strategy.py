@@ -8,6 +8,7 @@ from pathlib import Path
 from coordexp.config.schema import RunConfig
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue, parse_json
+from coordexp.findings import counted
 from coordexp.runs import ranks
 from coordexp.shipped import find_experiment
 
@@ -42,7 +43,7 @@ def strategy_line(config: RunConfig) -> str:
     workers, training = config.cluster.num_workers, config.training
     name = config.cluster.strategy if workers > 1 else "one process"
     return (
-        f"{name} on {workers} worker{'s' if workers > 1 else ''}, {config.global_batch_size:,} images a step: "
+        f"{name} on {counted(workers, 'worker')}, {counted(config.global_batch_size, 'image')} a step: "
         f"{workers} x {training.per_device_batch_size} x {training.gradient_accumulation_steps} accumulated"
     )
 

@@ -16,8 +16,8 @@ def test_a_run_says_how_an_epoch_ends():
     sampler = LengthBucketSampler([3] * 9, batch_size=8, seed=0, multiple_of=4)
     assert batch_lines(config, sampler, num_ranks=2) == [
         "batches: 100.0% full; 2 steps of 8 samples an epoch, the last one of 1",
-        "batches: 5 steps are 2.5 epochs",
-        "batches: 3 fillers complete the last one for 2 workers: images with nothing to learn, not counted; "
+        "batches: 5 steps, 2.5 epochs",
+        "batches: 3 fillers in the last one, for 2 workers: images with nothing to learn, not counted; "
         "each sample counts once an epoch",
     ]
 
