@@ -10,6 +10,8 @@ CONFIG ?= experiments/tiny.yaml
 ARGS ?=
 # Processes that `make test` shares the test files among; never more than there are cores.
 PROCESSES ?= 2
+# The tests that `make test` chooses. CI adds the rehearsal of a first real run, which takes half as long as all others.
+TESTS ?= not slow and not gpu and not rehearsal
 # Extra arguments for installing torch, such as the index of CPU wheels, where pip's own configuration has none.
 TORCH_INSTALL_ARGS ?=
 
@@ -66,7 +68,7 @@ results-check: install
 # What is compiled is kept, also where the environment says not to: both processes and every program that a test starts
 # would compile all of it again, a seventh of the time.
 test: install
-	PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -m "not slow and not gpu" -n logical --maxprocesses $(PROCESSES) --dist loadfile \
+	PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -m "$(TESTS)" -n logical --maxprocesses $(PROCESSES) --dist loadfile \
 	    --no-loadscope-reorder
 
 test-all: install

@@ -62,15 +62,6 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
     write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def write_between(path: Path, begin: str, end: str, text: str) -> None:
-    """Replace what stands between two lines of a document that are there once each."""
-    before, first, rest = path.read_text(encoding="utf-8").partition(f"{begin}\n")
-    _, last, after = rest.partition(end)
-    if not first or not last:
-        raise DataError(f"{path}: has no lines {begin!r} and {end!r} to write between")
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
-
-
 def is_packed(path: Path) -> bool:
     """Return whether gzip has packed a file, whatever it is called."""
     with path.open("rb") as handle:

@@ -11,12 +11,12 @@ from coordexp.config.schema.fields import Role
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEXT = (DOCS / "configuration.md").read_text(encoding="utf-8")
-page = SimpleNamespace(**runpy.run_path(str(DOCS / "keys.py")))
+page = SimpleNamespace(**runpy.run_path(str(DOCS / "tables.py")))
 
 
 def test_the_page_is_what_the_schema_says() -> None:
     written = TEXT.partition(f"{page.BEGIN}\n")[2].partition(f"\n{page.END}")[0]
-    assert written == page.tables(), f"run: {page.COMMAND}"
+    assert written == page.key_tables(), f"run: {page.COMMAND}"
 
 
 def test_every_key_has_a_row_with_a_sentence_and_every_role_a_meaning() -> None:

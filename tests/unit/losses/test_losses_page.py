@@ -2,6 +2,7 @@
 
 import math
 import re
+import runpy
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from coordexp.config import load_config
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets
-from coordexp.losses import table, term
+from coordexp.losses import term
 from coordexp.losses.coord_box import diou, giou
 from coordexp.losses.terms import loss_terms
 from coordexp.train.setup.weighted_terms import build_criterion
@@ -24,6 +25,7 @@ def page_table(section):
     return {row[0].strip("`"): dict(zip(header[1:], row[1:], strict=True)) for row in cells}
 
 
+WRITER = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 # Of these the page gives values and formulas; a new term need not be here.
 NAMES = sorted(page_table("Values and gradients"))
 
@@ -33,10 +35,10 @@ NAMES = sorted(page_table("Values and gradients"))
 
 def test_the_page_has_what_the_terms_say_of_themselves():
     """A row that differs is written again by the command; a term without a row is not on the page yet."""
-    written = PAGE.split(table.BEGIN + "\n")[1].split("\n" + table.END)[0].splitlines()
-    known = {f"`{name}`": table.row(found) for name, found in loss_terms().items()}
+    written = PAGE.split(WRITER["BEGIN"] + "\n")[1].split("\n" + WRITER["END"])[0].splitlines()
+    known = {f"`{name}`": WRITER["term_row"](found) for name, found in loss_terms().items()}
     rows = {line.split("|")[1].strip(): line for line in written[2:]}
-    assert rows == {name: known.get(name) for name in rows}, f"run: {table.COMMAND}"
+    assert rows == {name: known.get(name) for name in rows}, f"run: {WRITER['COMMAND']}"
     assert {name.strip("`") for name in rows} >= set(NAMES)
     assert all(f"- **`{name}`**: " in PAGE for name in NAMES)
 

@@ -1,6 +1,6 @@
-"""The keys of a configuration, as ``docs/configuration.md`` lists them.
+"""What pages list from the code: the keys in ``docs/configuration.md``, the loss terms in ``docs/LOSSES.md``.
 
-``python docs/keys.py`` writes them there; a test compares the two.
+``python docs/tables.py`` writes them there; tests compare.
 """
 
 import json
@@ -12,20 +12,24 @@ from coordexp.config.schema import KEYS, ExperimentConfig
 from coordexp.config.schema.fields import Key
 from coordexp.config.trees import leaves
 from coordexp.config.yaml_file import read_mapping
-from coordexp.files import JsonValue, write_between
+from coordexp.files import JsonValue
 from coordexp.limits import MAX_COUNT
+from coordexp.losses.term import Term
+from coordexp.losses.terms import loss_terms
+from coordexp.metrics import loss_metric
 from coordexp.shipped import shipped_experiments
 
-COMMAND = "python docs/keys.py"
-PAGE = Path(__file__).with_name("configuration.md")
+COMMAND = "python docs/tables.py"
+KEY_PAGE, TERM_PAGE = (Path(__file__).with_name(name) for name in ("configuration.md", "LOSSES.md"))
 BEGIN = f"<!-- the tables below are written by: {COMMAND} -->"
 END = "<!-- end of the tables -->"
-_HEAD = "| key | values | default | role | what it does |\n|---|---|---|---|---|"
+_KEY_HEAD = "| key | values | default | role | what it does |\n|---|---|---|---|---|"
+_TERM_HEAD = "| term | sum over a batch | divided by the number of | knobs | logged as |\n|---|---|---|---|---|"
 _PLAIN = {"boolean": "`true`, `false`", "null": "`null`", "object": "mapping"}
 _Schema = Mapping[str, JsonValue]
 
 
-def tables() -> str:
+def key_tables() -> str:
     """Return a table of every section, in the order of the schema."""
     schema = ExperimentConfig.model_json_schema()
     base = leaves(read_mapping(shipped_experiments() / "base.yaml").tree)
@@ -35,7 +39,7 @@ def tables() -> str:
 def _section(name: str, schema: _Schema, base: _Schema) -> str:
     about = _resolved(_at(schema, "properties", name), schema)["description"]
     rows = [_row(key, schema, base) for key in KEYS.values() if key.name.startswith(f"{name}.")]
-    return "\n".join([f"## {name}", "", str(about).partition("\n")[0], "", _HEAD, *rows])
+    return "\n".join([f"## {name}", "", str(about).partition("\n")[0], "", _KEY_HEAD, *rows])
 
 
 def _row(key: Key, schema: _Schema, base: _Schema) -> str:
@@ -106,5 +110,22 @@ def _code(value: object) -> str:
     return f"`{json.dumps(value, ensure_ascii=False)}`"
 
 
+def term_row(term: type[Term]) -> str:
+    knobs = ", ".join(
+        f"`{name}: {json.dumps(field.default)}`" + (f" ({field.description})" if field.description else "")
+        for name, field in term.model_fields.items()
+    )
+    metric = loss_metric("train", term.metric_name())
+    cells = [f"`{term.name}`", term.formula, f"`{term.unit}`", knobs, f"`{metric}`"]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _write(page: Path, text: str) -> None:
+    before, _, rest = page.read_text(encoding="utf-8").partition(f"{BEGIN}\n")
+    _, end, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n{text}\n{end}{after}", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    write_between(PAGE, BEGIN, END, tables())
+    _write(KEY_PAGE, key_tables())
+    _write(TERM_PAGE, "\n".join([_TERM_HEAD, *map(term_row, loss_terms().values())]))
