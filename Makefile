@@ -10,8 +10,9 @@ CONFIG ?= experiments/tiny.yaml
 ARGS ?=
 # Processes that `make test` shares the test files among; never more than there are cores.
 PROCESSES ?= 2
-# The tests that `make test` chooses. CI adds the rehearsal of a first real run, which takes half as long as all others.
-TESTS ?= not slow and not gpu and not rehearsal
+# The tests that `make test` chooses. CI adds the long ones whose parts are tested without them: a
+# rehearsal of a first real run, inputs damaged at random, and some more.
+TESTS ?= not slow and not gpu and not ci
 # Extra arguments for installing torch, such as the index of CPU wheels, where pip's own configuration has none.
 TORCH_INSTALL_ARGS ?=
 

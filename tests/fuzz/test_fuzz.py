@@ -11,6 +11,7 @@ from tests.fuzz.targets import TARGETS, Target
 
 
 @pytest.mark.timeout(600, method="thread")  # the alarm is the fuzzer's
+@pytest.mark.ci
 def test_inputs_of_all_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.read_all(300, list(TARGETS)) == 0, capsys.readouterr().out
 

@@ -26,6 +26,7 @@ def test_the_file_is_what_its_script_derives() -> None:
         assert found == pytest.approx({k: v for k, v in expected.items() if k != "interval"}, **EXACT)
 
 
+@pytest.mark.ci
 def test_the_comparison_is_that_of_images_really_repeated_and_swapped(tmp_path: Path) -> None:
     truth = tmp_path / "truth.json"
     truth.write_text(json.dumps(GOLDEN["truth"]))

@@ -38,6 +38,7 @@ def _config(model: Path, runs_dir: Path, *changes: str) -> ExperimentConfig:
     return load_config(EXPERIMENT, [f"model.path={model}", f"experiment.runs_dir={runs_dir}", *changes])
 
 
+@pytest.mark.ci
 def test_the_ids_of_the_specification_are_the_true_ones(narrow, tmp_path):
     config = _config(narrow, tmp_path, TRUE_IDS)
     base = prepare_base(config)

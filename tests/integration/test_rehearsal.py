@@ -19,7 +19,7 @@ def rehearse(folder: Path, *, family: str = "qwen3_vl") -> Rehearsal:
     return rehearsal
 
 
-@pytest.mark.rehearsal
+@pytest.mark.ci
 @pytest.mark.timeout(900)
 def test_a_deep_bfloat16_checkpoint_goes_the_whole_way(tmp_path):
     rehearsed = rehearse(tmp_path)

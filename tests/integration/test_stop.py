@@ -85,6 +85,7 @@ def _listen(rank: int, store: str, directory: str, output: str) -> None:
     leave_group()
 
 
+@pytest.mark.ci
 def test_ranks_stop_at_the_same_step(tmp_path, monkeypatch):
     for name, value in environment_of_ranks(2).items():
         monkeypatch.setitem(os.environ, name, value)

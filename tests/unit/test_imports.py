@@ -65,6 +65,7 @@ import coordexp.ablation.run, coordexp.report.write, tests.gpu.generation, tests
 """
 
 
+@pytest.mark.ci
 def test_the_core_imports_where_nothing_but_torch_and_transformers_are() -> None:
     """A borrowed GPU has neither Ray nor MLflow, DeepSpeed or pycocotools; nor does an inline run need them."""
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)

@@ -103,8 +103,8 @@ def rows_one_off(merged, base, delta):
     ("fault", "tuning", "tied", "tie_head"),
     [
         (without_offsets, "lora", True, True),
-        (offset_at_the_input_only, "lora", False, True),
-        (offset_at_the_input_only, "dora", True, False),
+        pytest.param(offset_at_the_input_only, "lora", False, True, marks=pytest.mark.ci),
+        pytest.param(offset_at_the_input_only, "dora", True, False, marks=pytest.mark.ci),
         (one_layer_left_out, "lora", True, True),
         (wrong_scaling, "lora", True, True),
         (magnitudes_left_out, "dora", True, False),
