@@ -21,9 +21,10 @@ PIP_INSTALL := $(PYTHON) -m pip install --disable-pip-version-check -c constrain
 SAYS_WHY := > $(VENV)/install.log 2>&1 || { cat $(VENV)/install.log >&2; exit 1; }
 
 RESULTS := results/shapes
+SEEDS = results/representation/detections/$1-s0.json.gz,results/representation/detections/$1-s1.json.gz
 DEMO := results/demo
 
-.PHONY: install demo ablation results results-check test test-all lint docs bench rehearsal fuzz chaos audit mlflow clean
+.PHONY: install loops demo ablation results results-check test test-all lint docs bench rehearsal fuzz chaos audit mlflow clean
 
 install: $(STAMP)
 
@@ -37,9 +38,15 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	test -x $(PYTHON) || $$python -m venv $(VENV)
 	@echo "Installs into $(VENV): PyTorch, then Ray, transformers and the rest, 190 packages; 2 to 5 minutes, 2.4 GB (with CUDA 7)."
 	@$(PIP_INSTALL) $(TORCH_INSTALL_ARGS) torch $(SAYS_WHY) && $(PIP_INSTALL) -e ".[dev]" $(SAYS_WHY)
-	@echo "Compiles the loops that compute AP, half a minute."; $(PYTHON) -m coordexp.doctor.compiled $(SAYS_WHY)
+	@echo "Compiles the loops that compute AP, half a minute."; $(MAKE) loops $(SAYS_WHY)
 	@$(PYTHON) -m compileall -q coordexp
 	@touch $(STAMP); echo "Installed. The first table, in about five minutes: make ablation"
+
+# numba compiles a loop when it is first called, and keeps it: three runs that evaluate for the first time would do so side
+# by side. Comparing two methods with two seeds each calls every loop.
+loops:
+	$(PYTHON) -m coordexp compare --annotations results/representation/annotations.json.gz --pictures 0 --resamples 100 \
+	    --output $(VENV)/comparison $(foreach group,A C,$(group)=$(call SEEDS,$(group)))
 
 ablation: install
 	$(PYTHON) -m coordexp ablation --config $(CONFIG) $(ARGS)

@@ -25,11 +25,20 @@ def test_a_first_table_compiles_nothing_that_was_not_compiled(tmp_path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
 
     def run(*command: str) -> None:
-        subprocess.run([sys.executable, "-m", *command], check=True, cwd=ROOT, env=environment, capture_output=True)
+        subprocess.run(command, check=True, cwd=ROOT, env=environment, capture_output=True)
 
-    run("coordexp.doctor.compiled")
+    run("make", "loops", f"PYTHON={sys.executable}", f"VENV={tmp_path}")
     before = compiled(cache)
     assert before
-    run("coordexp", "ablation", "--config", "experiments/tiny.yaml", f"experiment.runs_dir={tmp_path}", *FEW)
+    run(
+        sys.executable,
+        "-m",
+        "coordexp",
+        "ablation",
+        "--config",
+        "experiments/tiny.yaml",
+        f"experiment.runs_dir={tmp_path}",
+        *FEW,
+    )
     assert (tmp_path / "tiny" / "report" / "report.html").exists()
     assert compiled(cache) == before
