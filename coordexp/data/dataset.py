@@ -113,12 +113,11 @@ class DetectionDataset(Dataset[EncodedSample]):
         seed: int,
         ordering: Ordering = "top_left",
         image_cache_mib: int = 0,
-        with_targets: bool = True,
     ) -> None:
         """Check the samples and compute their lengths.
 
-        ``seed`` is that of ``ordering: random``, together with the epoch and the image id. To generate there is no
-        target (``with_targets``), ``vocab`` may be None, and any tokenizer serves.
+        ``seed`` is that of ``ordering: random``, together with the epoch and the image id. Without a ``vocab`` samples
+        have no targets: a model is asked, and any tokenizer serves.
 
         Raises:
             DataError: if a description cannot be used, or ``max_length`` leaves no room for a target.
@@ -131,7 +130,6 @@ class DetectionDataset(Dataset[EncodedSample]):
         self._max_length = max_length
         self._seed = seed
         self._ordering: Ordering = ordering
-        self._with_targets = with_targets
         self._encode_text = text_encoder(tokenizer)
         num_positions = NUM_COORDS if vocab is None else len(vocab.numbers.offsets)
         self._no_target = Target([], np.zeros((0, num_positions), np.int64), np.zeros(0, np.int64))
@@ -171,7 +169,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         sample = self._samples[index]
         patches, grid = self._patches(index, sample)
         prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
-        if self._with_targets and not is_filler:
+        if self._vocab is not None and not is_filler:
             target, boxes = self._target(sample, room=self._max_length - len(prompt_ids))
         else:
             target, boxes = self._no_target, np.zeros((0, 4), np.float32)
@@ -191,7 +189,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         """Return prompt and target of one sample, without touching its image."""
         sample = self._samples[index]
         prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
-        if not self._with_targets:
+        if self._vocab is None:
             return prompt_ids
         return prompt_ids + self._target(sample, room=self._max_length - len(prompt_ids))[0].ids
 
@@ -221,7 +219,7 @@ class DetectionDataset(Dataset[EncodedSample]):
 
     def _measure(self, sample: Sample) -> int:
         prompt = len(self._prompt) + self._num_image_tokens(sample)
-        target = self._measure_target(sample) if self._with_targets else 0
+        target = 0 if self._vocab is None else self._measure_target(sample)
         if prompt + bool(target) > self._max_length:
             raise DataError(
                 f"{sample.image}: prompt and image take {prompt} tokens, data.max_length is {self._max_length}; "

@@ -5,6 +5,8 @@ Hugging Face processor makes, and the same numbers.
 """
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from coordexp.data.sample import Sample
 from coordexp.errors import ConfigError
 
 
@@ -93,6 +96,11 @@ class ImageSpec:
         rows, columns = self.grid(width=width, height=height)
         return rows * columns // self.merge_size**2
 
+    def fed_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return width and height in pixels of the copy of a picture that is cut into patches."""
+        rows, columns = self.grid(width=width, height=height)
+        return columns * self.patch_size, rows * self.patch_size
+
 
 def to_patches(picture: Image.Image, spec: ImageSpec) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     """Resize and cut an RGB image.
@@ -126,3 +134,23 @@ def pixel_values(patches: Tensor, spec: ImageSpec) -> Tensor:
     std = upload(torch.tensor(spec.std), patches.device).view(1, 3, 1, 1, 1)
     values = (scaled - mean) / std
     return values.expand(-1, 3, spec.temporal_patch_size, side, side).reshape(patches.shape[0], -1)
+
+
+def fed_sentence(samples: Sequence[Sample], spec: ImageSpec) -> str:
+    """Return what the usual picture shrinks to, and its median box there; "" where no picture is shrunk."""
+    sizes = Counter((sample.width, sample.height) for sample in samples)
+    fed = {size: spec.fed_size(*size) for size in sizes}
+    # The nearest multiple of a patch is no shrinking.
+    shrunk = Counter({(w, h): n for (w, h), n in sizes.items() if math.prod(fed[w, h]) < 0.9 * w * h})
+    if not shrunk:
+        return ""
+    (width, height), number = shrunk.most_common(1)[0]
+    columns, rows = fed[width, height]
+    sides = [
+        (box[2:] - box[:2]) * fed[sample.width, sample.height]
+        for sample in samples
+        for box in sample.objects.boxes_norm_xyxy
+    ]
+    box = "" if not sides else "; the median box is {:.0f} x {:.0f} there".format(*np.median(sides, axis=0).tolist())
+    several = "" if len(shrunk) == 1 else f" ({number:,} of {shrunk.total():,} that are shrunk)"
+    return f"{width} x {height} is fed as {columns} x {rows}{several}{box}; data.max_pixels feeds more"

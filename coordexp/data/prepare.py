@@ -23,7 +23,7 @@ from coordexp.data.sources.coco import CocoSource, LvisSource
 from coordexp.data.sources.coco_table import CROWD, TARGET, CocoImage, CocoTable, Reading, build_table
 from coordexp.data.sources.jsonl import format_record
 from coordexp.errors import DataError
-from coordexp.files import kept_model, replace_directory, write_json
+from coordexp.files import kept_model, replace_directory, sha256_of_file, write_json
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
@@ -31,7 +31,7 @@ SAMPLES = "samples.jsonl"
 Manifest: TypeAlias = dict[str, object]
 Dialect = Literal["coco", "lvis"]
 CheckImages = Literal["none", "names", "headers"]
-# Called with a stage (hashing, reading, writing), how much of it is done and how much there is.
+# Called with a stage (reading, writing), how much of it is done and how much there is.
 Progress = Callable[[str, int, int], None]
 # Measures the codec ceiling. Only coordexp.detection can, which imports this package: the caller passes it in.
 Ceiling = Callable[[CocoTable], float | None]
@@ -40,7 +40,6 @@ _SOURCES: dict[Dialect, type[CocoSource]] = {"coco": CocoSource, "lvis": LvisSou
 _VERSION = 1
 _RECORD_VERSION = 2  # raised when equal input would give other lines
 _CAP_RULE = "of more than max_objects the largest boxes stay, the earlier of equals; the rest is capped_objects"
-_BLOCK_BYTES = 2**22
 _IMAGES_BETWEEN_REPORTS = 2048
 
 
@@ -95,7 +94,7 @@ def prepare(
         DataError: if the annotations cannot be used, too many records are bad, or the output is something else.
     """
     folder = ImageFolder(spec.images, check=spec.check_images != "none")
-    made_from = _identity(spec, annotations_sha256=_sha256(spec.annotations, progress))
+    made_from = _identity(spec)
     known = _existing(spec.output, made_from)
     if known is not None:
         return Prepared(known, is_new=False)
@@ -114,8 +113,12 @@ def prepare(
     return Prepared(manifest, is_new=True)
 
 
-def _identity(spec: PrepareSpec, *, annotations_sha256: str) -> Manifest:
+def _identity(spec: PrepareSpec) -> Manifest:
     """Return the part of a manifest that says what it was made from: equal identities, equal data."""
+    try:
+        annotations_sha256 = sha256_of_file(spec.annotations)
+    except OSError as error:
+        raise DataError(f"{spec.annotations}: the file cannot be read ({error.strerror})") from None
     return {
         "manifest_version": _VERSION,
         "format": spec.dialect,
@@ -136,21 +139,6 @@ def _identity(spec: PrepareSpec, *, annotations_sha256: str) -> Manifest:
         },
         "shard_version": _RECORD_VERSION,
     }
-
-
-def _sha256(path: Path, progress: Progress) -> str:
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
-                progress("hashing", file.tell(), size)
-    except FileNotFoundError:
-        raise DataError(f"{path}: file not found") from None
-    except OSError as error:
-        raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
-    return digest.hexdigest()
 
 
 def _existing(output: Path, made_from: Manifest) -> Manifest | None:

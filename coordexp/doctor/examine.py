@@ -15,7 +15,7 @@ from coordexp.config.schema.fields import Key
 from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
-from coordexp.data.fed import fed_sentence
+from coordexp.data.patches import fed_sentence
 from coordexp.data.sources.source import SPLITS, Split
 from coordexp.data.splits import between_splits
 from coordexp.detection.categories import CategoryIndex

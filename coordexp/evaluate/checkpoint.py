@@ -74,7 +74,7 @@ def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> Answe
         torch.set_num_threads(settings.num_threads)
     device = "cuda" if torch.cuda.is_available() else None
     loaded = load(settings.model, adapter=settings.adapter, device=device)
-    tokenizer, vocab = loaded.processor.tokenizer, None
+    tokenizer = loaded.processor.tokenizer
     trained = _trained_with(settings.adapter, lambda: find_checkpoint(settings.model, weights=False))
     image_spec = ImageSpec.from_processor(
         loaded.processor.image_processor,
@@ -91,20 +91,18 @@ def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> Answe
         answers = JsonFormat(tokenizer, thinks=thinks, pixels_of=pixels_of)
     else:
         prompt = Prompt.build(tokenizer, settings.prompt or (DEFAULT_PROMPT if trained is None else trained.prompt))
-        vocab = _vocab(settings, loaded)
-        answers = SequenceFormat(vocab, tokenizer)
+        answers = SequenceFormat(_vocab(settings, loaded), tokenizer)
 
     def encode(samples: Sequence[Sample]) -> DetectionDataset:
         return DetectionDataset(
             samples=samples,
             tokenizer=tokenizer,
-            vocab=vocab,
+            vocab=None,
             prompt=prompt,
             image_spec=image_spec,
             max_objects=1,
             max_length=_MAX_LENGTH,
             seed=0,
-            with_targets=False,
         )
 
     return AnsweringModel(loaded.model, tokenizer, image_spec, answers, encode)

@@ -11,7 +11,6 @@ from PIL import Image
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import decode
 from coordexp.coord_tokens.layout import parse_targets
-from coordexp.data.fed import fed_size
 from coordexp.data.image_file import read_image
 from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sources.source import Split
@@ -82,7 +81,7 @@ def _preview(encoding: Encoding, sample: Sample, ids: list[int]) -> Preview:
     for number, (x1, y1, x2, y2) in enumerate((decode(numbers.bins(answer[layout.coord_positions])) * scale).tolist()):
         desc = answer[layout.desc_positions[layout.desc_object == number]].tolist()
         objects.append((str(encoding.tokenizer.decode(desc)), (x1, y1, x2, y2)))
-    size = fed_size(sample.width, sample.height, encoding.image_spec)
+    size = encoding.image_spec.fed_size(sample.width, sample.height)
     picture = read_image(sample.image, width=sample.width, height=sample.height)
     picture = picture.resize(size, Image.Resampling(encoding.image_spec.resample))
     return Preview(sample, spans, len(ids), objects, picture)

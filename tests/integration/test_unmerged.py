@@ -26,7 +26,9 @@ def _run(config) -> tuple[int, str]:
     return run_and_report(config, console=Console(file=text, width=160)), text.getvalue()
 
 
-@pytest.mark.parametrize("num_lost", [pytest.param(0, marks=pytest.mark.ci), 1])  # rows that MLflow has and no checkpoint keeps: the disk was full
+@pytest.mark.parametrize(
+    "num_lost", [pytest.param(0, marks=pytest.mark.ci), 1]
+)  # rows that MLflow has and no checkpoint keeps: the disk was full
 def test_a_run_without_its_merge_is_finished_with_a_warning_and_merges_later(tmp_path, num_lost):
     sections = small_config(write_base(tmp_path / "base"), tmp_path / "runs", max_steps=2).model_dump(mode="json")
     sections["experiment"]["group"] = "A"

@@ -34,7 +34,7 @@ from coordexp.data.sources.coco_table import Reading, Split
 from coordexp.data.sources.frame import ResizedCopies, Turned, find_turned
 from coordexp.data.sources.records import as_record
 from coordexp.errors import DataError, is_name, kind_of, show
-from coordexp.files import sha256_of_file, write_json
+from coordexp.files import kept_json, sha256_of_file, write_json
 
 Flag = Literal["iscrowd", "ignore"]
 _FLAGS: tuple[Flag, ...] = get_args(Flag)
@@ -78,7 +78,8 @@ class JsonlSource:
             "reading": asdict(self.reading),
             "part": None if self.part is None else asdict(self.part),
         }
-        if not _is_made_of(self.ground_truth_file, stamp):
+        made = kept_json(self.ground_truth_file)
+        if not isinstance(made, dict) or made.get("info") != stamp:
             bad = self.reading.max_bad_fraction
             records, _ = _read(self, max_bad_fraction=bad, accept_prequantised=True)  # nothing is scaled here
             write_json(self.ground_truth_file, {"info": stamp, **_as_coco(records, self.images)})
@@ -339,18 +340,6 @@ def _boxes_px_xywh(objects: Objects, sample: Sample) -> list[list[float]]:
     boxes = np.where(is_flat, decode_array(quantise_boxes(boxes)), boxes)
     corners_px = boxes * np.array([sample.width, sample.height] * 2)
     return np.concatenate([corners_px[:, :2], corners_px[:, 2:] - corners_px[:, :2]], axis=1).tolist()
-
-
-def _is_made_of(path: Path, stamp: Mapping[str, object]) -> bool:
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Made)
-    except (OSError, msgspec.MsgspecError):
-        return False
-    return found.info == stamp
-
-
-class _Made(msgspec.Struct):
-    info: dict[str, object]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -215,8 +215,7 @@ class JsonFormat:
         """Return the objects of an answer as written, and the kind of each malformed piece; never an error."""
         written, borders = self.written(ids), _THOUSANDTHS
         if self._pixels_of is not None:
-            rows, columns = self._pixels_of.grid(width=size_px[0], height=size_px[1])
-            borders = (columns * self._pixels_of.patch_size, rows * self._pixels_of.patch_size)
+            borders = self._pixels_of.fed_size(*size_px)
         objects, failures = parse_json_answer(written.text, thinks=self._thinks, borders=borders)
         return [
             item._replace(words=written.tokens(item.words), numbers=[written.tokens(at) for at in item.numbers])

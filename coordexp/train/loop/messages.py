@@ -8,7 +8,7 @@ from tabulate import tabulate
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.offset_adapter import active_offset, inner_model
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.fed import fed_sentence
+from coordexp.data.patches import fed_sentence
 from coordexp.data.sample import SplitData
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.source import found_sentence

@@ -43,7 +43,7 @@ class Encoding:
         return DetectionDataset(
             samples=samples,
             tokenizer=self.tokenizer,
-            vocab=self.vocab,
+            vocab=self.vocab if with_targets else None,
             prompt=self.prompt,
             image_spec=self.image_spec,
             ordering=data.ordering,
@@ -51,7 +51,6 @@ class Encoding:
             max_length=data.max_length,
             seed=self.config.experiment.seed,
             image_cache_mib=image_cache_mib,
-            with_targets=with_targets,
         )
 
     def collate(self, samples: Sequence[EncodedSample]) -> Batch:

@@ -33,8 +33,8 @@ def samples(tmp_path_factory):
 @pytest.fixture
 def make(native, prompt, image_spec, samples):
     def build(**options):
-        options = {"samples": samples, "max_objects": 30, "max_length": 4096, "seed": 0} | options
-        return DetectionDataset(tokenizer=native[0], vocab=native[1], prompt=prompt, image_spec=image_spec, **options)
+        options = {"samples": samples, "vocab": native[1], "max_objects": 30, "max_length": 4096, "seed": 0} | options
+        return DetectionDataset(tokenizer=native[0], prompt=prompt, image_spec=image_spec, **options)
 
     return build
 
@@ -118,9 +118,9 @@ def test_a_prompt_longer_than_the_limit_names_the_image(make, samples, prompt, i
     ):
         make(samples=samples[:1], max_length=size)
     assert make(samples=samples[:1], max_length=size + 1)[0].length == size + 1
-    assert make(samples=samples[:1], max_length=size, with_targets=False)[0].length == size
+    assert make(samples=samples[:1], max_length=size, vocab=None)[0].length == size
     with pytest.raises(DataError, match=r"data\.max_length"):
-        make(samples=samples[:1], max_length=size - 1, with_targets=False)
+        make(samples=samples[:1], max_length=size - 1, vocab=None)
 
 
 def test_the_cap_is_counted(make, samples):
@@ -137,7 +137,7 @@ def test_the_cap_is_counted(make, samples):
 
 
 def test_without_targets(make):
-    dataset = make(with_targets=False)
+    dataset = make(vocab=None)
     assert dataset[3].target_ids == []
     assert dataset[3].boxes_norm_xyxy.shape == dataset[3].coord_index.shape == (0, 4)
     assert dataset.lengths == [len(make()[i].prompt_ids) for i in range(24)]
