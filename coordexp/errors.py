@@ -88,7 +88,7 @@ def shortened(text: str) -> str:
         line if len(line) <= _MAX_LINE else f"{line[: 2 * _MAX_LINE // 3]} ... {line[-_MAX_LINE // 3 :]}"
         for line in lines[:_MAX_LINES]
     ]
-    more = [f"... and {len(lines) - _MAX_LINES:,} more lines"] if len(lines) > _MAX_LINES else []
+    more = [f"... and {counted(len(lines) - _MAX_LINES, 'more line')}"] if len(lines) > _MAX_LINES else []
     return "\n".join(kept + more)
 
 
@@ -106,6 +106,12 @@ def show(value: object) -> str:
     return "missing" if value is None else _REPR.repr(value)
 
 
+def counted(num: float, noun: str) -> str:
+    """Return ``1 box``, ``1,234 boxes`` or ``0 categories``."""
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}{'e' * noun.endswith('x')}s"
+    return f"{num:,.15g} {noun if num == 1 else many}"
+
+
 def kind_of(value: object) -> str:
     """Return what kind of JSON ``value`` this is, for a message about structure."""
     match value:
@@ -118,7 +124,7 @@ def kind_of(value: object) -> str:
         case str():
             return "a string"
         case list() | tuple():
-            return f"a list of {len(value)} values"  # pyright: ignore[reportUnknownArgumentType]
+            return f"a list of {counted(len(value), 'value')}"  # pyright: ignore[reportUnknownArgumentType]
         case dict():
             return "an object"
         case _:

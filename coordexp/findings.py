@@ -93,10 +93,5 @@ def duration_text(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def counted(num: float, one: str, many: str = "") -> str:
-    """Return ``1 box`` or ``1,234 boxes``; ``many`` is needed where it is not ``one`` with an s."""
-    return f"{num:,.15g} {one if num == 1 else many or one + 's'}"
-
-
 def size_text(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**28 else f"{num_bytes / 2**20:.1f} MiB"

@@ -16,7 +16,7 @@ from coordexp.config import to_yaml
 from coordexp.config.keys import deciding, identity
 from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.config.trees import leaves
-from coordexp.errors import DataError, ResourceError
+from coordexp.errors import DataError, ResourceError, counted
 from coordexp.findings import duration_text
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.budget import hours_of, unit_name, units_of
@@ -49,7 +49,7 @@ def describe(config: ExperimentConfig, console: Console) -> None:
 
 def plan_table(plans: Sequence[RunPlan]) -> Table:
     """Return one row for each run: what it changes and where it stands."""
-    table = Table(title=f"{plans[0].config.experiment.name}: {len(plans)} runs, in this order")
+    table = Table(title=f"{plans[0].config.experiment.name}: {counted(len(plans), 'run')}, in this order")
     for header in ("run", "steps", "state", "differs in"):
         table.add_column(header, overflow="fold")
     identities = [leaves(identity(plan.config)) for plan in plans]
@@ -67,7 +67,8 @@ def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
     cluster, one = config.cluster, plans[0].config
     slots, at_once = _at_once(config)
     steps, images = one.training.max_steps, one.global_batch_size
-    in_all = f"{images} images a step" if steps is None else f"{images} images each, {steps * images:,} images in all"
+    of_a_step, worker = counted(images, "image"), {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
+    in_all = f"{of_a_step} a step" if steps is None else f"{of_a_step} each, {steps * images:,} in all"
     # What keys without effect mean, each for the groups it holds for.
     notes: dict[str, list[str]] = {}
     for plan in plans:
@@ -81,7 +82,7 @@ def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
         f"seeds           {', '.join(str(seed) for seed in config.ablation.seeds)}",
         f"runs            {len(plans)}, {sum(plan.is_finished() for plan in plans)} finished",
         f"steps a run     {_length(one)}, {in_all}",
-        f"one run needs   {cluster.num_workers} x ({cluster.cpus_per_worker:g} CPUs, {cluster.gpus_per_worker:g} GPUs)",
+        f"one run needs   {cluster.num_workers} x {resources_text([worker])}",
         f"runs at once    {at_once}",
         f"estimated time  {_time(plans, slots=slots)}",
         *_budget(plans),

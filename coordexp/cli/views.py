@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordexp.detection.metrics import detection_metrics
+from coordexp.errors import counted
 from coordexp.findings import Verdict, size_text
 from coordexp.metrics import BOX_KINDS, GENERATION_METRICS, BoxKind, Decoding, Metric, MetricName
 
@@ -103,7 +104,7 @@ def _colour(number: int) -> str:
 def print_metrics(
     metrics: Mapping[str, float], decoding: Sequence[Decoding], *, num_images: int, console: Console
 ) -> None:
-    title = f"{num_images} {'image' if num_images == 1 else 'images'}"
+    title = counted(num_images, "image")
     measured: list[tuple[Decoding, BoxKind]] = [(way, kind) for way in decoding for kind in BOX_KINDS]
     boxes = Table("boxes", *(f"{way}, {kind}" for way, kind in measured), title=title)
     counts, costs = Table("answers", *decoding), Table("costs", *decoding)
@@ -185,8 +186,8 @@ def show_examination(found: "Examination", console: Console) -> None:
         parts.add_section()
         parts.add_row("together", *(size_text(total) for total in memory.totals.values()))
         console.print(parts)
-    counted = Counter(finding.verdict for finding in found.findings)
-    said = {verdict: f"{count} {verdict}{'' if count == 1 else 's'}" for verdict, count in counted.items()}
+    verdicts = Counter(finding.verdict for finding in found.findings)
+    said = {verdict: counted(count, verdict) for verdict, count in verdicts.items()}
     noted = f" ({said['warning']})" if "warning" in said else ""
     verdict = "a run would start" if found.would_start else f"a run would not start: {said['failure']}"
     console.print(verdict + noted, style=_VERDICT_STYLES["ok" if found.would_start else "failure"], highlight=False)

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from coordexp.config.schema import Cluster, RunConfig
-from coordexp.errors import ResourceError
+from coordexp.errors import ResourceError, counted
 from coordexp.files import folder_for_sockets
 
 _CONNECT_SECONDS = 3.0
@@ -32,11 +32,12 @@ def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
     workers = sum(workers_on(node, cpus=cluster.cpus_per_worker, gpus=cluster.gpus_per_worker) for node in nodes)
     slots = workers // cluster.num_workers
     if not slots:
+        worker = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
         raise ResourceError(
-            f"one run needs {cluster.num_workers} x ({cluster.cpus_per_worker:g} CPUs, {cluster.gpus_per_worker:g} "
-            f"GPUs), but the cluster has {resources_text(nodes)}; change cluster.num_workers, cluster.cpus_per_worker "
-            "or cluster.gpus_per_worker (fewer workers go on from the checkpoints if "
-            "training.gradient_accumulation_steps keeps the images of a step)"
+            f"one run needs {cluster.num_workers} x {resources_text([worker])}, but the cluster has "
+            f"{resources_text(nodes)}; change cluster.num_workers, cluster.cpus_per_worker or cluster.gpus_per_worker "
+            "(fewer workers go on from the checkpoints if training.gradient_accumulation_steps keeps the images of a "
+            "step)"
         )
     return min(slots, cluster.max_concurrent_runs or slots)
 
@@ -53,7 +54,8 @@ def workers_on(node: Mapping[str, float], *, cpus: float, gpus: float) -> int:
 
 
 def resources_text(nodes: Sequence[Mapping[str, float]]) -> str:
-    return " + ".join(f"({node.get('CPU', 0.0):g} CPUs, {node.get('GPU', 0.0):g} GPUs)" for node in nodes) or "no nodes"
+    amounts = (", ".join(counted(node.get(kind, 0.0), kind) for kind in ("CPU", "GPU")) for node in nodes)
+    return " + ".join(f"({amount})" for amount in amounts) or "no nodes"
 
 
 def local_nodes(num_gpus: int) -> list[dict[str, float]]:

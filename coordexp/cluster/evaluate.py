@@ -78,9 +78,10 @@ def evaluate_on_ray(
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     # What the cluster can never give is refused: Ray would wait for ever.
     if sum(workers_on(node, cpus=workers.cpus, gpus=workers.gpus) for node in nodes) < workers.num_workers:
+        worker = {"CPU": workers.cpus, "GPU": workers.gpus}
         raise ResourceError(
-            f"the evaluation needs {workers.num_workers} x ({workers.cpus} CPUs, {workers.gpus:g} GPUs), but the "
-            f"cluster has {resources_text(nodes)}; change --num-workers, --cpus-per-worker or --gpus-per-worker"
+            f"the evaluation needs {workers.num_workers} x {resources_text([worker])}, but the cluster has "
+            f"{resources_text(nodes)}; change --num-workers, --cpus-per-worker or --gpus-per-worker"
         )
     settings = replace(absolute(settings), num_threads=settings.num_threads or workers.cpus)
     actor: ActorClass[EvaluationWorker] = ray.remote(

@@ -16,7 +16,7 @@ from coordexp.data.sample import SIZE_EDGES_PX2, Sample, Samples, SplitData, fol
 from coordexp.data.sources.chosen import ChosenSource, chosen_part
 from coordexp.data.sources.coco import LvisSource
 from coordexp.data.sources.source import Split, found_sentence, source_of
-from coordexp.errors import DataError
+from coordexp.errors import DataError, counted
 from coordexp.files import known_hashes, sha256_of_file, sha256_of_text
 from coordexp.findings import Check, failure, ok, require, warning
 
@@ -65,8 +65,9 @@ def check_split(
         said = crowded_sentence(loaded.samples, limit=300 if isinstance(whole, LvisSource) else 100)
         said = said or ("" if loaded.counts["boxes"] else "there is no box in any image, so that AP is not defined")
         loaded = replace(loaded, warnings=(*loaded.warnings, said)) if said else loaded
-    categories = f", {len(loaded.categories)} categories" if loaded.categories else ""
-    yield ok(check, f"{len(loaded.samples):,} images, {loaded.counts['boxes']:,} boxes{categories}, each checked")
+    holds = [counted(len(loaded.samples), "image"), counted(loaded.counts["boxes"], "box")]
+    holds += [counted(len(loaded.categories), "category")] if loaded.categories else []
+    yield ok(check, f"{', '.join(holds)}, each checked")
     for sentence in loaded.notes:
         yield ok(check, sentence)
     for sentence in loaded.warnings:

@@ -13,6 +13,7 @@ from coordexp.detection.boxes import Floats, Ints, iou_table
 from coordexp.detection.frames import CATEGORIES, LAYOUTS, UNITS, Frame, smart_sizes
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.result_files import Results
+from coordexp.errors import counted
 
 MIN_IMAGES = 10
 """Of fewer images nothing is said: some frame fits a few boxes by chance."""
@@ -47,10 +48,10 @@ class BoxDiagnosis:
         if self.outcome == "unclear":
             return (
                 f"no reading fits: objects overlap their best box by {plain.mean_iou:.2f}, hardly more than the boxes "
-                f"of another image would ({num_images} images)"
+                f"of another image would ({counted(num_images, 'image')})"
             )
         said = f"read as {best.frame}, objects overlap their best box by {best.mean_iou:.2f} and {self.agree[1]:.0%} "
-        said += f"have its category ({num_images} images)"
+        said += f"have its category ({counted(num_images, 'image')})"
         if self.outcome == "good":
             return said
         return f"{said}; as files of its form are read, {plain.frame}, by {plain.mean_iou:.2f} and {self.agree[0]:.0%}"

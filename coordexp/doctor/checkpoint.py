@@ -10,7 +10,7 @@ from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import DTYPES
 from coordexp.doctor.memory import expanded_base, num_bytes
-from coordexp.errors import CheckpointError
+from coordexp.errors import CheckpointError, counted
 from coordexp.findings import Check, attempt, failure, size_text, warning
 from coordexp.model.checkpoint.directory import cached_checkpoint, find_checkpoint, hub_answers, is_hub_id
 from coordexp.model.checkpoint.stored_model import Dimensions
@@ -106,7 +106,7 @@ def published_config(hub_id: str) -> Qwen3VLConfig | None:
 
 
 def _examine_download(hub_id: str, missing: list[str]) -> Check[None]:
-    what = f"{len(missing)} files of {hub_id}, e.g. {missing[0]}" if missing else hub_id
+    what = f"{counted(len(missing), 'file')} of {hub_id}, e.g. {missing[0]}" if missing else hub_id
     away = f"{what}: not in the cache {constants.HF_HUB_CACHE}"
     if constants.HF_HUB_OFFLINE:
         cure = "HF_HUB_OFFLINE forbids to download; unset it, or give a directory"

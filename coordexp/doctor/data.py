@@ -11,7 +11,7 @@ from coordexp.coord_tokens.grammar.sequence import EncodeText
 from coordexp.data.image_file import check_image
 from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sources.source import Split
-from coordexp.errors import DataError
+from coordexp.errors import DataError, counted
 from coordexp.findings import Check, failure, guarded, ok
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.encoding import check_split_of
@@ -34,7 +34,8 @@ def examine_split(run: RunConfig, split: Split, pictures: "Pictures") -> Check[D
     made = source_of_run(run, split).generated
     if made is not None:
         folder = ExperimentFolder.of(run).data
-        yield ok(f"{split} data", f"{made.num_images:,} images will be generated in {folder}, unless they are there")
+        images = counted(made.num_images, "image")
+        yield ok(f"{split} data", f"{images} will be generated in {folder}, unless they are there")
         return DataFacts(made.sizes_px, made.max_objects, made.descs, made.descs)
     data = yield from guarded(f"{split} annotations", check_split_of(run, split))
     if data is None:
@@ -98,7 +99,7 @@ class Pictures:
             sentence = f"{len(problems):,} of {len(samples):,} images cannot be used: {problems[0]}"
             yield failure(check, DataError(sentence))
         else:
-            yield ok(check, f"all {len(samples):,} images decode and have the annotated size")
+            yield ok(check, f"decoded and of the annotated size: all {counted(len(samples), 'image')}")
 
     def _problem(self, sample: Sample) -> str:
         if sample.image not in self._problems:

@@ -23,7 +23,7 @@ from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import DataFacts, Pictures, examine_descriptions, examine_split, of_both_splits
 from coordexp.doctor.machine import Machine, examine_cluster, examine_disk, examine_experiment, examine_tracking
 from coordexp.doctor.memory import EVALUATION, MemoryEstimate, SequenceSize, estimate, run_model
-from coordexp.errors import DataError, ResourceError
+from coordexp.errors import DataError, ResourceError, counted
 from coordexp.findings import Check, Finding, attempt, collect, failure, guarded, ok, size_text, warning
 from coordexp.model.checkpoint.stored_model import Dimensions
 from coordexp.model.families import family_of
@@ -73,8 +73,7 @@ def _examine(path: Path, overrides: list[str], pictures: Pictures) -> Check[Long
     run, plans = loaded
     names = [plan.name for plan in plans]
     names = names if len(names) <= 6 else [*names[:5], f"and {len(names) - 5} more"]
-    runs = "run" if len(plans) == 1 else "runs"
-    yield ok("configuration", f"{run.experiment.name}: {len(plans)} {runs}, {', '.join(names)}")
+    yield ok("configuration", f"{run.experiment.name}: {counted(len(plans), 'run')}, {', '.join(names)}")
     machine = Machine.here()
     yield ok("machine", machine.describe())
     # Both may wait for an answer: they do it while files are read.
@@ -145,7 +144,7 @@ def _examine_memory(
     if groups is not None:
         every = sum(parameter.numel() for parameter in model.parameters())
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        yield ok("optimizer", f"{trained:,} of {every:,} parameters train, in {len(groups)} groups")
+        yield ok("optimizer", f"{trained:,} of {every:,} parameters train, in {counted(len(groups), 'group')}")
     longest = longest_sequence(run, base, facts, max_objects=run.data.max_objects)
     ordinary = longest_sequence(run, base, facts, max_objects=min(run.data.max_objects, _ORDINARY_OBJECTS))
     if longest.prompt + 1 > run.data.max_length:

@@ -15,7 +15,7 @@ import torch
 from coordexp.ablation.preparation import needed_disk_bytes
 from coordexp.cluster.capacity import check_answers, cluster_address, count_slots, local_nodes, ray_folder
 from coordexp.config.schema import ExperimentConfig, RunConfig
-from coordexp.errors import ResourceError
+from coordexp.errors import ResourceError, counted
 from coordexp.files import nearest_existing
 from coordexp.findings import Check, attempt, ok, size_text, warning
 from coordexp.runs.executor import InlineExecutor
@@ -64,7 +64,7 @@ class Machine:
         gpus = ", ".join(
             f"{name} ({size / 2**30:.0f} GiB)" for name, size in zip(self.gpu_names, self.gpu_bytes, strict=True)
         )
-        return f"{self.num_cpus} CPUs, {self.ram_bytes / 2**30:.0f} GiB of memory, {gpus or 'no GPU'}"
+        return f"{counted(self.num_cpus, 'CPU')}, {self.ram_bytes / 2**30:.0f} GiB of memory, {gpus or 'no GPU'}"
 
 
 def examine_experiment(run: ExperimentConfig) -> Check[None]:
@@ -92,8 +92,8 @@ def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]
         return
     bases = {ExperimentFolder.of(plan.config).base(plan.config) for plan in pending}
     needed = needed_disk_bytes(pending, weights_bytes) + weights_bytes * sum(not base.exists() for base in bases)
-    free, runs = shutil.disk_usage(existing).free, "run" if len(pending) == 1 else "runs"
-    said = f"{size_text(free)} free at {existing}; {len(pending)} {runs} need about {size_text(needed)}"
+    free = shutil.disk_usage(existing).free
+    said = f"{size_text(free)} free at {existing}; {counted(len(pending), 'run')}: about {size_text(needed)}"
     problems = [*attempt("disk", lambda: check_disk(directory, needed_bytes=needed))]
     yield from problems or [ok("disk", said)]
 
@@ -117,8 +117,8 @@ def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:
         at_once = f"{slots} runs at a time" if slots > 1 else "one run at a time"
         yield ok(
             "ray",
-            f"a private Ray would start on this machine, its sockets in {folder}: {nodes[0]['CPU']:g} CPUs, "
-            f"{num_gpus} GPUs, {at_once}",
+            f"a private Ray would start on this machine, its sockets in {folder}: {counted(nodes[0]['CPU'], 'CPU')}, "
+            f"{counted(num_gpus, 'GPU')}, {at_once}",
         )
     if run.data.num_workers > run.cluster.cpus_per_worker:
         yield warning(

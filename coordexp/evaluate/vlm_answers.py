@@ -18,7 +18,7 @@ from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.image_names import ImageNames
-from coordexp.errors import DataError, ResourceError, show
+from coordexp.errors import DataError, ResourceError, counted, show
 from coordexp.files import read_json_lines
 
 _BOX = re.compile(r'"box_2d"|"bbox_2d"|(?:<loc\d{4}>){4}|<\|det\|>')
@@ -102,8 +102,8 @@ def read_vlm_answers(
     )
     frequent = ", ".join(f"{show(name)} {count}" for name, count in unknown.most_common(5))
     return detections, (
-        f"{len(rows)} boxes from {len(seen)} answers; {num_unreadable} answers hold no box, "
-        f"{num_malformed} boxes could not be read, {unknown.total()} have a name that is no category"
+        f"{counted(len(rows), 'box')} from {counted(len(seen), 'answer')}; without a box: {num_unreadable}; "
+        f"boxes that could not be read: {num_malformed}; of a name that is no category: {unknown.total()}"
         + (f" (most frequent: {frequent})" if frequent else "")
     )
 

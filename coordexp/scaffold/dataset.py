@@ -20,7 +20,7 @@ from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import Pictures, facts_of, of_both_splits
 from coordexp.doctor.examine import longest_sequence
 from coordexp.doctor.machine import Machine
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, counted
 from coordexp.files import JsonValue, write_text
 from coordexp.findings import Check, Finding, collect, guarded, ok, warning
 from coordexp.model.checkpoint.directory import EMBEDDED
@@ -171,9 +171,9 @@ def _described(data: SplitData) -> str:
     counts = [len(sample.objects) for sample in data.samples]
     categories = len(data.categories) or len({desc for sample in data.samples for desc in sample.objects.descs})
     return (
-        f"{len(data.samples):,} images of {small.width} x {small.height} to {large.width} x {large.height} pixels, "
-        f"{sum(counts):,} objects of {categories} categories, {sum(counts) / len(counts):.1f} an image and at most "
-        f"{max(counts)}"
+        f"{counted(len(data.samples), 'image')} of {small.width} x {small.height} to {large.width} x {large.height} "
+        f"pixels, {counted(sum(counts), 'object')} of {counted(categories, 'category')}, "
+        f"{sum(counts) / len(counts):.1f} an image and at most {max(counts)}"
     )
 
 

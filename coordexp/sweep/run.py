@@ -31,7 +31,7 @@ from coordexp.ablation.preparation import (
 )
 from coordexp.config import to_yaml
 from coordexp.data.tuning_split import TuningSplit, write_tuning_split
-from coordexp.errors import TrackingError
+from coordexp.errors import TrackingError, counted
 from coordexp.runs.budget import LARGER_BUDGET, BudgetKeeper, unit_name
 from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.experiment import check_disk, check_experiment, directory_bytes
@@ -184,12 +184,12 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
     check_dry_run(plans)
     if config.training.epochs is None:
         steps = ", ".join(str(step) for step in rungs(sweep))
-        length, stops = f"{config.training.num_steps} steps", f"by AP at steps {steps}" if steps else "never"
+        length, stops = counted(config.training.num_steps, "step"), f"by AP at steps {steps}" if steps else "never"
     else:
         length = f"{config.training.epochs:g} epochs"
         stops = "by AP, at steps that are counted when the images are divided" if settings.asha.enabled else "never"
     held_out = settings.tuning_split
-    size = f"{held_out.num_images} images" if held_out.num_images else f"{held_out.fraction:.1%}"
+    size = counted(held_out.num_images, "image") if held_out.num_images else f"{held_out.fraction:.1%}"
     recorded, upcoming = recorded_points(sweep), upcoming_points(sweep)
     points = [
         ", ".join(f"{key} = {value:g}" for key, value in point.items()) for point in (*recorded, *(upcoming or ()))

@@ -29,7 +29,7 @@ from coordexp.data.sources.coco_file import (
     Section,
 )
 from coordexp.data.sources.frame import BoxesIn, Turned, check_frame, find_turned
-from coordexp.errors import DataError, is_text, show
+from coordexp.errors import DataError, counted, is_text, show
 
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, ...] = ("train", "val")
@@ -230,10 +230,10 @@ def _repairs_of(file: CocoFile, images: Sequence[CocoImage], merged: Mapping[int
     if num := len(file.annotations.good) - len({one.id for one in file.annotations.good} - {0, None}):
         notes.append(f"{num:,} annotations have ids that are repeated, 0 or missing: numbered anew")
     if file.has_sizes and (num_measured := sum(image.recorded is None for image in images)):
-        notes.append(f"{num_measured:,} pictures have no width and height beside them: read from their headers")
+        notes.append(f"no width and height beside {counted(num_measured, 'picture')}: read from the header")
     if merged:
         names = ", ".join(repr(name) for name in sorted({one.name for one in merged.values()}))
-        notes.append(f"{len(merged):,} categories are merged into one that reads the same: {names}")
+        notes.append(f"merged into one that reads the same: {counted(len(merged), 'category')}, {names}")
     return notes
 
 

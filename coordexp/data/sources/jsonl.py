@@ -33,7 +33,7 @@ from coordexp.data.sources.coco_file import MAX_ID, has_mark, id_of, read_unmark
 from coordexp.data.sources.coco_table import Reading, Split
 from coordexp.data.sources.frame import ResizedCopies, Turned, find_turned
 from coordexp.data.sources.records import as_record
-from coordexp.errors import DataError, is_name, kind_of, show
+from coordexp.errors import DataError, counted, is_name, kind_of, show
 from coordexp.files import kept_json, sha256_of_file, write_json
 
 Flag = Literal["iscrowd", "ignore"]
@@ -274,7 +274,8 @@ def _joined(made: Sequence[tuple[_Found, _Record]]) -> tuple[list[_Record], int,
     notes: list[str] = []
     if num_joined:
         notes.append(
-            f"{num_joined:,} lines are of a picture that an earlier one names: joined to {len(records):,} images"
+            f"{counted(num_joined, 'line')} of a picture that an earlier one names: joined to "
+            f"{counted(len(records), 'image')}"
         )
     if num_renumbered:
         notes.append(f"{num_renumbered:,} records share an image_id with another picture: renumbered")

@@ -14,7 +14,7 @@ from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.coco_file import CocoFile
 from coordexp.data.sources.pictures import Labelled, coco_of, lines_of, read_text
-from coordexp.errors import DataError, show
+from coordexp.errors import DataError, counted, show
 
 Corners = tuple[float, float, float, float]
 
@@ -44,7 +44,7 @@ class VocSource(CocoSource):
                 num_difficult += difficult
         notes = ["corners count from 0, since one of them is 0 or a fraction"] if from_zero else []
         if num_difficult:
-            notes.append(f"{num_difficult:,} boxes say that they are difficult: taken as all others")
+            notes.append(f"difficult by their own word: {counted(num_difficult, 'box')}, taken as all others")
         return coco_of(self.annotations, found, bad=bad, notes=[*notes, *folder.notes])
 
 

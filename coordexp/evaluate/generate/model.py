@@ -15,7 +15,7 @@ from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.data.dataset import IMAGE_TOKEN, DetectionDataset
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample
-from coordexp.errors import ConfigError, TokenizerError
+from coordexp.errors import ConfigError, TokenizerError, counted
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.qwen_json import JsonFormat
 
@@ -49,7 +49,7 @@ class AnsweringModel:
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
         threads = torch.get_num_threads()
-        return f"{_processor()}, {threads} {'thread' if threads == 1 else 'threads'}"
+        return f"{_processor()}, {counted(threads, 'thread')}"
 
     @property
     def vocab_size(self) -> int:

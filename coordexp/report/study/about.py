@@ -18,7 +18,7 @@ from coordexp.config.identity.fingerprint import Fingerprint, read_fingerprint
 from coordexp.config.keys import is_rounding
 from coordexp.config.schema import Ablation
 from coordexp.config.trees import value_at, within
-from coordexp.errors import ComparisonError, ConfigError, DataError, TrackingError
+from coordexp.errors import ComparisonError, ConfigError, DataError, TrackingError, counted
 from coordexp.report.study.artifacts import NAMES, Artifacts
 from coordexp.report.study.data import ExperimentData, RunData, by_group
 
@@ -98,7 +98,11 @@ def _model(run: RunData) -> str:
 def _data(run: RunData) -> str:
     if run.params.get("data.format") == "shapes":
         train, val = run.number("data.shapes.num_train"), run.number("data.shapes.num_val")
-        return "" if train is None or val is None else f"drawn shapes: {train:,.0f} images to train, {val:,.0f} to test"
+        return (
+            ""
+            if train is None or val is None
+            else f"drawn shapes: {counted(train, 'image')} to train, {val:,.0f} to test"
+        )
     train, val = (Path(run.params.get(f"data.{split}_annotations", "")).name for split in ("train", "val"))
     return f"trained on {train}, tested on {val}" if train and val else val
 
@@ -110,8 +114,8 @@ def _decoding(run: RunData) -> str:
 def _training(runs: Sequence[RunData]) -> str:
     finished = [run for run in runs if run.state == "finished"]
     images = [sum(values) for run in finished if (values := run.values("num_images"))]
-    repeats = f", {fmean(images):,.0f} images with repeats" if images else ""
-    return f"{fmean(run.step for run in finished):,.0f} steps a run{repeats}" if finished else ""
+    repeats = f", {counted(round(fmean(images)), 'image')} with repeats" if images else ""
+    return f"{counted(round(fmean(run.step for run in finished)), 'step')} a run{repeats}" if finished else ""
 
 
 def _dates(runs: Sequence[RunData]) -> str:

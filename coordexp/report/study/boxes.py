@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from coordexp.errors import counted
 from coordexp.evaluate.analysis import Analysis, CategoryResult, CountResult, IouHistogram, SizeResult
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.data import RunData, by_group
@@ -70,7 +71,7 @@ def _count_name(item: CountResult) -> str:
     if item.high is None:
         return f"{item.low} or more objects"
     if item.low == item.high:
-        return "1 object" if item.low == 1 else f"{item.low} objects"
+        return counted(item.low, "object")
     return f"{item.low} to {item.high} objects"
 
 

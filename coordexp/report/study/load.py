@@ -21,7 +21,7 @@ from coordexp.config.keys import identity
 from coordexp.config.schema.fields import Seed
 from coordexp.config.schema.tracking import address_problem
 from coordexp.config.yaml_file import read_mapping
-from coordexp.errors import ComparisonError, ConfigError, TrackingError, nearest_of, show
+from coordexp.errors import ComparisonError, ConfigError, TrackingError, counted, nearest_of, show
 from coordexp.files import kept_json, parse_model, read_model
 from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, State, read_by
 from coordexp.runs.experiment import ExperimentRecord, read_record
@@ -241,10 +241,9 @@ def _others(name: str, uri: str, runs: "Sequence[Run]") -> tuple[str, ...]:
     ids = [plain_id(run.info.run_id) for run in runs if run.data.tags.get(store.PARENT, "") == of]
     begun = datetime.fromtimestamp(runs[0].info.start_time / 1000, UTC)
     command = ["coordexp", "report", f"{name}-{ids[0][:6]}", "--tracking-uri", without_secrets(uri), "--runs", *ids]
-    num = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
     return (
-        f"Not shown: {num} of other experiments with this name (of others, or before --fresh). The newest of them, "
-        f"of {begun:%Y-%m-%d %H:%M} UTC: {shlex.join(command)}",
+        f"Not shown: {counted(len(runs), 'run')} of other experiments with this name (of others, or before --fresh). "
+        f"The newest of them, of {begun:%Y-%m-%d %H:%M} UTC: {shlex.join(command)}",
     )
 
 

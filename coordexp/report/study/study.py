@@ -17,7 +17,7 @@ from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import in_fair_order
-from coordexp.errors import ComparisonError, CoordExpError, DataError
+from coordexp.errors import ComparisonError, CoordExpError, DataError, counted
 from coordexp.evaluate.answers import unknown_sentence
 from coordexp.files import read_json_lines, sha256_of_file
 from coordexp.metrics import DECODINGS, MetricName, subset_headline
@@ -432,5 +432,5 @@ class _Measuring:
 
 
 def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 4} more runs" if len(names) > 4 else ""
+    more = f" and {counted(len(names) - 4, 'more run')}" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more

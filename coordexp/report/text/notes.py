@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from coordexp.data.sources.source import recorded_source
+from coordexp.errors import counted
 from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.report.study.about import About
 from coordexp.report.study.artifacts import final_detections
@@ -62,14 +63,10 @@ def terms_table(found: About | None) -> Table | None:
 
 def summary(data: ExperimentData) -> str:
     """Return how many groups, seeds and runs there are and where they stand."""
-
-    def num(count: int, what: str) -> str:
-        return f"{count} {what}{'' if count == 1 else 's'}"
-
     given = sum(run.foreign is not None for run in data.runs)
-    files = f"{num(given, 'file')} of detections"
+    files = f"{counted(given, 'file')} of detections"
     if not data.trained:
-        return f"{num(len(data.groups), 'detector')}, {files}"
+        return f"{counted(len(data.groups), 'detector')}, {files}"
     states = Counter(run.state for run in data.trained)
     counts = [f"{count} {state}" for state, count in states.items() if state != "running"]
     if states["running"]:
@@ -77,8 +74,8 @@ def summary(data: ExperimentData) -> str:
         counts.insert(0, f"{states['running']} running ({', '.join(where)})")
     seeds = sorted({run.seed for run in data.trained})
     return (
-        f"{num(len(by_group(data.trained)), 'group')} x {'seed' if len(seeds) == 1 else 'seeds'} "
-        f"{', '.join(map(str, seeds))}; {num(len(data.trained), 'run')}: {', '.join(counts)}"
+        f"{counted(len(by_group(data.trained)), 'group')} x {'seed' if len(seeds) == 1 else 'seeds'} "
+        f"{', '.join(map(str, seeds))}; {counted(len(data.trained), 'run')}: {', '.join(counts)}"
         + (f"; {files}" if given else "")
     )
 
@@ -144,7 +141,9 @@ def sample_notes(comparison: Comparison) -> tuple[str, ...]:
     """Return what to know of intervals of AP where there are few images, or categories are in few of them."""
     images, notes = comparison.images_a_category, list[str]()
     if comparison.num_images < FEWEST_IMAGES:
-        notes.append(f"From {comparison.num_images} images nothing can be known of others: no interval, no difference.")
+        notes.append(
+            f"From {counted(comparison.num_images, 'image')} nothing can be known of others: no interval or difference."
+        )
     elif comparison.num_images < MIN_OBJECTS:
         notes.append(f"{comparison.num_images} images are too few to rely on an interval.")
     if images is not None and images < FEW_IMAGES and comparison.num_images >= FEWEST_IMAGES:

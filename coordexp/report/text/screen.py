@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
 
+from coordexp.errors import counted
 from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.notes import clipping_note, mlflow_ui, remarks, sample_notes, summary
 from coordexp.report.text.study_tables import verdict_of
@@ -64,7 +65,7 @@ def _groups(study: Study, comparison: Comparison) -> list[str]:
     if all(row[-1] == UNDEFINED for row in rows):
         lines = [line[:-1] for line in lines]
     left = len(comparison.groups) - len(shown)
-    return [*aligned(lines), *([f"{left} more groups on the page"] if left else [])]
+    return [*aligned(lines), *([f"{counted(left, 'more group')} on the page"] if left else [])]
 
 
 def _pairs(comparison: Comparison) -> list[str]:
@@ -76,7 +77,7 @@ def _pairs(comparison: Comparison) -> list[str]:
         difference = with_interval(pair.difference, signed=True)
         lines.append((name, *difference, p_value(pair.p_holm), _short(verdict_of(pair, comparison))))
     left = len(comparison.pairs) - _MAX_PAIRS
-    return ["", *aligned(lines), *([f"{left} more pairs on the page"] if left > 0 else [])]
+    return ["", *aligned(lines), *([f"{counted(left, 'more pair')} on the page"] if left > 0 else [])]
 
 
 def _short(name: str) -> str:

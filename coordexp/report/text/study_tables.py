@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from coordexp.detection.decomposition import AP50, CALIBRATION, ERRORS, OTHERS, RECALLS, Measure
+from coordexp.errors import counted
 from coordexp.metrics import AP_NAMES
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import bucket_notes, sample_notes
@@ -49,7 +50,7 @@ def comparison_tables(study: Study) -> list[Table]:
     lead = ("group", "read by", "seeds") if is_trained else ("group", "seeds")
     heads = (*lead, found.metric, "95 % interval", *names)
     notes = [*bucket_notes(study), *sample_notes(found)]
-    groups = Table.of(f"{found.metric}{how}, {found.num_images} images", heads, rows, notes)
+    groups = Table.of(f"{found.metric}{how}, {counted(found.num_images, 'image')}", heads, rows, notes)
     title = f"Differences of {found.metric} on the same images"
     pairs = Table.of(title, _PAIR_HEADS, [_pair_cells(pair, found) for pair in found.pairs], _open_notes(found))
     return [groups, pairs] if found.pairs else [groups]

@@ -9,6 +9,7 @@ from textwrap import wrap
 from rich.cells import cell_len
 from tabulate import LATEX_ESCAPE_RULES, tabulate
 
+from coordexp.errors import counted
 from coordexp.report.study.data import RunData
 from coordexp.statistics.results import CurvePair, Estimate, PairParts, PairResult
 
@@ -121,7 +122,7 @@ def pair_name(pair: PairResult | PairParts | CurvePair) -> str:
 def num_objects(number: int) -> str:
     """Return how many objects a number rests on, and that they are too few where they are."""
     few = "" if number >= MIN_OBJECTS else " (too few)"
-    return f"{number:,} {'object' if number == 1 else 'objects'}{few}"
+    return f"{counted(number, 'object')}{few}"
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:

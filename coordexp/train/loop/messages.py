@@ -13,7 +13,7 @@ from coordexp.data.sample import SplitData
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.source import found_sentence
 from coordexp.data.splits import between_splits
-from coordexp.findings import counted
+from coordexp.errors import counted
 from coordexp.losses.criterion import Criterion
 from coordexp.model.families import family_of
 from coordexp.model.param_groups import GroupRow, describe
@@ -65,7 +65,7 @@ def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = No
 
     The encoded samples add what the limits on objects and length cost.
     """
-    parts = [counted(len(data.samples), "image"), counted(data.counts.get("boxes", 0), "box", "boxes")]
+    parts = [counted(len(data.samples), "image"), counted(data.counts.get("boxes", 0), "box")]
     parts += [f"{data.counts[key]:,} {text}" for key, text in _COUNT_TEXTS.items() if data.counts.get(key)]
     if dataset is not None:
         limits = {

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from coordexp.config.schema import RunConfig
+from coordexp.errors import counted
 from coordexp.files import write_json
-from coordexp.findings import counted
 from coordexp.losses.criterion import Criterion
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, LOSS_NAMES, SUBSET, MetricName, Split, loss_head, loss_metric, loss_names

@@ -6,9 +6,8 @@ Neither transformers nor peft is imported: every run's driver imports this, whic
 from pathlib import Path
 
 from coordexp.config.schema import RunConfig
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, counted
 from coordexp.files import JsonValue, parse_json
-from coordexp.findings import counted
 from coordexp.runs import ranks
 from coordexp.shipped import find_experiment
 
