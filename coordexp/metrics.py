@@ -26,11 +26,6 @@ class Gauge:
     name: str  # without what Ray adds
     description: str  # one line, with the unit
     labels: tuple[str, ...] = ()  # what tells its series apart; of one that shows a metric, besides the run
-    is_counter: bool = False
-
-    @property
-    def prometheus_name(self) -> str:
-        return f"ray_{self.name}" + ("_total" if self.is_counter else "")
 
 
 @dataclass(frozen=True)

@@ -226,23 +226,12 @@ def _constrained(boxes: str) -> str:
 
 
 def _speed() -> list[Panel]:
-    blocked = (
-        "avg by ($lines) (sum by (experiment, group, seed, run) "
-        f"(rate(ray_coordexp_report_wait_seconds_total{{{RUNS}}}[$__rate_interval])))"
-    )
     waiting = "Share of training in which workers waited for data. Runbook: alarm-waiting-for-data."
-    reports = Panel(
-        "Blocked in reports",
-        (Query(blocked, LINE),),
-        "Share of time in which training waits for rows and checkpoints to be committed. Runbook: alarm-reports-block.",
-        minimum=0,
-    )
     return [
         _curves("Images a second", "coordexp_images_per_second", "All workers of a run. Runbook: throughput-falling."),
         _curves("Tokens a second", "coordexp_tokens_per_second", "All workers of a run."),
         _fraction(_curves("MFU", "coordexp_mfu", "Model FLOP utilisation.")),
         _fraction(_curves("Waiting for data", "coordexp_data_wait_fraction", waiting), red_from=0.2),
-        _fraction(reports, red_from=0.1),
         Panel(
             "Since the last row",
             (Query(f"time() - {by_run('coordexp_last_step_time_seconds')}", "{{run}}"),),
@@ -269,7 +258,7 @@ def _faults() -> list[Panel]:
         Panel(
             "Memory of the device",
             memory,
-            "Rank 0's GPU; on CPU the resident memory of its process. Dashed: reserved; dotted: peak.",
+            "Rank 0's GPU. Dashed: reserved; dotted: peak.",
             unit="bytes",
             minimum=0,
         ),

@@ -19,13 +19,12 @@ def with_tables(text: str) -> str:
 
 def metric_table() -> str:
     """Return a row for each exported metric."""
-    lines = ["| metric in Prometheus | kind | further labels | what |", "|---|---|---|---|"]
+    lines = ["| metric in Prometheus | further labels | what |", "|---|---|---|"]
     for metric in EXPORTED.values():
         is_of_run = set(RUN_LABELS) <= set(metric.labels)
         further = [f"`{label}`" for label in metric.labels if label not in RUN_LABELS]
         labels = ", ".join(further) if is_of_run else ", ".join(["`experiment` alone", *further])
-        kind = "counter" if metric.is_counter else "gauge"
-        lines.append(f"| `{metric.prometheus_name}` | {kind} | {labels} | {metric.description} |")
+        lines.append(f"| `ray_{metric.name}` | {labels} | {metric.description} |")
     return "\n".join(lines)
 
 

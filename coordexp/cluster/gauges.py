@@ -1,11 +1,10 @@
 """Live metrics: what dashboards can ask of runs, published through ``ray.util.metrics``. Never stops a run.
 
-Ray's agent on each node serves the values to Prometheus. It puts ``ray_`` before each name, and ``_total`` after a
-counter's; values vanish 20 s after the process that published them.
+Ray's agent on each node serves the values to Prometheus. It puts ``ray_`` before each name; values vanish 20 s after
+the process that published them.
 """
 
 import logging
-import resource
 import threading
 import time
 from collections import Counter as Count
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-import psutil
 from ray.exceptions import RayError
 from ray.util import metrics as ray_metrics
 
@@ -29,7 +27,7 @@ STATES = ("waiting", "running", "finished", "failed", "stopped", "pruned")
 LOOK_SECONDS = 5.0  # Ray's own export is every ten
 
 # What publishing may meet: a device or file that is gone, a Ray that is shutting down, a value it refuses.
-_FAILURES = (OSError, RuntimeError, ValueError, TypeError, psutil.Error, RayError)
+_FAILURES = (OSError, RuntimeError, ValueError, TypeError, RayError)
 _LOG = logging.getLogger(__name__)
 HAS_WARNED = threading.Event()
 
@@ -42,15 +40,8 @@ _ALL = (
     ),
     Gauge(
         "coordexp_memory_bytes",
-        "bytes of rank 0's device: allocated, reserved, peak, limit; on CPU resident memory of the process, its peak "
-        "and the machine's",
+        "bytes of rank 0's GPU: allocated, reserved, peak, limit",
         (*RUN_LABELS, "device", "kind"),
-    ),
-    Gauge(
-        "coordexp_report_wait_seconds",
-        "seconds blocked in reports of rows and checkpoints",
-        RUN_LABELS,
-        is_counter=True,
     ),
     Gauge("coordexp_nonfinite_rows", "rows of this attempt whose total loss was not finite", RUN_LABELS),
     Gauge("coordexp_run_state", ", ".join(f"{number} {state}" for number, state in enumerate(STATES)), RUN_LABELS),
@@ -89,16 +80,12 @@ def publish(samples: Iterable[Sample], labels: Mapping[str, str]) -> None:
 
 
 def to_ray(sample: Sample) -> None:
-    metric = _metric(sample.name)
-    hand_over = metric.inc if isinstance(metric, ray_metrics.Counter) else metric.set
-    hand_over(sample.value, tags=dict(sample.labels))
+    _metric(sample.name).set(sample.value, tags=dict(sample.labels))
 
 
 @cache
-def _metric(name: str) -> ray_metrics.Counter | ray_metrics.Gauge:
-    exported = EXPORTED[name]
-    kind = ray_metrics.Counter if exported.is_counter else ray_metrics.Gauge
-    return kind(name, description=exported.description, tag_keys=exported.labels)
+def _metric(name: str) -> ray_metrics.Gauge:
+    return ray_metrics.Gauge(name, description=EXPORTED[name].description, tag_keys=EXPORTED[name].labels)
 
 
 class RunMetrics:
@@ -114,13 +101,7 @@ class RunMetrics:
     def observe(self, row: Row) -> None:
         self._nonfinite_rows += any(name in row.metrics and loss not in row.metrics for name, loss in _TOTALS.items())
         nonfinite = Sample("coordexp_nonfinite_rows", self._nonfinite_rows)
-        publish([*row_samples(row), nonfinite], self._labels)
-        publish(memory_samples(), self._labels)
-
-    def waited(self, seconds: float) -> None:
-        """Add to the time blocked in reports; a counter takes no zero."""
-        if seconds > 0:
-            publish([Sample("coordexp_report_wait_seconds", seconds)], self._labels)
+        publish([*row_samples(row), nonfinite, *memory_samples()], self._labels)
 
 
 class QueueMetrics(Follower):
@@ -202,7 +183,7 @@ def has_diverged(plan: RunPlan, status: RunStatus) -> bool:
 
 
 def memory_samples() -> Iterator[Sample]:
-    """Yield the memory of this process's device, in bytes; of the process and its machine where there is no GPU."""
+    """Yield the memory of this process's GPU, in bytes; nothing where there is none (Ray has that of its nodes)."""
     import torch  # here: the launcher imports this module too
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -213,13 +194,5 @@ def memory_samples() -> Iterator[Sample]:
             "peak": torch.cuda.max_memory_allocated(),
             "limit": torch.cuda.get_device_properties(device).total_memory,
         }
-    else:
-        device, resident = "cpu", psutil.Process().memory_info().rss
-        values = {
-            "allocated": resident,
-            "reserved": resident,
-            "peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,  # Linux counts in KiB
-            "limit": psutil.virtual_memory().total,
-        }
-    for kind, value in values.items():
-        yield Sample("coordexp_memory_bytes", float(value), {"device": device, "kind": kind})
+        for kind, value in values.items():
+            yield Sample("coordexp_memory_bytes", float(value), {"device": device, "kind": kind})

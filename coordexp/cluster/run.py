@@ -4,7 +4,6 @@ The first worker writes rows and checkpoints into the run's folder, as without R
 on from the newest committed checkpoint. Ray is told the steps, for its own health, and asked for nothing.
 """
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,11 +36,8 @@ class RayReporter(LocalReporter):
             self._live.observe(row)
 
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None, is_final: bool = False) -> None:
-        started = time.monotonic()
         super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
         ray.train.report({"step": step})
-        if self._live is not None:
-            self._live.waited(time.monotonic() - started)
 
 
 def drive(packed_plan: str, function: TrainFunction) -> None:

@@ -15,7 +15,7 @@ from coordexp.cluster.gauges import EXPORTED, STATES
 
 ROOT = Path(__file__).parents[3]
 DASHBOARDS = ROOT / "dashboards"
-NAMES = {metric.prometheus_name: metric for metric in EXPORTED.values()}
+NAMES = {f"ray_{metric.name}": metric for metric in EXPORTED.values()}
 
 
 @pytest.fixture(scope="module")
