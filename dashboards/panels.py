@@ -258,7 +258,7 @@ def _faults() -> list[Panel]:
         Panel(
             "Memory of the device",
             memory,
-            "Rank 0's GPU. Dashed: reserved; dotted: peak.",
+            "Rank 0's GPU; on CPU the resident memory of its process. Dashed: reserved; dotted: peak.",
             unit="bytes",
             minimum=0,
         ),

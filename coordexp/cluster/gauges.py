@@ -5,6 +5,7 @@ the process that published them.
 """
 
 import logging
+import resource
 import threading
 import time
 from collections import Counter as Count
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+import psutil
 from ray.exceptions import RayError
 from ray.util import metrics as ray_metrics
 
@@ -27,7 +29,7 @@ STATES = ("waiting", "running", "finished", "failed", "stopped", "pruned")
 LOOK_SECONDS = 5.0  # Ray's own export is every ten
 
 # What publishing may meet: a device or file that is gone, a Ray that is shutting down, a value it refuses.
-_FAILURES = (OSError, RuntimeError, ValueError, TypeError, RayError)
+_FAILURES = (OSError, RuntimeError, ValueError, TypeError, psutil.Error, RayError)
 _LOG = logging.getLogger(__name__)
 HAS_WARNED = threading.Event()
 
@@ -40,7 +42,8 @@ _ALL = (
     ),
     Gauge(
         "coordexp_memory_bytes",
-        "bytes of rank 0's GPU: allocated, reserved, peak, limit",
+        "bytes of rank 0's device: allocated, reserved, peak, limit; on CPU resident memory of the process, its peak "
+        "and the machine's",
         (*RUN_LABELS, "device", "kind"),
     ),
     Gauge("coordexp_nonfinite_rows", "rows of this attempt whose total loss was not finite", RUN_LABELS),
@@ -183,7 +186,7 @@ def has_diverged(plan: RunPlan, status: RunStatus) -> bool:
 
 
 def memory_samples() -> Iterator[Sample]:
-    """Yield the memory of this process's GPU, in bytes; nothing where there is none (Ray has that of its nodes)."""
+    """Yield the memory of this process's device, in bytes; of the process and its machine where there is no GPU."""
     import torch  # here: the launcher imports this module too
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -194,5 +197,13 @@ def memory_samples() -> Iterator[Sample]:
             "peak": torch.cuda.max_memory_allocated(),
             "limit": torch.cuda.get_device_properties(device).total_memory,
         }
-        for kind, value in values.items():
-            yield Sample("coordexp_memory_bytes", float(value), {"device": device, "kind": kind})
+    else:
+        device, resident = "cpu", psutil.Process().memory_info().rss
+        values = {
+            "allocated": resident,
+            "reserved": resident,
+            "peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,  # Linux counts in KiB
+            "limit": psutil.virtual_memory().total,
+        }
+    for kind, value in values.items():
+        yield Sample("coordexp_memory_bytes", float(value), {"device": device, "kind": kind})

@@ -97,7 +97,7 @@ def test_a_row_without_its_total_loss_was_not_finite(plans, sink, metrics, expec
     assert sink.of("coordexp_nonfinite_rows") == expected
 
 
-def test_a_run_publishes_start_and_rows_with_the_labels_a_dashboard_asks_for(plans, sink):
+def test_a_run_publishes_start_rows_and_memory_with_the_labels_a_dashboard_asks_for(plans, sink):
     live = RunMetrics(plans[0])
     run = {"experiment": "tiny", "group": "A", "seed": "0", "run": "A-s0"}
     assert sink.of("coordexp_max_steps", **run) == 50
@@ -113,6 +113,7 @@ def test_a_run_publishes_start_and_rows_with_the_labels_a_dashboard_asks_for(pla
     assert sink.of("coordexp_ap", images="subset", decoding="constrained", boxes="expected", metric="AP") == 0.3
     assert sink.of("coordexp_detection", images="all", decoding="free", boxes="argmax", metric="F1_50") == 0.7
     assert sink.of("coordexp_nonfinite_rows", **run) == 1
+    assert sink.of("coordexp_memory_bytes", kind="allocated", device="cpu", **run) > 2**20
 
 
 def test_what_cannot_be_published_stops_no_run_and_warns_once(plans, caplog, monkeypatch):
