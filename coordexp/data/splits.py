@@ -74,7 +74,9 @@ def check_split(
         yield warning(check, sentence)
     if loaded.rejected:
         first = loaded.rejected[0]
-        yield warning(check, f"{len(loaded.rejected)} records will be left out, e.g. {first.where}: {first.reason}")
+        yield warning(
+            check, f"{counted(len(loaded.rejected), 'record')} will be left out, e.g. {first.where}: {first.reason}"
+        )
     return loaded
 
 

@@ -99,7 +99,7 @@ class Pictures:
             sentence = f"{len(problems):,} of {len(samples):,} images cannot be used: {problems[0]}"
             yield failure(check, DataError(sentence))
         else:
-            yield ok(check, f"decoded and of the annotated size: all {counted(len(samples), 'image')}")
+            yield ok(check, f"all {len(samples):,} images decode and have the annotated size")
 
     def _problem(self, sample: Sample) -> str:
         if sample.image not in self._problems:

@@ -127,5 +127,5 @@ def test_what_a_worker_finds_wrong_comes_out_as_it_is(ray_on_two_cpus, checkpoin
 
 @pytest.mark.timeout(120)  # Ray itself would wait for ever
 def test_more_than_the_cluster_has_is_refused(ray_on_two_cpus, checkpoint, shapes, tmp_path):
-    with pytest.raises(ResourceError, match=r"needs 1000 x \(1 CPUs, 0 GPUs\), but the cluster has"):
+    with pytest.raises(ResourceError, match=r"needs 1000 x \(1 CPU, 0 GPUs\), but the cluster has"):
         evaluate_settings(settings_of(checkpoint, shapes), Workers(1000), tmp_path)

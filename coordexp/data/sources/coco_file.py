@@ -179,7 +179,7 @@ class CocoFile:
         roots = ", ".join(map(repr, self.roots.values()))
         left_out = (f"categories that no box has and that only group others are left out: {roots}",) if roots else ()
         counted = self.categories.repairs + self.images.repairs + self.annotations.repairs
-        return (*self.notes, *left_out, *(f"{number:,} {what}" for what, number in counted.items()))
+        return (*self.notes, *left_out, *(f"{what} ({number:,} in all)" for what, number in counted.items()))
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,7 @@ def _rejections(path: Path, bad: Mapping[Section, Sequence[BadEntry]]) -> Reject
 def _repairs_of(file: CocoFile, images: Sequence[CocoImage], merged: Mapping[int, Category]) -> list[str]:
     notes: list[str] = []
     if num := len(file.annotations.good) - len({one.id for one in file.annotations.good} - {0, None}):
-        notes.append(f"{num:,} annotations have ids that are repeated, 0 or missing: numbered anew")
+        notes.append(f"numbered anew, since their ids are repeated, 0 or missing: {counted(num, 'annotation')}")
     if file.has_sizes and (num_measured := sum(image.recorded is None for image in images)):
         notes.append(f"no width and height beside {counted(num_measured, 'picture')}: read from the header")
     if merged:

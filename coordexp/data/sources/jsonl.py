@@ -278,7 +278,9 @@ def _joined(made: Sequence[tuple[_Found, _Record]]) -> tuple[list[_Record], int,
             f"{counted(len(records), 'image')}"
         )
     if num_renumbered:
-        notes.append(f"{num_renumbered:,} records share an image_id with another picture: renumbered")
+        notes.append(
+            f"renumbered, since they share an image_id with another picture: {counted(num_renumbered, 'record')}"
+        )
     return records, num_repeated, notes
 
 

@@ -81,7 +81,7 @@ def test_a_dry_run_says_what_does_not_fit(tmp_path, monkeypatch):
         {"experiment": {"name": "x", "runs_dir": str(tmp_path)}, "cluster": {"gpus_per_worker": 8.0}}
     )
     said = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
-    assert said["runs at once"].startswith("none: one run needs 1 x (1 CPUs, 8 GPUs), but the cluster has")
+    assert said["runs at once"].startswith("none: one run needs 1 x (1 CPU, 8 GPUs), but the cluster has")
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     said = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
     assert said["runs at once"] == "known when the cluster at head:6379 is joined"

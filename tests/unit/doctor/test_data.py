@@ -31,7 +31,7 @@ def _examine(config: ExperimentConfig, split: str = "train") -> tuple[DataFacts 
 
 def test_a_good_split(tmp_path):
     facts, found = _examine(_config(*write_coco(tmp_path), tmp_path))
-    assert found["train annotations"] == ("ok", "3 images, 3 boxes, 1 categories, each checked")
+    assert found["train annotations"] == ("ok", "3 images, 3 boxes, 1 category, each checked")
     assert found["train images"] == ("ok", "all 3 images decode and have the annotated size")
     assert facts == DataFacts(frozenset({(64, 48)}), 1, ("red circle",), ("red circle",))
 

@@ -89,7 +89,7 @@ def test_disk_is_for_the_runs_and_for_every_base_that_is_not_made_yet(tmp_path, 
     assert (verdict(both + 1.9), verdict(both + 2.1)) == ("failure", "ok")
     ExperimentFolder.of(plan_runs(config)[0].config).base(plan_runs(config)[0].config).mkdir(parents=True)
     assert (verdict(both + 0.9), verdict(both + 1.1)) == ("failure", "ok")
-    assert _disk(config, GIB)[1] == f"{both + 1.1:.2f} GiB free at {tmp_path}/small; 2 runs need about 4.45 GiB"
+    assert _disk(config, GIB)[1] == f"{both + 1.1:.2f} GiB free at {tmp_path}/small; 2 runs: about 4.45 GiB"
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def test_a_private_ray():
 def test_more_gpus_than_there_are():
     (found,) = _cluster(num_gpus=1, gpus_per_worker=1.0, num_workers=2)
     assert found.verdict == "failure"
-    assert found.sentence.startswith("one run needs 2 x (1 CPUs, 1 GPUs), but the cluster has (")
+    assert found.sentence.startswith("one run needs 2 x (1 CPU, 1 GPU), but the cluster has (")
 
 
 def test_more_loaders_than_cpus():

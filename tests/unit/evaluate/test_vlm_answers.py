@@ -38,7 +38,7 @@ def test_texts_become_detections_and_what_is_lost_is_counted(tmp_path: Path, cap
     ]
     code, said = evaluate(tmp_path, "gemini_2_5", lines, capsys)
     assert code == 0
-    assert "2 boxes from 3 answers; 1 answers hold no box, 1 boxes could not be read, 1 have a name that is no" in said
+    assert "2 boxes from 3 answers; without a box: 1; boxes that could not be read: 1; of a name that is no category: 1" in said
     assert "'cow' 1" in said
     found = json.loads((tmp_path / "out" / "detections.json").read_text())
     assert found == [{"image_id": n, "category_id": 4, "bbox": [40, 10, 40, 20], "score": 1} for n in (1, 2)]
@@ -55,7 +55,7 @@ def test_texts_become_detections_and_what_is_lost_is_counted(tmp_path: Path, cap
 def test_each_form_finds_the_boxes(answer: str, line: dict, tmp_path: Path, capsys) -> None:
     pytest.importorskip("supervision", reason='needs pip install "coordexp[vlm]"')
     code, said = evaluate(tmp_path, answer, [{"image_id": n, **line} for n in (1, 2, 3)], capsys)
-    assert (code, "3 boxes from 3 answers; 0 answers hold no box, 0 boxes" in said) == (0, True)
+    assert (code, "3 boxes from 3 answers; without a box: 0; boxes that could not be read: 0" in said) == (0, True)
     for row in json.loads((tmp_path / "out" / "detections.json").read_text()):
         assert row["bbox"] == pytest.approx([40, 10, 40, 20], abs=0.2)
 

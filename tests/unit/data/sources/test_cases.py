@@ -58,7 +58,7 @@ def check(data: Data, root: Path, *, said: str, num_categories: int = 2):
         ("A08", "json", {}, "4 read without percent codes"),
         ("A12", "json", {}, "byte-order mark"),
         ("A14", "json", {}, "no value for iscrowd"),
-        ("A16", "json", {}, "4 pictures have no width and height"),
+        ("A16", "json", {}, "no width and height beside 4 pictures"),
         ("G1b", "json", {"boxes_in": "shown"}, "4 of 4 pictures are turned by EXIF"),
         ("G2", "jsonl", {}, "4 of 4 pictures are turned by EXIF"),
         ("G4", "json", {}, ""),
