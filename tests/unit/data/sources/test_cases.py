@@ -53,7 +53,7 @@ def check(data: Data, root: Path, *, said: str, num_categories: int = 2):
 @pytest.mark.parametrize(
     ("case", "ending", "keys", "said"),
     [
-        ("A03", "json", {}, "annotations have ids that are repeated, 0 or missing"),
+        ("A03", "json", {}, "their ids are repeated, 0 or missing"),
         ("A05", "json", {}, "ids that are text"),
         ("A08", "json", {}, "4 read without percent codes"),
         ("A12", "json", {}, "byte-order mark"),
