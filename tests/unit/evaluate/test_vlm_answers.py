@@ -38,7 +38,8 @@ def test_texts_become_detections_and_what_is_lost_is_counted(tmp_path: Path, cap
     ]
     code, said = evaluate(tmp_path, "gemini_2_5", lines, capsys)
     assert code == 0
-    assert "2 boxes from 3 answers; without a box: 1; boxes that could not be read: 1; of a name that is no category: 1" in said
+    lost = "without a box: 1; boxes that could not be read: 1; of a name that is no category: 1"
+    assert f"2 boxes from 3 answers; {lost}" in said
     assert "'cow' 1" in said
     found = json.loads((tmp_path / "out" / "detections.json").read_text())
     assert found == [{"image_id": n, "category_id": 4, "bbox": [40, 10, 40, 20], "score": 1} for n in (1, 2)]
