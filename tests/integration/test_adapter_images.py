@@ -68,7 +68,7 @@ def test_attention_and_checkpointing_change_nothing(tuning, attention, use_reent
     ("dtype", "expected", "tie_head"),
     [
         ("auto", torch.bfloat16, True),
-        ("float32", torch.float32, False),
+        pytest.param("float32", torch.float32, False, marks=pytest.mark.ci),
         pytest.param("auto", torch.bfloat16, False, marks=pytest.mark.slow),
         pytest.param("float32", torch.float32, True, marks=pytest.mark.slow),
     ],

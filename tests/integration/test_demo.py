@@ -30,6 +30,7 @@ def test_the_picture_s_objects_are_found() -> None:
     assert all(len(item.distributions) == 4 for item in found.objects)
 
 
+@pytest.mark.ci
 def test_the_checkpoint_says_what_it_was_trained_with_and_warns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

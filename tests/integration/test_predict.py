@@ -28,6 +28,7 @@ def predicted(checkpoint, shapes):
     return coordexp.predict(checkpoint, sorted((shapes / "val").iterdir()), max_new_tokens=40)
 
 
+@pytest.mark.ci
 def test_objects_are_those_of_an_evaluation(checkpoint, shapes, tmp_path):
     command = ["evaluate", *arguments(checkpoint, shapes), "--output", str(tmp_path), "--decoding", "constrained"]
     assert main([*command, "--max-new-tokens", "150", "--num-images", "5"]) == 0

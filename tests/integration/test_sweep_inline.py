@@ -188,6 +188,7 @@ def test_the_time_since_a_killed_sweep_costs_none_of_its_budget(base, tmp_path):
     assert 60 <= read_status(directory).seconds < 600
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("unplotted")
 def test_winners_keep_to_the_rest_of_the_budget_whole_seeds_first(base, tmp_path):
     space = "{objective.lambda_coord: {values: [1.0, 2.0]}}"

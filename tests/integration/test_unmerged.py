@@ -18,7 +18,7 @@ from coordexp.tracking.connection import connect
 from coordexp.tracking.publish import tracking_uri
 from tests.support.training import small_config, write_base
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(240)]
 
 
 def _run(config) -> tuple[int, str]:

@@ -74,6 +74,7 @@ def test_the_wheel_has_every_file_of_the_package_and_the_experiments(wheel: Path
     assert inside == files_below(Path("coordexp")) | experiments
 
 
+@pytest.mark.ci
 def test_an_empty_folder_is_enough_for_a_dry_run(programs: Path, tmp_path: Path) -> None:
     assert all(verb in coordexp(programs, tmp_path, "--help") for verb in VERBS)
     text = coordexp(programs, tmp_path, "ablation", "--dry-run")

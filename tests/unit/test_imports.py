@@ -90,6 +90,7 @@ def test_help_loads_no_library_but_the_standard_one() -> None:
     assert loaded_by(commands, (*LARGE, "pydantic", "numpy", "yaml", "rich", "jinja2", "PIL")) == "[]\n" * 3
 
 
+@pytest.mark.ci
 def test_a_dry_run_loads_nothing_that_trains_counts_or_draws() -> None:
     """Nor what makes a model: the tokenizer and the numbers of the image processor are all that it compares."""
     libraries = ("peft", "numba", "scipy", "ray", "mlflow", "matplotlib", "deepspeed", "transformers.modeling_utils")

@@ -199,6 +199,7 @@ def test_help_is_quick_and_no_model_library_is_read(data: Path) -> None:
     assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 1.0
 
 
+@pytest.mark.ci
 def test_a_closed_pipe_is_no_error_and_the_files_are_there(data: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "coordexp", "compare", "--annotations", str(data / "instances_val.json")]
     command += [f"A={data / 'good.json'}", f"B={data / 'fair.json'}", "--resamples=50", "--pictures=1"]

@@ -58,7 +58,7 @@ def test_an_expanded_checkpoint_is_stock_and_keeps_every_other_weight(checkpoint
     assert after.get_input_embeddings().weight[ids.stop - 1].any()
 
 
-@pytest.mark.parametrize(("tuning", "tie_head"), [("lora", True), ("dora", False)])
+@pytest.mark.parametrize(("tuning", "tie_head"), [("lora", True), pytest.param("dora", False, marks=pytest.mark.ci)])
 def test_two_steps_are_saved_merged_and_read_by_stock_transformers(family, expanded, tmp_path, tuning, tie_head):
     loaded = load(expanded)
     base = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}

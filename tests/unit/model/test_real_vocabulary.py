@@ -143,6 +143,7 @@ def test_ours_loads_as_plain_transformers_does(expanded, inputs):
     assert torch.equal(_logits(loaded.model, inputs), _logits(plain, inputs))
 
 
+@pytest.mark.ci
 def test_the_same_bytes_in_every_run_and_twice_is_once(make_narrow, expanded, tmp_path, capsys):
     first = expanded(tied=True)
     capsys.readouterr()
@@ -157,6 +158,7 @@ def test_the_same_bytes_in_every_run_and_twice_is_once(make_narrow, expanded, tm
     assert _hashes(twice) == _hashes(first)
 
 
+@pytest.mark.ci
 def test_files_keep_their_published_form(make_narrow, expanded):
     source, output = make_narrow(), expanded(tied=True)
     for name in ("preprocessor_config.json", "video_preprocessor_config.json", "generation_config.json"):

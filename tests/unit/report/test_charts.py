@@ -3,6 +3,8 @@
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from coordexp.report.charts import (
     ap_charts,
     edge_charts,
@@ -77,6 +79,7 @@ def test_distributions_of_an_edge_mark_the_truth() -> None:
     assert "true bin 500" in tips_of(first)
 
 
+@pytest.mark.ci
 def test_charts_for_papers_are_written_where_there_is_data(paired: Study, bare: Study, tmp_path: Path) -> None:
     kinds = ("losses", "ap", "groups", "differences", "iou", "calibration")
     names = [path.name for path in write_plots(paired, tmp_path)]

@@ -64,6 +64,7 @@ def test_what_is_not_cached_is_one_sentence(hub_id, revision):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("verb", "debug"),
     [
