@@ -23,6 +23,12 @@ def tokenizer(request):
     return build_tokenizer() if request.param == "embedded" else build_qwen_tokenizer()
 
 
+def test_digits_in_another_order_are_refused(tokenizer, monkeypatch):
+    monkeypatch.setattr("coordexp.coord_tokens.vocab.digit_ids", lambda _: [*range(1, 10), 0])
+    with pytest.raises(TokenizerError, match="contiguous, in order"):
+        text_vocab(tokenizer)
+
+
 def test_a_written_target_is_what_the_tokenizer_makes_of_its_text(tokenizer):
     vocab = text_vocab(tokenizer)
     target = encode_target(DESCS, BOXES, vocab, text_encoder(tokenizer))

@@ -38,18 +38,19 @@ def test_ids_follow_the_old_ones(tied):
     assert vocab.wildcard_id == num_before
     assert vocab.coord_ids == range(num_before + 1, num_before + 1001)
     assert tokenizer.convert_ids_to_tokens(list(vocab.coord_ids)) == ints_to_tokens(range(1000))
-    assert tokenizer.convert_ids_to_tokens(
-        [vocab.obj_start_id, vocab.box_start_id, vocab.obj_end_id, vocab.end_id]
-    ) == [
-        "<|object_ref_start|>",
-        "<|box_start|>",
-        "<|box_end|>",
-        "<|im_end|>",
-    ]
+    markers = [vocab.obj_start_id, vocab.box_start_id, vocab.obj_end_id, vocab.end_id]
+    names = ["<|object_ref_start|>", "<|box_start|>", "<|box_end|>", "<|im_end|>"]
+    assert tokenizer.convert_ids_to_tokens(markers) == names
     assert vocab.added_structure_ids == ()
     assert len(rows(model)) >= len(tokenizer) == num_before + 1001
     assert model.config.text_config.vocab_size == len(rows(model))
     assert tokenizer.encode("<|coord_*|><|coord_7|><|coord_999|>") == [num_before, num_before + 8, num_before + 1000]
+
+
+def test_a_table_with_rows_to_spare_keeps_its_size(tied):
+    model, tokenizer = tied
+    model.resize_token_embeddings(len(tokenizer) + 2000)
+    assert expand_vocab(model, tokenizer).wildcard_id + 2000 == len(rows(model))
 
 
 def test_twice_changes_nothing(tied):

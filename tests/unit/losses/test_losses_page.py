@@ -30,9 +30,6 @@ WRITER = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 NAMES = sorted(page_table("Values and gradients"))
 
 
-# The page
-
-
 def test_the_page_has_what_the_terms_say_of_themselves():
     """A row that differs is written again by the command; a term without a row is not on the page yet."""
     written = PAGE.split(WRITER["BEGIN"] + "\n")[1].split("\n" + WRITER["END"])[0].splitlines()
