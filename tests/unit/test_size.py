@@ -8,28 +8,28 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE, TESTS = 37_860, 40_000  # 2,000 of the package are formats and model families
+PACKAGE, TESTS = 37_720, 40_000  # 2,000 of the package are formats and model families
 GRACE = 1.03
 ROOT_FILES = "errors files metrics findings limits shipped .py"
 
 # Rooms of `coordexp/` and the lines they may have; behind them the budget still to reach, and what was added to it.
 ROOMS = {
-    (ROOT_FILES,): 1_050,  # budget 900
+    (ROOT_FILES,): 1_040,  # budget 900
     ("config",): 2_200,
     ("coord_tokens",): 2_000,
     ("losses",): 1_300,
-    ("data",): 4_930,  # budget 3,500 and 1,000 for folders as tools write them; 90 are a validation on chosen images
+    ("data",): 4_900,  # budget 3,500 and 1,000 for folders as tools write them; 90 are a validation on chosen images
     ("runs",): 1_555,  # budget 1,400
     ("model",): 3_255,  # budget 3,000 and 700 for model families
     ("detection",): 2_765,  # budget 2,200; 560 are the reader of other detectors' results
     ("statistics",): 1_545,
-    ("evaluate",): 2_820,  # budget 2,400; 250 are other models' answers and families without rows
+    ("evaluate",): 2_818,  # budget 2,400; 250 are other models' answers and families without rows
     ("train",): 2_880,
     ("tracking",): 1_170,
-    ("cluster",): 990,  # budget 900
+    ("cluster",): 970,  # budget 900
     ("ablation", "sweep"): 1_625,  # budget 1,500
     ("report",): 4_755,  # budget 4,500
-    ("doctor",): 985,  # budget 900
+    ("doctor",): 905,
     ("cli", "scaffold"): 2_025,  # budget 1,900
 }
 
