@@ -65,7 +65,7 @@ def _problem(term: type[Term], name: str) -> str | None:
     if missing:
         return f"has no class attribute {missing[0]}"
     if term.name != name or _NAME.fullmatch(name) is None:
-        return f"has the name {term.name!r}, expected that of its file: letters, digits and underscores"
+        return f"has the name {term.name!r}, expected that of its file, {name!r}, of letters, digits and underscores"
     units = ("tokens",) if issubclass(term, TokenTerm) else UNITS  # TokenTerms are summed together, token by token
     if term.unit not in units:
         return f"has the unit {term.unit!r}, expected one of {', '.join(units)}"

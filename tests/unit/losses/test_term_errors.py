@@ -50,7 +50,7 @@ def test_a_file_that_cannot_be_imported(terms_dir, text, reason):
     [
         (source(unit="box"), "the unit 'box', expected one of tokens, text_tokens, coord_tokens, boxes"),
         (source(base="TokenTerm", unit="boxes", result="x"), "the unit 'boxes', expected one of tokens$"),
-        (source("other"), "the name 'other', expected that of its file"),
+        (source("other"), "the name 'other', expected that of its file, 'mine'"),
         (source().replace("unit =", "size ="), "no class attribute unit|cannot be imported"),
         (source().replace("def total", "def sum"), "does not define total"),
         (source(more="beta: float"), "the knob beta without a default"),
