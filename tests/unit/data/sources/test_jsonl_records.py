@@ -77,6 +77,55 @@ def test_bbox_2d_in_each_of_its_forms(coco, record, box):
     assert pairs_of(sample.objects) == [("cat", pytest.approx(box, abs=1e-12))]
 
 
+def swift(refs, boxes, *, text="", **fields):
+    objects = {"ref": refs, "bbox": boxes, **fields}
+    return {**WIDE, "objects": objects, "messages": [{"role": "user", "content": text}]}
+
+
+def chat(answer):
+    return {**WIDE, "conversations": [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": answer}]}
+
+
+CAT, DOG = ("cat", (0.1, 0.2, 0.5, 1.0)), ("dog", (0.2, 0.4, 0.5, 1.0))
+PX, NAMED = [[10, 10, 50, 50], [20, 20, 50, 50]], "<ref-object><bbox><bbox>"
+ANSWER = '[{"bbox_2d": [100, 200, 500, 1000], "label": "cat"}]'
+
+
+@pytest.mark.parametrize(
+    ("record", "pairs"),
+    [
+        (swift(["cat", "dog"], PX), [CAT, DOG]),
+        (swift(["cat"], PX), [CAT, ("cat", DOG[1])]),
+        (swift(["cat", "unseen", "dog"], PX, text="<ref-object><bbox><ref-object>, <ref-object><bbox>"), [CAT, DOG]),
+        (swift(["cat"], [[0.1, 0.2, 0.5, 1]], bbox_type="norm1"), [CAT]),
+        (swift(["cat"], [[100, 200, 500, 1000]], bbox_type="norm1000"), [CAT]),
+        (chat(f"Here: ```json {ANSWER}```"), [CAT]),
+        (chat(ANSWER[1:-1]), [CAT]),
+        (chat("[]"), []),
+        ({**WIDE, "bbox": [0.1, 0.2, 0.5, 1], "label": "cat"}, [CAT]),
+    ],
+)
+def test_records_of_other_trainers(coco, record, pairs):
+    [sample] = read(coco, record)
+    assert pairs_of(sample.objects) == [(name, pytest.approx(box, abs=1e-12)) for name, box in pairs]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (swift(["a", "b"], PX, text=NAMED, bbox_type="px"), "bbox_type is 'px', expected real, norm1 or norm1000"),
+        (swift(["a", "b", "c"], PX, text="<bbox>"), "0 names for 2 boxes, expected one for each"),
+        (swift("cat", PX), "objects holds ref, bbox; expected lists under ref and bbox"),
+        (chat("I see a cat."), "holds no boxes in JSON, expected bbox_2d and label: 'I see a cat.'"),
+        (chat("[{,}]"), "the answer is not valid JSON"),
+        ({**WIDE, "messages": []}, "the chat has no answer, expected a turn of assistant or gpt"),
+    ],
+)
+def test_a_record_of_another_trainer_that_says_too_little_is_one_sentence(coco, record, reason):
+    with pytest.raises(DataError, match=rf"line 1: .*{reason}"):
+        read(coco, record)
+
+
 def test_a_number_above_a_thousand_proves_pixels(coco):
     record = with_boxes((10, 20, 900, 950), (100, 200, 1500, 400), width=2000, height=1000)
     [sample] = read(coco, record)
