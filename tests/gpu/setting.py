@@ -13,12 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from transformers import (
-    AutoModelForImageTextToText,
-    PreTrainedModel,
-    Qwen2VLImageProcessorPil,
-    Qwen3VLConfig,
-)
+from transformers import AutoModelForImageTextToText, PreTrainedModel, Qwen2VLImageProcessorPil, Qwen3VLConfig
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from coordexp.config import ExperimentConfig, load_config

@@ -9,10 +9,7 @@ import torch
 from tests.support.model_fixtures import Base, random_base
 from tests.support.plain_generate import plain_answers
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 NUMBERS = list(range(1, 20))
 
 

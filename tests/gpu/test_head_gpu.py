@@ -22,10 +22,7 @@ from tests.support.head import (
     term_loss,
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 REAL = Layout(first_id=151_670, vocab=152_670)
 

@@ -38,12 +38,7 @@ def make_config(base, tmp_path_factory):
     config = prepared(with_changes(first, data=data, evaluation={"loss_images": 0}))
 
     def make(name, *, training=None, **data):
-        made = with_changes(
-            config,
-            data=data,
-            training=training or {},
-            experiment={"runs_dir": runs / name},
-        )
+        made = with_changes(config, data=data, training=training or {}, experiment={"runs_dir": runs / name})
         if not RunFolder.of(made).path.parent.exists():
             RunFolder.of(made).path.parent.mkdir(parents=True)
             for part in RunFolder.of(config).path.parent.iterdir():

@@ -180,10 +180,7 @@ def _switch(owner: object, name: str, value: object) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("plant", "named"),
     [
-        (
-            _threads,
-            r"threads is \d+ here and \d+ there \(training\.num_threads sets the threads",
-        ),
+        (_threads, r"threads is \d+ here and \d+ there \(training\.num_threads sets the threads"),
         (lambda: _switch(torch.backends.cudnn, "allow_tf32", False), "cudnn.allow_tf32 is false here and true there"),
         (lambda: _switch(torch.backends.cudnn, "benchmark", True), "cudnn.benchmark is true here and false there"),
         (

@@ -73,10 +73,7 @@ SOME = [*range(641, 1641, 3), 642]
 
 @pytest.mark.parametrize(
     ("ids", "rows"),
-    [
-        ({"start": 1000, "end": 1640}, range(359, 1000)),
-        (SOME, [one - 641 for one in sorted(SOME)]),
-    ],
+    [({"start": 1000, "end": 1640}, range(359, 1000)), (SOME, [one - 641 for one in sorted(SOME)])],
     ids=["a last part", "a list"],
 )
 def test_some_coord_tokens_learn_what_they_learn_among_all(one_by_eight, ids, rows):

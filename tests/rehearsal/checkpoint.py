@@ -30,13 +30,7 @@ SIZES: dict[str, dict[str, dict[str, object]]] = {
 _SPREAD = 0.9  # of a layer's outputs, where its inputs have 1
 _LOGITS_SPREAD = 3.0  # a trained model's, over the vocabulary
 _SHARDS = 4
-_GENERATION = {
-    "do_sample": True,
-    "repetition_penalty": 1.0,
-    "temperature": 0.7,
-    "top_k": 20,
-    "top_p": 0.8,
-}
+_GENERATION = {"do_sample": True, "repetition_penalty": 1.0, "temperature": 0.7, "top_k": 20, "top_p": 0.8}
 
 
 def write_checkpoint(path: Path, family: str, size: str) -> None:

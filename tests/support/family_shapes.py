@@ -11,12 +11,7 @@ from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 from transformers.tokenization_utils_base import AddedToken
 
 from coordexp.model.tiny.parts import SPECIAL_TOKENS
-from tests.support.real_vocabulary import (
-    CHAT_TEMPLATE,
-    build_qwen_tokenizer,
-    write_qwen_tokenizer,
-    write_small_files,
-)
+from tests.support.real_vocabulary import CHAT_TEMPLATE, build_qwen_tokenizer, write_qwen_tokenizer, write_small_files
 
 # Entries of the tokenizer, the id of <|coord_0|>, rows of the tables.
 VOCABULARIES = {

@@ -14,13 +14,7 @@ from pathlib import Path
 from tests.support.ports import free_port
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
-VARIABLES = {
-    "$experiment": "live",
-    "$group": "(A|B)",
-    "$seed": ".*",
-    "$__rate_interval": "30s",
-    "$__range": "10m",
-}
+VARIABLES = {"$experiment": "live", "$group": "(A|B)", "$seed": ".*", "$__rate_interval": "30s", "$__range": "10m"}
 
 
 class Prometheus:

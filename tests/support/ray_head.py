@@ -70,13 +70,7 @@ class Head:
             script = f"mount -t tmpfs none {shlex.quote(str(hidden))} && exec {shlex.join(command)}"
             command = ["unshare", "--mount", "sh", "-c", script]
         return subprocess.run(
-            command,
-            cwd=cwd,
-            env=self.environment(home),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
+            command, cwd=cwd, env=self.environment(home), capture_output=True, text=True, timeout=timeout, check=False
         )
 
     def client(self) -> JobSubmissionClient:

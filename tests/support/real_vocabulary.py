@@ -156,11 +156,7 @@ def published_config(
             "num_hidden_layers": layers,
             "num_key_value_heads": min(8, heads),
             "rms_norm_eps": 1e-06,
-            "rope_scaling": {
-                "mrope_interleaved": True,
-                "mrope_section": list(mrope_section),
-                "rope_type": "default",
-            },
+            "rope_scaling": {"mrope_interleaved": True, "mrope_section": list(mrope_section), "rope_type": "default"},
             "rope_theta": 5_000_000,
             "use_cache": True,
             "vocab_size": NUM_ROWS,

@@ -34,10 +34,7 @@ def test_the_table_and_the_next_command(coco, capsys):
     assert last.startswith("next: ")
     assert "coordexp train --config " in last
     words = shlex.split(last.removeprefix("next: "))
-    assert words[-2:] == [
-        f"data.train_annotations={coco.root}/out/samples.jsonl",
-        f"data.train_images={coco.images}",
-    ]
+    assert words[-2:] == [f"data.train_annotations={coco.root}/out/samples.jsonl", f"data.train_images={coco.images}"]
     assert main(arguments(coco)) == 0
     assert "already made from these annotations with these options" in capsys.readouterr().out
 

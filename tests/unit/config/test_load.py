@@ -140,10 +140,7 @@ def test_overrides_are_applied_in_order():
     ("override", "message"),
     [
         ("training.max_steps", "override 'training.max_steps': expected KEY=VALUE"),
-        (
-            "ablation.groups=[A,",
-            r"the value ends before its \]; a shell cuts .* as in 'ablation.groups=\[A, B\]'",
-        ),
+        ("ablation.groups=[A,", r"the value ends before its \]; a shell cuts .* as in 'ablation.groups=\[A, B\]'"),
         ("experiments/tiny.yaml", "expected KEY=VALUE .* a file is given as --config experiments/tiny.yaml"),
         ("training.max_steps=many", "training.max_steps: got 'many', expected an integer"),
         ("training.max_stpes=1", "override 'training.max_stpes=1': unknown key .*did you mean training.max_steps"),

@@ -7,16 +7,7 @@ from hypothesis import given
 from torch.nn import functional as F  # noqa: N812
 
 from coordexp.coord_tokens.soft_ce_w1 import coord_gate
-from tests.support.distributions import (
-    DTYPES,
-    MANY,
-    ROWS,
-    SEEDS,
-    TOLERANCE,
-    UNIT,
-    numpy_lse,
-    random_logits,
-)
+from tests.support.distributions import DTYPES, MANY, ROWS, SEEDS, TOLERANCE, UNIT, numpy_lse, random_logits
 
 
 def test_gate_is_full_ce_minus_slice_ce():

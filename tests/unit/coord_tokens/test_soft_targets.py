@@ -9,15 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets
-from tests.support.distributions import (
-    MANY,
-    ROWS,
-    SEEDS,
-    TOLERANCE,
-    UNIT,
-    direct_targets,
-    random_bins,
-)
+from tests.support.distributions import MANY, ROWS, SEEDS, TOLERANCE, UNIT, direct_targets, random_bins
 
 
 def test_targets_by_hand():

@@ -15,14 +15,7 @@ from coordexp import files
 from coordexp.config.schema.data import Data
 from coordexp.data.sample import Sample, Samples, SplitData
 from coordexp.data.sources.coco import CocoSource
-from coordexp.data.splits import (
-    chosen_part,
-    data_fingerprint,
-    load_split,
-    names_of,
-    stratified_subset,
-    untrained_names,
-)
+from coordexp.data.splits import chosen_part, data_fingerprint, load_split, names_of, stratified_subset, untrained_names
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from tests.support.samples import pairs_of, read_jsonl, things

@@ -12,15 +12,7 @@ from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.coco_eval import evaluate_boxes
 from coordexp.detection.metrics import detection_metrics, measure
 from coordexp.detection.metrics.calibration import score_bins
-from tests.support.detections import (
-    DtRow,
-    Scene,
-    as_detections,
-    crowded_scene,
-    found,
-    pycocotools_evaluation,
-    scene,
-)
+from tests.support.detections import DtRow, Scene, as_detections, crowded_scene, found, pycocotools_evaluation, scene
 
 
 def evaluated(given: Scene, rows: list[DtRow], image_ids: list[int] | None = None) -> BoxEvaluation:

@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.doctor.machine import (
-    examine_cluster,
-    examine_disk,
-    examine_experiment,
-    examine_tracking,
-)
+from coordexp.doctor.machine import examine_cluster, examine_disk, examine_experiment, examine_tracking
 from coordexp.files import write_text
 from coordexp.findings import Finding, collect
 from coordexp.runs.experiment import open_experiment

@@ -8,13 +8,7 @@ import pytest
 from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import Shapes, write_shapes
 from coordexp.errors import ConfigError, DataError, ResourceError
-from coordexp.evaluate.checkpoint import (
-    check_output,
-    default_output,
-    open_data,
-    open_evaluation,
-    unlike_training,
-)
+from coordexp.evaluate.checkpoint import check_output, default_output, open_data, open_evaluation, unlike_training
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.tiny.parts import build_tokenizer

@@ -83,10 +83,7 @@ def test_an_answer_cut_at_its_first_repeat_has_an_ap_beside_the_plain_one(tmp_pa
 
 
 def test_detections_and_objects_go_together() -> None:
-    images = {
-        1: [Item("dog", category_id=None), Item(bins=BOX, score=0.25)],
-        2: [Item(bins=(300, 2, 1, 4))],
-    }
+    images = {1: [Item("dog", category_id=None), Item(bins=BOX, score=0.25)], 2: [Item(bins=(300, 2, 1, 4))]}
     table = objects_of(images)
     found = table.detections("argmax", {1: (200, 100), 2: (1000, 1000)})
     assert found.image_ids.tolist() == [1, 2]

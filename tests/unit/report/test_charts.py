@@ -5,14 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.report.charts import (
-    ap_charts,
-    edge_charts,
-    forest_charts,
-    loss_charts,
-    number,
-    write_plots,
-)
+from coordexp.report.charts import ap_charts, edge_charts, forest_charts, loss_charts, number, write_plots
 from coordexp.report.figures import LOOKS, Chart
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.examples import BinProbabilities, EdgeDistributions

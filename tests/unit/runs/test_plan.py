@@ -55,8 +55,6 @@ def test_a_plan_travels_whole(tmp_path):
 
 def test_the_global_batch_counts_microbatches_and_workers(tmp_path):
     config = make_config(
-        tmp_path,
-        training={"per_device_batch_size": 3, "gradient_accumulation_steps": 5},
-        cluster={"num_workers": 7},
+        tmp_path, training={"per_device_batch_size": 3, "gradient_accumulation_steps": 5}, cluster={"num_workers": 7}
     )
     assert config.global_batch_size == 105

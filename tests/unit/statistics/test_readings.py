@@ -92,11 +92,7 @@ def test_the_sentence_names_the_readings_under_which_the_verdict_holds() -> None
 
 def test_a_pair_without_the_best_group_decides_nothing() -> None:
     def three(p_of_others: float) -> Comparison:
-        pairs = (
-            pair(0.001, 0.1),
-            replace(pair(0.001, 0.1), b="D"),
-            replace(pair(p_of_others, 0.03), a="C", b="D"),
-        )
+        pairs = (pair(0.001, 0.1), replace(pair(0.001, 0.1), b="D"), replace(pair(p_of_others, 0.03), a="C", b="D"))
         return of({"A": 0.4, "C": 0.3, "D": 0.28}, *pairs)
 
     readings = {name: three(0.001) for name in READINGS} | {"free": three(0.9)}

@@ -2,13 +2,7 @@ import pytest
 
 from coordexp.errors import ComparisonError, TrackingError
 from coordexp.runs.reporter import Row
-from coordexp.tracking.payload import (
-    MAX_VALUE_LENGTH,
-    check_same,
-    flatten_config,
-    last_values,
-    row_points,
-)
+from coordexp.tracking.payload import MAX_VALUE_LENGTH, check_same, flatten_config, last_values, row_points
 
 
 def test_nested_mappings_become_dotted_keys_with_text_values() -> None:

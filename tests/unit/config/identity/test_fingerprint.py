@@ -5,14 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config import (
-    ExperimentConfig,
-    Fingerprint,
-    check_comparable,
-    diff,
-    fingerprint,
-    load_config,
-)
+from coordexp.config import ExperimentConfig, Fingerprint, check_comparable, diff, fingerprint, load_config
 from coordexp.config.identity.differences import rounding_only, went_on
 from coordexp.config.identity.fingerprint import git_state, package_versions
 from coordexp.errors import ComparisonError

@@ -12,17 +12,7 @@ from coordexp.coord_tokens.offset_adapter import (
     install_coord_offset_adapter,
 )
 from coordexp.model.head_bypass import float32_head
-from tests.support.offsets import (
-    COORD_IDS,
-    FIRST,
-    IDS,
-    SCATTERED,
-    TIES,
-    fresh,
-    installed,
-    logits,
-    randomise,
-)
+from tests.support.offsets import COORD_IDS, FIRST, IDS, SCATTERED, TIES, fresh, installed, logits, randomise
 
 
 @pytest.mark.parametrize(("tied", "tie_head"), TIES)

@@ -4,25 +4,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from coordexp.coord_tokens.offset_adapter import (
-    ADAPTER_NAME,
-    active_offset,
-    inner_model,
-    reattach_coord_offset_hooks,
-)
+from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, active_offset, inner_model, reattach_coord_offset_hooks
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError
 from coordexp.model.head_bypass import pass_through_head
-from tests.support.offsets import (
-    COORD_IDS,
-    FIRST,
-    IDS,
-    TIES,
-    fresh,
-    installed,
-    logits,
-    randomise,
-    wrapped,
-)
+from tests.support.offsets import COORD_IDS, FIRST, IDS, TIES, fresh, installed, logits, randomise, wrapped
 
 
 def _num_hooks(model) -> int:

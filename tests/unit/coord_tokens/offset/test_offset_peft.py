@@ -8,25 +8,12 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import Qwen3VLForConditionalGeneration
 
-from coordexp.coord_tokens.offset_adapter import (
-    active_offset,
-    install_coord_offset_adapter,
-)
+from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.errors import CheckpointError, ConfigError
 from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.model.checkpoint.stored_model import quiet
 from tests.support.fold_oracle import fold_coord_offset_adapter
-from tests.support.offsets import (
-    COORD_IDS,
-    FIRST,
-    IDS,
-    TIES,
-    fresh,
-    installed,
-    logits,
-    randomise,
-    wrapped,
-)
+from tests.support.offsets import COORD_IDS, FIRST, IDS, TIES, fresh, installed, logits, randomise, wrapped
 
 QUICK = [(*ties, tuning) for ties, tuning in zip(TIES, ("lora", "dora", "dora", "lora"), strict=True)]
 SLOW = [

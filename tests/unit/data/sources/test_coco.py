@@ -21,10 +21,7 @@ def test_samples_by_hand(coco):
     data = read(coco)
     first, second = data.samples
     assert (first.image, first.width, first.height, first.image_id) == (coco.images / "a.jpg", 100, 50, 7)
-    assert pairs_of(first.objects) == [
-        ("traffic light", (0.1, 0.4, 0.4, 0.8)),
-        ("cat", (0.0, 0.0, 1.0, 1.0)),
-    ]
+    assert pairs_of(first.objects) == [("traffic light", (0.1, 0.4, 0.4, 0.8)), ("cat", (0.0, 0.0, 1.0, 1.0))]
     assert (second.image_id, len(second.objects)) == (3, 0)
     assert data.categories == {1: "cat", 2: "traffic light"}
     assert data.rejected == ()

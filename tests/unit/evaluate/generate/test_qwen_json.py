@@ -187,10 +187,7 @@ def accepted(text: str) -> list[tuple]:
             st.lists(inner, max_size=5)
             | st.dictionaries(st.sampled_from(["bbox_2d", "label", "a"]), inner, max_size=3)
             | st.fixed_dictionaries(
-                {
-                    "bbox_2d": st.lists(st.integers(-1, 1001), min_size=3, max_size=5),
-                    "label": st.text(max_size=3),
-                }
+                {"bbox_2d": st.lists(st.integers(-1, 1001), min_size=3, max_size=5), "label": st.text(max_size=3)}
             )
         ),
         max_leaves=20,

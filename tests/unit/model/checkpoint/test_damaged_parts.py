@@ -57,14 +57,7 @@ def test_a_tensor_for_which_the_model_has_no_place_is_refused(checkpoint: Path) 
         load_stock(checkpoint, dtype="auto")
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% if %}",
-        "{{ raise_exception('not for you') }}",
-        "no image",
-    ],
-)
+@pytest.mark.parametrize("template", ["{% if %}", "{{ raise_exception('not for you') }}", "no image"])
 def test_a_template_that_does_not_render_is_one_sentence(checkpoint: Path, template: str) -> None:
     (checkpoint / "chat_template.jinja").write_text(template)
     with pytest.raises((CheckpointError, TokenizerError), match=rf"^{checkpoint}: [^\n]*chat template") as found:

@@ -83,9 +83,7 @@ def test_an_adapter_of_another_base_is_refused(make_base, adapter, tmp_path):
     ids = OFFSET.replace("embed_offset", "coord_ids")
     refused(lambda tensors: tensors.update({ids: tensors[ids] + 1}), r"reach id 1641 .* has 1641 rows")
     refused(
-        lambda tensors: tensors.update({ids: tensors[ids] - 1}),
-        r"coord_offset\.ids hold \d+, which is",
-        TokenizerError,
+        lambda tensors: tensors.update({ids: tensors[ids] - 1}), r"coord_offset\.ids hold \d+, which is", TokenizerError
     )
     assert list(tmp_path.iterdir()) == []
 

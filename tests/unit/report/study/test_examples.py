@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from coordexp.report.study.examples import (
-    MAX_SIDE_PX,
-    BinProbabilities,
-    EdgeDistributions,
-    choose_curves,
-    make_gallery,
-)
+from coordexp.report.study.examples import MAX_SIDE_PX, BinProbabilities, EdgeDistributions, choose_curves, make_gallery
 from tests.support.report import CATEGORIES, SIZE_PX, write_data
 
 

@@ -14,11 +14,7 @@ from coordexp.train.schedule import Schedule
 from coordexp.train.setup import arguments, strategy
 from coordexp.train.setup.arguments import check_setup
 from coordexp.train.setup.prepare import settings_hashes
-from coordexp.train.setup.strategy import (
-    check_strategy,
-    deepspeed_settings,
-    samples_at_once,
-)
+from coordexp.train.setup.strategy import check_strategy, deepspeed_settings, samples_at_once
 
 
 def _config(*, accumulation=1, size=2, training=None, **cluster):
