@@ -307,10 +307,38 @@ def test_what_a_folder_does_not_say_is_asked_for(tmp_path, files, message):
         found_sentence(Data.model_validate({"path": tmp_path}))
 
 
-def test_labels_that_cannot_be_read_are_named_by_file_and_line(tmp_path):
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("7 .1 .1 .1 .1", "class 7 is not among the 2"),
+        ("0 10 20 30 40", "expected fractions"),
+        ("cat .1 .1 .1 .1", "is no line of numbers: class, centre, width and height"),
+        ("0 .1 .1 .1", "expected a class and four numbers, or a class and the points of a polygon"),
+    ],
+)
+def test_a_line_of_labels_that_cannot_be_read_is_named(tmp_path, line, reason):
     ultralytics(tmp_path)
-    data = Data.model_validate({"path": tmp_path})
-    for line, reason in (("7 .1 .1 .1 .1", "class 7 is not among the 2"), ("0 10 20 30 40", "expected fractions")):
-        write(tmp_path / "labels" / "train" / "t1.txt", line)
-        with pytest.raises(DataError, match=rf"t1\.txt: line 1: .*{reason}"):
-            load_split(data, "train", data_dir=tmp_path / "made")
+    write(tmp_path / "labels" / "train" / "t1.txt", f"0 .5 .5 .2 .2\n{line}")
+    with pytest.raises(DataError, match=rf"t1\.txt: line 2: .*{reason}"):
+        load_split(Data.model_validate({"path": tmp_path}), "train", data_dir=tmp_path / "made")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("</annotation>", "", "not valid XML"),
+        ("<annotation>", "<!DOCTYPE a [<!ENTITY b 'c'>]><annotation>", "defines entities, expected plain XML"),
+        ("<name>cat</name>", "", "object 1 has no name"),
+        ("bndbox", "polygon", "object 1 has no bndbox"),
+        ("<xmax>40</xmax>", "<xmax>forty</xmax>", "xmax is 'forty', expected a number"),
+    ],
+)
+def test_xml_that_cannot_be_read_is_named(tmp_path, old, new, reason):
+    lay_out_voc(tmp_path, "images", "images")
+    path = tmp_path / "images" / "t0.xml"
+    path.write_text(path.read_text().replace(old, new))
+    data = Data.model_validate({"path": tmp_path, "val_fraction": 0.2})
+    with pytest.raises(DataError, match=rf"t0\.xml: .*{reason}"):
+        [load_split(data, split, data_dir=tmp_path / "made") for split in SPLITS]
+    accepted = Data.model_validate({"path": tmp_path, "max_bad_fraction": 0.5})
+    assert sum(len(load_split(accepted, split, data_dir=tmp_path / "made").samples) for split in SPLITS) == 5
