@@ -46,6 +46,16 @@ def test_texts_become_detections_and_what_is_lost_is_counted(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize(
+    ("images", "reason"),
+    [((1, 2), "no answer for 1 of 3 images, such as 3"), ((1, 1), "texts.jsonl:2: a second answer for image 1")],
+)
+def test_an_answer_for_each_image_is_expected(images, reason, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("supervision", reason='needs pip install "coordexp[vlm]"')
+    code, said = evaluate(tmp_path, "gemini_2_5", [{"image_id": n, "text": GEMINI} for n in images], capsys)
+    assert (code, reason in said) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("answer", "line"),
     [
         ("paligemma", {"text": "<loc0102><loc0205><loc0307><loc0410> red box"}),

@@ -70,9 +70,19 @@ def _in_float16(checkpoint: Path) -> None:
     _edit(checkpoint / "config.json", dtype="float16")
 
 
+def _of_another_image_token(checkpoint: Path) -> None:
+    _edit(checkpoint / "config.json", image_token_id=3)
+
+
+def _without_a_padding_token(checkpoint: Path) -> None:
+    _edit(checkpoint / "tokenizer_config.json", pad_token=None)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
+        (_of_another_image_token, r"image_pad\|> is \d+ in the tokenizer, but 3 in config\.json"),
+        (_without_a_padding_token, r"the tokenizer has no padding token; expected pad_token"),
         (_without_template, r"no chat template; copy chat_template\.jinja"),
         (_of_another_vocabulary, r"config\.json: vocab_size is 404 and pad_token_id .* from one checkpoint"),
         (
