@@ -14,7 +14,7 @@ from coordexp.train.schedule import Schedule
 from coordexp.train.setup import arguments, strategy
 from coordexp.train.setup.arguments import check_setup
 from coordexp.train.setup.prepare import settings_hashes
-from coordexp.train.setup.strategy import check_strategy, deepspeed_settings, samples_at_once
+from coordexp.train.setup.strategy import check_strategy, deepspeed_settings, samples_at_once, switch_notes
 
 
 def _config(*, accumulation=1, size=2, training=None, **cluster):
@@ -44,6 +44,13 @@ def test_an_epoch_fills_what_ranks_take_at_once(monkeypatch):
         _workers(monkeypatch, count)
         found.append(samples_at_once(_config(num_workers=count)))
     assert found == [1, 4, 6]
+
+
+def test_notes_say_what_keys_mean_where_all_weights_train_on_jsonl():
+    paths = dict.fromkeys(("train_annotations", "train_images", "val_annotations", "val_images"), "a.jsonl")
+    full = {"training": {"tuning": "full", "optimizer": "multimodal"}, "custom": {"coord_offset": {"enabled": False}}}
+    notes = switch_notes(ExperimentConfig.model_validate({"data": {"format": "jsonl", **paths}, **full}))
+    assert [note.partition(":")[0] for note in notes] == ["AP"]
 
 
 def test_the_shipped_settings_train_in_float32_and_compile_nothing():
