@@ -104,7 +104,8 @@ class RunMetrics:
     def observe(self, row: Row) -> None:
         self._nonfinite_rows += any(name in row.metrics and loss not in row.metrics for name, loss in _TOTALS.items())
         nonfinite = Sample("coordexp_nonfinite_rows", self._nonfinite_rows)
-        publish([*row_samples(row), nonfinite, *memory_samples()], self._labels)
+        publish([*row_samples(row), nonfinite], self._labels)
+        publish(memory_samples(), self._labels)  # read within: a device that is gone stops no run
 
 
 class QueueMetrics(Follower):

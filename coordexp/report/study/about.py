@@ -98,11 +98,7 @@ def _model(run: RunData) -> str:
 def _data(run: RunData) -> str:
     if run.params.get("data.format") == "shapes":
         train, val = run.number("data.shapes.num_train"), run.number("data.shapes.num_val")
-        return (
-            ""
-            if train is None or val is None
-            else f"drawn shapes: {counted(train, 'image')} to train, {val:,.0f} to test"
-        )
+        return "" if train is None or val is None else f"drawn shapes: {train:,.0f} images to train, {val:,.0f} to test"
     train, val = (Path(run.params.get(f"data.{split}_annotations", "")).name for split in ("train", "val"))
     return f"trained on {train}, tested on {val}" if train and val else val
 

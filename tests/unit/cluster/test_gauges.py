@@ -134,6 +134,16 @@ def test_what_cannot_be_published_stops_no_run_and_warns_once(plans, caplog, mon
     ]
 
 
+def test_a_device_that_cannot_be_asked_costs_no_row(plans, sink, monkeypatch):
+    def gone():
+        raise OSError("no such device")
+        yield
+
+    monkeypatch.setattr(gauges, "memory_samples", gone)
+    RunMetrics(plans[0]).observe(Row(8, 1000.5, {"train_text_loss": 1.0}))
+    assert sink.of("coordexp_step") == 8
+
+
 @pytest.mark.parametrize(
     ("error", "diverged"), [(DivergedError("step 3: loss is nan"), True), (TrainingError("x"), False)]
 )
