@@ -11,7 +11,7 @@ from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.tracking.publish import tracking_uri
 from tests.support.ablation import StandIn, make_config, run
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("undrawn")]
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(240), pytest.mark.usefixtures("undrawn")]
 HOUR = 3600.0
 
 
@@ -66,7 +66,6 @@ def budget(config, hours):
     return type(config)(**dict(config) | {"cluster": config.cluster.model_copy(update={"max_gpu_hours": hours})})
 
 
-@pytest.mark.ci
 def test_a_budget_ends_with_whole_seeds_and_a_larger_one_goes_on(base, runs_dir, clock):
     config = make_config(base, runs_dir, "budget")
     config = type(config)(**dict(config) | {"ablation": config.ablation.model_copy(update={"seeds": (0, 1, 2)})})

@@ -65,6 +65,7 @@ def _command(tmp_path: Path, *arguments: str, expected: int) -> dict[str, object
     return json.loads(done.stdout) | {"peak": 1024 * int(done.stderr.rpartition("PEAK ")[2])}
 
 
+@pytest.mark.ci
 def test_tiny_as_a_command_is_well_and_leaves_nothing_behind(tmp_path):
     found = _command(tmp_path, "--config", str(EXPERIMENTS / "tiny.yaml"), expected=0)
     assert found["would_start"] is True

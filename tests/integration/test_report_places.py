@@ -13,7 +13,7 @@ from coordexp.report.study.study import Settings, Study, make_study
 from tests.support.mlflow_server import mlflow_server
 from tests.support.report import write_experiment
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(600)]
 GROUPS = ("A", "C")
 PLACES = ("sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in ("server", "passing server")))
 

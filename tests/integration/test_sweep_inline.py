@@ -18,7 +18,7 @@ from coordexp.sweep.space import grid
 from coordexp.sweep.trials import recorded_points
 from tests.support.sweep import STEPS, StandIn, make_places, run, true_ap, write_files
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(240)]
 
 INLINE = "cluster.executor=inline"
 LOG_SPACE = "{objective.lambda_coord: {low: 0.02, high: 200.0, scale: log, num: 5}}"  # 0.02 0.2 2 20 200
@@ -188,7 +188,6 @@ def test_the_time_since_a_killed_sweep_costs_none_of_its_budget(base, tmp_path):
     assert 60 <= read_status(directory).seconds < 600
 
 
-@pytest.mark.ci
 @pytest.mark.usefixtures("unplotted")
 def test_winners_keep_to_the_rest_of_the_budget_whole_seeds_first(base, tmp_path):
     space = "{objective.lambda_coord: {values: [1.0, 2.0]}}"

@@ -22,7 +22,7 @@ from coordexp.train.setup.weighted_terms import weighted_terms
 from tests.support.metrics import unregistered
 from tests.support.training import prepared, small_config, train_here
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(300)]
 
 FACTOR = ["custom.coord_tokens", "objective", "custom.coord_soft_ce_w1"]
 T = {"custom": {"coord_tokens": {"enabled": False}}}

@@ -54,6 +54,7 @@ def test_accumulation_changes_nothing(one_by_eight):
     _assert_equal_gradients(found, expected)
 
 
+@pytest.mark.ci
 def test_two_ranks_change_nothing(one_by_eight, tmp_path, monkeypatch):
     config, (expected, _) = one_by_eight
     for name, value in environment_of_ranks(2).items():

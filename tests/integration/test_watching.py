@@ -17,6 +17,8 @@ from coordexp.train.setup import weighted_terms
 from coordexp.train.setup.components import build_components
 from tests.support.training import prepared, small_config, train_here, with_changes
 
+pytestmark = pytest.mark.ci  # its parts are tested in tests/unit/train/loop
+
 
 def _with_term(monkeypatch, config, compute):
     """Return ``config`` with a planted term that is on: ``compute`` of ``log_z_T``."""
@@ -63,7 +65,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_the_optimizer_moves(base
         assert torch.equal(parameter, before[name]), name
 
 
-@pytest.mark.ci
 def test_a_fused_run_goes_on_from_a_checkpoint_of_one_that_was_not(base, tmp_path, monkeypatch):
     config = prepared(small_config(base, tmp_path, max_steps=2))
     train_here(config)
@@ -150,7 +151,6 @@ def _norms(config, scratch):
     return found, {row.step: row.metrics["grad_norm"] for row in rows if "grad_norm" in row.metrics}
 
 
-@pytest.mark.ci
 def test_term_gradients_on_request_do_not_depend_on_accumulation(base, tmp_path):
     settings = {"log_term_gradients": 2, "max_steps": 2, "learning_rate": 1e-6}
     whole = prepared(small_config(base, tmp_path / "a", per_device_batch_size=8, **settings))
@@ -167,7 +167,6 @@ def test_term_gradients_on_request_do_not_depend_on_accumulation(base, tmp_path)
     assert lengths[-1] - sum(lengths[:-1]) <= total[2] <= sum(lengths)
 
 
-@pytest.mark.ci
 def test_clipped_steps_are_counted_at_every_step_also_between_rows_and_across_a_resume(base, tmp_path):
     limit = 2.27
     each = prepared(small_config(base, tmp_path / "each", max_grad_norm=limit))
