@@ -64,6 +64,7 @@ def test_attention_and_checkpointing_change_nothing(tuning, attention, use_reent
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("dtype", "expected", "tie_head"),
     [

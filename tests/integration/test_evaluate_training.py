@@ -15,6 +15,7 @@ from tests.support.training import prepared, small_config, train_here, with_chan
 pytestmark = pytest.mark.timeout(240)
 
 
+@pytest.mark.ci
 def test_subset_at_its_cadence_then_all_with_details(base, tmp_path):
     config = small_config(base, tmp_path / "runs")
     config = prepared(with_changes(config, evaluation={"every_steps": 2, "subset_images": 3}))

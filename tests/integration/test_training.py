@@ -207,6 +207,7 @@ class _DiesBeforeItsFinalRows(LocalReporter):
         super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
 
 
+@pytest.mark.ci
 def test_a_run_that_died_in_its_final_evaluation_trains_no_further(base, tmp_path):
     config = prepared(small_config(base, tmp_path, lr_schedule="constant", logging_steps=3))
     with pytest.raises(KeyboardInterrupt):

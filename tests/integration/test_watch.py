@@ -105,6 +105,7 @@ def config(base: Path, tmp_path: Path):
     return make_config(base, tmp_path, "tiny")
 
 
+@pytest.mark.ci
 def test_a_terminal_shows_an_ablation_from_before_its_first_run_until_it_ends(terminal: Terminal, config) -> None:
     terminal.wait_for("waiting for its first run")
     slow = Slow()

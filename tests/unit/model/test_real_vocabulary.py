@@ -135,6 +135,7 @@ def test_it_loads_in_plain_transformers_with_old_logits_bit_equal(make_narrow, e
     assert not torch.equal(logits[0][..., NUM_ENTRIES:NUM_ROWS], logits[1][..., NUM_ENTRIES:NUM_ROWS])  # control
 
 
+@pytest.mark.ci
 def test_ours_loads_as_plain_transformers_does(expanded, inputs):
     loaded = load(expanded(tied=True))
     assert loaded.vocab.coord_ids == COORD_IDS

@@ -148,6 +148,7 @@ def test_the_fraction_is_that_of_each_kind(coco):
         read(coco.save(), max_bad_fraction=0.01)
 
 
+@pytest.mark.ci
 def test_many_bad_records_make_a_short_message(coco):
     coco.document["annotations"] = [
         {"id": i, "image_id": 7, "category_id": 1, "bbox": ["x" * 5000] * 4} for i in range(1000)

@@ -199,6 +199,7 @@ def test_a_truncated_file_costs_its_part_and_is_named(store: Path, name: str, te
     assert any(line.startswith(words) and name in line for line in found.missing)
 
 
+@pytest.mark.ci
 def test_a_run_that_diverged_still_makes_a_report(store: Path) -> None:
     uri = write_experiment(store, "diverged", groups=("A", "C"))
     (_, c) = load_experiment(uri, "diverged").runs
