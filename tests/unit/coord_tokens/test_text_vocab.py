@@ -23,9 +23,13 @@ def tokenizer(request):
     return build_tokenizer() if request.param == "embedded" else build_qwen_tokenizer()
 
 
-def test_digits_in_another_order_are_refused(tokenizer, monkeypatch):
+def test_digits_in_another_order_and_a_space_of_two_tokens_are_refused(tokenizer, monkeypatch):
     monkeypatch.setattr("coordexp.coord_tokens.vocab.digit_ids", lambda _: [*range(1, 10), 0])
     with pytest.raises(TokenizerError, match="contiguous, in order"):
+        text_vocab(tokenizer)
+    monkeypatch.setattr("coordexp.coord_tokens.vocab.digit_ids", lambda _: list(range(10)))
+    monkeypatch.setattr(tokenizer, "encode", lambda *_, **__: [1, 2])
+    with pytest.raises(TokenizerError, match="a space is 2 tokens here"):
         text_vocab(tokenizer)
 
 

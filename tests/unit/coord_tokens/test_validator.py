@@ -3,13 +3,20 @@
 import copy
 
 import pytest
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
-from coordexp.coord_tokens.validator import annotate_coord_tokens, record_boxes
+from coordexp.coord_tokens.validator import annotate_coord_tokens, record_boxes, smart28
 from coordexp.errors import DataError
 
 
 def record(*boxes, **extra):
     return {"image": "a.jpg", "objects": [{"desc": "cat", "bbox": list(box)} for box in boxes], **extra}
+
+
+@pytest.mark.parametrize(("width", "height"), [(8000, 4000), (640, 480), (40, 31)])
+def test_resized_copies_are_those_of_the_vendor(width, height):
+    rows, columns = smart_resize(height, width, factor=28, min_pixels=56 * 56, max_pixels=12_845_056)
+    assert smart28(width, height) == (columns, rows)
 
 
 TOKENS = ["<|coord_1|>", "<|coord_20|>", "<|coord_300|>", "<|coord_999|>"]
