@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from coordexp.coord_tokens.validator import annotate_coord_tokens, record_boxes, smart28
 from coordexp.errors import DataError
