@@ -81,12 +81,10 @@ def examine_checkpoint(run: RunConfig) -> Check[Base | None]:
         return None
     ids = _published_ids(run)
     if checked.encoding is not None:
-        vocab = checked.encoding.vocab
+        vocab, num_tokens = checked.encoding.vocab, len(checked.encoding.tokenizer)
+        ids = range(num_tokens, num_tokens)
         if not vocab.numbers.are_text:
             ids = range(vocab.coord_ids.start, vocab.coord_ids.stop + len(vocab.added_structure_ids))
-        else:
-            num_tokens = len(checked.encoding.tokenizer)
-            ids = range(num_tokens, num_tokens)
     return Base(checked.model, _dtype(run, checked.model, checked), ids, checked.encoding)
 
 

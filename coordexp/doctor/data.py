@@ -33,9 +33,8 @@ def examine_split(run: RunConfig, split: Split, pictures: "Pictures") -> Check[D
     """Check the annotations and images of a split; None where nothing could be read."""
     made = source_of_run(run, split).generated
     if made is not None:
-        folder = ExperimentFolder.of(run).data
-        images = counted(made.num_images, "image")
-        yield ok(f"{split} data", f"{images} will be generated in {folder}, unless they are there")
+        made_in = f"{counted(made.num_images, 'image')} will be generated in {ExperimentFolder.of(run).data}"
+        yield ok(f"{split} data", f"{made_in}, unless they are there")
         return DataFacts(made.sizes_px, made.max_objects, made.descs, made.descs)
     data = yield from guarded(f"{split} annotations", check_split_of(run, split))
     if data is None:

@@ -29,7 +29,7 @@ ROOMS = {
     ("cluster",): 970,  # budget 900
     ("ablation", "sweep"): 1_625,  # budget 1,500
     ("report",): 4_755,  # budget 4,500
-    ("doctor",): 905,
+    ("doctor",): 900,
     ("cli", "scaffold"): 2_025,  # budget 1,900
 }
 
