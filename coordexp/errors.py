@@ -13,6 +13,8 @@ _USER = re.compile(
 _QUERY = re.compile(r"(:/{1,2}[^\s?#'\"]*[?#])(?!/experiments)[^\s'\"]+")
 _USER_ALONE = re.compile(r"(?<![\w/*.-])[^\s:/@'\"=({\[,]+:(?!/|PASSWORD@)[^\s@]+@")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # UTF-8 cannot write it
+_KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a string", dict: "an object"}
 _MAX_LINE, _MAX_LINES = 500, 50  # of a message; a table of differences has 30 lines
 
 
@@ -114,21 +116,9 @@ def counted(num: float, noun: str) -> str:
 
 def kind_of(value: object) -> str:
     """Return what kind of JSON ``value`` this is, for a message about structure."""
-    match value:
-        case None:
-            return "missing"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case list() | tuple():
-            return f"a list of {counted(len(value), 'value')}"  # pyright: ignore[reportUnknownArgumentType]
-        case dict():
-            return "an object"
-        case _:
-            return f"a {type(value).__name__}"
+    if isinstance(value, list | tuple):
+        return f"a list of {counted(len(value), 'value')}"  # pyright: ignore[reportUnknownArgumentType]
+    return "missing" if value is None else _KINDS.get(type(value), f"a {type(value).__name__}")
 
 
 def nearest_of(name: str, choices: Iterable[str]) -> str:
@@ -139,14 +129,8 @@ def nearest_of(name: str, choices: Iterable[str]) -> str:
 
 
 def is_text(value: object) -> bool:
-    """Return whether ``value`` is a string with visible characters that can be written as UTF-8."""
-    if not isinstance(value, str) or not value.strip():
-        return False
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold
-        return False
-    return True
+    """Return whether ``value`` is a string with visible characters, none half a surrogate pair, which JSON can hold."""
+    return isinstance(value, str) and bool(value.strip()) and not _SURROGATE.search(value)
 
 
 def is_name(value: object) -> bool:

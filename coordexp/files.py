@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import functools
-import gc
 import glob
 import gzip
 import hashlib
@@ -12,17 +11,15 @@ import math
 import os
 import re
 import shutil
-import tempfile
-import threading
 import zlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from typing_extensions import TypeAliasType
 
-from coordexp.errors import DataError, ResourceError, chain, show
+from coordexp.errors import DataError, chain, show
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -36,10 +33,9 @@ _NO_ROOM_TEXTS = re.compile(
 
 # A name of its own, so that pydantic can check a type that holds itself.
 JsonValue = TypeAliasType("JsonValue", "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None")
-_MAX_INTEGER = 2**63 - 1
 _T = TypeVar("_T")
 _GZIP_MAGIC = b"\x1f\x8b"  # no JSON begins so
-_SOCKET_BYTES, _SHORT_FOLDER = 107, "/tmp"  # the longest path of a Unix socket, and where one always fits
+_KEPT_FILES = 64  # of what `read_once` has read
 _READERS = 8  # files read at once to be hashed, so that a disk elsewhere does not answer one after the other
 
 
@@ -84,10 +80,10 @@ def read_content(path: Path) -> bytes:
 
 
 def parse_json(content: bytes | str) -> JsonValue:
-    """Parse JSON strictly: UTF-8, finite numbers, integers of 64 bits; a ValueError says what is wrong and where."""
+    """Parse JSON strictly: UTF-8, finite numbers; a ValueError says what is wrong and where."""
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
-        return json.loads(text, parse_constant=_refuse_number, parse_float=_finite, parse_int=_whole)
+        return json.loads(text, parse_constant=_refuse_number, parse_float=_finite)
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
@@ -101,14 +97,8 @@ def _finite(text: str) -> float:
     return number if math.isfinite(number) else _refuse_number(text)
 
 
-def _whole(text: str) -> int:
-    # Of more digits Python would refuse some thousands itself, with an advice for programmers.
-    number = int(text) if len(text) <= 20 else _MAX_INTEGER + 1
-    return number if abs(number) <= _MAX_INTEGER else _refuse_number(text)
-
-
 def _refuse_number(text: str) -> NoReturn:
-    raise ValueError(f"{show(text)} is no finite number of 64 bits")
+    raise ValueError(f"{show(text)} is no finite number")
 
 
 def parse_model(kind: type[_T], content: bytes | str) -> _T:
@@ -202,56 +192,23 @@ def first_problem(error: "ValidationError") -> str:
     return f"{place or 'file'}: {first['msg']}"
 
 
-def read_once(max_bytes: int) -> Callable[[Callable[[Path], _T]], Callable[[Path], _T]]:
-    """Return a decorator for a function that reads a file: it reads again only what has changed.
+def read_once(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
+    """Decorate a function that reads a file: of the files read last it reads again only those that have changed."""
 
-    The contents of files of ``max_bytes`` together are kept, those read last; a larger file is kept alone.
-    """
+    @functools.lru_cache(maxsize=_KEPT_FILES)
+    def read_as_it_is(path: Path, *stamp: int) -> _T:
+        del stamp
+        return read(path)
 
-    def decorated(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
-        kept: dict[Path, tuple[int, int, _T]] = {}  # the file read last is the last
-        lock = threading.Lock()
+    @functools.wraps(read)
+    def reading(path: Path) -> _T:
+        try:
+            stat = path.stat()
+        except OSError:
+            return read(path)  # which raises with what is wrong
+        return read_as_it_is(path, stat.st_mtime_ns, stat.st_size)
 
-        @functools.wraps(read)
-        def reading(path: Path) -> _T:
-            try:
-                stat = path.stat()
-            except OSError:
-                return read(path)  # which raises with what is wrong
-            with lock:  # who else wants this file waits for it
-                found = kept.pop(path, None)
-                if found is None or found[:2] != (stat.st_mtime_ns, stat.st_size):
-                    found = stat.st_mtime_ns, stat.st_size, read(path)
-                kept[path] = found
-                while len(kept) > 1 and sum(size for _, size, _ in kept.values()) > max_bytes:
-                    del kept[next(iter(kept))]
-                return found[2]
-
-        return reading
-
-    return decorated
-
-
-def folder_for_sockets(folder: str, *, below: int) -> str:
-    """Return ``folder``, or /tmp where a socket's path, of so many bytes below it, would be longer than Linux takes.
-
-    A ResourceError says that /tmp cannot be written.
-    """
-    if len(os.fsencode(folder)) + below <= _SOCKET_BYTES:
-        return folder
-    if not os.access(_SHORT_FOLDER, os.W_OK | os.X_OK):
-        raise ResourceError(
-            f"{folder}: too long for the sockets of processes, and {_SHORT_FOLDER} cannot be written; set TMPDIR to a "
-            f"folder of at most {_SOCKET_BYTES - below} letters"
-        )
-    return _SHORT_FOLDER
-
-
-def shorten_temporary_folder() -> None:
-    """Leave a TMPDIR that is too long for the sockets of multiprocessing, for this process and those that it starts."""
-    folder = folder_for_sockets(given := tempfile.gettempdir(), below=len("/pymp-xxxxxxxx/listener-xxxxxxxx"))
-    if folder != given:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
+    return reading
 
 
 def nearest_existing(path: Path) -> Path:
@@ -280,24 +237,16 @@ def replace_directory(path: Path) -> Generator[Path]:
 
 def _clear_up_after_killed(path: Path) -> None:
     """Remove what writers of ``path`` that were killed left behind, and bring back what one had moved aside."""
+    import psutil  # here: nothing else on the way to a help text needs it
+
     for left in sorted(path.parent.glob(f".{glob.escape(path.name)}.*.*")):
         pid, kind = left.name.rsplit(".", 2)[1:]
-        if kind not in ("tmp", "old") or not pid.isdigit() or _is_alive(int(pid)):
+        if kind not in ("tmp", "old") or not pid.isdigit() or psutil.pid_exists(int(pid)):
             continue
         if kind == "old" and not path.exists():
             left.rename(path)
         elif left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -315,12 +264,6 @@ def sha256_of_text(text: str) -> str:
 def sha256_of_file(path: Path) -> str:
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def sha256_of_files(paths: Iterable[Path]) -> list[str]:
-    """Return the hash of each file, several read at once."""
-    with ThreadPoolExecutor(_READERS) as readers:
-        return list(readers.map(sha256_of_file, paths))
 
 
 def known_hashes(files: Sequence[Path], kept_in: Path) -> list[str]:
@@ -350,15 +293,3 @@ def known_hashes(files: Sequence[Path], kept_in: Path) -> list[str]:
         with contextlib.suppress(OSError):
             write_json(kept_in, known | now)
     return [found[str(file)] for file in files]
-
-
-@contextlib.contextmanager
-def collector_paused() -> Generator[None]:
-    """Stop cyclic garbage collection: it would walk millions of live values again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -16,7 +16,7 @@ Split = Literal["train", "eval"]
 DECODINGS: tuple[Decoding, ...] = ("constrained", "free")
 BOX_KINDS: tuple[BoxKind, ...] = ("argmax", "expected")
 LOSS_NAMES = ("total_loss", "text_loss", "coord_loss", "coord_ce_loss")
-BEST, SUBSET = "best/", "subset/"
+SUBSET = "subset/"
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,15 @@ class Metric:
 
 @dataclass(frozen=True)
 class MetricName:
-    """The name of one number of an evaluation: ``[best/][subset/]DECODING/[BOXES/]METRIC``."""
+    """The name of one number of an evaluation: ``[subset/]DECODING/[BOXES/]METRIC``."""
 
     decoding: Decoding
     metric: str  # ``AP``, ``num_objects``, ``malformed/unclosed`` ...
     boxes: BoxKind | None = None  # None for what does not depend on them, such as counts
     subset: bool = False  # measured during training on a subset; otherwise on all images
-    best: bool = False  # the best value so far instead of the last one
 
     def __str__(self) -> str:
-        prefix = f"{BEST if self.best else ''}{SUBSET if self.subset else ''}{self.decoding}/"
+        prefix = f"{SUBSET if self.subset else ''}{self.decoding}/"
         return f"{prefix}{self.metric}" if self.boxes is None else f"{prefix}{self.boxes}/{self.metric}"
 
     @classmethod
@@ -74,11 +73,11 @@ class MetricName:
         if found is None:
             return None
         decoding, boxes = cast("Decoding", found["decoding"]), cast("BoxKind | None", found["boxes"])
-        return cls(decoding, found["metric"], boxes, subset=bool(found["subset"]), best=bool(found["best"]))
+        return cls(decoding, found["metric"], boxes, subset=bool(found["subset"]))
 
 
 _EVALUATION_NAME = re.compile(
-    f"(?P<best>{BEST})?(?P<subset>{SUBSET})?(?P<decoding>{'|'.join(DECODINGS)})/"
+    f"(?P<subset>{SUBSET})?(?P<decoding>{'|'.join(DECODINGS)})/"
     rf"(?:(?P<boxes>{'|'.join(BOX_KINDS)})/)?(?P<metric>[A-Za-z]\w*(?:/[a-z]\w*)?)"
 )
 
@@ -261,10 +260,6 @@ def loss_head(name: str) -> str:
 
 def find_metric(name: str) -> Metric | None:
     """Return what is declared for a logged name, with the labels that its gauge has for it, or None."""
-    if name.startswith(BEST):
-        original = name.removeprefix(BEST)
-        known = find_metric(original) if best_name(original) == name else None
-        return known and replace(known, description=f"best so far: {known.description}", gauge="")
     if name in REGISTRY:
         return REGISTRY[name]
     parsed = MetricName.parse(name)
@@ -289,22 +284,3 @@ def gauge_of(name: str) -> tuple[str, Mapping[str, str]] | None:
     """Return the gauge that shows a logged metric, and its labels; None if it is not shown live."""
     found = find_metric(name)
     return None if found is None or not found.gauge else (found.gauge, found.labels)
-
-
-def best_name(name: str) -> str | None:
-    """Return the ``best/...`` name under which the best value of a curve is kept, or None.
-
-    MLflow's tables show the last value of a curve; where the best one matters it has its own name.
-    """
-    parsed = MetricName.parse(name)
-    is_tracked = name == "eval_total_loss" or (
-        parsed is not None and parsed.subset and not parsed.best and parsed.boxes is not None and parsed.metric == "AP"
-    )
-    return BEST + name if is_tracked else None
-
-
-def is_better(name: str, value: float, than: float) -> bool:
-    metric = find_metric(name)
-    if metric is None or metric.direction == "none":
-        raise ValueError(f"metric {name!r} has no direction in which it gets better")
-    return value > than if metric.direction == "higher" else value < than

@@ -81,13 +81,12 @@ class Campaign:
         recorder: Recorder,
         *,
         runs: Callable[[], Sequence[RunPlan]],
-        budget: BudgetKeeper | None = None,
         search: RunEvents | None = None,
     ) -> Ending:
         """Do runs in their order: show and record them, stop them at a signal; return how that ended.
 
-        The recorder knows each of the plans; ``runs`` returns all runs of the experiment so far. A budget decides which
-        may begin, a search which go on.
+        The recorder knows each of the plans; ``runs`` returns all runs of the experiment so far. A search decides which
+        go on.
         """
         remaining, offered = itertools.tee(plans)  # the second one: the same plans once more, when the first is through
 
@@ -101,9 +100,10 @@ class Campaign:
             stop_on_signal(ExperimentFolder.of(self.config).path, print_line=self.show),
             ProgressDisplay(print_line=self.show, on_end=on_end) as display,
         ):
+            budget = BudgetKeeper(self.config, runs)
             listeners = [listener for listener in (budget, search, display) if listener is not None]
             try:
-                executor.execute(budget.admitted(remaining) if budget else remaining, function, listeners)
+                executor.execute(remaining, function, listeners)
                 list(remaining)  # those that a stop has kept from being asked for
             except KeyboardInterrupt:
                 for plan in runs():
@@ -115,7 +115,7 @@ class Campaign:
             if not plan.has_begun():
                 recorder.end_run(plan, RunStatus(state="stopped", message=reason))
                 self.show(f"{plan.name}  not begun: {reason}")
-        if budget is not None and budget.has_stopped():
+        if budget.has_stopped and not_done:
             return Ending(EXIT_BUDGET, budget.sentence())
         if not_done:
             return Ending(EXIT_INTERRUPTED, f"stopped: {not_done[0][1]}; {GOES_ON}")

@@ -19,7 +19,7 @@ from coordexp.config.trees import leaves
 from coordexp.errors import DataError, ResourceError, counted
 from coordexp.findings import duration_text
 from coordexp.model.checkpoint.directory import local_checkpoint
-from coordexp.runs.budget import hours_of, unit_name, units_of
+from coordexp.runs.budget import hours_of, unit_name
 from coordexp.runs.experiment import check_experiment
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import alive_until
@@ -136,12 +136,9 @@ def _at_once(config: ExperimentConfig) -> tuple[int, str]:
     return slots, f"{slots} on {resources_text(nodes)}"
 
 
-def _finished_seconds(plans: Sequence[RunPlan]) -> list[float]:
-    return [status.seconds for plan in plans if (status := plan.status()).state == "finished"]
-
-
 def _time(plans: Sequence[RunPlan], *, slots: int) -> str:
-    unfinished, done = sum(not plan.is_finished() for plan in plans), _finished_seconds(plans)
+    done = [status.seconds for plan in plans if (status := plan.status()).state == "finished"]
+    unfinished = len(plans) - len(done)
     if not unfinished:
         return "0 s (all runs are finished)"
     if not done:
@@ -154,16 +151,8 @@ def _budget(plans: Sequence[RunPlan]) -> list[str]:
     if cluster.max_gpu_hours is None:
         return []
     # A run whose command was killed still says that it runs.
-    hours = {plan.name: hours_of(plan.status(), cluster, now=alive_until(plan.run_dir)) for plan in plans}
-    used = sum(hours.values())
-    amount = f"{cluster.max_gpu_hours:g} {unit_name(cluster)} hours, {used:.3g} used"
-    done = _finished_seconds(plans)
-    if not done:
-        return [f"budget          {amount}; what is needed is known once a run has finished"]
-    whole = fmean(done) * units_of(cluster) / 3600.0
-    needed = used + sum(max(0.0, whole - hours[plan.name]) for plan in plans if not plan.is_finished())
-    verdict = "enough" if needed <= cluster.max_gpu_hours else "NOT enough: it ends with whole seeds, exit code 3"
-    return [f"budget          {amount}, about {needed:.3g} needed in all: {verdict}"]
+    used = sum(hours_of(plan.status(), cluster, now=alive_until(plan.run_dir)) for plan in plans)
+    return [f"budget          {cluster.max_gpu_hours:g} {unit_name(cluster)} hours, {used:.3g} used"]
 
 
 def _detectable(config: ExperimentConfig) -> str:

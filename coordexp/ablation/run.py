@@ -18,7 +18,6 @@ from coordexp.ablation.preparation import (
 )
 from coordexp.config import differences_table
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.plan import RunPlan, plan_runs
@@ -58,15 +57,9 @@ def run_ablation(
                     recorder.note_planned(plans)
                     campaign.tracker.set_final(recorder.parent_id, shared_metrics(plans[0].config))
                 if executor is not None:
-                    max_hours = config.cluster.max_gpu_hours
-                    with (
-                        campaign.live_queue(lambda: plans),
-                        BudgetKeeper(plans, max_hours) if max_hours else contextlib.nullcontext() as budget,
-                    ):
+                    with campaign.live_queue(lambda: plans):
                         unfinished = [plan for plan in plans if not plan.is_done()]  # workers of a killed command
-                        ending = campaign.execute(
-                            executor, unfinished, function, recorder, runs=lambda: plans, budget=budget
-                        )
+                        ending = campaign.execute(executor, unfinished, function, recorder, runs=lambda: plans)
             finally:
                 missing = recorder.close(cut_short=ending.code != 0)
     is_whole = not missing and all(plan.is_finished() for plan in plans)

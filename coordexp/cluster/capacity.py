@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from coordexp.config.schema import Cluster, RunConfig
 from coordexp.errors import ResourceError, counted
-from coordexp.files import folder_for_sockets
 
 _CONNECT_SECONDS = 3.0
 _RAY_SOCKET = "/ray/session_2026-11-25_12-20-10_282157_1234567/sockets/dash_MetricsHead"  # the longest of its names
+_SOCKET_BYTES = 107  # the longest path of a Unix socket
 _PARTS = 10_000  # of a resource: the smallest share that Ray can give
 
 
@@ -21,7 +21,7 @@ def cluster_address() -> str | None:
 def ray_folder() -> str:
     """Return where a private Ray keeps its sockets and logs: as Ray chooses, or /tmp where that is too long."""
     chosen = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    return folder_for_sockets(chosen, below=len(_RAY_SOCKET))
+    return chosen if len(os.fsencode(chosen + _RAY_SOCKET)) <= _SOCKET_BYTES else "/tmp"
 
 
 def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:

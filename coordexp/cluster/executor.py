@@ -15,7 +15,6 @@ from ray.tune.search import Searcher
 from ray.tune.stopper import NoopStopper
 
 from coordexp.cluster.capacity import count_slots
-from coordexp.cluster.leaks import Leaks
 from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, RunConfig
@@ -160,13 +159,11 @@ class _PassEvents(tune.Callback):
         self._queue = queue
         self._events = events
         self._looked_at = time.monotonic()
-        self._leaks = Leaks()
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
         return tune.Callback, ()
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
-        self._leaks.free()
         if time.monotonic() - self._looked_at > _LOOK_SECONDS:
             for listener in self._events:
                 listener.on_look()
@@ -180,11 +177,7 @@ class _PassEvents(tune.Callback):
         for listener in self._events:
             listener.on_end(self._queue.plans[_name(trial)])
 
-    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        self._leaks.watch()
-
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        self._leaks.watch()
         end_without_driver(self._queue.plans[_name(trial)])
         self.on_trial_complete(iteration, trials, trial)
 

@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from coordexp.cluster.capacity import check_answers, cluster_address, ray_folder
 from coordexp.errors import ResourceError
-from coordexp.files import shorten_temporary_folder
 from coordexp.runs.stop import SUBMITTED_ENV
 
 # Environment variables of Ray: read when it is imported or initialised; a value that is set already stays.
@@ -56,7 +55,6 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         os.environ.setdefault(name, value)
     if address is None:
         os.environ["RAY_TMPDIR"] = ray_folder()
-        shorten_temporary_folder()
     import ray  # late: Ray reads the environment above when it is imported
     from ray.exceptions import RayError
 

@@ -109,7 +109,7 @@ class GroundTruth:
         )
 
 
-@read_once(max_bytes=512 * 2**20)
+@read_once
 def read_ground_truth(path: Path) -> GroundTruth:
     """Read and check an annotation file; a second call gives the same object as long as the file does not change.
 

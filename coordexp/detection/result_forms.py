@@ -28,7 +28,7 @@ from coordexp.detection.boxes import Floats, Ints
 from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import LARGEST_NUMBER
 from coordexp.errors import DataError, kind_of, show
-from coordexp.files import collector_paused, read_content, read_once
+from coordexp.files import read_content, read_once
 
 Key = int | str
 _Json = dict[str, object]
@@ -80,29 +80,28 @@ class _Entry(Struct, gc=False):
     file_name: str = ""
 
 
-@read_once(max_bytes=512 * 2**20)
+@read_once
 def read_file(path: Path) -> ResultFile:
     """Read a file or folder of detections; as often as asked, once."""
-    with collector_paused():
-        if path.is_dir():
-            return _folder(path)
-        content, is_packed = _content(path)
-        try:
-            rows = msgspec.json.decode(content, type=list[_Entry])
-            image_ids = np.array([row.image_id for row in rows], np.int64)
-            category_ids = np.array([row.category_id for row in rows], np.int64)
-        except (ValueError, RecursionError, OverflowError):  # the first are msgspec's, and of the encoding
-            return _Walk(path).file(_parse(content, path))
-        if any(row.file_name for row in rows) or len({row.score is None for row in rows}) > 1:
-            return _Walk(path).file(_parse(content, path))
-        boxes = np.array([row.bbox for row in rows], np.float64).reshape(-1, 4)
-        scores = None if rows and rows[0].score is None else np.array([row.score for row in rows], np.float64)
-        _check_finite(path, boxes, scores)
-        images, image = np.unique(image_ids, return_inverse=True)
-        categories, category = np.unique(category_ids, return_inverse=True)
-        keys = [(key, "") for key in images.tolist()]
-        is_plain = scores is not None and not is_packed
-        return ResultFile(keys, image, categories.tolist(), category, boxes, scores, is_plain=is_plain)
+    if path.is_dir():
+        return _folder(path)
+    content, is_packed = _content(path)
+    try:
+        rows = msgspec.json.decode(content, type=list[_Entry])
+        image_ids = np.array([row.image_id for row in rows], np.int64)
+        category_ids = np.array([row.category_id for row in rows], np.int64)
+    except (ValueError, RecursionError, OverflowError):  # the first are msgspec's, and of the encoding
+        return _Walk(path).file(_parse(content, path))
+    if any(row.file_name for row in rows) or len({row.score is None for row in rows}) > 1:
+        return _Walk(path).file(_parse(content, path))
+    boxes = np.array([row.bbox for row in rows], np.float64).reshape(-1, 4)
+    scores = None if rows and rows[0].score is None else np.array([row.score for row in rows], np.float64)
+    _check_finite(path, boxes, scores)
+    images, image = np.unique(image_ids, return_inverse=True)
+    categories, category = np.unique(category_ids, return_inverse=True)
+    keys = [(key, "") for key in images.tolist()]
+    is_plain = scores is not None and not is_packed
+    return ResultFile(keys, image, categories.tolist(), category, boxes, scores, is_plain=is_plain)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from coordexp.evaluate.generate.given import GivenAnswer, read_batch, target_ids
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.evaluate.results import write_results
 from coordexp.evaluate.settings import EvaluationSettings
-from coordexp.files import collector_paused, write_json
+from coordexp.files import write_json
 from coordexp.metrics import Decoding, MetricName
 from coordexp.runs.folder import EvaluationFolder
 
@@ -198,10 +198,9 @@ def score(
             )
         truth = data.truth.on_images(image_ids) if data.is_subset else data.truth
         published = "expected" if decoding == settings.headline and not data.is_subset else None
-        with collector_paused():  # a third of the time otherwise: pycocotools makes a million small objects
-            found = write_results(
-                output.decoding(decoding), answers, truth, data.sizes_px, settings=settings, published=published
-            )
+        found = write_results(
+            output.decoding(decoding), answers, truth, data.sizes_px, settings=settings, published=published
+        )
         found = {str(MetricName(decoding, name, boxes)): value for (boxes, name), value in found.items()}
         metrics |= found | {str(MetricName(decoding, "seconds")): time.monotonic() - started}
         if settings.generations is None:

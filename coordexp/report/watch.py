@@ -17,21 +17,22 @@ from rich.table import Table
 from rich.text import Text
 
 from coordexp.errors import ConfigError, nearest_of, plain
+from coordexp.findings import duration_text
 from coordexp.metrics import BoxKind, headline, subset_headline
 from coordexp.report.study.data import State
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.lock import last_holder
-from coordexp.runs.progress import StepLine
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import read_status
 from coordexp.tracking.payload import last_values
 
 _QUIET_SECONDS = 30.0
 _MESSAGES = 6
-_STYLES = {"running": "green", "starts": "green", "evaluates": "green", "failed": "red", "stopped": "yellow"}
+_LEAST_ROOM = 20  # letters, for the last line of a log
+_STYLES = {"running": "green", "failed": "red", "stopped": "yellow"}
 _ORDER: tuple[State, ...] = ("running", "failed", "stopped", "waiting", "finished")  # a terminal has room for the first
-_DROPPED = ("restarts", "img/s", "left/took", "seen")  # columns, in this order, where a terminal is narrow
+_DROPPED = ("restarts", "took", "seen", "steps")  # columns, in this order, where a terminal is narrow
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,9 @@ class RunRow:
     name: str
     group: str
     state: State = "waiting"  # one that will be tried again waits
-    word: str = "waiting"  # the state as it is shown: what runs may start, or evaluate all images
-    step: int = 0
-    last: StepLine | None = None  # of the last logging step
-    seconds: float | None = None  # of training that are left when it was seen; of all of it for one that has ended
+    step: int = 0  # committed
+    said: str = ""  # the last line of its log, of a running one
+    seconds: float = 0.0  # of wall time, up to its last commit or end
     ap: float | None = None  # on all validation images, or else the newest on the subset, by the group's reading
     restarts: int = 0
     seen: float | None = None  # Unix time of its last sign of life
@@ -118,48 +118,30 @@ def read_experiment(directory: Path, now: float) -> Snapshot:
 
 def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: float | None) -> RunRow:
     group, changed, status = folder.name.rpartition("-s")[0], _changed(folder.status), read_status(folder.path)
-    metrics, last, alarm = dict[str, float](), None, ""
+    metrics, lines = dict[str, float](), list[str]()
     with contextlib.suppress(OSError):
         metrics = last_values(read_rows(folder.metrics))
-        last, alarm = _said(folder.progress_log)
+        # A torn line is left for later; before each stands the run's name.
+        lines = [line.partition("  ")[2] for line in folder.progress_log.read_text("utf-8", "replace").split("\n")[:-1]]
     state: State = "stopped" if status.state == "pruned" else status.state
     if state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
         state = "waiting"  # left by an earlier command; this one will try again
-    is_running, committed = state == "running", status.step
-    step = last.step if last and (state in ("waiting", "running") or not committed) else committed
-    is_evaluating = is_running and last is not None and step >= last.max_steps
-    is_starting = is_running and status.since is None
+    is_running, alarms = state == "running", [line for line in lines if line.startswith("ALARM ")]
     # The trials of a sweep are read as the group that it tunes.
     recorded = record.reading if record else dict[str, BoxKind]()
     reading = recorded.get(group, "argmax" if set(recorded.values()) == {"argmax"} else "expected")
-    seconds = status.seconds if status.state != "waiting" and not is_running else None
     return RunRow(
         name=folder.name,
         group=group,
         state=state,
-        word="starts" if is_starting else "evaluates" if is_evaluating else state,
-        step=step,
-        last=last,
-        seconds=last.seconds_left if last and is_running else seconds,
+        step=status.step,
+        said=lines[-1] if lines and is_running else "",
+        seconds=status.seconds,
         ap=metrics.get(headline(reading), metrics.get(subset_headline(reading))),
         restarts=status.restarts,
         seen=max(filter(None, (changed, _changed(folder.progress_log))), default=None),
-        message=status.message or (alarm if is_running else ""),
+        message=status.message or (alarms[-1] if alarms and is_running else ""),
     )
-
-
-def _said(log: Path) -> tuple[StepLine | None, str]:
-    """Return the last step and the last alarm of a run's log; a torn line is left for later."""
-    last, alarm = None, ""
-    for line in log.read_text("utf-8", "replace").split("\n")[:-1] if log.is_file() else ():
-        text = line.partition("  ")[2]
-        if (step := StepLine.of(line)) is not None:
-            last = step
-        elif text.startswith("starts: "):  # it goes on from a checkpoint, or from the beginning
-            last = None
-        elif text.startswith("ALARM "):
-            alarm = text
-    return last, alarm
 
 
 def _changed(path: Path) -> float | None:
@@ -177,7 +159,7 @@ def render(snapshot: Snapshot, *, now: float, width: int) -> RenderableType:
     count = Counter(run.state for run in snapshot.runs)
     counts = ", ".join(f"{count[state]} {state}" for state in _ORDER if count[state]) or "waiting for its first run"
     until = max((run.seen for run in snapshot.runs if run.seen is not None), default=now) if snapshot.ended else now
-    elapsed = f"  elapsed {duration(until - snapshot.started)}" if snapshot.started and snapshot.runs else ""
+    elapsed = f"  elapsed {duration_text(until - snapshot.started)}" if snapshot.started and snapshot.runs else ""
     lines.append(Text(counts + elapsed))
     for run in snapshot.runs:
         if run.ap is not None:
@@ -198,42 +180,32 @@ def render(snapshot: Snapshot, *, now: float, width: int) -> RenderableType:
 
 def _table(runs: Sequence[RunRow], now: float, width: int) -> Table:
     rows = [_cells(run, now) for run in runs]
+    widths = {head: max(len(head), *(len(row[head]) for row in rows)) + 2 for head in rows[0]}
     heads = [head for head in rows[0] if head not in _DROPPED or any(row[head] for row in rows)]
     for dropped in _DROPPED:
-        needed = sum(max(len(head), *(len(row[head]) for row in rows)) + 2 for head in heads) - 2
-        if needed > width and dropped in heads:
+        if sum(widths[head] for head in heads) > width and dropped in heads:
             heads.remove(dropped)
+    room = width - sum(widths[head] for head in heads)  # for the last line
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for head in heads:
         side = "left" if head in ("run", "state") else "right"
         table.add_column(head, justify=side, no_wrap=True, overflow="ellipsis")
+    if room > _LEAST_ROOM:
+        table.add_column("last line", no_wrap=True, overflow="ellipsis", max_width=room)
     for run, row in zip(runs, rows, strict=True):
-        table.add_row(*(Text(row[head]) for head in heads), style=_STYLES.get(run.word, "dim"))
+        cells = [Text(row[head]) for head in heads] + [Text(plain(run.said))] * (room > _LEAST_ROOM)
+        table.add_row(*cells, style=_STYLES.get(run.state, "dim"))
     return table
 
 
 def _cells(run: RunRow, now: float) -> dict[str, str]:
     is_waiting = run.state == "waiting"
-    last, age, seconds = run.last, None if run.seen is None else max(0.0, now - run.seen), run.seconds
-    if run.state == "running" and seconds is not None:
-        seconds = max(0.0, seconds - (age or 0.0))
     return {
         "run": plain(run.name),
-        "state": run.word,
-        "steps": f"{run.step}/{last.max_steps}" if last else str(run.step or ""),
-        "loss": f"{last.loss:.3f}" if last else "",
+        "state": run.state,
+        "steps": str(run.step or ""),
         "AP": "" if run.ap is None else f"{run.ap:.3f}",
-        "img/s": f"{last.images_per_second:.0f}" if last else "",
-        "left/took": "" if is_waiting or seconds is None else duration(seconds),
+        "took": "" if is_waiting or not run.seconds else duration_text(run.seconds),
         "restarts": str(run.restarts or ""),
-        "seen": "" if is_waiting or age is None else f"{duration(age)} ago",
+        "seen": "" if is_waiting or run.seen is None else f"{duration_text(max(0.0, now - run.seen))} ago",
     }
-
-
-def duration(seconds: float) -> str:
-    """Return ``1:05``, ``2:00:31`` or ``3 d 04 h``."""
-    minutes, rest = divmod(round(max(0.0, seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 48:
-        return f"{hours // 24} d {hours % 24:02d} h"
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -16,8 +16,6 @@ from coordexp.files import JsonValue, nearest_existing, parse_model, write_json
 from coordexp.metrics import BoxKind
 from coordexp.runs.folder import ExperimentFolder
 
-_SHOWN_DIFFERENCES = 8
-
 
 @dataclass(frozen=True)
 class ExperimentRecord:
@@ -73,10 +71,9 @@ def check_experiment(config: ExperimentConfig) -> ExperimentRecord | None:
     def shown(values: Mapping[str, JsonValue], key: str) -> str:
         return json.dumps(values[key]) if key in values else "(absent)"
 
-    changes = ", ".join(f"{key}: {shown(old, key)} -> {shown(new, key)}" for key in changed[:_SHOWN_DIFFERENCES])
-    more = f" and {len(changed) - _SHOWN_DIFFERENCES} more" if len(changed) > _SHOWN_DIFFERENCES else ""
+    changes = ", ".join(f"{key}: {shown(old, key)} -> {shown(new, key)}" for key in changed)
     raise ConfigError(
-        f"experiment {folder.name} exists in {folder.path.parent} with another configuration ({changes}{more}); "
+        f"experiment {folder.name} exists in {folder.path.parent} with another configuration ({changes}); "
         f"{_same_step(config, value_at(recorded.config, STEP_IMAGES))}choose another experiment.name, or --fresh"
     )
 

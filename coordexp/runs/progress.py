@@ -4,10 +4,8 @@ Read from the files, no line is lost, folded or prefixed on its way through Ray,
 """
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Literal
 
 from rich.console import Console
@@ -19,36 +17,6 @@ from coordexp.runs.status import RunStatus
 
 LOOK_SECONDS = 0.5
 QUIET_SECONDS = 8.0  # without a line; then one says that the command lives
-_NAMES = 6
-_STEP_LINE = re.compile(
-    r"\S+  step (?P<step>\d{1,18})/(?P<max_steps>\d{1,18})  loss (?P<loss>-?\d+\.\d+|inf|nan) \(.*\)  "
-    r".*?(?P<speed>\d+) img/s  (?P<minutes>\d{1,9}):(?P<seconds>\d\d) left"
-)
-
-
-@dataclass(frozen=True)
-class StepLine:
-    """What the line of a logging step says: steps done and in all, training loss, images a second, seconds left."""
-
-    step: int
-    max_steps: int
-    loss: float
-    images_per_second: float
-    seconds_left: float
-
-    @staticmethod
-    def of(line: str) -> "StepLine | None":
-        """Read a line of :func:`coordexp.train.loop.run_log.progress_line` under its run's name; None for others."""
-        found = _STEP_LINE.fullmatch(line)
-        if found is None:
-            return None
-        return StepLine(
-            step=int(found["step"]),
-            max_steps=int(found["max_steps"]),
-            loss=float(found["loss"]),
-            images_per_second=float(found["speed"]),
-            seconds_left=60.0 * int(found["minutes"]) + int(found["seconds"]),
-        )
 
 
 class _Followed:
@@ -138,8 +106,7 @@ class ProgressDisplay(Follower, RunEvents):
         now = time.monotonic()
         if now - self._last_line >= QUIET_SECONDS:
             self._last_line = now
-            shown = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
-            waits = f"{shown} running, no new line yet" if names else "starting the first worker"
+            waits = f"{', '.join(names)} running, no new line yet" if names else "starting the first worker"
             self._print_line(f"{clock_time(now - self._started)}  {waits}")
 
 

@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TypeVar
 
-from coordexp.files import sha256_of_files
+from coordexp.files import sha256_of_file
 from coordexp.statistics.bootstrap import (
     FilePath,
     check_groups,
@@ -94,8 +94,7 @@ def compare_readings(
     related, which = families or {}, known_metric(metric)
     paths = sorted({Path(path) for files in readings.values() for seeds in files.values() for path in seeds.values()})
     # What is no file keeps its name, by which its reader complains of it.
-    there = [path for path in paths if path.is_file()]
-    hashes = {path: str(path) for path in paths} | dict(zip(there, sha256_of_files(there), strict=True))
+    hashes = {path: sha256_of_file(path) if path.is_file() else str(path) for path in paths}
     contents = {
         name: {group: {n: hashes[Path(path)] for n, path in sorted(seeds.items())} for group, seeds in files.items()}
         for name, files in readings.items()

@@ -32,7 +32,7 @@ from coordexp.ablation.preparation import (
 from coordexp.config import to_yaml
 from coordexp.data.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError, counted
-from coordexp.runs.budget import LARGER_BUDGET, BudgetKeeper, unit_name
+from coordexp.runs.budget import LARGER, SPENT
 from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.experiment import check_disk, check_experiment, directory_bytes
 from coordexp.runs.folder import ExperimentFolder
@@ -142,28 +142,19 @@ class _Stages:
 
         ending = self.campaign.execute(executor, plans(), function, self.recorder, runs=self.runs, search=self.trials)
         if not ending.code and (reason := self.trials.stop_reason()) is not None:
-            return Ending(EXIT_INTERRUPTED, f"stopped: {reason}; {GOES_ON}")
-        if not ending.code and self.trials.is_spent() and is_pending(self.trials):
-            cluster = self.trials.sweep.config.cluster
-            used = self.trials.used_hours(self.trials.begun_plans())
-            amount = f"{used:.3g} of {cluster.max_gpu_hours:g} {unit_name(cluster)} hours are used"
-            return Ending(EXIT_BUDGET, f"budget: {amount}; {LARGER_BUDGET}")
+            code, goes_on = (EXIT_BUDGET, LARGER) if reason.startswith(SPENT) else (EXIT_INTERRUPTED, GOES_ON)
+            return Ending(code, f"stopped: {reason}; {goes_on}")
         return ending
 
     def run_winners(self, executor: Executor, function: TrainFunction) -> Ending:
-        """Run the winners again with further seeds, within what the search has left of the budget."""
-        everyone = winner_plans(self.trials)
-        plans = [plan for plan in everyone if not plan.is_finished()]
+        """Run the winners again with further seeds."""
+        plans = [plan for plan in winner_plans(self.trials) if not plan.is_finished()]
         if not plans:
             return Ending()
         self.campaign.show(f"again with further seeds: {', '.join(dict.fromkeys(plan.group for plan in plans))}")
         for plan in plans:
             self._record(plan)
-        max_hours, names = self.campaign.config.cluster.max_gpu_hours, {plan.name for plan in everyone}
-        searched = self.trials.used_hours(plan for plan in self.trials.begun_plans() if plan.name not in names)
-        keeper = BudgetKeeper(everyone, max_hours, spent_hours=searched) if max_hours else contextlib.nullcontext()
-        with keeper as budget:
-            return self.campaign.execute(executor, plans, function, self.recorder, runs=self.runs, budget=budget)
+        return self.campaign.execute(executor, plans, function, self.recorder, runs=self.runs)
 
     def _record(self, plan: RunPlan) -> None:
         """Write what a run says of itself, and record it from now on; a server that is away stops no trial."""

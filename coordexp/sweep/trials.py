@@ -7,8 +7,7 @@ from the rows that the runs commit, whichever executor does them. Only the comma
 
 import json
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -18,7 +17,6 @@ from optuna.trial import TrialState
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue, parse_model, write_text
 from coordexp.metrics import headline, subset_headline
-from coordexp.runs.budget import hours_of
 from coordexp.runs.executor import RunEvents
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
@@ -92,14 +90,14 @@ class SweepTrials(RunEvents):
         for event in events:
             self._take(event)
         for plan in self.begun_plans():
-            tell(plan.run_dir, Killed())  # or the budget would count the time since a killed command
+            tell(plan.run_dir, Killed())  # or a budget would count the time since a killed command
         for trial in self.trials:
             self._conclude(trial)
 
     def remaining(self) -> Iterator[Trial]:
-        """Yield the trials to do: unfinished ones first, then proposals, until the sweep stops or is spent."""
+        """Yield the trials to do: unfinished ones first, then proposals, until the sweep stops."""
         unfinished = [trial for trial in self.trials if not trial.plan.is_over()]
-        while self.stop_reason() is None and not self.is_spent():
+        while self.stop_reason() is None:
             if unfinished:
                 yield unfinished.pop(0)
             elif len(self.trials) < self.sweep.settings.num_points:
@@ -132,15 +130,6 @@ class SweepTrials(RunEvents):
 
     def stop_reason(self) -> str | None:
         return stop_reason(self._folder.path / "any run")
-
-    def is_spent(self) -> bool:
-        """Return whether the runs have used ``cluster.max_gpu_hours``; trials that are running go on to their end."""
-        max_hours = self.sweep.config.cluster.max_gpu_hours
-        return max_hours is not None and self.used_hours(self.begun_plans()) >= max_hours
-
-    def used_hours(self, plans: Iterable[RunPlan]) -> float:
-        now = time.time()
-        return sum(hours_of(plan.status(), self.sweep.config.cluster, now=now) for plan in plans)
 
     def begun_plans(self) -> list[RunPlan]:
         """Return every run that has begun, of the search and of winners."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from coordexp.config.trees import Tree, leaves
 from coordexp.errors import ComparisonError, TrackingError, show
 from coordexp.files import JsonValue, sha256_of_text
-from coordexp.metrics import best_name, is_better
 from coordexp.runs.reporter import Row
 from coordexp.tracking.charts import is_shown
 
@@ -65,14 +64,7 @@ def check_same(run_name: str, logged: Mapping[str, str], wanted: Mapping[str, st
 
 
 def last_values(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the last value of each metric, and the best one under its own name where that matters."""
-    found: dict[str, float] = {}
-    for name, value in ((name, value) for row in rows for name, value in row.metrics.items()):
-        found[name] = value
-        best = best_name(name)
-        if best is not None and math.isfinite(value) and (best not in found or is_better(name, value, found[best])):
-            found[best] = value
-    return found
+    return {name: value for row in rows for name, value in row.metrics.items()}
 
 
 def row_points(row: Row) -> list[PointData]:

@@ -13,7 +13,7 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from coordexp.config.schema import RunConfig
 from coordexp.errors import CoordExpError, DivergedError
-from coordexp.files import shorten_temporary_folder, write_json
+from coordexp.files import write_json
 from coordexp.model.merging.merge import merge_model
 from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
@@ -111,7 +111,6 @@ def train_run(
 def set_up_process(config: RunConfig) -> str | None:
     """Set threads, seeds and algorithms of this process; return the sentence of :func:`ranks.ignore_launchers`."""
     ignored = ranks.ignore_launchers()
-    shorten_temporary_folder()
     # On a CPU their number decides last digits, and must be the same whatever started the process.
     if config.training.num_threads is not None or not torch.cuda.is_available():
         torch.set_num_threads(config.threads_of_worker)

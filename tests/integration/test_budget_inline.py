@@ -48,12 +48,13 @@ class _TakesAnHour(StandIn):
 
 
 class _EndsWhenAsked(StandIn):
-    """Trains until it is asked to stop."""
+    """Commits nothing but that time has passed, until it is asked to stop."""
 
     def __call__(self, config, *, reporter, print_line):
         self.done.append(RunFolder.of(config).name)
         while (reason := stop_reason(RunFolder.of(config).path)) is None:
             time.sleep(0.01)
+            reporter.commit([], step=0, checkpoint=None)
         raise RunStoppedError(reason)
 
 
@@ -66,25 +67,25 @@ def budget(config, hours):
     return type(config)(**dict(config) | {"cluster": config.cluster.model_copy(update={"max_gpu_hours": hours})})
 
 
-def test_a_budget_ends_with_whole_seeds_and_a_larger_one_goes_on(base, runs_dir, clock):
+def test_a_budget_ends_where_it_is_spent_with_whole_seeds_in_the_report_and_a_larger_one_goes_on(base, runs_dir, clock):
     config = make_config(base, runs_dir, "budget")
     config = type(config)(**dict(config) | {"ablation": config.ablation.model_copy(update={"seeds": (0, 1, 2)})})
     function = _TakesAnHour(clock)
     code, text = run(budget(config, 5.0), function)
-    assert (code, function.names) == (3, ["A-s0", "C-s0", "A-s1", "C-s1"])
-    reason = "what is left of the budget of 5 CPU hours does not hold another whole seed"
+    assert (code, function.names) == (3, ["A-s0", "C-s0", "A-s1", "C-s1", "A-s2"])
+    reason = "the budget of 5 CPU hours is spent"
     assert f"C-s2  not begun: {reason}" in text
     assert text.rstrip().endswith("the same command with a larger cluster.max_gpu_hours continues")
-    assert "budget: 4 of 5 CPU hours are used, and 2 of 6 runs are not finished" in text
+    assert "budget: 5 of 5 CPU hours are used, and 1 of 6 runs are not finished" in text
     assert "0.250" in text  # the report of the whole seeds
     found = recorded(config)
     assert found["C-s1"][0] == "finished"
-    assert found["A-s2"] == found["C-s2"] == ("stopped", reason)
+    assert found["C-s2"] == ("stopped", reason)
     assert not plan_runs(config)[-1].has_begun()
 
     function = _TakesAnHour(clock)
-    code, text = run(budget(config, 6.0), function)
-    assert (code, function.names) == (0, ["A-s2", "C-s2"])
+    code, text = run(budget(config, 6.5), function)
+    assert (code, function.names) == (0, ["C-s2"])
     assert {state for state, _ in recorded(config).values()} == {"finished"}
 
 

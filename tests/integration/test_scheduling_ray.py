@@ -45,14 +45,17 @@ def ray_with_four_cpus():
 
 
 def make_plans(tmp_path: Path, *, groups: int, seeds: int, **cluster: object) -> list[RunPlan]:
-    config = ExperimentConfig.model_validate(
+    return plan_runs(make_config(tmp_path, groups=groups, seeds=seeds, **cluster))
+
+
+def make_config(tmp_path: Path, *, groups: int, seeds: int, **cluster: object) -> ExperimentConfig:
+    return ExperimentConfig.model_validate(
         {
             "experiment": {"name": "tiny", "runs_dir": str(tmp_path)},
             "cluster": {"max_failures": 0, **cluster},
             "ablation": {"groups": {f"G{number}": {} for number in range(groups)}, "seeds": list(range(seeds))},
         }
     )
-    return plan_runs(config)
 
 
 def run_dir_of(config) -> Path:
@@ -91,15 +94,15 @@ def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_cpus, tmp_path):
     assert not (plans[0].run_dir / "error.log").exists()
 
 
-def test_a_budget_begins_no_seed_it_does_not_hold(ray_with_four_cpus, tmp_path):
-    # Runs take at least 3 s on 2 CPUs: the first seed fits, a further one whole does not.
-    hours = 2 * 2 * SECONDS * 1.6 / 3600.0
-    plans = make_plans(tmp_path, groups=2, seeds=3, cpus_per_worker=2, max_gpu_hours=hours)
-    with BudgetKeeper(plans, hours) as budget:
-        RayExecutor().execute(budget.admitted(plans), sleeper, [budget])
-        assert budget.has_stopped()
-    assert [plan.is_finished() for plan in plans[:2]] == [True, True]
-    assert not any(plan.has_begun() for plan in plans[2:])
+def test_a_budget_begins_nothing_once_it_is_spent(ray_with_four_cpus, tmp_path):
+    # Runs take at least 3 s on 2 CPUs: the first two spend it.
+    hours = 2 * 2 * SECONDS * 0.9 / 3600.0
+    config = make_config(tmp_path, groups=2, seeds=3, cpus_per_worker=2, max_gpu_hours=hours)
+    plans = plan_runs(config)
+    keeper = BudgetKeeper(config, lambda: plans)
+    RayExecutor().execute(plans, sleeper, [keeper])
+    assert keeper.has_stopped
+    assert not any(plan.has_begun() for plan in plans[4:])
 
 
 @pytest.mark.timeout(120)  # Ray itself waits for ever

@@ -189,7 +189,7 @@ def test_the_time_since_a_killed_sweep_costs_none_of_its_budget(base, tmp_path):
 
 
 @pytest.mark.usefixtures("unplotted")
-def test_winners_keep_to_the_rest_of_the_budget_whole_seeds_first(base, tmp_path):
+def test_search_and_winners_share_a_budget(base, tmp_path):
     space = "{objective.lambda_coord: {values: [1.0, 2.0]}}"
     path = write_files(tmp_path, base, space=space, asha="asha: {enabled: false}")
     directory = tmp_path / "runs" / "find"
@@ -200,10 +200,10 @@ def test_winners_keep_to_the_rest_of_the_budget_whole_seeds_first(base, tmp_path
         assert read_status(directory / name).state == "finished"
         write_status(directory / name, RunStatus("finished", step=STEPS, seconds=3600.0))
 
-    code, text, _ = run(path, StandIn(), INLINE, "cluster.max_gpu_hours=5.5")
+    code, text, _ = run(path, StandIn(), INLINE, "cluster.max_gpu_hours=4.0")
 
     assert code == 3, text
-    assert "budget: 4 of 5.5 CPU hours are used" in text  # another seed of two runs would need 2
+    assert "the budget of 4 CPU hours is spent" in text
     assert not any((directory / name / "metrics.jsonl").exists() for name in ("t000-s2", "t001-s2"))
     code, text, _ = run(path, StandIn(), INLINE, "cluster.max_gpu_hours=6.5")
     assert code == 0, text

@@ -113,7 +113,7 @@ def test_a_terminal_shows_an_ablation_from_before_its_first_run_until_it_ends(te
 
     def let_go() -> None:
         try:
-            terminal.wait_for(r"A-s0 +running +2/4")
+            terminal.wait_for(r"A-s0 +running .*step 2/4")
             terminal.wait_for(r"C-s0 +waiting")
             seen.append(None)
         except AssertionError as error:
@@ -129,8 +129,8 @@ def test_a_terminal_shows_an_ablation_from_before_its_first_run_until_it_ends(te
     assert "2 finished" in output
     assert terminal.end() == 0
     last = _plain(terminal.text.rsplit("\x1b[2K", 1)[-1])
-    assert re.search(r"A-s0 +finished +4/4 .*0\.750", last)
-    assert re.search(r"C-s0 +finished +4/4 .*0\.750", last)
+    assert re.search(r"A-s0 +finished +4 .*0\.750", last)
+    assert re.search(r"C-s0 +finished +4 .*0\.750", last)
     assert "2 finished" in last
     assert "AP so far, means of runs: A 0.750  C 0.750" in last
 
@@ -140,9 +140,9 @@ def test_ctrl_c_ends_the_watch_and_not_the_run(terminal: Terminal, config, tmp_p
     folder.mkdir()
     (folder / "status.json").write_text(f'{{"state": "running", "since": {time.time()}}}')
     RunFolder(folder).progress_log.write_text("A-s0  step 2/4  loss 3.000 (text 1.000)  9 img/s  0:02 left\n")
-    terminal.wait_for(r"A-s0 +running +2/4")
+    terminal.wait_for(r"A-s0 +running .*step 2/4")
     os.write(terminal.ours, b"\x03")
     assert terminal.end() == 0
     assert "Traceback" not in terminal.text
-    assert re.search(r"A-s0 +running +2/4", _plain(terminal.text.rsplit("\x1b[2K", 1)[-1]))
+    assert re.search(r"A-s0 +running .*step 2/4", _plain(terminal.text.rsplit("\x1b[2K", 1)[-1]))
     assert terminal.text.rstrip().endswith("\x1b[?25h")

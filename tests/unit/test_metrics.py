@@ -1,16 +1,13 @@
 import pytest
 
 from coordexp.metrics import (
-    BOX_KINDS,
     GAUGES,
     LOSS_NAMES,
     MetricName,
     Split,
-    best_name,
     find_metric,
     gauge_of,
     headline,
-    is_better,
     loss_head,
     loss_metric,
     loss_names,
@@ -33,7 +30,6 @@ PROMISED = [
     "grad_norm/box_giou",
     "train_extra/my_term",
     "codec_ceiling/AP",
-    "best/subset/constrained/expected/AP",
 ]
 
 
@@ -47,28 +43,9 @@ def test_names_of_an_evaluation_are_built_and_parsed() -> None:
     assert headline("argmax") == "constrained/argmax/AP"
     assert str(MetricName("free", "malformed/unclosed")) == "free/malformed/unclosed"
     assert subset_headline("expected") == "subset/constrained/expected/AP"
-    assert MetricName.parse("best/subset/free/argmax/AP50") == MetricName(
-        "free", "AP50", "argmax", subset=True, best=True
-    )
+    assert MetricName.parse("subset/free/argmax/AP50") == MetricName("free", "AP50", "argmax", subset=True)
     assert MetricName.parse("free/num_objects") == MetricName("free", "num_objects")
     assert [MetricName.parse(name) for name in ("train_total_loss", "codec_ceiling/AP", "final/steps")] == [None] * 3
-
-
-def test_direction_decides_what_is_better() -> None:
-    assert is_better("constrained/expected/AP", 0.4, than=0.3)
-    assert is_better("best/subset/constrained/expected/AP", 0.4, than=0.3)
-    assert is_better("eval_total_loss", 0.3, than=0.4)
-    assert not is_better("eval_total_loss", 0.3, than=0.3)
-    with pytest.raises(ValueError, match="epoch"):
-        is_better("epoch", 1, than=2)
-
-
-def test_only_curves_that_can_pass_their_best_have_a_best_name() -> None:
-    assert best_name("eval_total_loss") == "best/eval_total_loss"
-    for kind in BOX_KINDS:  # whichever is a group's own
-        assert best_name(subset_headline(kind)) == f"best/{subset_headline(kind)}"
-    assert best_name("constrained/expected/AP") is None
-    assert best_name("subset/constrained/expected/AP50") is None
 
 
 @pytest.mark.parametrize(

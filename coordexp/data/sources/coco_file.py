@@ -26,7 +26,7 @@ from msgspec import Meta, Raw, Struct
 from numpy.typing import NDArray
 
 from coordexp.errors import DataError, kind_of, plain, show
-from coordexp.files import collector_paused, read_content
+from coordexp.files import read_content
 
 Section = Literal["categories", "images", "annotations"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
@@ -221,25 +221,24 @@ def read_coco_file(
     Raises:
         DataError: if the file is missing, no JSON, or not of this structure.
     """
-    with collector_paused():
-        sections = _sections(path)
-        annotations = _typed(sections["annotations"], Annotation)
-        for one in annotations.good:
-            if isinstance(one.area, str):
-                with contextlib.suppress(ValueError):
-                    one.area = float(one.area)
-                    annotations.repairs[_TEXT_NUMBERS] += 1
-            x, y, width, height = one.bbox
-            if width < 0 or height < 0:
-                one.bbox = min(x, x + width), min(y, y + height), abs(width), abs(height)
-                annotations.repairs["boxes drawn from right to left, or upwards, are turned round"] += 1
-        return CocoFile(
-            path=path,
-            categories=_typed(sections["categories"], category_type),
-            images=_typed(sections["images"], image_type),
-            annotations=annotations,
-            notes=("the file begins with a byte-order mark",) if has_mark(path) else (),
-        )
+    sections = _sections(path)
+    annotations = _typed(sections["annotations"], Annotation)
+    for one in annotations.good:
+        if isinstance(one.area, str):
+            with contextlib.suppress(ValueError):
+                one.area = float(one.area)
+                annotations.repairs[_TEXT_NUMBERS] += 1
+        x, y, width, height = one.bbox
+        if width < 0 or height < 0:
+            one.bbox = min(x, x + width), min(y, y + height), abs(width), abs(height)
+            annotations.repairs["boxes drawn from right to left, or upwards, are turned round"] += 1
+    return CocoFile(
+        path=path,
+        categories=_typed(sections["categories"], category_type),
+        images=_typed(sections["images"], image_type),
+        annotations=annotations,
+        notes=("the file begins with a byte-order mark",) if has_mark(path) else (),
+    )
 
 
 def has_mark(path: Path) -> bool:
@@ -425,8 +424,7 @@ def read_unmarked(path: Path) -> bytes:
 def _parse_json(content: bytes, path: Path, make_object: Callable[[_Pairs], object]) -> object:
     """Parse the UTF-8 bytes of ``path``; ``make_object`` gets the members of each object, innermost first."""
     try:
-        with collector_paused():
-            return json.loads(content.decode("utf-8"), object_pairs_hook=make_object)
+        return json.loads(content.decode("utf-8"), object_pairs_hook=make_object)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
         raise DataError(f"{path}: {place}: not valid JSON ({error.msg}); is the file complete?") from None

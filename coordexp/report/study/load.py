@@ -27,7 +27,6 @@ from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, S
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.lock import last_holder
-from coordexp.runs.progress import StepLine
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import read_status
 from coordexp.tracking import store
@@ -377,10 +376,9 @@ def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> Ru
     state, message, step = status.state, status.message, rows[-1].step if rows else 0
     if state == "running" and is_over:
         state, message = "stopped", "its process has ended; the same command continues"
-    elif state == "running":  # its rows come with checkpoints only
-        log = folder.progress_log
-        lines = log.read_text("utf-8", "replace").split("\n") if log.is_file() else []
-        step = max(step, next((said.step for line in reversed(lines) if (said := StepLine.of(line))), 0))
+    elif state == "running" and folder.progress_log.is_file():  # its rows come with checkpoints only
+        said = re.findall(r"  step (\d{1,15})/", folder.progress_log.read_text("utf-8", "replace"))
+        step = max([step, *map(int, said[-1:])])
     metrics, written = last_values(rows), folder.status.stat().st_mtime
     finite = _finite(metrics)
     curves = {

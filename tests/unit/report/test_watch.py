@@ -16,7 +16,6 @@ from rich.console import Console
 from coordexp.errors import ConfigError
 from coordexp.report.watch import RunRow, Snapshot, read_experiment, render, watch, watched
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.progress import StepLine
 from coordexp.runs.rows import Row, append_rows, keep_rows
 from coordexp.runs.status import RunStatus, write_status
 
@@ -85,7 +84,7 @@ def experiment(tmp_path: Path) -> Path:
 def test_runs_wait_in_the_order_of_the_plan_and_a_directory_is_waited_for(experiment: Path, tmp_path: Path) -> None:
     snapshot = read_experiment(experiment, NOW)
     assert [run.name for run in snapshot.runs] == ["A-s0", "C-s0", "A-s1", "C-s1"]
-    assert {(run.state, run.word) for run in snapshot.runs} == {("waiting", "waiting")}
+    assert {run.state for run in snapshot.runs} == {"waiting"}
     assert not snapshot.ended
     nothing = read_experiment(tmp_path / "none", NOW)
     assert not nothing.ended
@@ -94,25 +93,24 @@ def test_runs_wait_in_the_order_of_the_plan_and_a_directory_is_waited_for(experi
 
 def test_lines_and_rows_say_where_a_run_stands(experiment: Path) -> None:
     run = experiment / "A-s0"
-    set_status(run, RunStatus("running", since=NOW - 50), when=NOW - 50)
+    set_status(run, RunStatus("running", step=20, since=NOW - 50), when=NOW - 50)
     say(run, "starts: one process", when=NOW - 50)
-    say(run, step_line(20), when=NOW - 13)
     commit(run, 20, eval_total_loss=9.0, subset__constrained__expected__AP=0.25)
-    say(run, "ALARM at step 20: overfitting", when=NOW - 12)
+    say(run, "ALARM at step 20: overfitting", when=NOW - 13)
+    say(run, step_line(25), when=NOW - 12)
     found = read(experiment)["A-s0"]
-    assert (found.state, found.word, found.step, found.ap) == ("running", "running", 20, 0.25)
-    assert found.last == StepLine(20, 100, 2.31, 93.0, 80.0)
-    assert (found.seen, found.seconds) == (pytest.approx(NOW - 12), 80)
+    assert (found.state, found.step, found.ap, found.said) == ("running", 20, 0.25, step_line(25))
+    assert found.seen == pytest.approx(NOW - 12)
     assert found.message == "ALARM at step 20: overfitting"
-    assert re.search(r"A-s0 +running +20/100 .* 0\.250 +93 +1:08 +0:12 ago", text_of(read_experiment(experiment, NOW)))
+    assert re.search(
+        r"A-s0 +running +20 +0\.250 +12 s ago +step 25/100  loss", text_of(read_experiment(experiment, NOW))
+    )
     with (run / "progress.log").open("a") as handle:  # a torn line is left for later
         handle.write(f"A-s0  {step_line(40)[:9]}")
         handle.flush()
-        assert read(experiment)["A-s0"].step == 20
+        assert read(experiment)["A-s0"].said == step_line(25)
         handle.write(f"{step_line(40)[9:]}\n")
-    assert read(experiment)["A-s0"].step == 40
-    say(run, step_line(100))
-    assert read(experiment)["A-s0"].word == "evaluates"
+    assert read(experiment)["A-s0"].said == step_line(40)
 
 
 def test_a_resumed_run_forgets_what_was_taken_back(experiment: Path) -> None:
@@ -126,7 +124,7 @@ def test_a_resumed_run_forgets_what_was_taken_back(experiment: Path) -> None:
     keep_rows(run / "metrics.jsonl", 1)
     say(run, "starts: one process")
     found = read(experiment)["A-s0"]
-    assert (found.word, found.step, found.restarts, found.seconds, found.ap) == ("starts", 20, 1, None, 0.2)
+    assert (found.said, found.step, found.restarts, found.ap) == ("starts: one process", 20, 1, 0.2)
 
 
 def test_the_states_of_ended_runs(experiment: Path) -> None:
@@ -143,7 +141,7 @@ def test_the_states_of_ended_runs(experiment: Path) -> None:
     text = text_of(snapshot)
     assert "C-s0  failed: the loss is nan" in text
     assert "A-s1  stopped: interrupted" in text
-    assert re.search(r"A-s0 +finished +100/100 .* 0\.500 +93 +2:05", text)
+    assert re.search(r"A-s0 +finished +100 +0\.500 +2 min 5 s", text)
 
 
 @pytest.mark.parametrize("name", ["experiment.json", "A-s0/status.json", "A-s0/metrics.jsonl", "A-s0/progress.log"])
@@ -184,13 +182,10 @@ def test_the_experiment_that_began_last_is_watched_or_what_there_is_is_said(expe
 
 def many_runs(number: int) -> Snapshot:
     long = "a reason that is much longer than any terminal is wide " * 4
-    last = StepLine(1200, 5000, 2.345, 93.0, 4000.0)
-    row = RunRow("", "softce_w1_high", "waiting", "waiting", 1200, last, 4000.0, 0.3, 1, NOW - 12)
+    row = RunRow("", "softce_w1_high", "waiting", 1200, step_line(1200), 4000.0, 0.3, 1, NOW - 12)
     states = [("finished", "running", "failed", "waiting")[seed % 4] for seed in range(number)]
     runs = [
-        dataclasses.replace(
-            row, name=f"softce_w1_high-s{seed}", state=state, word=state, message=long if state == "failed" else ""
-        )
+        dataclasses.replace(row, name=f"softce_w1_high-s{seed}", state=state, message=long if state == "failed" else "")
         for seed, state in enumerate(states)
     ]
     return Snapshot("an_experiment", "/a/long/path/to/runs/an_experiment", tuple(runs), NOW - 600)
@@ -200,9 +195,8 @@ def test_a_narrow_terminal_drops_columns_and_what_is_at_work_comes_first() -> No
     def head(width: int) -> list[str]:
         return next(line for line in text_of(many_runs(4), width=width).splitlines() if line.startswith("run ")).split()
 
-    everything = ["run", "state", "steps", "loss", "AP", "img/s", "left/took", "restarts", "seen"]
-    assert head(120) == everything
-    assert head(60) == ["run", "state", "steps", "loss", "AP"]
+    assert head(120) == ["run", "state", "steps", "AP", "took", "restarts", "seen", "last", "line"]
+    assert head(60) == ["run", "state", "steps", "AP", "seen"]
     for width in (200, 80, 20):
         assert max(map(len, text_of(many_runs(9), width=width).splitlines())) <= width
     rows = [

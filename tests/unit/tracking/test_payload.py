@@ -23,9 +23,9 @@ def test_long_values_stay_within_the_limit_and_stay_different() -> None:
     assert one != two
 
 
-def test_last_values_have_the_best_one_beside_where_it_matters() -> None:
+def test_the_last_value_of_a_metric_counts() -> None:
     rows = [Row(step, 1000.0, {"eval_total_loss": value}) for step, value in ((1, 3.0), (2, 2.0), (3, 2.5))]
-    assert last_values(rows) == {"eval_total_loss": 2.5, "best/eval_total_loss": 2.0}
+    assert last_values(rows) == {"eval_total_loss": 2.5}
 
 
 def test_points_carry_the_time_of_their_row_and_are_finite() -> None:
