@@ -1,7 +1,7 @@
 """What is checked and made once for all runs of an experiment, before the first one is trained."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from coordexp.config import Fingerprint, KeyDifference, check_comparable, find_differences, to_yaml
@@ -13,7 +13,7 @@ from coordexp.data.sources.source import SPLITS
 from coordexp.data.splits import missing_files
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import ConfigError, DataError
-from coordexp.files import kept_model, sha256_of_file, write_json, write_text
+from coordexp.files import write_json, write_text
 from coordexp.findings import collect, require
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.executor import InlineExecutor
@@ -112,23 +112,11 @@ def steps_note(config: RunConfig, num_images: int) -> str | None:
     )
 
 
-@dataclass(frozen=True)
-class _Ceiling:
-    """The codec ceiling's AP, None where it is not defined, of annotations with this hash."""
-
-    annotations: str
-    AP: float | None
-
-
 def shared_metrics(config: RunConfig) -> dict[str, float | None]:
-    """Return the codec ceiling of the validation split; computed once, kept beside the data it belongs to."""
-    annotations = source_of_run(config, "val").ground_truth()
-    path, stamp = ExperimentFolder.of(config).codec_ceiling, sha256_of_file(annotations)
-    kept = kept_model(_Ceiling, path)
-    if kept is None or kept.annotations != stamp:
-        kept = _Ceiling(stamp, checked_ceiling(config, annotations))
-        write_json(path, vars(kept))
-    return {"codec_ceiling/AP": kept.AP}
+    """Return the codec ceiling of the validation split, which the experiment's folder keeps too."""
+    ap = checked_ceiling(config, source_of_run(config, "val").ground_truth())
+    write_json(ExperimentFolder.of(config).codec_ceiling, {"AP": ap})
+    return {"codec_ceiling/AP": ap}
 
 
 def checked_ceiling(config: RunConfig, annotations: Path) -> float | None:

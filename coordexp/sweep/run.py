@@ -41,7 +41,7 @@ from coordexp.runs.progress import show_stage
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
 from coordexp.sweep.space import point_text
-from coordexp.sweep.trials import SweepTrials, recorded_points, rungs, upcoming_points
+from coordexp.sweep.trials import SweepTrials, proposed, rungs
 from coordexp.tracking.publish import Recorder, is_recorded
 from coordexp.train import train
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
@@ -64,7 +64,7 @@ def run_sweep(
     """
     with open_campaign(sweep.config, fresh=fresh, console=console) as campaign:
         with show_stage("divides the training images", console):
-            recorded_points(sweep)  # refuses, before the files of another sweep are replaced
+            proposed(sweep)  # refuses, before the files of another sweep are replaced
             part, folder = sweep.settings.tuning_split, ExperimentFolder.of(sweep.config)
             split = write_tuning_split(sweep.config.data, folder.path, data_dir=folder.data, **part.model_dump())
         note = steps_note(sweep.config, split.num_train)
@@ -181,14 +181,11 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
         stops = "by AP, at steps that are counted when the images are divided" if settings.asha.enabled else "never"
     held_out = settings.tuning_split
     size = counted(held_out.num_images, "image") if held_out.num_images else f"{held_out.fraction:.1%}"
-    recorded, upcoming = recorded_points(sweep), upcoming_points(sweep)
-    points = [
-        ", ".join(f"{key} = {value:g}" for key, value in point.items()) for point in (*recorded, *(upcoming or ()))
-    ]
     console.print(to_yaml(config), markup=False, highlight=False, soft_wrap=True)
     for line in [
         f"sweep           {settings.name}, of group {settings.group} in {settings.experiment}",
-        f"trials          {settings.num_points} ({settings.search.method}), {length} each",
+        f"trials          {settings.num_points} ({settings.search.method}), {length} each; "
+        f"{len(proposed(sweep))} proposed so far",
         f"stops early     {stops}",
         f"winners         {settings.winners.num} points again, {settings.winners.num * len(settings.winners.seeds)} "
         "further runs",
@@ -196,10 +193,5 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
         f"directory       {config.experiment.runs_dir / settings.name}",
         f"tracking        {config.tracking.uri}",
         *data_not_here(plans),
-        *(
-            f"t{at:03d}            {text}{' (recorded)' if at < len(recorded) else ''}"
-            for at, text in enumerate(points)
-        ),
-        *(["further points  are proposed from the results of those before"] if upcoming is None else []),
     ]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -38,23 +38,15 @@ def sampler(settings: SweepConfig, number: int) -> optuna.samplers.BaseSampler:
 
 
 def suggest(trial: optuna.trial.Trial, space: Mapping[str, Parameter]) -> Point:
-    """Return the point of a trial; what Optuna has not sampled yet is sampled now."""
-    params: dict[str, Number] = {}
+    """Return the point of a trial, those of a range in four digits; what Optuna has not sampled is sampled now."""
+    point: Point = {}
     for key, parameter in space.items():
         if parameter.values is not None:
-            params[key] = trial.suggest_categorical(key, parameter.values)
+            point[key] = trial.suggest_categorical(key, parameter.values)
         else:
             low, high = parameter.ends
-            params[key] = trial.suggest_float(key, low, high, log=parameter.scale == "log")
-    return point_of(params, space)
-
-
-def point_of(params: Mapping[str, Number], space: Mapping[str, Parameter]) -> Point:
-    """Return the values a run gets for what Optuna sampled: those of a range are rounded to four digits."""
-    return {
-        key: params[key] if parameter.values is not None else _rounded(params[key], parameter)
-        for key, parameter in space.items()
-    }
+            point[key] = _rounded(trial.suggest_float(key, low, high, log=parameter.scale == "log"), parameter)
+    return point
 
 
 def point_text(point: Point) -> str:

@@ -25,7 +25,7 @@ from coordexp.runs.status import Ended, Killed, tell
 from coordexp.runs.stop import clear_stop, request_stop, stop_reason
 from coordexp.sweep.load import Sweep, trial_config
 from coordexp.sweep.schema import Number
-from coordexp.sweep.space import Point, grid, point_of, sampler, suggest
+from coordexp.sweep.space import Point, grid, sampler, suggest
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -219,25 +219,9 @@ class _Event:
     reason: str = ""
 
 
-def recorded_points(sweep: Sweep) -> list[Point]:
-    """Return the points proposed so far, in order, without writing anything; refuse a name with another search."""
-    params = [event.params for event in _recorded_events(sweep) if event.params is not None]
-    return [point_of(one, sweep.settings.space) for one in params]
-
-
-def upcoming_points(sweep: Sweep) -> list[Point] | None:
-    """Return the points that are still to come; None where they follow from the results of those before."""
-    settings, done = sweep.settings, len(recorded_points(sweep))
-    if settings.search.method == "grid":
-        return grid(settings.space)[done:]
-    if settings.search.method == "optuna":
-        return None
-    study = optuna.create_study()
-    points: list[Point] = []
-    for number in range(settings.num_points):
-        study.sampler = sampler(settings, number)
-        points.append(suggest(study.ask(), settings.space))
-    return points[done:]
+def proposed(sweep: Sweep) -> list[Mapping[str, Number]]:
+    """Return what Optuna has proposed so far, in order; refuse a name with another search."""
+    return [event.params for event in _recorded_events(sweep) if event.params is not None]
 
 
 def _recorded_events(sweep: Sweep) -> list[_Event]:

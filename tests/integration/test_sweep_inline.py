@@ -15,7 +15,7 @@ from coordexp.cli.main import parse
 from coordexp.config import load_config
 from coordexp.runs.status import RunStatus, read_status, write_status
 from coordexp.sweep.space import grid
-from coordexp.sweep.trials import recorded_points
+from coordexp.sweep.trials import proposed
 from tests.support.sweep import STEPS, StandIn, make_places, run, true_ap, write_files
 
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(240)]
@@ -142,13 +142,13 @@ def test_an_interrupted_sweep_goes_on_and_adds_nothing_twice(base, tmp_path):
     assert "the same command continues" in text
     root = tmp_path / "runs" / "find"
     assert read_status(root / "t003-s0").state == "stopped"
-    assert len(recorded_points(sweep)) == 4
+    assert len(proposed(sweep)) == 4
     code, text, _ = run(path, StandIn(stop_at=("t005-s2", 2)), INLINE)
     assert code == 130
     code, text, _ = run(path, StandIn(), INLINE)
     assert code == 0, text
 
-    assert recorded_points(sweep) == recorded_points(undisturbed)
+    assert proposed(sweep) == proposed(undisturbed)
     assert (root / "t003-s0" / "attempts").read_text().split() == ["0", "2"]
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/runs/mlflow.db")
     recorded = runs_of(tmp_path)
