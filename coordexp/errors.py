@@ -14,7 +14,7 @@ _QUERY = re.compile(r"(:/{1,2}[^\s?#'\"]*[?#])(?!/experiments)[^\s'\"]+")
 _USER_ALONE = re.compile(r"(?<![\w/*.-])[^\s:/@'\"=({\[,]+:(?!/|PASSWORD@)[^\s@]+@")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # UTF-8 cannot write it
-_KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a string", dict: "an object"}
+_KINDS: dict[type, str] = {bool: "true or false", int: "a number", float: "a number", str: "text", dict: "an object"}
 _MAX_LINE, _MAX_LINES = 500, 50  # of a message; a table of differences has 30 lines
 
 

@@ -143,13 +143,15 @@ def run(options: argparse.Namespace) -> None:
 
 def _seems_in_pixels(settings: "EvaluationSettings", folder: "EvaluationFolder", data: "EvaluationData") -> bool:
     """Return whether a model seems to answer in pixels although its family does not."""
-    from coordexp.evaluate.answers import read_objects, seem_in_pixels
+    from coordexp.detection.detections import read_detections
+    from coordexp.evaluate.answers import seem_in_pixels
     from coordexp.evaluate.checkpoint import family_asked
 
     family = family_asked(settings)
     if family is not None and family.json_boxes == "pixels":
         return False
-    return seem_in_pixels(read_objects(folder.decoding("free").objects), data.sizes_px)
+    found = read_detections(folder.decoding("free").detections("argmax"), data.truth)
+    return seem_in_pixels(found, data.sizes_px)
 
 
 def _read_texts(options: argparse.Namespace) -> None:

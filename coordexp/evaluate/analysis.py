@@ -41,17 +41,9 @@ class IouHistogram:
     counts: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class CoordinateMap:
-    """One coordinate of matched pairs: the predicted one against the true one, as fractions of the image side.
-
-    ``counts`` has rows by the true coordinate and columns by the predicted one, both between ``coordinate_edges``; what
-    lies outside is put at the border. An error is predicted - true.
-    """
-
-    counts: tuple[tuple[int, ...], ...]
-    mean_error: float | None
-    mean_abs_error: float | None
+CoordinateMap = tuple[tuple[int, ...], ...]
+"""One coordinate of matched pairs: counts by the true one (rows) and the predicted one (columns), as fractions of the
+side between ``coordinate_edges``; what lies outside is put at the border."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,6 @@ class WidthByError:
     high: float
     count: int
     mean_width: float | None
-    median_width: float | None
 
 
 @dataclass(frozen=True)
@@ -232,12 +223,7 @@ def _analyse_boxes(boxes: BoxEvaluation, width_D4: Floats | None) -> BoxAnalysis
 def _map(true_M: Floats, predicted_M: Floats) -> CoordinateMap:
     clipped = np.clip(true_M, 0.0, 1.0), np.clip(predicted_M, 0.0, 1.0)
     counts, _, _ = np.histogram2d(*clipped, bins=(_COORDINATE_EDGES, _COORDINATE_EDGES))
-    error = predicted_M - true_M
-    return CoordinateMap(
-        counts=tuple(tuple(row) for row in counts.astype(np.int64).tolist()),
-        mean_error=float(error.mean()) if error.size else None,
-        mean_abs_error=float(np.abs(error).mean()) if error.size else None,
-    )
+    return tuple(tuple(row) for row in counts.astype(np.int64).tolist())
 
 
 def _width_by_error(error_M4: Floats, width_M4: Floats) -> tuple[WidthByError, ...]:
@@ -248,8 +234,8 @@ def _width_by_error(error_M4: Floats, width_M4: Floats) -> tuple[WidthByError, .
     found: list[WidthByError] = []
     for at, (low, high) in enumerate(pairwise(_ERROR_EDGES)):
         width = width_M4.ravel()[place == at]
-        mean, median = (float(np.mean(width)), float(np.median(width))) if width.size else (None, None)
-        found.append(WidthByError(low, high, count=int(width.size), mean_width=mean, median_width=median))
+        mean = float(np.mean(width)) if width.size else None
+        found.append(WidthByError(low, high, count=int(width.size), mean_width=mean))
     return tuple(found)
 
 

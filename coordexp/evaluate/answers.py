@@ -11,20 +11,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.bins import NUM_BINS
-from coordexp.detection.boxes import Bools, Floats, Integer, Ints, to_boxes_px_xywh
+from coordexp.detection.boxes import Bools, Floats, Ints, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
 from coordexp.errors import show
 from coordexp.evaluate.distributions import NUM_OBJECTS, UNITS, BinCurve, Distributions, ImageCurves, ObjectCurves
-from coordexp.files import read_json_lines, read_model, write_text
+from coordexp.files import read_model, write_text
 from coordexp.metrics import BOX_KINDS, BoxKind, Decoding
 from coordexp.runs.folder import DecodingFolder
 
@@ -33,8 +32,7 @@ if TYPE_CHECKING:  # a report reads answers, and loads nothing that makes them
     from coordexp.evaluate.generate.formats import WrittenObject
     from coordexp.evaluate.generate.model import AnswerFormat
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Four = tuple[Finite, Finite, Finite, Finite]
+Four = tuple[float, float, float, float]
 Texts = NDArray[np.object_]  # strings of numpy's own type would lose a NUL at their end
 _COORD_WEIGHT = 0.7
 _MIN_BOXES = 10  # before anything is said about the scale of a model's coordinates
@@ -226,47 +224,15 @@ def score_of(name: ScoreName, log_probs: Floats, item: "WrittenObject") -> float
     return {"coord": coord, "desc": desc, "coord_desc": _COORD_WEIGHT * coord + (1 - _COORD_WEIGHT) * desc}[name]
 
 
-@dataclass(frozen=True)
-class _ObjectInFile:
-    """One object of ``objects.jsonl``; see :class:`Objects`."""
-
-    desc: str
-    category_id: Integer | None
-    bins: tuple[Integer, Integer, Integer, Integer]
-    expected: Four
-    width: Four
-    score: Finite
-
-
-@dataclass(frozen=True)
-class _ImageInFile:
-    """One line of ``objects.jsonl``; see :class:`ReadAnswer`."""
-
-    image_id: Integer
-    objects: tuple[_ObjectInFile, ...]
-    failures: tuple[str, ...]
-    truncated: bool
-
-
-def read_objects(path: Path) -> Objects:
-    """Read ``objects.jsonl``; a DataError names the file, the line and what is wrong with it."""
-    return Objects.of(
-        [
-            (line.image_id, item.desc, item.category_id, item.bins, item.expected, item.width, item.score)
-            for line in read_json_lines(_ImageInFile, path)
-            for item in line.objects
-        ]
-    )
-
-
-def seem_in_pixels(objects: Objects, sizes_px: Mapping[int, tuple[int, int]]) -> bool:
-    """Return whether the numbers of an evaluation look like pixels, although each is in 0 to 1000.
+def seem_in_pixels(detections: Detections, sizes_px: Mapping[int, tuple[int, int]]) -> bool:
+    """Return whether the numbers of an answer look like pixels, although each was read as a thousandth of a side.
 
     In images of less than 1000 pixels, thousandths soon exceed the number of pixels; pixels never do.
     """
-    sizes = np.array([sizes_px[image_id] for image_id in objects.image_ids.tolist()], np.int64).reshape(-1, 1, 2)
+    sizes = np.array([sizes_px[image_id] for image_id in detections.image_ids.tolist()], np.float64).reshape(-1, 1, 2)
+    corners = detections.boxes_px_xywh.reshape(-1, 2, 2).cumsum(axis=1)
     is_small = sizes.max(axis=(1, 2)) < NUM_BINS
-    fits = (objects.bins.reshape(-1, 2, 2) <= sizes)[is_small]
+    fits = (np.rint(corners / sizes * NUM_BINS) <= sizes)[is_small]
     return len(fits) >= _MIN_BOXES and bool(fits.all())
 
 

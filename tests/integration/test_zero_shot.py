@@ -94,7 +94,7 @@ def test_an_untouched_checkpoint_is_asked_in_its_own_words(checkpoint, shapes, c
     metrics = json.loads((output / "metrics.json").read_text())
     assert unregistered(metrics) == []
     kinds = {name.removeprefix("free/malformed/"): value for name, value in metrics.items() if "malformed/" in name}
-    assert kinds == dict.fromkeys(JSON_FAILURE_KINDS, 0.0) | {"too_many_coords": NUM_IMAGES}
+    assert kinds == dict.fromkeys(JSON_FAILURE_KINDS, 0.0) | {"malformed_box": NUM_IMAGES}
     assert metrics["free/num_objects"] == 2 * NUM_IMAGES
     assert "free/coord_mass" not in metrics
     argmax, expected = (

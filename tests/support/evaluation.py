@@ -1,5 +1,6 @@
 """Objects and records as an evaluation keeps them."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.evaluate.analysis import Analysis, analyse_boxes
-from coordexp.evaluate.answers import Objects, ReadAnswer, read_objects
+from coordexp.evaluate.answers import Objects, ReadAnswer
 from coordexp.evaluate.evaluation import EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import BOX_KINDS
@@ -71,6 +72,15 @@ def analyse(annotations_json: Path, folder: Path) -> Analysis:
     boxes = {kind: BoxEvaluation(truth, read_detections(files.detections(kind), truth)) for kind in BOX_KINDS}
     objects = read_objects(files.objects)
     return analyse_boxes(boxes, objects.rows(objects.is_known))
+
+
+def read_objects(path: Path) -> Objects:
+    """Read ``objects.jsonl``."""
+    names = ("desc", "category_id", "bins", "expected", "width", "score")
+    lines = map(json.loads, path.read_bytes().removesuffix(b"\n").split(b"\n"))
+    return Objects.of(
+        [(line["image_id"], *(item[name] for name in names)) for line in lines for item in line["objects"]]
+    )
 
 
 def sample_of(image_id: int, size: tuple[int, int]) -> Sample:

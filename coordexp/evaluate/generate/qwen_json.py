@@ -21,30 +21,16 @@ from coordexp.data.patches import ImageSpec
 from coordexp.evaluate.generate.formats import WrittenObject
 
 JsonFailureKind = Literal[
-    "no_json",
-    "stray_text",
-    "cut_off",
-    "malformed_json",
-    "nested",
-    "repeated_key",
-    "missing_box",
-    "too_few_coords",
-    "too_many_coords",
-    "coord_not_a_number",
-    "coord_not_an_integer",
-    "coord_out_of_range",
-    "missing_label",
-]
+    "no_json", "stray_text", "cut_off", "malformed_json", "malformed_box", "coord_out_of_range", "missing_label"
+]  # fmt: skip
 JSON_FAILURE_KINDS: tuple[JsonFailureKind, ...] = get_args(JsonFailureKind)
 """``no_json``: an answer in prose, or none at all. ``stray_text``: text before, between or behind the objects.
-``cut_off``: the answer ends before its JSON does. ``malformed_json``: an object whose syntax is broken. ``nested``: an
-object within another object, or in a list within a list. ``repeated_key``: two values for one key of an object.
-``missing_box``: no ``bbox_2d``, or one that is no list. ``too_few_coords``, ``too_many_coords``: not four.
-``coord_not_a_number``: text, null or a list for a coordinate. ``coord_not_an_integer``: a decimal fraction, which
-belongs to another scale. ``coord_out_of_range``: below 0 or beyond the border, such as pixels. ``missing_label``: no
-``label``, a blank one, or one that is no text."""
+``cut_off``: the answer ends before its JSON does. ``malformed_json``: an object whose syntax is broken, or one of two
+boxes. ``malformed_box``: no ``bbox_2d``, or none of four whole numbers; decimal fractions belong to another scale.
+``coord_out_of_range``: a number below 0 or beyond the border, such as pixels. ``missing_label``: no ``label``, a blank
+one, or one that is no text."""
 
-_MOST_DIGITS = 9  # of a coordinate; int() refuses very many
+_MOST_DIGITS = 9  # of a coordinate
 _THOUSANDTHS = (1000, 1000)  # where the image's right and lower border are
 CATEGORIES = "{categories}"
 PROMPT = f'Locate every instance that belongs to the following categories: "{CATEGORIES}". ' + (
@@ -53,11 +39,13 @@ PROMPT = f'Locate every instance that belongs to the following categories: "{CAT
 """The prompt of the vendor's cookbook for 2D grounding with Qwen3-VL."""
 
 _THINKING, _THOUGHT = "<think>", "</think>"
-_AROUND = re.compile(r"```\w*|[\[\],\s]++")  # a fence with its language, lists, commas
+_AROUND = re.compile(r"```\w*|[\[\]},\s]++")  # a fence with its language, lists, commas, the end of a wrapper
 _BRACE = re.compile(r"[{}]")
 _BOX = re.compile(r'"bbox_2d"\s*:\s*\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]')
 _LABEL = re.compile(r'"label"\s*:\s*"((?:[^"\\]|\\.)*+)"')
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+# NaN is no JSON, and int() refuses very many digits.
+_DECODER = json.JSONDecoder(parse_int=lambda digits: int(digits[:_MOST_DIGITS]), parse_constant=lambda name: None)
 
 
 def detection_prompt(categories: Iterable[str], *, template: str = PROMPT) -> str:
@@ -70,7 +58,7 @@ def parse_json_answer(
 ) -> tuple[list[WrittenObject], list[JsonFailureKind]]:
     """Find the objects of an answer and their characters, and what is wrong with each other piece of it.
 
-    A list and commas around objects may be there or not.
+    A list, commas and a wrapper such as {"objects": [...]} around objects may be there or not.
 
     Args:
         text: what was generated; what a reasoning model thinks, up to ``</think>``, is not its answer.
@@ -95,11 +83,15 @@ def parse_json_answer(
             failures.append("stray_text" if has_marks else "no_json")
         if start < 0:
             break
-        found, at = _read_object(text, start, borders, is_nested=depth > 1)
+        value, end = _decoded(text, start)
+        if isinstance(value, dict) and "bbox_2d" not in value and (inner := text.find("{", start + 1, end)) >= 0:
+            at = inner
+            continue
+        found, at = _to_object(value, text, slice(start, end), borders) if isinstance(value, dict) else value, end
         if isinstance(found, WrittenObject):
             objects.append(found)
         else:
-            failures += found
+            failures.append(found)
     if not has_marks and not failures:
         failures.append("no_json")
     if depth > 0 and failures[-1:] != ["cut_off"]:
@@ -107,40 +99,15 @@ def parse_json_answer(
     return objects, failures
 
 
-def _read_object(
-    text: str, start: int, borders: tuple[int, int], *, is_nested: bool
-) -> tuple[WrittenObject | Sequence[JsonFailureKind], int]:
-    """Read the object at ``start``, or what is wrong with it; also return where to continue."""
-    repeats: list[bool] = []  # of each object that was read to its end, the outermost last
-
-    def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        keys = [key for key, _ in pairs if key in ("bbox_2d", "label")]
-        repeats.append(len(set(keys)) < len(keys))
-        return dict(pairs)
-
-    # NaN is no JSON.
-    decoder = json.JSONDecoder(
-        object_pairs_hook=members,
-        parse_int=lambda digits: int(digits[:_MOST_DIGITS]),
-        parse_constant=lambda name: None,
-    )
+def _decoded(text: str, start: int) -> tuple[dict[str, object] | JsonFailureKind, int]:
+    """Return the object at ``start``, or what is wrong with it, and where to continue."""
     try:
-        value, stop = decoder.raw_decode(text, start)
-    except RecursionError:
-        return ["malformed_json"], len(text)
-    except json.JSONDecodeError as error:
-        brace = _BRACE.search(text, error.pos)
-        nested: list[JsonFailureKind] = ["nested"] * len(repeats)
+        return _DECODER.raw_decode(text, start)
+    except (json.JSONDecodeError, RecursionError) as error:
+        brace = _BRACE.search(text, getattr(error, "pos", len(text)))
         if brace is None:
-            return [*nested, "cut_off"], len(text)
-        return [*nested, "malformed_json"], brace.start() if brace[0] == "{" else brace.end()
-    within = slice(start, stop)
-    found = "nested" if is_nested else "repeated_key" if repeats[-1] else _to_object(value, text, within, borders)
-    if isinstance(found, WrittenObject):
-        return found, stop
-    # A wrapper such as {"objects": [...]} counts as what it holds.
-    kinds: list[JsonFailureKind] = ["nested"] * (len(repeats) - 1) if len(repeats) > 1 else [found]
-    return kinds, stop
+            return "cut_off", len(text)
+        return "malformed_json", brace.start() if brace[0] == "{" else brace.end()
 
 
 def _to_object(
@@ -148,20 +115,15 @@ def _to_object(
 ) -> WrittenObject | JsonFailureKind:
     """Return the object that a decoded value makes, or what is wrong with it."""
     numbers, label = value.get("bbox_2d"), value.get("label")
-    if not isinstance(numbers, list):
-        return "missing_box"
-    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
-        return "coord_not_a_number"
-    if any(isinstance(number, float) for number in numbers):
-        return "coord_not_an_integer"
-    if len(numbers) != 4:
-        return "too_few_coords" if len(numbers) < 4 else "too_many_coords"
+    if not isinstance(numbers, list) or len(numbers) != 4 or any(type(number) is not int for number in numbers):
+        return "malformed_box"
     if any(not 0 <= number <= border for number, border in zip(numbers, borders * 2, strict=True)):
         return "coord_out_of_range"
     if not isinstance(label, str) or not label.strip():
         return "missing_label"
     box_at, label_at = (pattern.search(text, within.start, within.stop) for pattern in (_BOX, _LABEL))
-    if box_at is None or label_at is None:  # a key written with escapes
+    # Written with escapes, or twice.
+    if box_at is None or label_at is None or [int(digits) for digits in box_at.groups()] != numbers:
         return "malformed_json"
     places = [slice(*box_at.span(number)) for number in (1, 2, 3, 4)]
     thousandths = [round(1000 * number / border) for number, border in zip(numbers, borders * 2, strict=True)]

@@ -41,7 +41,7 @@ def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str,
         if not parts:
             continue
         counts = tuple(sum(column) for column in zip(*(part.matched_iou.counts for part in parts), strict=True))
-        maps = [item.counts for part in parts for item in part.coordinates.values()]
+        maps = [counts for part in parts for counts in part.coordinates.values()]
         scores = [[(b.mean_score, b.fraction_correct, b.count) for b in part.score_bins] for part in parts]
         widths = [[((b.low + b.high) / 2, b.mean_width, b.count) for b in part.width_by_error] for part in parts]
         found[group] = Breakdown(

@@ -9,12 +9,12 @@ import pytest
 
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection import evaluate_detections
-from coordexp.evaluate.answers import Objects, read_objects, unknown_sentence
+from coordexp.evaluate.answers import Objects, unknown_sentence
 from coordexp.evaluate.results import counts, cut_at_repeat, repeats
 from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import DecodingFolder
 from tests.support.detections import crowded_scene, scene
-from tests.support.evaluation import Item, answers_of, evaluated, objects_of
+from tests.support.evaluation import Item, answers_of, evaluated, objects_of, read_objects
 
 BOX = (100, 100, 200, 200)
 

@@ -202,4 +202,5 @@ def test_pixels_of_the_resized_picture_become_thousandths() -> None:
 )
 def test_pixels_are_recognised(size: tuple, corner: tuple, count: int, expected: bool) -> None:
     boxes = [Item(bins=(10, 20, 30, 40))] * (count - 1) + [Item(bins=(0, 0, *corner))]
-    assert seem_in_pixels(objects_of({1: boxes}), {1: size}) is expected
+    found = objects_of({1: boxes}).detections("argmax", {1: size})
+    assert seem_in_pixels(found, {1: size}) is expected

@@ -51,6 +51,8 @@ def test_the_prompt_is_the_vendors() -> None:
         f"[{CAT}, {DOG}]".replace("}", ', "confidence": 0.9, "is": null, "of": {"a": [1, {"b": 2}]}, "c": [[1], 2]}'),
         f"[{CAT}, {DOG}]".replace(" ", "\r\n\t"),
         f"<think>one {DOG}? [two]</think>\n[{CAT}, {DOG}]",
+        f"[[{CAT}], [{DOG}]]",
+        f'{{"objects": [{CAT}, {DOG}]}}',
     ],
 )
 def test_ways_to_write_the_same_two_objects(text: str) -> None:
@@ -65,31 +67,27 @@ def test_an_empty_list_is_an_answer(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (box(1, 2, 3), "too_few_coords"),
-        (box(1, 2, 3, 4, 5), "too_many_coords"),
+        (box(1, 2, 3), "malformed_box"),
+        (box(1, 2, 3, 4, 5), "malformed_box"),
         (box(1, 2, 3, 1001), "coord_out_of_range"),
         (box(-1, 2, 3, 4), "coord_out_of_range"),
         (box(1, 2, 3, "9" * 6000), "coord_out_of_range"),
         (box(1, "abc", 3, 4), "malformed_json"),
-        (box(1, "NaN", 3, 4), "coord_not_a_number"),
+        (box(1, "NaN", 3, 4), "malformed_box"),
         (box("001", 2, 3, 4), "malformed_json"),
-        (box(1, "null", 3, 4), "coord_not_a_number"),
-        (box("[1, 2, 3, 4]"), "coord_not_a_number"),
-        (box(0.1, 0.2, 0.5, 0.9), "coord_not_an_integer"),
+        (box(1, "null", 3, 4), "malformed_box"),
+        (box("[1, 2, 3, 4]"), "malformed_box"),
+        (box(0.1, 0.2, 0.5, 0.9), "malformed_box"),
         (box("1, , 2", 3, 4), "malformed_json"),
-        ('[{"bbox_2d": "1, 2, 3, 4", "label": "cat"}]', "missing_box"),
-        ('[{"point_2d": [1, 2], "label": "cat"}]', "missing_box"),
-        ("[{}]", "missing_box"),
+        ('[{"bbox_2d": "1, 2, 3, 4", "label": "cat"}]', "malformed_box"),
+        ('[{"point_2d": [1, 2], "label": "cat"}]', "malformed_box"),
+        ("[{}]", "malformed_box"),
         ('[{"bbox_2d": [1, 2, 3, 4]}]', "missing_label"),
         ('[{"bbox_2d": [1, 2, 3, 4], "label": 7}]', "missing_label"),
         ('[{"bbox_2d": [1, 2, 3, 4], "label": "  "}]', "missing_label"),
-        ('[{"bbox_2d": [1, 2, 3, 4], "bbox_2d": [5, 6, 7, 8], "label": "cat"}]', "repeated_key"),
-        ('[{"bbox_2d": [1, 2, 3, 4], "label": "cat", "label": "dog"}]', "repeated_key"),
+        ('[{"bbox_2d": [1, 2, 3, 4], "bbox_2d": [5, 6, 7, 8], "label": "cat"}]', "malformed_json"),
         ('[{"bbox_2d": [1, 2, 3, 4], "label": "c\\at"}]', "malformed_json"),
         ('[{bbox_2d: [1, 2, 3, 4], "label": "cat"}]', "malformed_json"),
-        (f"[[{CAT}]]", "nested"),
-        (f'{{"objects": [{CAT}]}}', "nested"),
-        (f'{{"cat": {{"a": {CAT}}}}}', "nested"),
     ],
 )
 def test_a_malformed_object_is_counted_and_the_next_one_read(text: str, kind: str) -> None:
@@ -161,28 +159,26 @@ def test_a_label_is_unescaped(written: str, label: str) -> None:
     label.encode()
 
 
-def accepted(text: str) -> list[tuple]:
-    """What a strict reader finds in an answer of valid JSON, by the rules of this file's docstrings."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+def accepted(value: object) -> list[tuple]:
+    """What a strict reader finds in valid JSON: objects with a box, also within lists and objects without one."""
+    if isinstance(value, list):
+        return [found for item in value for found in accepted(item)]
+    if not isinstance(value, dict):
         return []
-    items = value if isinstance(value, list) else [value]
-    return [
-        (item["label"], *item["bbox_2d"])
-        for item in items
-        if isinstance(item, dict)
-        and isinstance(item.get("label"), str)
-        and item["label"].strip()
-        and isinstance(item.get("bbox_2d"), list)
-        and len(item["bbox_2d"]) == 4
-        and all(type(k) is int and 0 <= k <= 1000 for k in item["bbox_2d"])
-    ]
+    if "bbox_2d" not in value:
+        return [found for item in value.values() for found in accepted(item)]
+    label, numbers = value.get("label"), value["bbox_2d"]
+    is_box = isinstance(numbers, list) and len(numbers) == 4
+    is_box = is_box and all(type(k) is int and 0 <= k <= 1000 for k in numbers)
+    return [(label, *numbers)] if is_box and isinstance(label, str) and label.strip() else []
+
+
+PLAIN = st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"]), max_size=4)
 
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers(-5, 1005) | st.floats(0, 2000, allow_nan=False) | st.text(max_size=4),
+        st.none() | st.booleans() | st.integers(-5, 1005) | st.floats(0, 2000, allow_nan=False) | PLAIN,
         lambda inner: (
             st.lists(inner, max_size=5)
             | st.dictionaries(st.sampled_from(["bbox_2d", "label", "a"]), inner, max_size=3)
@@ -197,5 +193,5 @@ def accepted(text: str) -> list[tuple]:
 def test_valid_json_reads_as_pythons_own_reader_reads_it(value: object, readable: bool) -> None:
     text = json.dumps(value, ensure_ascii=readable, indent=1 if readable else None)
     objects, failures = parse_json_answer(text)
-    assert [(item.desc, *item.bins) for item in objects] == accepted(text)
+    assert [(item.desc, *item.bins) for item in objects] == accepted(value)
     assert set(failures) <= set(JSON_FAILURE_KINDS) - {"malformed_json", "cut_off"}
