@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -91,7 +90,7 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for text in texts:
         name, _, paths = text.partition("=")
-        files = _listed_files(paths)
+        files = paths.split(",")
         if not name.strip() or not all(files):
             raise ConfigError(f"got {text!r}, expected NAME=FILE, or NAME=FILE,FILE for several seeds")
         if not is_name(name) or len(name) > _MAX_NAME:
@@ -115,14 +114,3 @@ def by_name(
             raise ConfigError(f"{option} {text}: there is no {name!r}; expected {', '.join(names)}")
         found |= dict.fromkeys([name] if name else names, parse(value))
     return found
-
-
-def _listed_files(text: str) -> list[str]:
-    """Split a list of files at its commas, but none that is part of the name of a file that exists."""
-    parts, files = text.split(","), list[str]()
-    while parts:
-        ends = [end for end in range(1, len(parts) + 1) if os.path.isfile(",".join(parts[:end]))]
-        end = max(ends, default=1)
-        files.append(",".join(parts[:end]))
-        del parts[:end]
-    return files

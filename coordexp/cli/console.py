@@ -2,8 +2,6 @@
 
 import contextlib
 import errno
-import os
-import select
 import sys
 import traceback
 from collections.abc import Callable, Generator
@@ -94,37 +92,14 @@ def run_command(function: Callable[[], int | None], *, debug: bool = False) -> i
     Returns:
         The function's own code (None is 0); 2 for wrong input or a full disk; 130 when interrupted; 1 for a bug.
     """
-    code, error = 0, None
     try:
         code = function() or 0
-    except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - a bug too is said in one sentence
-        error = raised
-    reader_has_left = _reader_has_left(error)
-    if error is None:
-        return code
-    if reader_has_left and isinstance(error, BrokenPipeError):
-        return 0
-    if debug:
-        say("".join(traceback.format_exception(error)).rstrip("\n"))
-    code, message = _explained(error, debug=debug)
-    say(shortened(message))
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a bug too is said in one sentence
+        if debug:
+            say("".join(traceback.format_exception(error)).rstrip("\n"))
+        code, message = _explained(error, debug=debug)
+        say(shortened(message))
     return code
-
-
-def _reader_has_left(error: BaseException | None) -> bool:
-    """Write what stdout still holds; return whether its pipe is closed, and let nothing more be written to it."""
-    try:
-        sys.stdout.flush()  # once this has failed, stdout holds nothing, and does not fail again
-    except BrokenPipeError as broken:
-        error = broken
-    if not isinstance(error, BrokenPipeError):  # it may be of another pipe
-        return False
-    pipe = select.poll()
-    pipe.register(sys.stdout, 0)
-    is_closed = any(event & select.POLLERR for _, event in pipe.poll(0))
-    if is_closed:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return is_closed
 
 
 def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:

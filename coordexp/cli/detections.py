@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,7 +92,7 @@ def print_comparison(
     for remark in (*study.cautions, *remarks(study.data)):
         show(errors, f"note: {remark}")
     if options.format == "json" and numbers:
-        sys.stdout.write(numbers)
+        show(console, numbers.rstrip("\n"))
     else:
         print_report(study, options.format, console)
     print_paths(paths, errors)

@@ -11,7 +11,6 @@ the file right; exit code 0 if COCO's own reading is the one, 2 if not.
 import argparse
 import json
 import shlex
-import sys
 from pathlib import Path
 
 from coordexp.cli.arguments import add_config
@@ -43,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
         found = examine(options.config, options.overrides, on_pictures=on_pictures)
     if options.format == "json":
-        sys.stdout.write(examination_json(found) + "\n")
+        show(output_console(), examination_json(found))
     else:
         show_examination(found, output_console(pipe_width=10_000))  # a check is a line there
     return 0 if found.would_start else 2
@@ -71,7 +70,7 @@ def _examine_boxes(options: argparse.Namespace) -> int:
     if options.format == "json":
         plain, best = ({"frame": str(fit.frame), "mean_iou": fit.mean_iou} for fit in (said.plain, said.best))
         found = {"outcome": said.outcome, "as_coco": plain, "best": best, "command": command}
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        show(output_console(), json.dumps(found, indent=2))
     else:
         for line in (*truth.remarks, *results.remarks, f"{path}: {said.outcome}", said.sentence, command):
             show(output_console(), line)

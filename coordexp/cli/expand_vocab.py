@@ -1,10 +1,9 @@
 """Add the coordinate tokens to a checkpoint and save it elsewhere."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from coordexp.cli.console import stage_bars
+from coordexp.cli.console import output_console, show, stage_bars
 
 HELP = "add the coordinate tokens to a checkpoint"
 
@@ -32,12 +31,10 @@ def run(options: argparse.Namespace) -> None:
         )
     ids = done.vocab.coord_ids
     if not done.num_added:
-        sys.stdout.write(f"{options.model}: has the coordinate tokens already; {output} is an unchanged copy\n")
+        lines = [f"{options.model}: has the coordinate tokens already; {output} is an unchanged copy"]
     else:
-        sys.stdout.write(
-            f"{output}: {done.num_added} new tokens, <|coord_*|> is {done.vocab.wildcard_id}; "
-            f"the tables have {done.num_rows} rows\n"
-        )
+        new = f"{done.num_added} new tokens, <|coord_*|> is {done.vocab.wildcard_id}"
+        lines = [f"{output}: {new}; the tables have {done.num_rows} rows"]
     if done.left_behind:
-        sys.stdout.write(f"{output}: left behind: {done.left_behind}\n")
-    sys.stdout.write(f"{output}: coordinate ids {ids.start}..{ids.stop - 1}\n")
+        lines.append(f"{output}: left behind: {done.left_behind}")
+    show(output_console(), "\n".join([*lines, f"{output}: coordinate ids {ids.start}..{ids.stop - 1}"]))

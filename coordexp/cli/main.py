@@ -53,9 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a question mark for what a terminal's encoding lacks, as Latin-1
             stream.reconfigure(errors="replace")
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where HOME cannot be written it warns, with its own paths
-    if sys.flags.optimize > 1:
-        say("error: python -OO drops the docstrings that transformers reads; run without -OO and PYTHONOPTIMIZE=2")
-        return 2
     options = parse(sys.argv[1:] if argv is None else argv)
     if (ignored := ranks.ignore_launchers()) is not None:  # here for Ray's processes too, which get this environment
         say(ignored)

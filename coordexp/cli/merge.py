@@ -3,10 +3,9 @@
 import argparse
 import json
 import shlex
-import sys
 from pathlib import Path
 
-from coordexp.cli.console import stage_bars
+from coordexp.cli.console import output_console, show, stage_bars
 from coordexp.shipped import command
 
 HELP = "fold a trained adapter into its base"
@@ -48,4 +47,4 @@ def run(options: argparse.Namespace) -> None:
         arguments = shlex.quote(json.dumps(merged.template))
         output = shlex.quote(str(options.output))
         lines.append(f"to serve it: vllm serve {output} --default-chat-template-kwargs {arguments}")
-    sys.stdout.write("\n".join([*lines, ""]))
+    show(output_console(), "\n".join(lines))

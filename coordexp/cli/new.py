@@ -9,7 +9,6 @@ from pathlib import Path
 
 from coordexp.cli.arguments import add_debug
 from coordexp.cli.console import error_console, output_console, show
-from coordexp.errors import ConfigError
 from coordexp.shipped import command
 
 HELP = "an experiment on data of one's own"
@@ -19,9 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     dataset = parser.add_subparsers(required=True, metavar="WHAT").add_parser("dataset", help=HELP)
     add = dataset.add_argument
     add("folder", type=Path, metavar="FOLDER", help="of a data set: COCO, LVIS, JSONL, Pascal VOC or YOLO")
-    for split, what in (("train", "training"), ("val", "validation")):
-        add(f"--{split}-annotations", type=Path, metavar="FILE", help=f"of {what}, where the four are not found")
-        add(f"--{split}-images", type=Path, metavar="FOLDER", help="its pictures")
     add("--name", help="of the experiment (default: that of the folder)")
     add("--output", type=Path, help="the new file (default: NAME.yaml)")
     base = "the experiment that it extends (default: coco_qwen3vl_4b where there is a GPU or model.path=..., else "
@@ -32,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     with error_console().status("reading annotations, opening images, measuring"):
-        from coordexp.config.schema.data import FOUR
         from coordexp.doctor.machine import Machine
         from coordexp.scaffold.dataset import new_dataset
 
@@ -41,15 +36,10 @@ def run(options: argparse.Namespace) -> None:
         has_model = any(text.startswith("model.path=") and text != "model.path=embedded" for text in options.overrides)
         folder: Path = options.folder
         name = options.name or re.sub(r"[^A-Za-z0-9_.-]+", "_", folder.absolute().name).strip("_.-") or "data"
-        four = {key: getattr(options, key) for key in FOUR}
-        if any(four.values()) and not all(four.values()):
-            named = ", ".join(f"--{key.replace('_', '-')}" for key in FOUR)
-            raise ConfigError(f"expected all four of {named}")
-        where: dict[str, Path] = four if all(four.values()) else {"path": folder}
         config = options.config or Path("coco_qwen3vl_4b" if machine.gpu_names or has_model else "coco_tiny")
         output = options.output or Path(f"{name}.yaml")
         findings, about = new_dataset(
-            where, name=name, config=config, overrides=options.overrides, output=output, machine=machine
+            folder, name=name, config=config, overrides=options.overrides, output=output, machine=machine
         )
     console = output_console()
     for finding in findings:

@@ -1,7 +1,6 @@
 """Write a data set: COCO or LVIS annotations as JSONL with a manifest, or generated shapes."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from coordexp.cli.arguments import add_debug, number, positive, seed, settings_of
@@ -30,14 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         boxes.add_argument("--numbers", action="store_false", dest="coord_tokens", help="boxes in [0, 1] (the default)")
         declared = "coord tokens or bins, as its custom.coord_tokens.enabled says"
         boxes.add_argument("--config", metavar="FILE", help=declared)
-        add("--workers", type=positive, default=8, help="images opened at once by --check-images headers (%(default)s)")
         add("--max-bad-fraction", type=number(float, 0, 1), default=0.0, help="bad records to accept (%(default)s)")
         merge = "categories whose names read the same are one (data.categories.merge)"
         add("--merge-categories", action="store_true", help=merge)
         frame = "what boxes are of where EXIF turns a picture (data.boxes_in, %(default)s)"
         add("--boxes-in", choices=("auto", "shown", "stored"), default="auto", help=frame)
-        checks = "names: files are there; headers: each is opened and its size compared, not decoded (%(default)s)"
-        add("--check-images", choices=("none", "names", "headers"), default="names", help=checks)
+        add("--check-images", choices=("none", "names"), default="names", help="names: whether they are there")
     shapes = kinds.add_parser("shapes", help="generated coloured shapes, as COCO files and as JSONL")
     shapes.add_argument("--output", type=Path, required=True)
     shapes.add_argument("--num-train", type=positive, default=2400)
@@ -66,7 +63,7 @@ def _run_annotations(options: argparse.Namespace) -> None:
     reading = Reading(options.boxes_in, options.merge_categories)
     spec = settings_of(PrepareSpec, options, coord_tokens=coord_tokens, bins=bins, reading=reading)
     with stage_bars() as progress:
-        prepared = prepare(spec, ceiling=ceiling_of_table, num_threads=options.workers, progress=progress)
+        prepared = prepare(spec, ceiling=ceiling_of_table, progress=progress)
     console = output_console()
     state = "written" if prepared.is_new else "already made from these annotations with these options"
     show(console, f"{spec.output}: {state}")
@@ -94,4 +91,4 @@ def _run_shapes(options: argparse.Namespace) -> None:
         annotations = output / f"instances_{split}.json"
         spec = PrepareSpec(annotations=annotations, images=output / split, output=output / "jsonl" / split)
         prepare(spec, ceiling=ceiling_of_table)
-    sys.stdout.write(f"{output}: {shapes.num_train} training and {shapes.num_val} validation images\n")
+    show(output_console(), f"{output}: {shapes.num_train} training and {shapes.num_val} validation images")

@@ -1,11 +1,10 @@
 """Train and evaluate one group with one seed in this process, without Ray; a second call continues."""
 
 import argparse
-import sys
 
 from coordexp.cli.ablation import run_and_report
 from coordexp.cli.arguments import add_config, add_dry_run, seed
-from coordexp.cli.console import output_console
+from coordexp.cli.console import output_console, show
 
 HELP = "train and evaluate one run, without Ray"
 
@@ -31,9 +30,7 @@ def run(options: argparse.Namespace) -> int:
         one = config.run(group, seed)
         plans = [RunPlan(one)]
         check_dry_run(plans)
-        sys.stdout.write(to_yaml(one))
-        if one.training.epochs is not None:
-            sys.stdout.write(f"# {steps_line(one, num_train_images(one))}\n")
-        sys.stdout.writelines(f"# {line}\n" for line in data_not_here(plans))
+        notes = [] if one.training.epochs is None else [steps_line(one, num_train_images(one))]
+        show(output_console(), to_yaml(one) + "\n".join(f"# {line}" for line in [*notes, *data_not_here(plans)]))
         return 0
     return run_and_report(config.reduced(group, seed), console=output_console(), debug=options.debug)

@@ -7,8 +7,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -16,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import CODEC_VERSION, NUM_BINS
-from coordexp.data.image_file import check_image
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sample import Objects, Ordering, Sample
 from coordexp.data.sources.coco import CocoSource, LvisSource
-from coordexp.data.sources.coco_table import CROWD, TARGET, CocoImage, CocoTable, Reading, build_table
+from coordexp.data.sources.coco_table import CROWD, TARGET, CocoTable, Reading, build_table
 from coordexp.data.sources.jsonl import format_record
 from coordexp.errors import DataError
 from coordexp.files import kept_model, replace_directory, sha256_of_file, write_json
@@ -30,7 +28,7 @@ SAMPLES = "samples.jsonl"
 
 Manifest: TypeAlias = dict[str, object]
 Dialect = Literal["coco", "lvis"]
-CheckImages = Literal["none", "names", "headers"]
+CheckImages = Literal["none", "names"]
 # Called with a stage (reading, writing), how much of it is done and how much there is.
 Progress = Callable[[str, int, int], None]
 # Measures the codec ceiling. Only coordexp.detection can, which imports this package: the caller passes it in.
@@ -54,9 +52,7 @@ class PrepareSpec:
         seed: of ``ordering: random``, together with the image id.
         max_objects: objects of an image at most, the largest ones; None for all.
         max_bad_fraction: largest accepted fraction of bad images, annotations or categories.
-        check_images: ``names``: every file is there (one listing a folder; width and height are in
-            the annotations, so no image is opened). ``headers``: each is opened, not decoded, and
-            its size compared. ``none``: the images may be elsewhere.
+        check_images: ``names``: every file is there, by one listing a folder; ``none``: the images may be elsewhere.
     """
 
     annotations: Path
@@ -81,14 +77,8 @@ class Prepared:
     is_new: bool
 
 
-def prepare(
-    spec: PrepareSpec,
-    *,
-    ceiling: Ceiling,
-    num_threads: int = 1,
-    progress: Progress = lambda stage, done, total: None,
-) -> Prepared:
-    """Write the data set; under ``check_images: headers``, ``num_threads`` headers are read at once.
+def prepare(spec: PrepareSpec, *, ceiling: Ceiling, progress: Progress = lambda stage, done, total: None) -> Prepared:
+    """Write the data set; no image is opened that has its size in the annotations.
 
     Raises:
         DataError: if the annotations cannot be used, too many records are bad, or the output is something else.
@@ -103,8 +93,6 @@ def prepare(
     table = build_table(file, folder, max_bad_fraction=spec.max_bad_fraction, reading=spec.reading)
     del file  # its entries take more room than all that follows
     progress("reading", size, size)
-    if spec.check_images == "headers":
-        table = _with_good_headers(table, spec, num_threads)
     with replace_directory(spec.output) as building:
         samples_sha256 = _write_lines(building / SAMPLES, _lines(table, spec, progress))
         manifest = _manifest(made_from, table, spec, samples_sha256=samples_sha256, ceiling=ceiling(table))
@@ -155,28 +143,6 @@ def _existing(output: Path, made_from: Manifest) -> Manifest | None:
             "another folder"
         )
     return manifest
-
-
-def _with_good_headers(table: CocoTable, spec: PrepareSpec, num_threads: int) -> CocoTable:
-    """Open every image and leave out those that are no image, or of another size than annotated."""
-
-    def problem_of(image: CocoImage) -> str | None:
-        try:
-            check_image(spec.images / image.name, width=image.width, height=image.height)
-        except DataError as error:
-            return str(error)
-        return None
-
-    # Threads, because a network disk makes them wait, and that is nearly all they do.
-    with ThreadPoolExecutor(num_threads) as pool:
-        problems = list(pool.map(problem_of, table.images))
-    for image, problem in zip(table.images, problems, strict=True):
-        if problem is not None:
-            table.rejections.add("images", f"images[{image.place}] (id {image.image_id})", problem)
-    table.rejections.accept(table.counts, max_bad_fraction=spec.max_bad_fraction)
-    is_good = np.array([problem is None for problem in problems], np.bool_)
-    counts = table.counts | {"rejected_images": table.rejections.count("images")}
-    return replace(table.only(is_good), counts=counts)
 
 
 def _lines(table: CocoTable, spec: PrepareSpec, progress: Progress) -> Iterator[str]:

@@ -38,7 +38,7 @@ _Value = TypeVar("_Value")
 
 
 def new_dataset(
-    where: Mapping[str, Path],
+    folder: Path,
     *,
     name: str,
     config: Path,
@@ -48,18 +48,17 @@ def new_dataset(
 ) -> tuple[list[Finding], list[str]]:
     """Check the data as a run does, choose what depends on it, and write the experiment; nothing else is written.
 
-    ``where`` is the ``path`` of the data set's folder, or the four paths of files that are not found in one, ``config``
-    the experiment that the file ``output`` extends, and ``overrides`` are ``KEY=VALUE`` for it, in the place of what is
-    measured. Returns what the checks found, and what the head of the file says; raises the first reason why a run could
-    not use the data.
+    ``config`` is the experiment that the file ``output`` extends, and ``overrides`` are ``KEY=VALUE`` for it, in the
+    place of what is measured; where ``data.train_annotations`` is among them, the folder is not looked at. Returns what
+    the checks found, and what the head of the file says; raises the first reason why a run could not use the data.
     """
     draft = _Draft(config, overrides)
     draft.choose("experiment.name", name)
-    draft.choose("data.format", "auto" if "path" in where else "coco")
+    if "data.train_annotations" not in draft.given:
+        draft.choose("data.format", "auto")
+        draft.choose("data.path", str(folder.absolute()))
     if "training.epochs" in draft.given:
         draft.choose("training.max_steps", None)
-    for key, path in where.items():
-        draft.choose(f"data.{key}", str(path.absolute()))
     findings, data = _checked(draft.load())
     samples = data["train"].samples
     most = max(len(sample.objects) for sample in samples)

@@ -77,18 +77,6 @@ class CocoTable:
     notes: tuple[str, ...] = ()
     is_turned: bool = False
 
-    def only(self, keep: NDArray[np.bool_]) -> "CocoTable":
-        """Return the images that a mask ``[I]`` keeps, with their objects."""
-        num_objects = np.diff(self.first)
-        of_kept = np.repeat(keep, num_objects)
-        columns = ("category_ids", "kinds", "boxes_px_xywh", "boxes_norm_xyxy", "areas_px2")
-        return replace(
-            self,
-            images=[image for image, is_kept in zip(self.images, keep.tolist(), strict=True) if is_kept],
-            first=np.concatenate([[0], np.cumsum(num_objects[keep])]),
-            **{name: getattr(self, name)[of_kept] for name in columns},
-        )
-
 
 def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
     """Return a table as the sections of COCO's format, ids of annotations from 1."""

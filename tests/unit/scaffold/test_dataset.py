@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def make(folder: Path, *overrides: str, config: str = "coco_tiny", output: str = "own.yaml", machine: Machine = NO_GPU):
     return new_dataset(
-        {"path": folder}, name="own", config=Path(config), overrides=overrides, output=Path(output), machine=machine
+        folder, name="own", config=Path(config), overrides=overrides, output=Path(output), machine=machine
     )
 
 
