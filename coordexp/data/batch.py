@@ -59,8 +59,6 @@ class Batch:
     Attributes:
         input_ids: ``[B, L]`` int64.
         attention_mask: ``[B, L]`` int64, 0 at padding; None where that is on the right, which no token sees.
-        position_ids: ``[3, B, L]`` int64 of the multimodal rotary embedding; None: the model finds them itself, and
-            the host waits.
         mm_token_type_ids: ``[B, L]`` int64, 1 at image tokens.
         labels: ``[B, L]`` int64 true tokens, -100 where nothing is learnt.
         patches: ``[P, C]`` uint8.
@@ -80,7 +78,6 @@ class Batch:
 
     input_ids: Tensor
     attention_mask: Tensor | None
-    position_ids: Tensor | None
     mm_token_type_ids: Tensor
     labels: Tensor
     patches: Tensor
@@ -110,7 +107,7 @@ class Batch:
 
 
 def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int) -> Batch:
-    """Pad samples on the right to one batch; its ``position_ids`` are left to the model."""
+    """Pad samples on the right to one batch."""
     length = max(sample.length for sample in samples)
     input_ids = torch.full((len(samples), length), pad_id, dtype=torch.int64)
     labels = torch.full((len(samples), length), IGNORE, dtype=torch.int64)
@@ -140,7 +137,6 @@ def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: in
     return Batch(
         input_ids=input_ids,
         attention_mask=attention_mask,
-        position_ids=None,
         mm_token_type_ids=(input_ids == image_token_id).to(torch.int64),
         labels=labels,
         patches=torch.from_numpy(np.concatenate([sample.patches for sample in samples])),
@@ -161,30 +157,3 @@ def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: in
 def predicts_label(labels_BL: Tensor) -> Tensor:
     """Mark ``[B, L]`` the positions whose *next* token is supervised."""
     return F.pad(labels_BL[:, 1:] >= 0, (0, 1), value=False)
-
-
-def padded_positions(samples: Sequence[EncodedSample], *, image_token_id: int, merge_size: int) -> Tensor:
-    """Number the tokens of sequences of one image each for Qwen3-VL's multimodal rotary embedding, padded on the right.
-
-    The model's own ``get_rope_index`` gives the same numbers, but reads every sequence back from the device to do
-    so: the host then waits for all work before it. Text counts on; an image stands at one time, its tokens at their
-    row and column, and text goes on behind the larger of the two. An image token has ``merge_size`` patches a side.
-
-    Returns:
-        ``[3, B, L]`` int64: time, row and column; 0 at the padding.
-
-    Source: ``Qwen3VLModel.get_rope_index`` of transformers 5.
-    """
-    length = max(sample.length for sample in samples)
-    positions = np.zeros((3, len(samples), length), dtype=np.int64)
-    for place, sample in enumerate(samples):
-        rows, columns = (side // merge_size for side in sample.grid)
-        start = sample.prompt_ids.index(image_token_id)
-        end = start + rows * columns
-        own = positions[:, place, : sample.length]
-        own[:, :start] = np.arange(start)
-        own[0, start:end] = start
-        own[1, start:end] = start + np.repeat(np.arange(rows), columns)
-        own[2, start:end] = start + np.tile(np.arange(columns), rows)
-        own[:, end:] = np.arange(sample.length - end) + start + max(rows, columns)
-    return torch.from_numpy(positions)

@@ -71,8 +71,6 @@ def model_inputs(batch: Batch, spec: ImageSpec, *, dtype: torch.dtype) -> dict[s
     }
     if batch.attention_mask is not None:
         inputs["attention_mask"] = batch.attention_mask
-    if batch.position_ids is not None:
-        inputs["position_ids"] = batch.position_ids
     return inputs
 
 

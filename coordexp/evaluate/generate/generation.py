@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.coord_tokens.offset_adapter import inner_model, reattach_coord_offset_hooks
-from coordexp.data.batch import EncodedSample, collate, padded_positions
+from coordexp.data.batch import EncodedSample, collate
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import pixel_values, upload
 from coordexp.evaluate.generate.answer import Answer
@@ -119,27 +119,26 @@ def _answers_of_rows(
     def begin(chosen: Sequence[EncodedSample]) -> None:
         """Read the prompts of some samples, and choose their first tokens."""
         batch = collate(chosen, pad_id=answering.pad_id, image_token_id=answering.image_token_id)
-        positions_3NL = padded_positions(
-            chosen, image_token_id=answering.image_token_id, merge_size=answering.image_spec.merge_size
-        )
         ends = [row * batch.input_ids.shape[1] + sample.length - 1 for row, sample in enumerate(chosen)]
         batch = (batch.pin_memory() if core.device.type == "cuda" else batch).to(core.device, non_blocking=True)
         # No token sees what comes behind it: padding on the right needs no mask, and attention has its fastest kernel.
         with half:
             outputs = core(
                 input_ids=batch.input_ids,
-                position_ids=upload(positions_3NL, core.device),
                 mm_token_type_ids=batch.mm_token_type_ids,
                 pixel_values=pixel_values(batch.patches, answering.image_spec).to(core.dtype),
                 image_grid_thw=batch.image_grid_thw,
                 use_cache=True,
             )
         hidden_ND = outputs.last_hidden_state.flatten(0, 1).index_select(0, upload(torch.tensor(ends), core.device))
+        deltas = core.rope_deltas  # how much further the position behind a prompt is than its length
+        assert isinstance(deltas, torch.Tensor)
+        lengths = [sample.length for sample in chosen]
         begun = rows.begin(
             [sample.image_id for sample in chosen],
             outputs.past_key_values,
-            lengths=[sample.length for sample in chosen],
-            positions=(positions_3NL.amax(dim=(0, 2)) + 1).tolist(),
+            lengths=lengths,
+            positions=[length + delta for length, delta in zip(lengths, deltas.flatten().tolist(), strict=True)],
             keep_probs=[sample.image_id in curves_of for sample in chosen],
         )
         with float32_head(answering.model):

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.template_adapter import keeps_boxes
 from coordexp.coord_tokens.vocab import CoordVocab, expand_tokenizer, text_vocab
-from coordexp.data.batch import Batch, EncodedSample, collate, padded_positions
+from coordexp.data.batch import Batch, EncodedSample, collate
 from coordexp.data.dataset import DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample, SplitData
@@ -55,14 +55,12 @@ class Encoding:
 
     def collate(self, samples: Sequence[EncodedSample]) -> Batch:
         """Batch samples for training, padded on the right."""
-        image_id, merge_size = self.prompt.image_token_id, self.image_spec.merge_size
         pad_id = self.tokenizer.pad_token_id
         assert isinstance(pad_id, int), "check_base has refused a tokenizer without one"
-        batch = collate(samples, pad_id=pad_id, image_token_id=image_id)
-        positions = padded_positions(samples, image_token_id=image_id, merge_size=merge_size)
+        batch = collate(samples, pad_id=pad_id, image_token_id=self.prompt.image_token_id)
         # No token sees what comes behind it, so padding on the right needs no mask; with one, transformers asks the
         # device whether anything is masked, and attention takes a slower kernel.
-        return replace(batch, position_ids=positions, attention_mask=None)
+        return replace(batch, attention_mask=None)
 
 
 def build_encoding(config: RunConfig, processor: Processor | StoredProcessor) -> Encoding:
