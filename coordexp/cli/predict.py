@@ -3,8 +3,8 @@
     coordexp predict --model runs/tiny/C-s0/merged PICTURE...
     coordexp predict --model runs/tiny/C-s0/checkpoints/step_000360 PICTURE...    # an adapter on the base it names
 
-Writes DIR/predictions.json, and for each picture DIR/NAME.png and DIR/NAME.svg with its boxes and the distributions of
-their coordinates.
+Writes DIR/predictions.json, and for each picture DIR/NAME.png with its boxes: of the means, and thinner of the most
+likely bins.
 """
 
 import argparse
@@ -33,12 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from coordexp.cli.views import prediction_table
+    from coordexp.cli.views import draw, prediction_table
+    from coordexp.data.image_file import read_image
     from coordexp.evaluate.checkpoint import check_output, slower, unlike_training
     from coordexp.evaluate.predict import checkpoint_of, predict_with, predictions_json, turned
     from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.files import write_text
-    from coordexp.report.prediction import draw_prediction
 
     check_output(options.output)
     model, adapter = checkpoint_of(options.model)
@@ -53,12 +53,15 @@ def run(options: argparse.Namespace) -> None:
     output.mkdir(parents=True, exist_ok=True)
     text = predictions_json(found)
     write_text(output / "predictions.json", text)
-    drawn = [draw_prediction(item, output / name) for item, name in zip(found, _stems(options.pictures), strict=True)]
+    drawn = [output / f"{stem}.png" for stem in _stems(options.pictures)]
+    for item, png in zip(found, drawn, strict=True):
+        boxes = [(f"{it.desc} {it.score:.2f}", (it.expected_px, it.argmax_px)) for it in item.objects]
+        draw(read_image(item.picture), boxes).save(png)
     console = output_console()
     if options.format == "json":
         show(console, text)
         return
-    for item, (png, _) in zip(found, drawn, strict=True):
+    for item, png in zip(found, drawn, strict=True):
         console.print(prediction_table(item))
         if options.decoding == "free":
             kinds = ", ".join(f"{number} {kind}" for kind, number in Counter(item.malformed).items()).replace("_", " ")

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from coordexp.evaluate.predict import Prediction
     from coordexp.train.preview import Preview, Role
 
+Box = tuple[float, float, float, float]
 STYLES: "dict[Role, str]" = {
     "prompt": "dim",
     "image": "dim cyan",
@@ -79,19 +80,19 @@ def show_sample(preview: "Preview", console: Console, *, drawn: Path) -> None:
     console.print(f"boxes drawn in {drawn}", markup=False, soft_wrap=True)
 
 
-def draw(preview: "Preview") -> Image.Image:
-    """Return the picture as it is fed, with the boxes that the tokens say, each with its description."""
-    scale = max(1, -(-_SHORT_SIDE_PX // min(preview.picture.size)))
-    width, height = preview.picture.size
-    picture = preview.picture.resize((width * scale, height * scale), Image.Resampling.LANCZOS)
+def draw(picture: Image.Image, objects: Iterable[tuple[str, Sequence[Box]]]) -> Image.Image:
+    """Return a picture, enlarged where it is small, with boxes in its pixels: an object's first one has its words."""
+    scale = max(1, -(-_SHORT_SIDE_PX // min(picture.size)))
+    picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.LANCZOS)
     pen = ImageDraw.Draw(picture)
-    across, down = picture.width / preview.sample.width, picture.height / preview.sample.height
-    for number, (desc, (left, top, right, bottom)) in enumerate(preview.objects):
-        x1, y1, x2, y2 = left * across, top * down, right * across, bottom * down
+    for number, (words, (box, *others)) in enumerate(objects):
+        x1, y1, x2, y2 = (side * scale for side in box)
+        for other in others:
+            pen.rectangle([side * scale for side in other], outline=_colour(number), width=1)
         pen.rectangle((x1, y1, x2, y2), outline=_colour(number), width=2)
         place = (x1 + 3, y1 + 2)
         # The built-in font knows no more than Latin 1; a sign it lacks must not end the preview.
-        label = desc.encode("latin-1", "replace").decode("latin-1")
+        label = words.encode("latin-1", "replace").decode("latin-1")
         pen.rectangle(pen.textbbox(place, label), fill="white")
         pen.text(place, label, fill=_colour(number))
     return picture

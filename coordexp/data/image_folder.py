@@ -1,6 +1,5 @@
 """The names that annotations give to pictures -> files of an image folder; only DataError, whatever a name is."""
 
-import difflib
 import itertools
 import os
 import re
@@ -15,7 +14,6 @@ from coordexp.errors import DataError, is_text, show
 
 PICTURES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jp2", ".avif", ".ppm"))
 """Endings of picture files, in lower case."""
-_NUM_NEAR, _NEAR_AMONG = 5, 20_000
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+://")
 _WAYS = ("", "read with / for \\", "read without percent codes", "in another Unicode form", "in other case")
 
@@ -44,7 +42,6 @@ class ImageFolder:
         self.checks = check
         self._listings: dict[str, dict[str, bool]] = {}
         self._names: dict[str, str] = {}
-        self._num_missed = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -121,19 +118,11 @@ class ImageFolder:
         return relative
 
     def _missing(self, name: str, relative: str | None) -> str:
-        self._num_missed += 1
-        near = ""
-        if self.checks and self._num_missed <= _NUM_NEAR and len(index := self._by_last) <= _NEAR_AMONG:
-            last = _forms(_of_address(name))[-1][-1]
-            several = index.get(last, [])
-            close = several or [one for key in difflib.get_close_matches(last, index, n=1) for one in index[key]]
-            if close:
-                near = f"; there {'are' if len(several) > 1 else 'is'} {' and '.join(map(show, close[:2]))}"
         if _ADDRESS.match(name):
-            return f"{show(name)} is a URL, expected the name of a file in {self.root}: download the pictures{near}"
+            return f"{show(name)} is a URL, expected the name of a file in {self.root}: download the pictures"
         if relative is None:
-            return f"the image path {show(name)} leaves the image folder {self.root}{near}"
-        return f"image file {self.root / relative} not found{near}"
+            return f"the image path {show(name)} leaves the image folder {self.root}"
+        return f"image file {self.root / relative} not found"
 
     @cached_property
     def _by_last(self) -> dict[str, list[str]]:

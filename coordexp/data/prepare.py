@@ -3,8 +3,6 @@
 The manifest says what went in, what came out, and what was left out and why.
 """
 
-import hashlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -21,7 +19,7 @@ from coordexp.data.sources.coco import CocoSource, LvisSource
 from coordexp.data.sources.coco_table import CROWD, TARGET, CocoTable, Reading, build_table
 from coordexp.data.sources.jsonl import format_record
 from coordexp.errors import DataError
-from coordexp.files import kept_model, replace_directory, sha256_of_file, write_json
+from coordexp.files import kept_model, replace_directory, sha256_of_file, write_json, write_text
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
@@ -94,8 +92,9 @@ def prepare(spec: PrepareSpec, *, ceiling: Ceiling, progress: Progress = lambda 
     del file  # its entries take more room than all that follows
     progress("reading", size, size)
     with replace_directory(spec.output) as building:
-        samples_sha256 = _write_lines(building / SAMPLES, _lines(table, spec, progress))
-        manifest = _manifest(made_from, table, spec, samples_sha256=samples_sha256, ceiling=ceiling(table))
+        write_text(building / SAMPLES, "".join(f"{line}\n" for line in _lines(table, spec, progress)))
+        sha256 = sha256_of_file(building / SAMPLES)
+        manifest = _manifest(made_from, table, spec, samples_sha256=sha256, ceiling=ceiling(table))
         write_json(building / MANIFEST, manifest, indent=1)
         _existing(spec.output, made_from)  # another process may have made something else here meanwhile
     return Prepared(manifest, is_new=True)
@@ -171,19 +170,6 @@ def _lines(table: CocoTable, spec: PrepareSpec, progress: Progress) -> Iterator[
         )
         if index % _IMAGES_BETWEEN_REPORTS == 0 or index + 1 == len(table.images):
             progress("writing", index + 1, len(table.images))
-
-
-def _write_lines(path: Path, lines: Iterator[str]) -> str:
-    """Write lines to a new file and return its SHA-256."""
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        for line in lines:
-            content = f"{line}\n".encode()
-            digest.update(content)
-            file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return digest.hexdigest()
 
 
 def _manifest(

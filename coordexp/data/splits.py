@@ -21,7 +21,6 @@ from coordexp.files import known_hashes, sha256_of_file, sha256_of_text
 from coordexp.findings import Check, failure, ok, require, warning
 
 HASHED_BYTES = 64 * 2**30  # of a folder's images
-_SMALL_BYTES = 256 * 2**20  # read in less than a second: nothing is kept of such a folder
 _OF_VIEWERS = ("Thumbs.db", "desktop.ini")  # beside hidden names such as .DS_Store and .nfs0000
 _NUM_DRAWS = 128
 _SHOWN_NAMES = 8
@@ -147,7 +146,7 @@ def missing_files(annotations: Path, images: Path, split: Split) -> Check[None]:
 def data_fingerprint(paths: Iterable[Path], *, known: Path, without: Path | None = None) -> str:
     """Return a SHA-256 over data: the bytes of files, and names, sizes and bytes of the files in folders.
 
-    Give it annotation files and image folders. Of a folder above 256 MiB the hashes are kept, so that an image is read
+    Give it annotation files and image folders. The hashes of a folder's files are kept, so that an image is read
     once and again only where it was written to: COCO's 19 GB cost the first command a reading, the next ones a look at
     the names. Of a folder above 64 GiB only every n-th file is read, 64 GiB in all: an added, lost, renamed or
     re-encoded picture is always noticed there, one changed to the same byte size only among those. Where the data lies
@@ -177,10 +176,7 @@ def _folder_lines(folder: Path, known: Path, without: Path | None) -> list[str]:
     total = sum(size for _, size in files)
     stride = max(1, -(-total // HASHED_BYTES))
     read = [folder / name for name, _ in files[::stride]]
-    if total <= _SMALL_BYTES:
-        hashes = [sha256_of_file(path) for path in read]
-    else:
-        hashes = known_hashes(read, known / f"{sha256_of_text(str(folder.resolve()))[:16]}.json")
+    hashes = known_hashes(read, known / f"{sha256_of_text(str(folder.resolve()))[:16]}.json")
     return [f"{name}\0{size}" for name, size in files] + hashes
 
 

@@ -103,7 +103,7 @@ class Pictures:
     def _problem(self, sample: Sample) -> str:
         if sample.image not in self._problems:
             try:
-                check_image(sample.image, width=sample.width, height=sample.height, decode=True)
+                check_image(sample.image, width=sample.width, height=sample.height)
                 self._problems[sample.image] = ""
             except DataError as error:
                 self._problems[sample.image] = str(error)

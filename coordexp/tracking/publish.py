@@ -24,7 +24,6 @@ from coordexp.runs.rows import read_rows
 from coordexp.runs.status import RunStatus, State
 from coordexp.tracking.charts import COLOR_TAG, group_colors
 from coordexp.tracking.connection import ServerUnreachableError, without_secrets
-from coordexp.tracking.model_card import write_model_card
 from coordexp.tracking.payload import last_values
 from coordexp.tracking.spool import RowSync
 from coordexp.tracking.store import (
@@ -278,7 +277,6 @@ class Recorder:
             self._tracker.log_directory(run_id, final, final.relative_to(plan.run_dir).as_posix())
         if not merged.is_dir():
             return
-        write_model_card(config, metrics=values)
         num_bytes = directory_bytes(merged)
         # Where it lies, with the machine that sees it there: ``file://node-3/shared/runs/x``.
         uri, place = f"file://{socket.gethostname()}{quote(str(merged.absolute()))}", repr(str(merged))

@@ -63,9 +63,8 @@ def finished(make_runs_dir, tmp_path_factory) -> Begun:
 
 
 @pytest.fixture
-def begun(finished, tmp_path, monkeypatch) -> Iterator[Begun]:
+def begun(finished, tmp_path) -> Iterator[Begun]:
     """The experiment, put back afterwards: everything in it has the same bytes for the next test."""
-    monkeypatch.setattr("coordexp.data.splits._SMALL_BYTES", 1)  # as if the folder were above 256 MiB
     kept = {place: tmp_path / f"kept-{number}" for number, place in enumerate((finished.source, finished.folder.path))}
     for place, copy in kept.items():
         shutil.copytree(place, copy)

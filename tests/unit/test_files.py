@@ -96,8 +96,6 @@ def test_a_file_is_read_again_only_where_it_has_changed(tmp_path: Path) -> None:
         ("[NaN]", "'NaN' is no finite number"),
         ("[-Infinity]", "'-Infinity' is no finite number"),
         ("[1e999]", "'1e999' is no finite number"),
-        (f"[{'9' * 5000}]", "is no finite number of 64 bits"),
-        (f"[{2**63}]", "is no finite number of 64 bits"),
     ],
 )
 def test_whatever_is_wrong_with_json_is_one_error_that_says_where(content: bytes | str, reason: str) -> None:

@@ -26,22 +26,15 @@ class ChosenSource:
     num_images: int
     seed: int
     ground_truth_file: Path
+    name: str
+    annotations: Path
+    images: Path
+    generated: Generated | None
 
-    @property
-    def name(self) -> str:
-        return self.whole.name
-
-    @property
-    def annotations(self) -> Path:
-        return self.whole.annotations
-
-    @property
-    def images(self) -> Path:
-        return self.whole.images
-
-    @property
-    def generated(self) -> Generated | None:
-        return self.whole.generated
+    @classmethod
+    def of(cls, whole: Whole, num_images: int, *, seed: int, folder: Path) -> "ChosenSource":
+        own = whole.name, whole.annotations, whole.images, whole.generated
+        return cls(whole, num_images, seed, folder / CHOSEN_NAME, *own)
 
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
         data = self.whole.read(max_bad_fraction=max_bad_fraction, accept_prequantised=accept_prequantised)

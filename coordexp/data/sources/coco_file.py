@@ -251,34 +251,20 @@ def read_without_outlines(path: Path) -> object:
     return _parse_json(read_utf8(path), path, _without_outlines)
 
 
-class _Member:
-    """A name at the top level. No two are equal, so that a section that is there twice is noticed."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
 def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
     """Return the entries of each section: undecoded, or as values where the file is not strict JSON."""
     content = read_utf8(path)
     try:
-        found = msgspec.json.decode(content, type=dict[_Member, Raw], dec_hook=lambda member, name: member(name))
-        members: Iterable[tuple[str, object]] = [(member.name, value) for member, value in found.items()]
+        found: object = msgspec.json.decode(content, type=dict[str, Raw])
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: the top level is no object ({error}); expected COCO's instances format") from None
     except (msgspec.DecodeError, RecursionError):
-        members = _lenient_members(content, path)
-    sections: dict[Section, list[Raw] | list[object]] = {}
-    for name, value in members:
-        if name not in SECTIONS:
-            continue
-        if name in sections:
-            raise DataError(f"{path}: the section {name!r} is there twice")
-        sections[name] = _entries(value, f"{path}: {name!r}")
-    for section in SECTIONS:
-        if section not in sections:
-            raise DataError(f"{path}: {section!r} is missing, expected a list (COCO instances format)")
-    return sections
+        found = _parse_json(content, path, _without_outlines)
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: the top level is {kind_of(found)}, expected an object (COCO instances format)")
+    if missing := [section for section in SECTIONS if section not in found]:
+        raise DataError(f"{path}: {missing[0]!r} is missing, expected a list (COCO instances format)")
+    return {section: _entries(found[section], f"{path}: {section!r}") for section in SECTIONS}
 
 
 def _entries(value: object, where: str) -> list[Raw] | list[object]:
@@ -289,20 +275,6 @@ def _entries(value: object, where: str) -> list[Raw] | list[object]:
     if not isinstance(found, list):
         raise DataError(f"{where} is {kind_of(found)}, expected a list (COCO instances format)")
     return found
-
-
-def _lenient_members(content: bytes, path: Path) -> _Pairs:
-    """Return the members of the top level as Python's parser reads them."""
-    outermost: _Pairs = []
-
-    def make_object(pairs: _Pairs) -> dict[str, object]:
-        nonlocal outermost
-        outermost = pairs
-        return _without_outlines(pairs)
-
-    if isinstance(value := _parse_json(content, path, make_object), dict):
-        return outermost
-    raise DataError(f"{path}: the top level is {kind_of(value)}, expected an object (COCO instances format)")
 
 
 def _typed(entries: list[Raw] | list[object], entry_type: type[_AnyEntry]) -> Entries[_AnyEntry]:

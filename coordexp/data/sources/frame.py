@@ -21,8 +21,7 @@ Size = tuple[float, float]
 
 _FEWEST = 20  # boxes that show a frame; fewer may lie anywhere
 _FEWEST_OF_SMALLER = 200
-# Of an image's side; half is where copies of half the size end, and where few boxes may end by chance.
-_SUSPICIOUS_REACH, _WRONG_REACH = 0.5, 0.6
+_WRONG_REACH = 0.6  # of an image's side
 _FEWEST_AT_EDGE = 3  # box edges at the edge of a resized copy; fewer may be there by chance
 _SLACK = 0.02  # of an image's side: annotations reach a little beyond their image everywhere
 
@@ -60,22 +59,14 @@ def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float
 def check_frame(
     path: Path, boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64], *, max_bad_fraction: float
 ) -> str:
-    """Refuse a file whose boxes have a :func:`frame_problem`; return what is odd about them, "" where nothing is."""
+    """Refuse a file whose boxes have a :func:`frame_problem`, or return it where all are to be taken; else ""."""
     problem = frame_problem(boxes_px_xywh, sizes_px)
     if problem is not None and max_bad_fraction < 1:
         raise DataError(
             f"{path}: {problem}; expected left, top, width, height in pixels of each image. Correct them, or "
             "set data.max_bad_fraction (prepare: --max-bad-fraction) to 1 to take them as they are"
         )
-    if problem is not None or len(boxes_px_xywh) < _FEWEST:
-        return problem or ""
-    reach = ((boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]) / sizes_px).max()
-    if reach > _SUSPICIOUS_REACH + _SLACK:
-        return ""
-    return (
-        f"no box reaches beyond {reach:.0%} of its image's width or height: if objects are elsewhere too, these are "
-        "pixels of smaller copies (coordexp inspect draws them)"
-    )
+    return problem or ""
 
 
 @dataclass(frozen=True)

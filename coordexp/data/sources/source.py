@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sources.chosen import CHOSEN_NAME, ChosenSource, Whole
+from coordexp.data.sources.chosen import ChosenSource, Whole
 from coordexp.data.sources.coco import CocoSource, LvisSource
 from coordexp.data.sources.coco_table import SPLITS, Reading, Split
 from coordexp.data.sources.folder import find_folder
@@ -34,7 +34,7 @@ def source_of(data: Data, split: Split, *, data_dir: Path, max_images: int | Non
     whole = _whole(data, split, data_dir)
     if split == "train" or max_images is None:
         return whole
-    return ChosenSource(whole, max_images, data.split_seed, data_dir / CHOSEN_NAME)
+    return ChosenSource.of(whole, max_images, seed=data.split_seed, folder=data_dir)
 
 
 def _whole(data: Data, split: Split, data_dir: Path) -> Whole:
@@ -72,7 +72,7 @@ def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path |
     if whole is None or data_dir is None:
         return None
     seed = int(params.get("data.split_seed", Data().split_seed))
-    return ChosenSource(whole, int(number), seed, data_dir / CHOSEN_NAME)
+    return ChosenSource.of(whole, int(number), seed=seed, folder=data_dir)
 
 
 def _recorded(params: Mapping[str, str], split: Split, data_dir: Path | None) -> Whole | None:

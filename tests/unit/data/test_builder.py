@@ -58,7 +58,7 @@ def test_what_cannot_be_built_is_refused():
         JsonLinesBuilder(object(), enabled=True, skip_bbox_norm=True)
     with pytest.raises(DataError, match="objects is missing"):
         JsonLinesBuilder(enabled=True, skip_bbox_norm=True).build({"image": "a.jpg"})
-    with pytest.raises(DataError, match=r"objects\[0\]: the object is a str"):
+    with pytest.raises(DataError, match=r"objects\[0\]: the object is text"):
         JsonLinesBuilder(enabled=True, skip_bbox_norm=True).build({"objects": ["cat"]})
 
 

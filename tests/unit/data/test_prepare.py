@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from coordexp.coord_tokens.bins import quantise_boxes
 from coordexp.data.prepare import PrepareSpec
@@ -124,7 +123,7 @@ def test_a_thin_box_has_one_ceiling_by_all_three_ways(coco):
 def test_the_samples_are_those_of_the_annotations(coco_tiny, tmp_path):
     annotations = coco_tiny / "annotations" / "instances_train2017.json"
     images = coco_tiny / "images" / "train2017"
-    prepare(PrepareSpec(annotations, images, tmp_path / "out", check_images="headers"))
+    prepare(PrepareSpec(annotations, images, tmp_path / "out"))
     found = read_jsonl(tmp_path / "out" / "samples.jsonl", images)
     wanted = CocoSource(annotations, images).read()
     assert [(item.image, item.image_id, item.width, item.height) for item in found.samples] == [
@@ -160,18 +159,6 @@ def test_the_cap_keeps_the_largest_and_counts_the_others(crowded):
     assert "largest" in manifest["cap_rule"]
 
 
-def test_any_number_of_threads_writes_the_same_bytes(coco):
-    coco.enlarge()
-    made = []
-    for threads in (1, 5):
-        output = coco.root / f"out-{threads}"
-        spec = PrepareSpec(coco.annotations, coco.images, output, ordering="random", seed=3, check_images="headers")
-        prepare(spec, num_threads=threads)
-        made.append({path.name: path.read_bytes() for path in output.iterdir()})
-    assert made[0].keys() == {"samples.jsonl", "manifest.json"}
-    assert made[1] == made[0]
-
-
 def test_a_random_order_is_that_of_the_seed_and_the_image(coco):
     coco.enlarge(10)
 
@@ -204,19 +191,6 @@ def test_too_many_bad_records_stop_it_before_anything_is_written(coco):
         }
     ]
     assert manifest["counts"]["rejected_annotations"] == 1
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_headers_are_compared_on_request(coco, threads):
-    Image.new("RGB", (64, 48)).save(coco.images / "b.png")
-    prepare(PrepareSpec(coco.annotations, coco.images, coco.root / "trusting"))
-    with pytest.raises(DataError, match=r"1 of 2 images .*images\[1\] \(id 3\): .*is 64 x 48 pixels.*says 64 x 64"):
-        prepare(spec_of(coco, check_images="headers"), num_threads=threads)
-    manifest = prepare(spec_of(coco, check_images="headers", max_bad_fraction=0.5)).manifest
-    assert [record["image_id"] for record in records_of(coco.root / "out")] == [7]
-    assert manifest["counts"]["rejected_images"] == 1
-    assert manifest["outputs"]["samples.jsonl"]["records"] == manifest["codec_ceiling"]["images"] == 1
-    assert "says 64 x 64" in manifest["rejected"][0]["reason"]
 
 
 def test_images_may_be_elsewhere(coco):
