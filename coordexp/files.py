@@ -58,12 +58,6 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
     write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def is_packed(path: Path) -> bool:
-    """Return whether gzip has packed a file, whatever it is called."""
-    with path.open("rb") as handle:
-        return handle.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-
-
 def read_content(path: Path) -> bytes:
     """Return the bytes of a file, unpacked where gzip has packed them; a DataError says why it cannot be read."""
     try:

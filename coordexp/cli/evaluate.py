@@ -30,10 +30,8 @@ from coordexp.errors import ConfigError
 from coordexp.limits import MAX_COUNT
 
 if TYPE_CHECKING:
-    from coordexp.evaluate.evaluation import EvaluationData
     from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.metrics import Decoding
-    from coordexp.runs.folder import EvaluationFolder
 
 HELP = "COCO AP of a checkpoint"
 VLM_ANSWERS = (
@@ -43,10 +41,6 @@ VLM_ANSWERS = (
 _PIPE_WIDTH = 160  # of the table of box metrics
 _COORD_TOKENS = 512
 _JSON_TOKENS = 2048  # an object takes about 30 tokens, where it takes 8 in coord tokens
-_IN_PIXELS = (
-    "warning: every box, read as pixels, lies within its image: this model seems to answer in pixels, while its "
-    "numbers are read as thousandths of the image's sides; the metrics above are then meaningless"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,22 +130,7 @@ def run(options: argparse.Namespace) -> None:
     for way in settings.decoding:
         if sentence := unknown_sentence(folder.decoding(way), way, metrics):
             show(console, sentence)
-    if settings.answer == "qwen-json" and _seems_in_pixels(settings, folder, data):
-        show(console, _IN_PIXELS)
     show(console, f"written to {folder.path}")
-
-
-def _seems_in_pixels(settings: "EvaluationSettings", folder: "EvaluationFolder", data: "EvaluationData") -> bool:
-    """Return whether a model seems to answer in pixels although its family does not."""
-    from coordexp.detection.detections import read_detections
-    from coordexp.evaluate.answers import seem_in_pixels
-    from coordexp.evaluate.checkpoint import family_asked
-
-    family = family_asked(settings)
-    if family is not None and family.json_boxes == "pixels":
-        return False
-    found = read_detections(folder.decoding("free").detections("argmax"), data.truth)
-    return seem_in_pixels(found, data.sizes_px)
 
 
 def _read_texts(options: argparse.Namespace) -> None:

@@ -37,10 +37,6 @@ def run(options: argparse.Namespace) -> None:
     console.print(legend())
     for preview in previews(config, num=options.num, split=options.split, data=data):
         drawn = folder / f"{options.split}_{preview.sample.image_id}.png"
-        sample, picture = preview.sample, preview.picture
-        across, down = picture.width / sample.width, picture.height / sample.height
-        boxes = [
-            (desc, [(x1 * across, y1 * down, x2 * across, y2 * down)]) for desc, (x1, y1, x2, y2) in preview.objects
-        ]
-        draw(picture, boxes).save(drawn)
+        size = preview.sample.width, preview.sample.height
+        draw(preview.picture, size, [(desc, [box]) for desc, box in preview.objects]).save(drawn)
         show_sample(preview, console, drawn=drawn)

@@ -53,10 +53,12 @@ def run(options: argparse.Namespace) -> None:
     output.mkdir(parents=True, exist_ok=True)
     text = predictions_json(found)
     write_text(output / "predictions.json", text)
-    drawn = [output / f"{stem}.png" for stem in _stems(options.pictures)]
+    is_distinct = len({picture.stem for picture in options.pictures}) == len(options.pictures)
+    names = [picture.stem if is_distinct else f"{at}-{picture.stem}" for at, picture in enumerate(options.pictures)]
+    drawn = [output / f"{name}.png" for name in names]
     for item, png in zip(found, drawn, strict=True):
         boxes = [(f"{it.desc} {it.score:.2f}", (it.expected_px, it.argmax_px)) for it in item.objects]
-        draw(read_image(item.picture), boxes).save(png)
+        draw(read_image(item.picture), (item.width, item.height), boxes).save(png)
     console = output_console()
     if options.format == "json":
         show(console, text)
@@ -70,13 +72,3 @@ def run(options: argparse.Namespace) -> None:
             show(console, f"the answer was cut at {options.max_new_tokens} tokens; --max-new-tokens sets the limit")
         show(console, f"drawn in {png}\n")
     show(console, f"distributions and all numbers: {output / 'predictions.json'}")
-
-
-def _stems(pictures: list[Path]) -> list[str]:
-    """Name the drawing of each picture after it; pictures of one name in several folders get numbers."""
-    taken: Counter[str] = Counter()
-    stems: list[str] = []
-    for picture in pictures:
-        taken[picture.stem] += 1
-        stems.append(picture.stem if taken[picture.stem] == 1 else f"{picture.stem}-{taken[picture.stem]}")
-    return stems

@@ -80,21 +80,23 @@ def show_sample(preview: "Preview", console: Console, *, drawn: Path) -> None:
     console.print(f"boxes drawn in {drawn}", markup=False, soft_wrap=True)
 
 
-def draw(picture: Image.Image, objects: Iterable[tuple[str, Sequence[Box]]]) -> Image.Image:
-    """Return a picture, enlarged where it is small, with boxes in its pixels: an object's first one has its words."""
+def draw(picture: Image.Image, size_px: tuple[int, int], objects: Iterable[tuple[str, Sequence[Box]]]) -> Image.Image:
+    """Return a picture, enlarged where it is small, with boxes in the pixels of ``size_px``, that of the original.
+
+    Of the boxes of an object the first one has its words, and the others are thinner.
+    """
     scale = max(1, -(-_SHORT_SIDE_PX // min(picture.size)))
     picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.LANCZOS)
-    pen = ImageDraw.Draw(picture)
-    for number, (words, (box, *others)) in enumerate(objects):
-        x1, y1, x2, y2 = (side * scale for side in box)
-        for other in others:
-            pen.rectangle([side * scale for side in other], outline=_colour(number), width=1)
-        pen.rectangle((x1, y1, x2, y2), outline=_colour(number), width=2)
-        place = (x1 + 3, y1 + 2)
+    pen, across, down = ImageDraw.Draw(picture), picture.width / size_px[0], picture.height / size_px[1]
+    for number, (words, boxes) in enumerate(objects):
+        places = [(x1 * across, y1 * down, x2 * across, y2 * down) for x1, y1, x2, y2 in boxes]
+        for width, place in zip((2, *[1] * len(places)), places, strict=False):
+            pen.rectangle(place, outline=_colour(number), width=width)
+        at = (places[0][0] + 3, places[0][1] + 2)
         # The built-in font knows no more than Latin 1; a sign it lacks must not end the preview.
         label = words.encode("latin-1", "replace").decode("latin-1")
-        pen.rectangle(pen.textbbox(place, label), fill="white")
-        pen.text(place, label, fill=_colour(number))
+        pen.rectangle(pen.textbbox(at, label), fill="white")
+        pen.text(at, label, fill=_colour(number))
     return picture
 
 

@@ -111,15 +111,20 @@ def record_boxes(record: Mapping[str, object], *, bbox_format: BBoxFormat | None
 
 
 def smart28(width: int, height: int) -> tuple[int, int]:
-    """Return the size to which Qwen2.5-VL's processor resizes an image: multiples of 28 pixels."""
-    low, high = 56 * 56, 12_845_056  # areas in square pixels
-    sides = max(28, round(width / 28) * 28), max(28, round(height / 28) * 28)
+    """Return the size to which Qwen2.5-VL's processor resizes an image."""
+    return smart_size(width, height, factor=28, low=56 * 56, high=12_845_056)
+
+
+def smart_size(width: float, height: float, *, factor: int, low: int, high: int) -> tuple[int, int]:
+    """Return the size to which Qwen's processors resize an image: multiples of a factor, the area within limits."""
+    sides = max(factor, round(width / factor) * factor), max(factor, round(height / factor) * factor)
     if sides[0] * sides[1] > high:
         shrink = math.sqrt(width * height / high)
-        return max(28, int(width / shrink / 28) * 28), max(28, int(height / shrink / 28) * 28)
+        across, down = (max(factor, int(side / shrink / factor) * factor) for side in (width, height))
+        return across, down
     if sides[0] * sides[1] < low:
         grow = math.sqrt(low / (width * height))
-        return math.ceil(width * grow / 28) * 28, math.ceil(height * grow / 28) * 28
+        return math.ceil(width * grow / factor) * factor, math.ceil(height * grow / factor) * factor
     return sides
 
 

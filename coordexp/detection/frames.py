@@ -10,6 +10,7 @@ from typing import Self
 
 import numpy as np
 
+from coordexp.coord_tokens.validator import smart_size
 from coordexp.detection.boxes import Floats, Ints
 from coordexp.errors import ConfigError
 
@@ -87,13 +88,8 @@ class Frame:
 
 
 def smart_sizes(unit: str, sizes_px: Floats) -> Floats:
-    """Return the sizes to which Qwen's processors resize images: multiples of a factor, the area within limits."""
+    """Return the sizes to which Qwen's processors resize images of these."""
     factor, *given = (int(number) for number in re.findall(r"\d+", unit))
-    smallest, largest = _SMART_AREAS_PX2[factor]
-    largest = given[0] if given else largest
-    area = sizes_px.prod(axis=1, keepdims=True)
-    rounded = np.maximum(np.round(sizes_px / factor), 1) * factor
-    smaller = np.maximum(np.floor(sizes_px * np.sqrt(largest / area) / factor), 1) * factor
-    larger = np.ceil(sizes_px * np.sqrt(smallest / area) / factor) * factor
-    new_area = rounded.prod(axis=1, keepdims=True)
-    return np.where(new_area > largest, smaller, np.where(new_area < smallest, larger, rounded))
+    low, high = _SMART_AREAS_PX2[factor]
+    sizes = [smart_size(*size, factor=factor, low=low, high=given[0] if given else high) for size in sizes_px.tolist()]
+    return np.array(sizes, np.float64).reshape(-1, 2)

@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # a report reads answers, and loads nothing that makes them
 Four = tuple[float, float, float, float]
 Texts = NDArray[np.object_]  # strings of numpy's own type would lose a NUL at their end
 _COORD_WEIGHT = 0.7
-_MIN_BOXES = 10  # before anything is said about the scale of a model's coordinates
 _LOW = 0.05  # an AP below which one wants to know what is written in place of the names of categories
 _SHOWN_NAMES = 5
 ObjectRow = tuple[int, str, int | None, Sequence[int], Sequence[float], Sequence[float], float]
@@ -222,18 +221,6 @@ def score_of(name: ScoreName, log_probs: Floats, item: "WrittenObject") -> float
     coord = math.exp(math.fsum(math.fsum(log_probs[at]) for at in item.numbers) / len(item.numbers))
     desc = math.exp(math.fsum(log_probs[item.words]) / len(log_probs[item.words]))
     return {"coord": coord, "desc": desc, "coord_desc": _COORD_WEIGHT * coord + (1 - _COORD_WEIGHT) * desc}[name]
-
-
-def seem_in_pixels(detections: Detections, sizes_px: Mapping[int, tuple[int, int]]) -> bool:
-    """Return whether the numbers of an answer look like pixels, although each was read as a thousandth of a side.
-
-    In images of less than 1000 pixels, thousandths soon exceed the number of pixels; pixels never do.
-    """
-    sizes = np.array([sizes_px[image_id] for image_id in detections.image_ids.tolist()], np.float64).reshape(-1, 1, 2)
-    corners = detections.boxes_px_xywh.reshape(-1, 2, 2).cumsum(axis=1)
-    is_small = sizes.max(axis=(1, 2)) < NUM_BINS
-    fits = (np.rint(corners / sizes * NUM_BINS) <= sizes)[is_small]
-    return len(fits) >= _MIN_BOXES and bool(fits.all())
 
 
 def unknown_sentence(folder: DecodingFolder, decoding: Decoding, metrics: Mapping[str, float]) -> str | None:

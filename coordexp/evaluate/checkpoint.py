@@ -27,7 +27,7 @@ from coordexp.files import nearest_existing
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, local_checkpoint, model_family
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
-from coordexp.model.families import Family, family_of
+from coordexp.model.families import family_of
 from coordexp.model.loading import LoadedModel, load
 from coordexp.runs.folder import RunFolder
 
@@ -121,14 +121,9 @@ def _vocab(settings: EvaluationSettings, loaded: LoadedModel) -> CoordVocab:
 
 def slower(settings: EvaluationSettings) -> list[str]:
     """Return a sentence where a model answers more slowly than others; nothing of one still to be downloaded."""
-    family = None if settings.generations else family_asked(settings)
+    directory = None if settings.generations else local_checkpoint(settings.model)
+    family = None if directory is None else model_family(directory)
     return [family.slower] if family is not None and family.slower else []
-
-
-def family_asked(settings: EvaluationSettings) -> Family | None:
-    """Return the family of the model; None where it is still to be downloaded."""
-    directory = local_checkpoint(settings.model)
-    return None if directory is None else model_family(directory)
 
 
 def unlike_training(settings: EvaluationSettings) -> list[str]:

@@ -70,8 +70,7 @@ class Executor(Protocol):
     def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
         """Run everything that was not asked to stop, in order; ``events`` hear of a run in their order.
 
-        A plan is asked for only once there is room for it: those of a search follow from results, and a budget
-        decides when it knows what the runs before have used.
+        A plan is asked for only once there is room for it: those of a search follow from results.
         """
 
 

@@ -87,14 +87,14 @@ def test_the_command_prints_writes_and_draws(checkpoint, shapes, tmp_path, capsy
     text = capsys.readouterr().out
     stem = first.stem
     assert {path.name for path in output.iterdir()} == {
-        "predictions.json", f"{stem}.png", f"{stem}-2.png",
+        "predictions.json", f"0-{stem}.png", f"1-{stem}.png",
     }  # fmt: skip
     told = json.loads((output / "predictions.json").read_text())
     assert [item["picture"] for item in told] == [str(first), str(other)]
     for item in told:
         for thing in item["objects"]:
             assert f"{thing['score']:.3f}" in text
-    with Image.open(output / f"{stem}.png") as drawn:
+    with Image.open(output / f"0-{stem}.png") as drawn:
         assert min(drawn.size) >= 480  # large enough for words
         assert len(drawn.convert("RGB").getcolors(2**24)) > 10
     assert (

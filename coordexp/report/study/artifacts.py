@@ -45,7 +45,6 @@ class Artifacts:
         self._cache = cache
         self._runs_dir = runs_dir
         self._listed: dict[tuple[str, str], set[str]] = {}
-        self._configs: dict[Path, Tree] = {}
 
     def run_dir(self, run: RunData) -> Path | None:
         """Return a run's directory if it is on this machine, and no other life of the name has taken it."""
@@ -68,11 +67,7 @@ class Artifacts:
     def config(self, run: RunData) -> Tree:
         """Return a run's ``config.yaml``, or nothing where it is not there."""
         path = self.file(run, NAMES.config)
-        if path is None:
-            return {}
-        if path not in self._configs:  # a report asks four times, and one takes 15 ms
-            self._configs[path] = read_mapping(path).tree
-        return self._configs[path]
+        return {} if path is None else read_mapping(path).tree
 
     def evaluations(self, run: RunData) -> dict[int, DecodingFolder]:
         """Return the constrained evaluations during training by step; they stay in the run's directory."""

@@ -16,7 +16,7 @@ from coordexp.detection.metrics import measure
 from coordexp.detection.result_files import Results
 from coordexp.errors import ComparisonError
 from coordexp.evaluate.analysis import analyse_boxes
-from coordexp.files import is_packed, read_content, write_text
+from coordexp.files import read_content, write_text
 from coordexp.metrics import MetricName
 from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
 from coordexp.runs.folder import DecodingFolder
@@ -38,7 +38,7 @@ def foreign_rows(
     params = {"data.format": "coco" if truth.federated is None else "lvis", "data.val_annotations": str(annotations)}
     if images is not None:
         params["data.val_images"] = str(images)
-    if is_packed(annotations):  # pycocotools does not unpack
+    if annotations.suffix == ".gz":  # pycocotools does not unpack
         plain = scratch / "annotations.json"
         write_text(plain, read_content(annotations).decode())
     if len({len(several) for several in files.values()}) > 1:
