@@ -26,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         boxes = kind.add_mutually_exclusive_group()
         boxes.add_argument("--coord-tokens", action="store_true", help="boxes as <|coord_k|> strings")
         boxes.add_argument("--bins", action="store_true", help='boxes as integers 0..999, "bbox_format": "norm1000"')
+        boxes.add_argument("--numbers", action="store_false", dest="coord_tokens", help="boxes in [0, 1] (the default)")
+        declared = "coord tokens or bins, as its custom.coord_tokens.enabled says"
+        boxes.add_argument("--config", metavar="FILE", help=declared)
         add("--max-bad-fraction", type=number(float, 0, 1), default=0.0, help="bad records to accept (%(default)s)")
         merge = "categories whose names read the same are one (data.categories.merge)"
         add("--merge-categories", action="store_true", help=merge)
@@ -48,12 +51,17 @@ def run(options: argparse.Namespace) -> None:
 
 def _run_annotations(options: argparse.Namespace) -> None:
     from coordexp.cli.views import manifest_lines, manifest_table
+    from coordexp.config import load_config
     from coordexp.data.prepare import SAMPLES, PrepareSpec, prepare
     from coordexp.data.sources.coco_table import Reading
     from coordexp.detection.ceiling import ceiling_of_table
 
+    coord_tokens, bins = options.coord_tokens, options.bins
+    if options.config is not None:
+        coord_tokens = load_config(options.config).custom.coord_tokens.enabled
+        bins = not coord_tokens
     reading = Reading(options.boxes_in, options.merge_categories)
-    spec = settings_of(PrepareSpec, options, reading=reading)
+    spec = settings_of(PrepareSpec, options, coord_tokens=coord_tokens, bins=bins, reading=reading)
     with stage_bars() as progress:
         prepared = prepare(spec, ceiling=ceiling_of_table, progress=progress)
     console = output_console()

@@ -37,7 +37,6 @@ _TURNS = {
 """EXIF orientation -> how a viewer turns the stored pixels; 1, and what is no orientation, leaves them."""
 _SWAPPING = (5, 6, 7, 8)
 _PNG_METADATA = frozenset(("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"))
-_HEADERS_AT_ONCE = 8
 # What Pillow's plugins raise on damaged files, besides its own UnidentifiedImageError (an OSError); found by fuzzing.
 _DECODE_ERRORS = (
     OSError,
@@ -103,7 +102,7 @@ def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:
         except DataError:  # said where the picture is used
             return None
 
-    with ThreadPoolExecutor(_HEADERS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(8) as pool:
         headers = pool.map(header_of, paths, chunksize=64)
         return {place: header for place, header in enumerate(headers) if header is not None and header.orientation != 1}
 

@@ -96,7 +96,6 @@ def prepare(spec: PrepareSpec, *, ceiling: Ceiling, progress: Progress = lambda 
         sha256 = sha256_of_file(building / SAMPLES)
         manifest = _manifest(made_from, table, spec, samples_sha256=sha256, ceiling=ceiling(table))
         write_json(building / MANIFEST, manifest, indent=1)
-        _existing(spec.output, made_from)  # another process may have made something else here meanwhile
     return Prepared(manifest, is_new=True)
 
 

@@ -64,8 +64,7 @@ def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir, r
         path.name for path in files
     }
     assert sorted(path.name for path in files if path.name not in shared) == sorted(
-        2
-        * ["MLmodel", "README.md", "config.yaml", "fingerprint.json", "progress.log", "measured.json", "metrics.jsonl"]
+        2 * ["MLmodel", "config.yaml", "fingerprint.json", "progress.log", "measured.json", "metrics.jsonl"]
         + 2 * ["model.safetensors", "detections.argmax.json", "detections.expected.json"]
     )
 

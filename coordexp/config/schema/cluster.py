@@ -25,7 +25,7 @@ class Cluster(Section):
     strategy: Literal["ddp", "zero2"] = key("ddp", "results")
     """How several workers share a run: as replicas (ddp), or DeepSpeed's ZeRO stage 2."""
     max_gpu_hours: Positive | None = key(None, "machine")
-    """Stop cleanly before more is spent, with whole seeds finished (CPU hours without GPUs); null: no limit."""
+    """Stop all runs at a checkpoint when so much is used, in CPU hours without GPUs; null: no limit."""
 
     @field_validator("cpus_per_worker")
     @classmethod
