@@ -25,8 +25,10 @@ COMMANDS: Mapping[str, str] = {
     "evaluate --oracle-temperature": _ORACLE,
     "merge --format": "a merge writes a Hugging Face checkpoint; PEFT reads the adapter itself",
     "mlflow-server": _MLFLOW,
+    "new --train-annotations": "give data.train_annotations=FILE, data.train_images=DIR and the same for val",
     "new group": "copy examples/group.yaml, whose comments say what to change",
     "new loss": "copy examples/loss_term.py to coordexp/losses/terms/; a loss term is one file",
+    "prepare --workers": "prepare opens no picture; coordexp doctor decodes them all",
 }
 """A verb, its sub-verb or its option -> what to do instead."""
 
