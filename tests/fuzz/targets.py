@@ -29,6 +29,7 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CoordExpError
 from coordexp.evaluate.generate.given import read_given_answers
 from coordexp.evaluate.generate.qwen_json import parse_json_answer
+from coordexp.files import read_content
 from coordexp.model.checkpoint.adapter import read_adapter, save_adapter
 from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.loading import load
@@ -42,7 +43,6 @@ from coordexp.statistics import compare
 from coordexp.statistics.results import from_json, to_json
 from coordexp.sweep.load import load_sweep
 from tests.fuzz.mutations import ODD_VALUES, misplace, mutate_bytes, mutate_json_file, mutate_weights
-from tests.support.evaluation import analyse
 from tests.support.samples import read_jsonl
 
 REPOSITORY = Path(__file__).parents[2]
@@ -256,7 +256,7 @@ def _read_adapter(folder: Path) -> None:
     load("embedded", adapter=folder / "adapter")
 
 
-# What a run and an evaluation leave.
+# What a run leaves.
 
 
 def _config(folder: Path):
@@ -285,37 +285,10 @@ def _read_run(folder: Path) -> None:
     assert read_rows(run.metrics)[-1].step == 6, "rows after damage are written behind whole ones"
 
 
-def _make_evaluation(folder: Path) -> None:
+def _make_comparison(folder: Path) -> None:
     _make_data(folder)
-    found = json.loads((folder / "found.json").read_text())
-    images = [image["id"] for image in json.loads((folder / "instances_val.json").read_text())["images"]]
-    box = {"bins": [1, 2, 3, 4], "expected": [0.1, 0.2, 0.3, 0.4], "width": [1.0] * 4, "score": 0.5}
-    lines = [
-        {
-            "image_id": image,
-            "objects": [
-                {"desc": "red circle", "category_id": one["category_id"]} | box
-                for one in found
-                if one["image_id"] == image
-            ],
-            "failures": [],
-            "truncated": False,
-        }
-        for image in images
-    ]
-    ordered = [one for image in images for one in found if one["image_id"] == image]
-    for kind in ("argmax", "expected"):
-        (folder / f"detections.{kind}.json").write_text(json.dumps(ordered))
-    _write_lines(folder / "objects.jsonl", lines)
     files = {"A": {0: folder / "found.json"}, "B": {0: folder / "others.json"}}
     (folder / "comparison.json").write_text(to_json(compare(folder / "instances_val.json", files, resamples=20)))
-
-
-def _read_evaluation(folder: Path) -> None:
-    each(
-        lambda: analyse(folder / "instances_val.json", folder),
-        lambda: from_json((folder / "comparison.json").read_bytes()),
-    )
 
 
 def _no_input(folder: Path) -> None:
@@ -347,5 +320,10 @@ TARGETS: Mapping[str, Target] = {
     ),
     "adapter": Target(_make_adapter, _damage_adapter, _read_adapter, 0.4),
     "run": Target(_make_run, damaged("**/*"), _read_run),
-    "evaluation": Target(_make_evaluation, damaged("objects.jsonl", "comparison.json"), _read_evaluation, 0.5),
+    "comparison": Target(
+        _make_comparison,
+        damaged("comparison.json"),
+        lambda folder: from_json(read_content(folder / "comparison.json")),
+        0.5,
+    ),
 }
