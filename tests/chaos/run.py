@@ -108,7 +108,7 @@ def draw(seed: int, number: int, *, may_mount: bool = True) -> Fault:
     chance = random.Random(f"chaos/{seed}/{number}")
     executor, what = every[number % len(every)]
     lines = chance.randrange(1, len(GROUPS) * STEPS + 1)
-    return Fault(executor, what, lines, round(chance.uniform(0, chance.choice((0.2, 1.0, 5.0))), 2))
+    return Fault(executor, what, lines, round(chance.uniform(0, chance.choice((0.2, 1.0, 2.0))), 2))
 
 
 def outcome(runs_dir: Path) -> Outcome:
