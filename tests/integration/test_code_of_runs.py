@@ -94,7 +94,7 @@ def test_a_new_term_leaves_finished_runs_and_an_edited_one_only_those_without_it
     assert joined.returncode == 0, joined.stdout + joined.stderr
     assert "S-s0  finished before" in joined.stdout
     assert "N-s0  finished at step 2" in joined.stdout
-    assert "differ in nothing but the declared factor" in joined.stdout
+    assert "differ in nothing but the declared factor" in report.read_text()
     assert_logged_tabled_and_plotted(copy / "runs" / "tiny")
 
     # An edited term is another one to the runs that computed it, and nothing to the others.

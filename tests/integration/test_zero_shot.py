@@ -72,7 +72,7 @@ def test_an_untouched_checkpoint_is_asked_in_its_own_words(checkpoint, shapes, c
     text = capsys.readouterr().out
     output = checkpoint.parent / "eval" / "checkpoint-instances_val-qwen-json"
     assert f"written to {output}" in text
-    assert f"malformed, free: {NUM_IMAGES} too many coords" in text
+    assert f"malformed, free: {NUM_IMAGES} malformed box" in text
     assert {path.name for path in output.iterdir()} == {"free", "metrics.json", "hardware.json"}
     free = output / "free"
     names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "answers.jsonl", "unknown.json"}
@@ -90,7 +90,7 @@ def test_an_untouched_checkpoint_is_asked_in_its_own_words(checkpoint, shapes, c
     for line in map(json.loads, (free / "objects.jsonl").read_text().splitlines()):
         assert [item["bins"] for item in line["objects"]] == [BORDER["bbox_2d"], OTHER["bbox_2d"]]
         assert [item["expected"] for item in line["objects"]] == [[0.6, 0.5, 1.0, 1.0], [0.001, 0.002, 0.003, 0.004]]
-        assert (line["failures"], line["truncated"]) == (["too_many_coords"], False)
+        assert (line["failures"], line["truncated"]) == (["malformed_box"], False)
     metrics = json.loads((output / "metrics.json").read_text())
     assert unregistered(metrics) == []
     kinds = {name.removeprefix("free/malformed/"): value for name, value in metrics.items() if "malformed/" in name}
