@@ -45,6 +45,7 @@ class Artifacts:
         self._cache = cache
         self._runs_dir = runs_dir
         self._listed: dict[tuple[str, str], set[str]] = {}
+        self._read = functools.cache(read_mapping)  # a report asks four times
 
     def run_dir(self, run: RunData) -> Path | None:
         """Return a run's directory if it is on this machine, and no other life of the name has taken it."""
@@ -67,7 +68,7 @@ class Artifacts:
     def config(self, run: RunData) -> Tree:
         """Return a run's ``config.yaml``, or nothing where it is not there."""
         path = self.file(run, NAMES.config)
-        return {} if path is None else read_mapping(path).tree
+        return {} if path is None else self._read(path).tree
 
     def evaluations(self, run: RunData) -> dict[int, DecodingFolder]:
         """Return the constrained evaluations during training by step; they stay in the run's directory."""
