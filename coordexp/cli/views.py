@@ -90,8 +90,8 @@ def draw(picture: Image.Image, size_px: tuple[int, int], objects: Iterable[tuple
     pen, across, down = ImageDraw.Draw(picture), picture.width / size_px[0], picture.height / size_px[1]
     for number, (words, boxes) in enumerate(objects):
         places = [(x1 * across, y1 * down, x2 * across, y2 * down) for x1, y1, x2, y2 in boxes]
-        for width, place in zip((2, *[1] * len(places)), places, strict=False):
-            pen.rectangle(place, outline=_colour(number), width=width)
+        for index, place in enumerate(places):
+            pen.rectangle(place, outline=_colour(number), width=1 if index else 2)
         at = (places[0][0] + 3, places[0][1] + 2)
         # The built-in font knows no more than Latin 1; a sign it lacks must not end the preview.
         label = words.encode("latin-1", "replace").decode("latin-1")

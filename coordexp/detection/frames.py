@@ -88,7 +88,7 @@ class Frame:
 
 
 def smart_sizes(unit: str, sizes_px: Floats) -> Floats:
-    """Return the sizes to which Qwen's processors resize images of these."""
+    """Return the sizes to which Qwen's processors resize images of these sizes."""
     factor, *given = (int(number) for number in re.findall(r"\d+", unit))
     low, high = _SMART_AREAS_PX2[factor]
     sizes = [smart_size(*size, factor=factor, low=low, high=given[0] if given else high) for size in sizes_px.tolist()]
