@@ -52,6 +52,26 @@ def test_answers_are_the_annotated_ones(measured):
 
 
 @pytest.mark.slow
+def test_answers_do_not_depend_on_the_batch_in_full_precision(measured):
+    (cell,) = measured("generate", "batch 1 and 16")
+    assert cell["images"] == 4
+    assert cell["identical_fraction"] == 1
+    assert cell["largest_argmax_difference_bins"] == 0
+    assert cell["largest_expected_difference_bins"] < 0.01
+
+
+@pytest.mark.slow
+def test_one_command_runs_the_parts_within_its_time(tmp_path, capsys):
+    """Without a GPU its tests skip; a part for which no time is left is named."""
+    given = ["--part", "tests", "--part", "head", "--size", "tiny", "--device", "cpu", "--out", str(tmp_path)]
+    assert campaign.main([*given, "--minutes", "0.4"]) == 1
+    printed = capsys.readouterr().out
+    assert "tests: exit code 0" in printed
+    assert "head: not begun" in printed
+    assert "skipped" in (tmp_path / "tests-tiny.log").read_text()
+
+
+@pytest.mark.slow
 def test_the_head_is_a_part(measured):
     (cell,) = measured("head", "")
     assert len(cell["variants"]) == 8
