@@ -160,6 +160,22 @@ _COORD_DIAG: dict[str, tuple[str, str, Direction]] = {
     "inverted_fraction": ("expected boxes with swapped corners", "fraction", "lower"),
 }
 
+SLOTS = ("x1", "y1", "x2", "y2")
+"""The four coordinates of a box, in the order in which they are written."""
+RANKS = {"rank_1": 0, "rank_2": 1, "rank_3_4": 2, "rank_5_8": 4, "rank_9_up": 8}
+"""Classes of an object's place in its answer, each with the first place, from 0, that belongs to it."""
+PLACES = (*SLOTS, *RANKS)
+_PLACE_MEASURES: dict[str, tuple[str, str, Direction]] = {
+    "expected_bin_mae": ("|expected bin - true bin|, mean", "bins", "lower"),
+    "argmax_bin_mae": ("|likeliest bin - true bin|, mean", "bins", "lower"),
+    "entropy": ("entropy of the bin distribution", "nats", "none"),
+    "width": ("standard deviation of the bin distribution", "bins", "none"),
+    "far_10_fraction": ("coordinates whose mean is over 10 bins from their likeliest bin", "fraction", "lower"),
+    "far_50_fraction": ("coordinates whose mean is over 50 bins from their likeliest bin", "fraction", "lower"),
+}
+PLACE_MEASURES = tuple(_PLACE_MEASURES)
+"""What is measured for each of :data:`PLACES`: ``coord_diag/MEASURE/PLACE``."""
+
 
 def _speed(name: str, description: str, unit: str, direction: Direction) -> Metric:
     return Metric(f"throughput/{name}", description, unit, direction, gauge=f"coordexp_{name}")
@@ -202,17 +218,31 @@ def _of_split(split: Split) -> list[Metric]:
         _loss(f"{split}_{name}", f"{description}{note}", phase=split, term=name.removesuffix("_loss"))
         for name, description in _LOSSES.items()
     ]
-    return losses + [
-        Metric(
-            f"{prefix}/{name}",
-            f"{description}{note}",
-            unit,
-            direction,
-            gauge="coordexp_coord_diag",
-            labels={"phase": split, "name": name},
-        )
-        for name, (description, unit, direction) in _COORD_DIAG.items()
-    ]
+    return (
+        losses
+        + [
+            Metric(
+                f"{prefix}/{name}",
+                f"{description}{note}",
+                unit,
+                direction,
+                gauge="coordexp_coord_diag",
+                labels={"phase": split, "name": name},
+            )
+            for name, (description, unit, direction) in _COORD_DIAG.items()
+        ]
+        + _of_places(prefix, note)
+    )
+
+
+def _of_places(prefix: str, note: str) -> list[Metric]:
+    """Return the metrics by slot and by rank; a hundred of them, so they are recorded and not shown live."""
+    metrics: list[Metric] = []
+    for measure, (description, unit, direction) in _PLACE_MEASURES.items():
+        for place in PLACES:
+            what = f"at {place}" if place in SLOTS else f"of objects at {place.replace('_', ' ')} of their answer"
+            metrics.append(Metric(f"{prefix}/{measure}/{place}", f"{description}, {what}{note}", unit, direction))
+    return metrics
 
 
 REGISTRY: dict[str, Metric] = {metric.name: metric for metric in (*_of_split("train"), *_of_split("eval"), *_OTHERS)}

@@ -19,7 +19,7 @@ from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.losses.term import UNITS
-from coordexp.metrics import BOX_KINDS, Decoding, MetricName
+from coordexp.metrics import BOX_KINDS, PLACE_MEASURES, PLACES, Decoding, MetricName
 from coordexp.runs import ranks
 from coordexp.runs.folder import EvaluationFolder, RunFolder
 from coordexp.train.forward import count_units
@@ -52,6 +52,7 @@ class Evaluator:
         for name in (*(weighted.term.name for weighted in criterion.terms), *NAMES, *(f"num_{unit}" for unit in UNITS)):
             averages.add(name, torch.zeros((), device=device), 0)
         averages.add_errors(torch.zeros(0, device=device))
+        averages.add_places(torch.zeros(len(PLACE_MEASURES) + 1, len(PLACES), dtype=torch.float64, device=device))
         model = parts.forward_terms.base
         ones_U = torch.ones(len(UNITS), device=device)
         was_training = model.training

@@ -1,6 +1,7 @@
 """What a step measures beside its loss, alike for every group, added up between two logging steps.
 
-Shapes: T supervised tokens, N coord tokens, K bins, M boxes, D hidden, U units.
+Shapes: T supervised tokens, N coord tokens, K bins, M boxes, D hidden, U units, Q measures, P places (slots of a box,
+then ranks of an object).
 """
 
 import math
@@ -15,6 +16,7 @@ from torch import Tensor, distributed, nn
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.losses.criterion import Criterion
 from coordexp.losses.term import UNITS, TermInputs, Unit
+from coordexp.metrics import PLACE_MEASURES, PLACES, RANKS
 from coordexp.runs import ranks
 from coordexp.runs.folder import CheckpointFolder
 
@@ -23,6 +25,7 @@ P90_NAME = "expected_bin_p90"
 HIDDEN_GRADIENT = "gradient_at_hidden/"
 ALL_GRAD_NORMS = "all_grad_norms"
 _CELLS_PER_BIN = 4
+_FAR_BINS = (10, 50)
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Diagnostics:
 
     sums: dict[str, tuple[Tensor, int]]  # name -> (sum, count)
     errors_N: Tensor  # |expected bin - true bin|, whose distribution gives ``expected_bin_p90``
+    by_place: Tensor | None = None  # ``[Q + 1, P]`` sums of each measure, and below them what was counted
 
 
 @torch.no_grad()
@@ -48,19 +52,53 @@ def coord_diagnostics(inputs: TermInputs) -> Diagnostics:
     p_NK = log_p_NK.exp()
     bins_K = torch.arange(NUM_BINS, dtype=p_NK.dtype, device=p_NK.device)
     expected_N = (p_NK * bins_K).sum(dim=1)  # a matrix product would lose bits under autocast and TF32
+    entropy_NK = torch.special.entr(p_NK)
     variance_N = (p_NK * (bins_K - expected_N.unsqueeze(1)).square()).sum(dim=1)
     errors_N = (expected_N - inputs.coord_bins_N).abs()
     boxes_M4 = inputs.expected_boxes()
+    width_N = variance_N.sqrt()
     inverted_M = (boxes_M4[:, 2:] < boxes_M4[:, :2]).any(dim=1)
     sums = {
         "coord_vocab_mass": mass,
         "expected_bin_mae": (errors_N.sum(), num_coord),
         "true_bin_prob": (p_NK.gather(1, inputs.coord_bins_N.unsqueeze(1)).sum(), num_coord),
-        "entropy": (torch.special.entr(p_NK).sum(), num_coord),
-        "width": (variance_N.sqrt().sum(), num_coord),
+        "entropy": (entropy_NK.sum(), num_coord),
+        "width": (width_N.sum(), num_coord),
         "inverted_fraction": (inverted_M.sum(), num_boxes),
     }
-    return Diagnostics(sums, errors_N)
+    argmax_N = inputs.head.coord_logits_NK.argmax(dim=1)
+    gap_N = (expected_N - argmax_N).abs()
+    measures_N = {
+        "expected_bin_mae": errors_N,
+        "argmax_bin_mae": (argmax_N - inputs.coord_bins_N).abs(),
+        "entropy": entropy_NK.sum(dim=1),
+        "width": width_N,
+        **{f"far_{bins}_fraction": gap_N > bins for bins in _FAR_BINS},
+    }
+    values_QN = torch.stack([measures_N[name].double() for name in PLACE_MEASURES])
+    return Diagnostics(sums, errors_N, sums_by_place(values_QN, inputs))
+
+
+def sums_by_place(values_QN: Tensor, inputs: TermInputs) -> Tensor:
+    """Add up values of coord tokens by the slot of their box and by the rank of their object in its answer.
+
+    Only whole boxes count: of an object that ``data.max_length`` cuts, the slots are not all there.
+
+    Args:
+        values_QN: ``[Q, N]`` float64, Q values of each coord token.
+        inputs: say which tokens make a box, and which object of its image that is.
+
+    Returns:
+        ``[Q + 1, P]`` float64: sums in the order of ``PLACES``, and in the last row how many values were added.
+    """
+    ones_1N = torch.ones_like(values_QN[:1])
+    values_M4 = torch.cat([values_QN, ones_1N])[:, inputs.box_rows_M4]
+
+    first_places = torch.tensor(list(RANKS.values())[1:], device=values_QN.device)
+    rank_M = torch.bucketize(inputs.box_object_M, first_places, right=True)
+    # A product instead of index_add_, whose order of addition is not fixed on a GPU.
+    belongs_MR = nn.functional.one_hot(rank_M, len(RANKS)).double()
+    return torch.cat([values_M4.sum(dim=1), values_M4.sum(dim=2) @ belongs_MR], dim=1)
 
 
 def gradients_at_hidden(criterion: Criterion, inputs: TermInputs, hidden_TD: Tensor) -> dict[str, Tensor]:
@@ -115,6 +153,7 @@ class RunningAverages:
     def __init__(self) -> None:
         self._totals: dict[str, tuple[Tensor, float]] = {}
         self._errors: Tensor | None = None
+        self._by_place: Tensor | None = None
 
     def add(self, name: str, value: Tensor | float, count: float = 1) -> None:
         value = torch.as_tensor(value).detach().to(torch.float64)
@@ -134,6 +173,14 @@ class RunningAverages:
         for name, (value, count) in diagnostics.sums.items():
             self.add(name, value, count)
         self.add_errors(diagnostics.errors_N)
+        if diagnostics.by_place is not None:
+            self.add_places(diagnostics.by_place)
+
+    def add_places(self, sums_and_counts: Tensor) -> None:
+        """Add ``[Q + 1, P]`` sums and counts by place, see :func:`sums_by_place`."""
+        before = self._by_place
+        added = sums_and_counts.detach()
+        self._by_place = added if before is None else before.to(added.device) + added
 
     def add_errors(self, errors_N: Tensor) -> None:
         """Add errors in bins, of which the 90th percentile will be read."""
@@ -156,14 +203,20 @@ class RunningAverages:
         totals = torch.stack([self._totals[name][0].to(device) for name in names])
         counts = torch.tensor([self._totals[name][1] for name in names], dtype=torch.float64, device=device)
         errors = torch.zeros(0, dtype=torch.float64) if self._errors is None else self._errors
-        table = torch.cat([totals, counts, errors.to(device)])  # one exchange between ranks, one copy to the CPU
+        no_places = torch.zeros(len(PLACE_MEASURES) + 1, 0, dtype=torch.float64)
+        by_place = no_places if self._by_place is None else self._by_place
+        # One exchange between ranks, one copy to the CPU.
+        table = torch.cat([totals, counts, by_place.flatten().to(device), errors.to(device)])
         if ranks.in_process_group():
             distributed.all_reduce(table)
         values, num = table.tolist(), len(names)
-        self._totals, self._errors = {}, None
+        self._totals, self._errors, self._by_place = {}, None, None
         sums = dict(zip(names, values[:num], strict=True))
         means = {name: sums[name] / count for name, count in zip(names, values[num : 2 * num], strict=True) if count}
-        cells = values[2 * num :]
+        end_of_places = 2 * num + by_place.numel()
+        if by_place.numel():
+            means |= _means_by_place(values[2 * num : end_of_places])
+        cells = values[end_of_places:]
         if sum(cells) and math.isfinite(means.get("expected_bin_mae", 0.0)):
             means[P90_NAME] = _percentile(cells, 0.9) / _CELLS_PER_BIN
         return means, sums
@@ -175,6 +228,8 @@ class RunningAverages:
             state |= {f"sum/{name}": total.cpu(), f"count/{name}": torch.tensor(count, dtype=torch.float64)}
         if self._errors is not None:
             state["errors"] = self._errors.cpu()
+        if self._by_place is not None:
+            state["by_place"] = self._by_place.cpu()
         if state:
             save_file(state, CheckpointFolder(checkpoint).averages(ranks.rank()))
 
@@ -187,11 +242,26 @@ class RunningAverages:
             if rank % ranks.world_size() != ranks.rank():
                 continue
             state = load_file(path)
+            by_place = state.pop("by_place", None)
+            if by_place is not None:
+                self.add_places(by_place)
             errors = state.pop("errors", None)
             if errors is not None:
                 self._errors = errors if self._errors is None else self._errors + errors
             for name in (key.removeprefix("sum/") for key in state if key.startswith("sum/")):
                 self.add(name, state[f"sum/{name}"], float(state[f"count/{name}"]))
+
+
+def _means_by_place(values: Sequence[float]) -> dict[str, float]:
+    """Return ``MEASURE/PLACE`` -> mean from the flat rows of :func:`sums_by_place`; nothing for an empty place."""
+    num_places = len(PLACES)
+    *rows, counts = (values[start : start + num_places] for start in range(0, len(values), num_places))
+    return {
+        f"{measure}/{place}": total / count
+        for measure, totals in zip(PLACE_MEASURES, rows, strict=True)
+        for place, total, count in zip(PLACES, totals, counts, strict=True)
+        if count
+    }
 
 
 def _percentile(cells: list[float], share: float) -> float:

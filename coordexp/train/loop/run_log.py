@@ -15,7 +15,18 @@ from coordexp.errors import counted
 from coordexp.files import write_json
 from coordexp.losses.criterion import Criterion
 from coordexp.losses.term import UNITS
-from coordexp.metrics import BOX_KINDS, LOSS_NAMES, SUBSET, MetricName, Split, loss_head, loss_metric, loss_names
+from coordexp.metrics import (
+    BOX_KINDS,
+    LOSS_NAMES,
+    PLACE_MEASURES,
+    PLACES,
+    SUBSET,
+    MetricName,
+    Split,
+    loss_head,
+    loss_metric,
+    loss_names,
+)
 from coordexp.runs import ranks
 from coordexp.runs.folder import CheckpointFolder, RunFolder
 from coordexp.runs.progress import clock_time
@@ -287,7 +298,8 @@ def means_to_metrics(
         },
     }
     names = {weighted.term.name: weighted.term.metric_name() for weighted in criterion.terms}
-    names |= {name: f"coord_diag/{name}" for name in (*NAMES, P90_NAME)}
+    by_place = [f"{measure}/{place}" for measure in PLACE_MEASURES for place in PLACES]
+    names |= {name: f"coord_diag/{name}" for name in (*NAMES, P90_NAME, *by_place)}
     values = {metric: means[name] for name, metric in names.items() if name in means}
     for metric, parts in sums.items():
         if all(part in means for part in parts):
