@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.decomposition import AP50, ERRORS, RECALLS
 from coordexp.errors import counted
-from coordexp.metrics import loss_head, subset_headline
+from coordexp.metrics import PLACES, SLOTS, loss_head, subset_headline
 from coordexp.report.figures import INK, LOOKS, NEUTRAL, PAPER, Chart, Look, tips, write_charts
 from coordexp.report.study.boxes import ByLabel
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.examples import EdgeDistributions
 from coordexp.report.study.study import Study, better_first
+from coordexp.report.text.place_tables import place_name, place_value
 from coordexp.report.text.study_tables import shown_pairs
 from coordexp.report.text.tables import MINUS, num_objects, pair_name, with_interval, written
 from coordexp.statistics.results import CurvePoint, Estimate
@@ -77,6 +78,7 @@ def write_plots(study: Study, output: Path) -> list[Path]:
         ("ap", f"{name}: each group by its own reading, constrained decoding", ap_charts(study), looks),
         ("groups", name, group_charts(study), named),
         ("differences", name, forest_charts(study), named),
+        ("slots", f"{name}: coordinates on validation images, mean over seeds", slot_charts(study), looks),
         ("iou", name, iou_charts(study), looks),
         ("calibration", name, calibration_charts(study), looks),
     )
@@ -285,6 +287,31 @@ def box_charts(study: Study) -> list[Chart]:
             draw = _map(part.maps, looks[group].color) if any(map(any, part.maps)) else None
             charts.append(Chart(f"{group}: true and predicted coordinates", draw, note, height=300))
     return charts
+
+
+def slot_charts(study: Study) -> list[Chart]:
+    """Return how far each group's coordinates are off by slot and by rank, as its own reading takes them."""
+    measures = {"argmax": "argmax_bin_mae", "expected": "expected_bin_mae"}
+    lines: list[Line] = []
+    for group, runs in study.data.groups.items():
+        look = looks_of(study.data)[group]
+        by_slot: list[Point] = []
+        by_rank: list[Point] = []
+        for number_of_place, place in enumerate(PLACES, start=1):
+            error = place_value(runs, measures[runs[0].reading], place)
+            if error is not None:
+                (by_slot if place in SLOTS else by_rank).append(Point(number_of_place, error))
+        # Two lines: slots and ranks are two ways to part the same coordinates.
+        lines += [Line(group, look, points, marked=True) for points in (by_slot, by_rank) if points]
+    if not lines:
+        return []
+    names = [place_name(place).removeprefix("rank ").replace(" and up", "+") for place in PLACES]
+    note = (
+        "Distance from the true bin, of the mean or of the likeliest bin as each group is read. On the left by slot of "
+        "the box, on the right by rank of the object in its answer."
+    )
+    x, y = "slot of the box; rank of the object", "bins off, mean"
+    return [line_chart("Where coordinates are off", lines, x=x, y=y, xlim=(0.6, 9.4), note=note, names=names)]
 
 
 def breakdown_charts(study: Study) -> list[Chart]:

@@ -42,6 +42,13 @@ _MEANINGS: Mapping[str, str] = {
     "nothing learned": "no group reaches AP .01, so that a difference says nothing",
     "AP, expectation": "AP of boxes of the mean of each coordinate's distribution",
     "AP, argmax": "AP of boxes of the most likely bin of each coordinate",
+    "place": "a slot of the box (x1, y1, x2, y2), or the rank of its object in the order in which objects are written",
+    "likeliest bin off": "distance of the most likely bin from the true one, in bins of a thousandth of the side",
+    "mean off": "distance of the mean of the distribution from the true bin, in bins",
+    "width": "standard deviation of the distribution of a coordinate, in bins",
+    "entropy": "entropy of the distribution of a coordinate, in nats; 6.9 is a flat one",
+    "far by 10": "share of coordinates whose mean is more than 10 bins from their most likely bin: two places compete",
+    "far by 50": "the same for 50 bins: a mean between two objects is no box",
 }
 # What the list calls all heads and rows that begin so, up to the dots, and what they mean.
 _FAMILIES: Mapping[str, str] = {

@@ -20,7 +20,7 @@ COUNTED = "detections counted"  # head of what an F1 is of
 MIN_OBJECTS = 30  # of fewer, an AP says next to nothing
 _HEAD_WIDTH = 10  # letters; a longer head above short cells takes several lines
 _TEXT_COLUMNS = {
-    "group", "boxes", COUNTED, "read by", "reading", "seed", "seeds", "state", "file", "frame", "pair", "part",
+    "group", "boxes", COUNTED, "read by", "reading", "seed", "seeds", "state", "file", "frame", "pair", "part", "place",
     "verdict", "key", "interval", "loss term", "in words", "sum over a batch", "divided by the number of", "settings",
     "95 % interval",
 }  # fmt: skip

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.report.charts import ap_charts, edge_charts, forest_charts, loss_charts, number, write_plots
+from coordexp.report.charts import (
+    ap_charts,
+    edge_charts,
+    forest_charts,
+    loss_charts,
+    number,
+    slot_charts,
+    write_plots,
+)
 from coordexp.report.figures import LOOKS, Chart
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
@@ -83,3 +91,16 @@ def test_charts_for_papers_are_written_where_there_is_data(paired: Study, bare: 
     nothing = Study(ExperimentData(name="tiny", uri="", runs=(RunData("r", "A", 0, "waiting"),)))
     (tmp_path / "nothing").mkdir()
     assert "nothing to draw yet" in write_plots(nothing, tmp_path / "nothing")[1].read_text()
+
+
+def test_slots_show_the_error_of_each_groups_own_reading(bare: Study) -> None:
+    assert slot_charts(bare) == []
+    errors = {"argmax_bin_mae/x1": 60.0, "expected_bin_mae/x1": 50.0, "expected_bin_mae/rank_9_up": 5.0}
+    measured = {f"eval_coord_diag/{name}": value for name, value in errors.items()}
+    runs = [dataclasses.replace(run, metrics={**run.metrics, **measured}) for run in bare.data.runs]
+    data = dataclasses.replace(bare.data, runs=tuple(runs))
+    (chart,) = slot_charts(dataclasses.replace(bare, data=data))
+    shown = tips_of(chart)
+    for group, reading in data.readings.items():
+        assert f"{group}: {60 if reading == 'argmax' else 50} at 1" in shown
+        assert (f"{group}: 5 at 9" in shown) == (reading == "expected")

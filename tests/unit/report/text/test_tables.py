@@ -7,6 +7,7 @@ from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.study import Study
 from coordexp.report.text.heads import meaning
 from coordexp.report.text.notes import notes
+from coordexp.report.text.place_tables import place_tables
 from coordexp.report.text.render import all_tables
 from coordexp.report.text.run_tables import answer_tables, ends_tables, gradients_table, headline_table, quality_tables
 from coordexp.report.text.tables import Table
@@ -117,3 +118,16 @@ def test_clipping_is_shown_and_warned_of_where_groups_differ(tiny: ExperimentDat
     apart = with_metrics(alike, C={"clipped_fraction": 0.97})
     (warning,) = [note for note in notes(apart) if "clipped" in note]
     assert "C 97%, B 40%, A 20%" in warning
+
+
+def test_slots_and_ranks_are_means_over_seeds_and_absent_places_are_left_out(tiny: ExperimentData) -> None:
+    assert place_tables(tiny) == []
+    measured = {
+        "eval_coord_diag/argmax_bin_mae/x1": 68.04,
+        "eval_coord_diag/far_50_fraction/x1": 0.125,
+        "eval_coord_diag/argmax_bin_mae/rank_9_up": 4.0,
+    }
+    (table,) = place_tables(with_metrics(tiny, A=measured))
+    assert [row.cells[:2] for row in table.rows] == [("A", "x1"), ("A", "rank 9 and up")]
+    of_x1 = cells(table, "A", "x1")
+    assert (of_x1["likeliest bin off"], of_x1["far by 50"], of_x1["mean off"]) == ("68.0", "0.125", "-")
