@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from coordexp.errors import ComparisonError
-from coordexp.statistics.intervals import ALPHA, NORMAL_975, degrees_of_freedom, student_quantile
+from coordexp.statistics.intervals import ALPHA, NORMAL_975, degrees_of_freedom, student_quantile, unit_freedom
 
 POWER = 0.80
 
@@ -30,21 +30,24 @@ _NODES = (np.arange(100) + 0.5) / 100
 """Shares of experiments whose seeds lie nearer to each other; a node stands for one hundredth of them."""
 
 
-def detectable(image_std: float, seed_std: float | None, num_seeds: int) -> float:
+def detectable(image_std: float, seed_std: float | None, num_seeds: int, num_units: int | None = None) -> float:
     """Return the smallest true difference that a comparison with these parts of its standard error finds.
 
     With one seed ``1.05 (z_.975 + z_.80) image_std``, :data:`AGREEMENT` first. With several, 1.05 times the difference
-    that is found with a probability of 80 %, if the parts are as they were estimated.
+    that is found with a probability of 80 %, if the parts are as they were estimated. Where ``num_units`` units were
+    drawn, the quantiles are those of t with no more than that many degrees of freedom, less one.
 
     ``image_std`` is the standard error of the (mean) difference by the choice of images, ``seed_std`` by the choice of
     seeds: None with one seed, and the answer is then about these checkpoints.
     """
     if seed_std is None:
-        return AGREEMENT * (NORMAL_975 + student_quantile(POWER, math.inf)) * image_std
+        freedom = unit_freedom(num_units)
+        reach = NORMAL_975 if num_units is None else student_quantile(1 - ALPHA / 2, freedom)
+        return AGREEMENT * (reach + student_quantile(POWER, freedom)) * image_std
     freedom = num_seeds - 1
     # The root of an estimated variance is too small on average.
     bias = math.sqrt(2 / freedom) * math.exp(math.lgamma(num_seeds / 2) - math.lgamma(freedom / 2))
-    return AGREEMENT * _smallest(image_std**2, (seed_std / bias) ** 2, num_seeds)
+    return AGREEMENT * _smallest(image_std**2, (seed_std / bias) ** 2, num_seeds, num_units)
 
 
 def planned_detectable(num_images: int, num_seeds: int) -> float:
@@ -66,7 +69,7 @@ def planned_detectable(num_images: int, num_seeds: int) -> float:
     return AGREEMENT * _smallest((1 - PLANNED_OWN_SHARE) * one_seed, seeds, num_seeds)
 
 
-def _smallest(images: float, seeds: float, num_seeds: int) -> float:
+def _smallest(images: float, seeds: float, num_seeds: int, num_units: int | None = None) -> float:
     """Return the difference found with a probability of 80 %, from variances of the mean over seeds.
 
     The difference varies by ``images + seeds``; what the seeds show of ``seeds`` is a multiple of chi-square, and half
@@ -78,8 +81,9 @@ def _smallest(images: float, seeds: float, num_seeds: int) -> float:
     if spread == 0:
         return 0.0
     shown = seeds * chdtri(num_seeds - 1, 1 - _NODES) / (num_seeds - 1)
-    freedoms = [degrees_of_freedom(images, [found], [num_seeds]) for found in shown.tolist()]
-    factor = np.array([student_quantile(1 - ALPHA / 2, found) for found in freedoms])
+    most_freedom = unit_freedom(num_units)
+    freedoms = [min(degrees_of_freedom(images, [found], [num_seeds]), most_freedom) for found in shown.tolist()]
+    factor = np.array([student_quantile(1 - ALPHA / 2, freedom) for freedom in freedoms])
     to_pass = factor * np.sqrt(images + shown)
     low, high = 0.0, float(to_pass.max()) + 5 * spread
     while high - low > 1e-9 * high:

@@ -83,7 +83,8 @@ class Comparison:
     value_by_seed: Mapping[str, Mapping[int, Estimate]]
     pairs: tuple[PairResult, ...]  # every pair of groups, the earlier one first
     seed: int = 0  # of the resamples: with it and the files, every number here can be computed again
-    images_a_category: float | None = None  # in how many images a category is, harmonic mean; None if unknown
+    images_a_category: float | None = None  # in how many images (or units) a category is, harmonic mean
+    num_units: int | None = None  # that were drawn and swapped; None where images were
 
 
 @dataclass(frozen=True)
