@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coordexp.cli.arguments import named_files, seed
 from coordexp.cli.console import error_console, output_console
-from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files
+from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files, unit_rule
 from coordexp.errors import ComparisonError
 
 HELP = "compare detectors of any kind by their COCO results files"
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.report.text.records import to_numbers
     from coordexp.report.write import study_of, write_report, writing
 
-    files, output = named_files(options.files), options.output
+    files, output, unit_by = named_files(options.files), options.output, unit_rule(options)
     frames = named_frames(options.frame, list(files))
     console, errors = output_console(), error_console()
     command = ["coordexp", "compare", "--annotations", str(options.annotations), *options.files]
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     *first, last = files
     name = f"Comparison of {', '.join(first)} and {last}" if first else f"Comparison of {last}"
     data = ExperimentData(name=name, uri="", runs=tuple(rows))
-    settings = Settings(resamples=options.resamples, seed=options.seed, num_pictures=options.pictures)
+    settings = Settings(resamples=options.resamples, seed=options.seed, num_pictures=options.pictures, unit_by=unit_by)
     study, _ = study_of(data, output=output, runs_dir=output, console=errors, settings=settings)
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from coordexp.cli.arguments import by_name, named_files, number
 from coordexp.cli.console import error_console, output_console, show
-from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files
+from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files, unit_rule
 from coordexp.errors import ConfigError, is_name
 from coordexp.errors import show as show_value
 
@@ -73,6 +73,7 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     from coordexp.report.write import store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 
+    unit_by = unit_rule(options)
     data = _load(options)
     data = read_by(data, _readings(options.reading, list(data.groups)))
     output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
@@ -90,6 +91,7 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
         resamples=options.resamples,
         num_pictures=options.pictures,
         allow_differences=options.allow_differences,
+        unit_by=unit_by,
     )
     study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, console=errors, settings=settings)
     paths = write_report(study, output)

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordexp.coord_tokens.bins import NUM_BINS
+from coordexp.data.units import counted_images
 from coordexp.detection.decomposition import AP50, ERRORS, RECALLS
-from coordexp.errors import counted
 from coordexp.metrics import PLACES, SLOTS, loss_head, subset_headline
 from coordexp.report.figures import INK, LOOKS, NEUTRAL, PAPER, Chart, Look, tips, write_charts
 from coordexp.report.study.boxes import ByLabel
@@ -169,7 +169,8 @@ def group_charts(study: Study) -> list[Chart]:
     ]
     num_seeds = max(map(len, comparison.seeds.values()))
     seeds = f", mean of {num_seeds} seeds" if num_seeds > 1 else ""
-    title = f"{comparison.metric} on {counted(comparison.num_images, 'image')}{seeds}, 95 % intervals"
+    drawn = counted_images(comparison.num_images, comparison.num_units)
+    title = f"{comparison.metric} on {drawn}{seeds}, 95 % intervals"
     return [row_chart(title, rows, x=comparison.metric, xlim=(0.0, None))]
 
 

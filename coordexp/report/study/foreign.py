@@ -98,6 +98,7 @@ def _measured(
         write_detections(folder / "detections.json", detections)
     analyse_boxes({"expected": evaluation}, None).write(folder)
     scores = detections.scores
+    image_ids = tuple(np.unique(detections.image_ids).tolist())
     metrics = {str(MetricName("constrained", name, "expected")): value for name, value in measure(evaluation).items()}
     return metrics, ForeignFile(
         path=path,
@@ -105,7 +106,8 @@ def _measured(
         annotations=truth.path,
         analysis=DecodingFolder(folder).analysis,
         num_detections=len(detections),
-        num_images=len(np.unique(detections.image_ids)),
+        num_images=len(image_ids),
+        image_ids=image_ids,
         scores=f"{scores.min():.3g} to {scores.max():.3g}" if detections.has_scores and len(scores) else "none",
         frame=str(frame),
         remarks=(

@@ -12,6 +12,7 @@ import numpy as np
 
 from coordexp.config.trees import value_at
 from coordexp.data.sources.chosen import chosen_sentence
+from coordexp.data.units import UnitNames, UnitRule, counted_images, read_unit_names
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
@@ -63,6 +64,7 @@ class Study:
     missing: tuple[str, ...] = ()  # what is not here and why, a sentence each
     about: About | None = None  # what the groups are and how they were made
     cautions: tuple[str, ...] = ()  # what may decide the comparison beside the detectors; the verdict begins so
+    units: UnitNames | None = None  # what is drawn and swapped in the place of images
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Settings:
     seed: int = 0  # of the bootstrap
     num_pictures: int = 24  # in the gallery, at most
     allow_differences: bool = False  # go on where runs differ outside the declared factor
+    unit_by: UnitRule | None = None  # which images are not independent; None: as the runs' configuration says
 
 
 def better_first(study: Study) -> Study:
@@ -116,6 +119,7 @@ def make_study(
     Raises:
         ComparisonError: if runs were evaluated on other validation data, or differ outside the declared factor
             and that was not allowed.
+        DataError: if the units asked for cannot be found in the annotations.
     """
     fairness = check_fairness(data, artifacts) if data.trained else None
     if fairness is not None and not fairness.comparable and not settings.allow_differences:
@@ -130,7 +134,23 @@ def make_study(
     if annotations is None:
         missing.append("No statistics and no images: the annotations of the validation split are not on this machine.")
         return replace(study, missing=tuple(missing))
-    return _Measuring(data, artifacts, settings, annotations, missing, on_progress).added_to(study)
+    units = _units(data, settings, annotations, missing)
+    return _Measuring(data, artifacts, settings, annotations, units, missing, on_progress).added_to(study)
+
+
+def _units(data: ExperimentData, settings: Settings, annotations: Path, missing: list[str]) -> UnitNames | None:
+    """Return the units of the validation images: those asked for, else those of the runs' ``data.unit_by``."""
+    if settings.unit_by is not None:
+        return read_unit_names(annotations, settings.unit_by)
+    rules = {run.params.get("data.unit_by", "null") for run in data.trained}
+    if len(rules) != 1 or rules == {"null"}:
+        return None
+    try:
+        return read_unit_names(annotations, UnitRule.parse(rules.pop(), option="data.unit_by"))
+    except CoordExpError as error:
+        # The runs are finished: a report by image is worth more than none, as long as it says so.
+        missing.append(f"No units, so intervals and tests take images as independent, which they are not: {error}")
+        return None
 
 
 def _annotations(data: ExperimentData, artifacts: Artifacts) -> Path | None:
@@ -161,6 +181,7 @@ class _Measuring:
     artifacts: Artifacts
     settings: Settings
     annotations: Path
+    units: UnitNames | None
     missing: list[str]
     on_progress: OnProgress
     compared: list[RunData] = field(default_factory=list[RunData])  # the finished runs whose own detections are there
@@ -193,6 +214,7 @@ class _Measuring:
             coord_curves=self._tried("coordinate distributions", self._curves) or (),
             num_images=len(read_ground_truth(self.annotations).sizes_px),
             cautions=cautions,
+            units=self.units,
         )
         return replace(study, missing=tuple(self.missing))
 
@@ -274,16 +296,21 @@ class _Measuring:
             most = max(others, key=lambda other: lacking[other], default=name)
             if run.foreign is not None and lacking.get(most, 0) > max(2, _PART * num):
                 parts.append(
-                    f"{names[name]} has no box on {lacking[most]} of {num} images, which {names[most]} has: was it run "
-                    "on a part?"
+                    f"{names[name]} has no box on {lacking[most]} of {self._counted(list(truth.sizes_px))}, which "
+                    f"{names[most]} has: was it run on a part?"
                 )
         if parts:
             common = functools.reduce(np.intersect1d, images.values()).tolist()
             tables = {name: BoxEvaluation(truth, found).table_on_images(common) for name, found in files.items()}
             values = {names[k]: table.average_precision(AVERAGE_PRECISIONS["AP"]) for k, table in tables.items()}
             known = ", ".join(f"{name} {value:.4f}" for name, value in values.items() if value is not None)
-            on_common = f"On the {len(common)} images where all have boxes, AP is {known}."
+            on_common = f"On the {self._counted(common)} where all have boxes, AP is {known}."
             yield " ".join([*parts, on_common if known else "There is no image on which all have boxes."])
+
+    def _counted(self, image_ids: Sequence[int]) -> str:
+        """Return how many images these are, and in how many units."""
+        num_units = None if self.units is None else self.units.numbered(image_ids).num_units
+        return counted_images(len(image_ids), num_units)
 
     def _readings(self, own: _Detections) -> dict[ReadingName, Comparison]:
         """Compare the runs under every reading; one that lacks a file of theirs is left out whole."""
@@ -314,6 +341,7 @@ class _Measuring:
             swaps=enough_swaps(math.comb(len(self.data.groups), 2), resamples=self.settings.resamples),
             seed=self.settings.seed,
             families=self._families,
+            units=self.units,
             on_progress=functools.partial(self.on_progress, "comparing groups"),
         )
         for run in self.compared:
@@ -391,6 +419,7 @@ class _Measuring:
             num_supervised_tokens=used["num_supervised_tokens"],
             resamples=resamples,
             seed=self.settings.seed,
+            units=self.units,
             on_progress=functools.partial(self.on_progress, "comparing curves"),
         )
 
@@ -403,6 +432,7 @@ class _Measuring:
             resamples=min(self.settings.resamples, DECOMPOSITION_RESAMPLES),
             seed=self.settings.seed,
             families=self._families,
+            units=self.units,
             on_progress=functools.partial(self.on_progress, "finding errors"),
         )
 

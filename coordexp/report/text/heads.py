@@ -12,14 +12,16 @@ _MEANINGS: Mapping[str, str] = {
     "read by": "which number of a coordinate's distribution is taken for the box: the most likely bin, or the mean",
     "boxes": "which number of a coordinate's distribution is taken for the box: the most likely bin, or the mean",
     "seeds": "the runs behind the row; numbers are their means",
-    "95 % interval": "95 % confidence interval: draws of images, and of seeds where there are several",
+    "95 % interval": "95 % confidence interval: draws of images or of their units, and of seeds where there are more",
     "pair": "the first group minus the second; the better one stands first",
     "difference": "of the first group minus the second, on the same images",
-    "p, random swaps": "how often chance gives as large a difference if each image's detections are swapped by a coin",
+    "p, random swaps": "how often chance gives as large a difference if each image's detections, or each unit's, are "
+    "swapped by a coin",
     "p, bootstrap": "how often chance gives as large a difference, from the same draws as the interval",
     "p, corrected": "the larger of the two p-values, corrected for all pairs (Holm): below .05 a difference is told",
     "detectable": "the smallest true difference that would have been found four times in five",
     "standard error, images": "the part of the difference's standard error that comes from which images there are",
+    "standard error, units": "the part of the difference's standard error that comes from which units there are",
     "standard error, seeds": "the same by which seeds there are",
     "mean AP": "mean height of the curve of AP over steps, on the subset of images evaluated in training",
     "own reading": "each group read as its loss suggests",
@@ -68,6 +70,7 @@ _PHRASES: Mapping[str, str] = {
     "F1": "harmonic mean of precision (detections that are right) and recall (objects that are found)",
     "constrained": "decoding under a grammar, which makes every box four coord tokens",
     "free": "decoding without the grammar: a model may write what is no object",
+    "units": "images that are not independent, such as the frames of a clip: drawn and swapped as a whole",
     "convergence": "how fast a group learns: AP over the steps of training",
 }
 _ROWS_OF_WORDS = ("part", COUNTED, "boxes", "read by", "verdict")

@@ -10,7 +10,7 @@ from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import MetricName
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
-from coordexp.report.text.notes import notes
+from coordexp.report.text.notes import study_notes
 from coordexp.report.text.tables import means
 from coordexp.statistics.readings import reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
@@ -19,7 +19,7 @@ from coordexp.tracking.connection import without_secrets
 COLUMNS: tuple[str, ...] = (
     "experiment", "kind", "group", "against", "seed", "state", "step", "run_id", "metric", "value", "low", "high",
     "p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable", "num_images", "resamples", "message",
-    "reading",
+    "reading", "num_units",
 )  # fmt: skip
 _TESTS = ("p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable")
 _Line = dict[str, str | int | float | None]
@@ -72,7 +72,7 @@ def to_json(study: Study) -> str:
             "without_fingerprint": list(fairness.unchecked),
         },
         "missing": list(study.missing),
-        "notes": notes(data),
+        "notes": study_notes(study),
     }
     return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -95,7 +95,10 @@ def to_numbers(comparison: Comparison, data: ExperimentData) -> str:
         }
         for pair in comparison.pairs
     }
-    return json.dumps({"groups": groups, "pairs": pairs}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    whole: dict[str, object] = {"groups": groups, "pairs": pairs}
+    if comparison.num_units is not None:
+        whole["sample"] = {"images": comparison.num_images, "units": comparison.num_units}
+    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _run(run: RunData) -> dict[str, object]:
@@ -128,6 +131,8 @@ def _statistics(study: Study) -> Iterator[_Line]:
 
 def _comparison(found: Comparison) -> Iterator[_Line]:
     common: _Line = {"metric": found.metric, "num_images": found.num_images, "resamples": found.resamples}
+    if found.num_units is not None:
+        common["num_units"] = found.num_units
     for group in found.groups:
         yield common | {"kind": "group", "group": group} | asdict(found.value[group])
         for seed, estimate in found.value_by_seed[group].items():

@@ -8,7 +8,15 @@ from rich.text import Text
 
 from coordexp.report.study.about import Fairness
 from coordexp.report.study.study import Study, better_first
-from coordexp.report.text.notes import ABOUT, about_lines, bucket_notes, next_commands, notes, summary, terms_table
+from coordexp.report.text.notes import (
+    ABOUT,
+    about_lines,
+    bucket_notes,
+    next_commands,
+    study_notes,
+    study_summary,
+    terms_table,
+)
 from coordexp.report.text.place_tables import place_tables
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.run_tables import answer_tables, ends_tables, gradients_table, headline_table, quality_tables
@@ -27,7 +35,7 @@ def render_report(study: Study, console: Console) -> None:
         console.print(Text(text, style), soft_wrap=True)
 
     study = better_first(study)
-    show(f"\n{study.data.title}: {summary(study.data)}")
+    show(f"\n{study.data.title}: {study_summary(study)}")
     if study.verdict:
         show(f"\n{study.verdict}", "bold")
     if about := about_lines(study):
@@ -56,7 +64,7 @@ def show_table(table: Table, console: Console) -> None:
 
 def to_markdown(study: Study) -> str:
     study, data = better_first(study), study.data
-    parts = [f"# {plain_markdown(data.title)}", summary(data)]
+    parts = [f"# {plain_markdown(data.title)}", study_summary(study)]
     if study.verdict:
         parts.append(f"**{plain_markdown(study.verdict)}**")
     if about := about_lines(study):
@@ -87,7 +95,7 @@ def all_tables(study: Study) -> list[Table]:
     """Return every table of numbers, those with intervals first."""
     data, headline = study.data, headline_table(study.data, bucket_notes(study))
     others = [*answer_tables(data), *quality_tables(data), *place_tables(data), *gradients_table(data)]
-    return [*study_tables(study), *why_tables(study), headline, *others, *ends_tables(data)]
+    return [*study_tables(study), *why_tables(study), headline, *others, *ends_tables(data, study.units)]
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,7 @@ def _sections(study: Study) -> list[_Section]:
     found += [_Section(table.title, tables=[table]) for table in all_tables(study)]
     if fairness is not None:
         found.append(_Section("Fairness", [fairness.sentence], style="" if fairness.comparable else "red"))
-    found.append(_Section("Notes", notes(study.data)))
+    found.append(_Section("Notes", study_notes(study)))
     return [section for section in found if section.lines or section.tables]
 
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 
 from coordexp.errors import counted
 from coordexp.report.study.study import Study, better_first
-from coordexp.report.text.notes import clipping_note, mlflow_ui, remarks, sample_notes, summary
+from coordexp.report.text.notes import clipping_note, mlflow_ui, remarks, sample_notes, study_summary
 from coordexp.report.text.study_tables import verdict_of
 from coordexp.report.text.tables import UNDEFINED, aligned, mean_of, pair_name, with_interval, written
 from coordexp.statistics.results import Comparison
@@ -24,7 +24,7 @@ _NUMBERS = re.compile(r" \((?:95 % interval|p )[^()]*\)")  # of the verdict: the
 def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[str]:
     """Return at most 40 lines of at most 100 letters, but for paths and commands, which are never cut."""
     study, width = better_first(study), min(width, MAX_WIDTH)
-    lines = textwrap.wrap(f"{study.data.title}: {summary(study.data)}", width, max_lines=2, placeholder=" ...")
+    lines = textwrap.wrap(f"{study.data.title}: {study_summary(study)}", width, max_lines=2, placeholder=" ...")
     if study.verdict:
         sentence = _NUMBERS.sub("", study.verdict)
         lines += ["", *textwrap.wrap(sentence, width, max_lines=_VERDICT_LINES, placeholder=" ...")]
@@ -45,6 +45,7 @@ def warnings(study: Study) -> list[str]:
         lines.append(f"the runs differ in more than the declared factor: {', '.join(fairness.undeclared)}")
     if fairness is not None and fairness.rounding:
         lines.append(f"last digits may differ by {', '.join(fairness.rounding)}")
+    lines += [] if study.units is None else study.units.remarks
     lines += [*study.missing, *remarks(data)]  # the verdict begins with the study's cautions
     lines += [line.removeprefix("WARNING: ") for line in clipping_note(data)]
     lines += sample_notes(study.comparison) if study.comparison is not None else []
