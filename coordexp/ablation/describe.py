@@ -15,8 +15,9 @@ from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes,
 from coordexp.config import to_yaml
 from coordexp.config.keys import deciding, identity
 from coordexp.config.schema import ExperimentConfig, RunConfig
-from coordexp.config.trees import leaves
-from coordexp.errors import DataError, ResourceError, counted
+from coordexp.config.trees import leaves, value_at
+from coordexp.data.units import UnitRule, read_unit_names
+from coordexp.errors import ConfigError, DataError, ResourceError, counted
 from coordexp.findings import duration_text
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.budget import hours_of, unit_name
@@ -163,7 +164,26 @@ def _detectable(config: ExperimentConfig) -> str:
     except DataError:
         return f"unknown, since {config.data.path or config.data.val_annotations} cannot be read"
     about = f"{seeds} seeds" if seeds > 1 else "1 seed, so between these checkpoints, not their losses"
+    units = planned_units(config)
+    in_units = "" if units is None else f" in {counted(units, 'unit')}"
+    smallest = planned_detectable(images if units is None else units, seeds)
     return (
-        f"AP differences from roughly {planned_detectable(images, seeds):.3f} on (80 % power, 5 % level; "
-        f"{images:,} validation images, {about})"
+        f"AP differences from roughly {smallest:.3f} on (80 % power, 5 % level; "
+        f"{images:,} validation images{in_units}, {about})"
     )
+
+
+def planned_units(config: ExperimentConfig) -> int | None:
+    """Return in how many units the validation images are, by ``data.unit_by``.
+
+    None without that key, and where the annotations are not here yet or do not name units: they are looked at again
+    before anything is trained.
+    """
+    rule = value_at(config.model_dump(mode="json"), "data.unit_by")
+    if not isinstance(rule, str):
+        return None
+    try:
+        annotations = source_of_run(config, "val").ground_truth_file
+        return read_unit_names(annotations, UnitRule.parse(rule, option="data.unit_by")).num_units
+    except (ConfigError, DataError, OSError):
+        return None

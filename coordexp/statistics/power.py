@@ -56,7 +56,8 @@ def planned_detectable(num_images: int, num_seeds: int) -> float:
     Assumes that groups differ on images as those measured in ``docs/STATISTICS.md`` do
     (:data:`PLANNED_IMAGE_STD` over the root of the number of images, :data:`PLANNED_OWN_SHARE` of it in each seed by
     itself), and that seeds move a paired difference by :data:`PLANNED_SEED_STD` besides. Both vary by a factor of two
-    between experiments: say "roughly". With one seed it is about checkpoints.
+    between experiments: say "roughly". With one seed it is about checkpoints. Where images come in units, their number
+    is the one to give: what the frames of a clip add to one of them is not known before there are data.
     """
     if num_images < 1:
         raise ComparisonError(f"a plan needs at least one image, got {num_images}")

@@ -315,3 +315,20 @@ def test_what_is_written_in_place_of_categories_is_said_behind_the_verdict_where
     runs = [dataclasses.replace(run, metrics={**run.metrics, **low}) for run in runs]
     verdict = study(dataclasses.replace(data, runs=tuple(runs)), store, store / "cache").verdict
     assert verdict.endswith("C-s0, free: none of 20 written objects names a category; most frequent: 'RC', 'CC'.")
+
+
+def test_units_that_the_runs_were_configured_with_are_drawn(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
+    def configured(rule: str) -> Study:
+        runs = tuple(dataclasses.replace(run, params={**run.params, "data.unit_by": rule}) for run in paired.data.runs)
+        return study(dataclasses.replace(paired.data, runs=runs), paired_dir, tmp_path / "cache")
+
+    found = configured(r"(\d)\.jpg")
+    assert found.comparison is not None
+    assert (found.comparison.num_images, found.comparison.num_units) == (14, 10)
+    assert found.units is not None
+    assert "14 images in 10 units" in to_markdown(found)
+    # A report by image is worth more than none, as long as it says so.
+    lost = configured("clip")
+    assert lost.comparison is not None
+    assert lost.comparison.num_units is None
+    assert any(line.startswith("No units") and "data.unit_by" in line for line in lost.missing)
