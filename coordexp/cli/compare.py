@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coordexp.cli.arguments import named_files, seed
 from coordexp.cli.console import error_console, output_console
-from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files, unit_rule
+from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files, slice_names, unit_rule
 from coordexp.errors import ComparisonError
 
 HELP = "compare detectors of any kind by their COCO results files"
@@ -47,9 +47,16 @@ def run(options: argparse.Namespace) -> None:
     *first, last = files
     name = f"Comparison of {', '.join(first)} and {last}" if first else f"Comparison of {last}"
     data = ExperimentData(name=name, uri="", runs=tuple(rows))
-    settings = Settings(resamples=options.resamples, seed=options.seed, num_pictures=options.pictures, unit_by=unit_by)
+    settings = Settings(
+        resamples=options.resamples,
+        seed=options.seed,
+        num_pictures=options.pictures,
+        unit_by=unit_by,
+        slices=slice_names(options),
+    )
     study, _ = study_of(data, output=output, runs_dir=output, console=errors, settings=settings)
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))
     paths = write_report(study, output)
-    print_comparison(study, paths, options, console, errors, numbers=to_numbers(study.comparison, data))
+    numbers = to_numbers(study.comparison, data, study.slices)
+    print_comparison(study, paths, options, console, errors, numbers=numbers)

@@ -30,6 +30,13 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
         help="what images that are not independent share, such as clip, or (.+)_ in their file names: drawn as a whole",
     )
     parser.add_argument(
+        "--slices",
+        action="append",
+        default=[],
+        metavar="FIELD|FILE.csv",
+        help="compare on each value of a field of the images, or of a CSV's columns, repeatable",
+    )
+    parser.add_argument(
         "--frame",
         action="append",
         default=[],
@@ -43,6 +50,15 @@ def unit_rule(options: argparse.Namespace) -> "UnitRule | None":
     from coordexp.data.units import UnitRule
 
     return None if options.unit_by is None else UnitRule.parse(options.unit_by)
+
+
+def slice_names(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the fields and files of ``--slices``, one by one."""
+    names: list[str] = []
+    for text in options.slices:
+        is_file = Path(text).suffix.lower() in (".csv", ".tsv")
+        names += [text] if is_file else [name.strip() for name in text.split(",")]
+    return tuple(filter(None, names))
 
 
 def named_frames(texts: Sequence[str], names: Sequence[str]) -> "dict[str, Frame]":

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from coordexp.cli.arguments import by_name, named_files, number
 from coordexp.cli.console import error_console, output_console, show
-from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files, unit_rule
+from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files, slice_names, unit_rule
 from coordexp.errors import ConfigError, is_name
 from coordexp.errors import show as show_value
 
@@ -92,6 +92,7 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
         num_pictures=options.pictures,
         allow_differences=options.allow_differences,
         unit_by=unit_by,
+        slices=slice_names(options),
     )
     study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, console=errors, settings=settings)
     paths = write_report(study, output)

@@ -17,9 +17,13 @@ from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.examples import EdgeDistributions
 from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.place_tables import place_name, place_value
+from coordexp.report.text.slice_tables import TITLE as SLICES
+from coordexp.report.text.slice_tables import pair_text
+from coordexp.report.text.slice_tables import shown_pairs as shown_slice_pairs
 from coordexp.report.text.study_tables import shown_pairs
 from coordexp.report.text.tables import MINUS, num_objects, pair_name, with_interval, written
 from coordexp.statistics.results import CurvePoint, Estimate
+from coordexp.statistics.slices import CATEGORY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +40,7 @@ _SHORT = {
     "missed": "miss",
 }  # fmt: skip
 _STEP = "optimizer step"
+_MOST_SLICES = 40  # rows that a chart can hold; with more, categories are left to the table
 _BANDS = "Bands: lowest and highest seed."
 _DASHED = (0, (3, 2.5))
 _EDGE: dict[str, Any] = {"markeredgecolor": PAPER, "markeredgewidth": 0.8}
@@ -79,6 +84,7 @@ def write_plots(study: Study, output: Path) -> list[Path]:
         ("groups", name, group_charts(study), named),
         ("differences", name, forest_charts(study), named),
         ("slots", f"{name}: coordinates on validation images, mean over seeds", slot_charts(study), looks),
+        ("slices", name, slice_charts(study), named),
         ("iou", name, iou_charts(study), looks),
         ("calibration", name, calibration_charts(study), looks),
     )
@@ -189,6 +195,30 @@ def forest_charts(study: Study, *, num_pairs: int | None = None) -> list[Chart]:
     metric = comparison.metric
     title = f"Difference of {metric}, 95 % intervals"
     return [row_chart(title, rows, x=f"difference of {metric}", zero=True, note=note)]
+
+
+def slice_charts(study: Study) -> list[Chart]:
+    """Return the differences of AP on each slice, a row a slice and a mark a pair; of one group, its AP."""
+    found = study.slices
+    if found is None:
+        return []
+    names = shown_slice_pairs(study)
+    num_slices = len(found.slices)
+    shown = [one for one in found.slices if num_slices <= _MOST_SLICES or one.tag != CATEGORY]
+    rows: list[Row] = []
+    for one in shown:
+        if names:
+            pairs = {pair_text(pair): pair.difference for pair in one.pairs}
+            marks = [(name, LOOKS[at % len(LOOKS)], pairs.get(name)) for at, name in enumerate(names)]
+        else:
+            looks = looks_of(study.data)
+            marks = [(group, looks[group], estimate) for group, estimate in one.ap.items()]
+        rows.append(Row(one.name, counted_images(one.num_images, one.num_units), marks))
+    what = "difference of AP" if names else "AP"
+    note = f"Exploratory; 95 % intervals. From the top of each row: {', '.join(names or study.data.groups)}."
+    if len(shown) < num_slices:
+        note += " Categories are in the table."
+    return [row_chart(f"{SLICES}: {what}", rows, x=what, zero=bool(names), note=note)]
 
 
 def why_charts(study: Study) -> list[Chart]:

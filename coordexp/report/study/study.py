@@ -18,9 +18,10 @@ from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import in_fair_order
+from coordexp.detection.tags import Tags, read_tags
 from coordexp.errors import ComparisonError, CoordExpError, DataError, counted
 from coordexp.evaluate.answers import unknown_sentence
-from coordexp.files import read_json_lines, sha256_of_file
+from coordexp.files import parse_model, read_json_lines, sha256_of_file
 from coordexp.metrics import DECODINGS, MetricName, subset_headline
 from coordexp.report.study.about import About, Fairness, about, check_fairness, writes_digits
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, final_detections
@@ -34,6 +35,7 @@ from coordexp.statistics.decomposition import decompose
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
 from coordexp.statistics.resampling import enough_swaps
 from coordexp.statistics.results import Comparison, Convergence, CurvePair, Decomposition, PairParts, PairResult
+from coordexp.statistics.slices import SlicePair, Slices, compare_slices
 from coordexp.statistics.verdict import FILES, has_learned, verdict
 
 _CURVE_RESAMPLES = 1000
@@ -41,7 +43,7 @@ DECOMPOSITION_RESAMPLES = 500  # these say where to look; the differences of AP 
 _SAME_AP = 1e-6
 _PART = 0.1  # of the images: a file without a box on so many that another has may not have seen them
 _T = TypeVar("_T")
-_Pair = TypeVar("_Pair", PairResult, PairParts, CurvePair)
+_Pair = TypeVar("_Pair", PairResult, PairParts, CurvePair, SlicePair)
 OnProgress = Callable[[str, int, int], None]
 _Detections = Mapping[str, Mapping[int, Path]]  # group -> training seed -> its file
 
@@ -65,6 +67,7 @@ class Study:
     about: About | None = None  # what the groups are and how they were made
     cautions: tuple[str, ...] = ()  # what may decide the comparison beside the detectors; the verdict begins so
     units: UnitNames | None = None  # what is drawn and swapped in the place of images
+    slices: Slices | None = None  # groups on parts of the images, where tags were asked for
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Settings:
     num_pictures: int = 24  # in the gallery, at most
     allow_differences: bool = False  # go on where runs differ outside the declared factor
     unit_by: UnitRule | None = None  # which images are not independent; None: as the runs' configuration says
+    slices: tuple[str, ...] = ()  # fields of images, or CSV files, of which each value is compared by itself; likewise
 
 
 def better_first(study: Study) -> Study:
@@ -95,13 +99,14 @@ def better_first(study: Study) -> Study:
         there = {(pair.b, pair.a): pair.reversed() for pair in pairs} | {(pair.a, pair.b): pair for pair in pairs}
         return tuple(there[couple] for couple in couples if couple in there)
 
-    parts, curves = study.decomposition, study.convergence
+    parts, curves, slices = study.decomposition, study.convergence, study.slices
     return replace(
         study,
         comparison=replace(study.comparison, pairs=ordered(study.comparison.pairs)),
         readings={name: replace(found, pairs=ordered(found.pairs)) for name, found in study.readings.items()},
         decomposition=parts and replace(parts, pairs=ordered(parts.pairs)),
         convergence=curves and replace(curves, pairs=ordered(curves.pairs)),
+        slices=slices and replace(slices, slices=tuple(replace(it, pairs=ordered(it.pairs)) for it in slices.slices)),
     )
 
 
@@ -119,7 +124,7 @@ def make_study(
     Raises:
         ComparisonError: if runs were evaluated on other validation data, or differ outside the declared factor
             and that was not allowed.
-        DataError: if the units asked for cannot be found in the annotations.
+        DataError: if the units or slices asked for cannot be found in the annotations.
     """
     fairness = check_fairness(data, artifacts) if data.trained else None
     if fairness is not None and not fairness.comparable and not settings.allow_differences:
@@ -135,7 +140,8 @@ def make_study(
         missing.append("No statistics and no images: the annotations of the validation split are not on this machine.")
         return replace(study, missing=tuple(missing))
     units = _units(data, settings, annotations, missing)
-    return _Measuring(data, artifacts, settings, annotations, units, missing, on_progress).added_to(study)
+    tags = _tags(data, settings, annotations, missing)
+    return _Measuring(data, artifacts, settings, annotations, units, tags, missing, on_progress).added_to(study)
 
 
 def _units(data: ExperimentData, settings: Settings, annotations: Path, missing: list[str]) -> UnitNames | None:
@@ -168,6 +174,21 @@ def _annotations(data: ExperimentData, artifacts: Artifacts) -> Path | None:
     return found[first]
 
 
+def _tags(data: ExperimentData, settings: Settings, annotations: Path, missing: list[str]) -> Tags | None:
+    """Return the tags of the validation images: those asked for, else those of the runs' ``data.tags``."""
+    if settings.slices:
+        return read_tags(read_ground_truth(annotations), settings.slices)
+    configured = {run.params.get("data.tags", "null") for run in data.trained}
+    if len(configured) != 1 or configured <= {"null", "[]"}:
+        return None
+    try:
+        names = parse_model(list[str], configured.pop())
+        return read_tags(read_ground_truth(annotations), names, option="data.tags")
+    except (CoordExpError, ValueError) as error:
+        missing.append(f"No slices: {error}")
+        return None
+
+
 @dataclass(frozen=True)
 class _Image:
     image_id: int  # of a line of objects.jsonl
@@ -182,6 +203,7 @@ class _Measuring:
     settings: Settings
     annotations: Path
     units: UnitNames | None
+    tags: Tags | None
     missing: list[str]
     on_progress: OnProgress
     compared: list[RunData] = field(default_factory=list[RunData])  # the finished runs whose own detections are there
@@ -215,6 +237,7 @@ class _Measuring:
             num_images=len(read_ground_truth(self.annotations).sizes_px),
             cautions=cautions,
             units=self.units,
+            slices=self._tried("slices", lambda: self._slices(own)),
         )
         return replace(study, missing=tuple(self.missing))
 
@@ -434,6 +457,20 @@ class _Measuring:
             families=self._families,
             units=self.units,
             on_progress=functools.partial(self.on_progress, "finding errors"),
+        )
+
+    def _slices(self, own: _Detections) -> Slices | None:
+        if self.tags is None or not own:
+            return None
+        return compare_slices(
+            self.annotations,
+            own,
+            self.tags,
+            resamples=min(self.settings.resamples, DECOMPOSITION_RESAMPLES),
+            seed=self.settings.seed,
+            families=self._families,
+            units=self.units,
+            on_progress=functools.partial(self.on_progress, "comparing slices"),
         )
 
     def _gallery(self, own: _Detections) -> tuple[GalleryImage, ...]:

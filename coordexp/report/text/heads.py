@@ -59,6 +59,9 @@ _FAMILIES: Mapping[str, str] = {
     "AP cut": "AP with each answer cut at the first object that repeats an earlier one exactly",
     "repeats": "share of objects that repeat an earlier one of their answer: same description, same bins",
     "in a row": "most repeats in a row in one answer",
+    "p of slices, …": "how often chance gives as large a difference on this slice, corrected for all values of tags "
+    "and all pairs (Holm)",
+    "beyond largest, …": "the pair's difference on this slice minus that on the largest slice of the tag",
     "steps to … %": "steps until AP on the subset reaches that part of the best group's last one",
     "tokens per object": "generated tokens, malformed ones too, over well-formed objects",
     "seconds per object": "time of generation, all workers at once, over well-formed objects",

@@ -14,12 +14,13 @@ from coordexp.report.text.notes import study_notes
 from coordexp.report.text.tables import means
 from coordexp.statistics.readings import reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
+from coordexp.statistics.slices import Slices
 from coordexp.tracking.connection import without_secrets
 
 COLUMNS: tuple[str, ...] = (
     "experiment", "kind", "group", "against", "seed", "state", "step", "run_id", "metric", "value", "low", "high",
     "p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable", "num_images", "resamples", "message",
-    "reading", "num_units",
+    "reading", "num_units", "slice",
 )  # fmt: skip
 _TESTS = ("p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable")
 _Line = dict[str, str | int | float | None]
@@ -29,14 +30,16 @@ def to_csv(study: Study) -> str:
     """Return one number a line; what is undefined is empty.
 
     ``kind`` is ``run`` (the last value of a metric of a run), ``group`` and ``seed`` (with intervals), ``pair``
-    (a difference, ``group`` minus ``against``), ``convergence`` or ``decomposition``; ``reading`` says how boxes are
-    read, and is empty in lines of each group's own reading. Kinds of other readings are their own (``pair reading``),
-    so that nobody counts a pair twice.
+    (a difference, ``group`` minus ``against``), ``convergence``, ``decomposition``, or ``slice``, ``slice pair`` and
+    ``slice beyond largest`` (on the part of the images that ``slice`` names). ``reading`` says how boxes are read, and
+    is empty in lines of each group's own reading. Kinds of other readings are their own (``pair reading``), so that
+    nobody counts a pair twice.
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     lines = [*_run_lines(study), *_statistics(study)]
+    lines += [] if study.slices is None else _slices(study.slices)
     for name, comparison in study.readings.items():
         if name != "own":
             lines += [line | {"kind": f"{line['kind']} reading", "reading": name} for line in _comparison(comparison)]
@@ -62,6 +65,7 @@ def to_json(study: Study) -> str:
             }
             for name, comparison in study.readings.items()
         },
+        **({} if study.slices is None else {"slices": slice_records(study.slices)}),
         "fairness": fairness
         and {
             "comparable": fairness.comparable,
@@ -77,7 +81,7 @@ def to_json(study: Study) -> str:
     return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def to_numbers(comparison: Comparison, data: ExperimentData) -> str:
+def to_numbers(comparison: Comparison, data: ExperimentData, slices: Slices | None = None) -> str:
     """Return what a program wants of a comparison as JSON: each group's metrics, means over seeds, and each pair."""
     groups: dict[str, object] = {}
     for group in comparison.groups:
@@ -98,7 +102,14 @@ def to_numbers(comparison: Comparison, data: ExperimentData) -> str:
     whole: dict[str, object] = {"groups": groups, "pairs": pairs}
     if comparison.num_units is not None:
         whole["sample"] = {"images": comparison.num_images, "units": comparison.num_units}
+    if slices is not None:
+        whole["slices"] = slice_records(slices)
     return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def slice_records(found: Slices) -> list[dict[str, object]]:
+    """Return every slice as JSON: what is in it, each group's AP and AP50, and each pair."""
+    return [asdict(one) for one in found.slices]
 
 
 def _run(run: RunData) -> dict[str, object]:
@@ -127,6 +138,23 @@ def _statistics(study: Study) -> Iterator[_Line]:
         for pair in found.pairs:
             lead = common | {"group": pair.a, "against": pair.b}
             yield from (lead | {"metric": name} | asdict(it) for name, it in pair.difference.items())
+
+
+def _slices(found: Slices) -> Iterator[_Line]:
+    for one in found.slices:
+        common: _Line = {"slice": one.name, "num_images": one.num_images, "resamples": found.resamples}
+        if one.num_units is not None:
+            common["num_units"] = one.num_units
+        for metric, values in (("AP", one.ap), ("AP50", one.ap50)):
+            for group, estimate in values.items():
+                if estimate is not None:
+                    yield common | {"kind": "slice", "group": group, "metric": metric} | asdict(estimate)
+        for pair in one.pairs:
+            lead = common | {"kind": "slice pair", "group": pair.a, "against": pair.b}
+            if pair.difference is not None:
+                yield lead | {"metric": "AP", "p_holm": pair.p_holm} | asdict(pair.difference)
+            if pair.beyond is not None:
+                yield lead | {"kind": "slice beyond largest", "metric": "AP"} | asdict(pair.beyond)
 
 
 def _comparison(found: Comparison) -> Iterator[_Line]:

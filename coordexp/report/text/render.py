@@ -20,6 +20,8 @@ from coordexp.report.text.notes import (
 from coordexp.report.text.place_tables import place_tables
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.run_tables import answer_tables, ends_tables, gradients_table, headline_table, quality_tables
+from coordexp.report.text.slice_tables import TITLE as SLICES
+from coordexp.report.text.slice_tables import slice_sentences, slice_tables
 from coordexp.report.text.study_tables import study_tables, why_sentences, why_tables, why_title
 from coordexp.report.text.tables import Table, aligned, latex_table, markdown_table, plain_markdown, text_lines
 
@@ -95,7 +97,14 @@ def all_tables(study: Study) -> list[Table]:
     """Return every table of numbers, those with intervals first."""
     data, headline = study.data, headline_table(study.data, bucket_notes(study))
     others = [*answer_tables(data), *quality_tables(data), *place_tables(data), *gradients_table(data)]
-    return [*study_tables(study), *why_tables(study), headline, *others, *ends_tables(data, study.units)]
+    return [
+        *study_tables(study),
+        *why_tables(study),
+        *slice_tables(study),
+        headline,
+        *others,
+        *ends_tables(data, study.units),
+    ]
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,7 @@ def _sections(study: Study) -> list[_Section]:
         found.append(_Section(table.title, tables=[table], style="red"))
     found.append(_Section("What is missing", study.missing, style="red"))
     found.append(_Section(why_title(study), why_sentences(study)))
+    found.append(_Section(SLICES, slice_sentences(study)))
     found += [_Section(table.title, tables=[table]) for table in all_tables(study)]
     if fairness is not None:
         found.append(_Section("Fairness", [fairness.sentence], style="" if fairness.comparable else "red"))

@@ -35,6 +35,10 @@ def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[st
         lines += ["", *(f"! {line}" for line in found[:_MAX_WARNINGS]), *([f"! {left} more"] if left > 0 else [])]
     lines = [line if cell_len(line) <= width else f"{set_cell_size(line, width - 4).rstrip()} ..." for line in lines]
     lines += ["", f"page:        {page}", f"all tables:  {again}"]
+    if study.slices is not None:
+        lines.append(
+            f"slices:      {counted(len(study.slices.slices), 'part')} of the images, on the page (exploratory)"
+        )
     return [*lines, "all curves:  " + mlflow_ui(study.data).replace("\n", "  ")] if study.data.trained else lines
 
 
