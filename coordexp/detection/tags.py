@@ -81,6 +81,8 @@ def _of_field(field: str, truth: GroundTruth, *, option: str) -> tuple[list[Tag]
 def _no_slices(tag: Tag) -> str:
     """Return why the values of a tag make no slices, and what to do; "" where they do."""
     values = tag.values
+    if not is_name(tag.name):
+        return "its name is not printable text"
     if len(values) == 1:
         return f"all images have the value {show(values[0])}; choose what tells images apart"
     if len(values) > MAX_VALUES:
