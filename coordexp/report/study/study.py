@@ -15,9 +15,11 @@ from coordexp.data.sources.chosen import chosen_sentence
 from coordexp.data.units import UnitNames, UnitRule, counted_images, read_unit_names
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.boxes import Bools
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import in_fair_order
+from coordexp.detection.protocols import PROTOCOLS
 from coordexp.detection.tags import Tags, read_tags
 from coordexp.errors import ComparisonError, CoordExpError, DataError, counted
 from coordexp.evaluate.answers import unknown_sentence
@@ -32,6 +34,7 @@ from coordexp.runs.folder import RunFolder
 from coordexp.statistics.comparison import compare_readings
 from coordexp.statistics.convergence import convergence
 from coordexp.statistics.decomposition import decompose
+from coordexp.statistics.protocols import Protocols, compare_protocols, contrary_sentences
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
 from coordexp.statistics.resampling import enough_swaps
 from coordexp.statistics.results import Comparison, Convergence, CurvePair, Decomposition, PairParts, PairResult
@@ -68,6 +71,7 @@ class Study:
     cautions: tuple[str, ...] = ()  # what may decide the comparison beside the detectors; the verdict begins so
     units: UnitNames | None = None  # what is drawn and swapped in the place of images
     slices: Slices | None = None  # groups on parts of the images, where tags were asked for
+    protocols: Protocols | None = None  # the same detections as published tables measure them
 
 
 @dataclass(frozen=True)
@@ -224,9 +228,10 @@ class _Measuring:
         with contextlib.suppress(CoordExpError):  # a file that cannot be read is named where it is compared
             cautions = tuple(self._cautions(own))
         readings = self._readings(own) if own else {}
+        protocols = self._tried("protocols", lambda: self._protocols(own, readings["own"])) if readings else None
         study = replace(
             study,
-            verdict=self._verdict(readings, study.fairness, cautions) if readings else "",
+            verdict=self._verdict(readings, study.fairness, cautions, protocols) if readings else "",
             comparison=readings.get("own"),
             readings=readings,
             convergence=self._tried("convergence", self._convergence),
@@ -237,6 +242,7 @@ class _Measuring:
             num_images=len(read_ground_truth(self.annotations).sizes_px),
             cautions=cautions,
             units=self.units,
+            protocols=protocols,
             slices=self._tried("slices", lambda: self._slices(own)),
         )
         return replace(study, missing=tuple(self.missing))
@@ -263,12 +269,17 @@ class _Measuring:
         return found, lacking
 
     def _verdict(
-        self, readings: Mapping[ReadingName, Comparison], fairness: Fairness | None, cautions: Sequence[str]
+        self,
+        readings: Mapping[ReadingName, Comparison],
+        fairness: Fairness | None,
+        cautions: Sequence[str],
+        protocols: Protocols | None,
     ) -> str:
         """Put around the sentence what it leaves out: a reader may take it from here alone."""
         comparison = readings["own"]
+        contrary = [] if protocols is None else contrary_sentences(protocols)
         if fairness is None:
-            return " ".join([*cautions, verdict(comparison, FILES)])
+            return " ".join([*cautions, verdict(comparison, FILES), *contrary])
         leads = list(cautions)
         if chosen := chosen_sentence(self.annotations):
             leads.append(f"{chosen}.")
@@ -278,7 +289,7 @@ class _Measuring:
         if absent := [run.name for run in self.data.runs if run.name not in compared]:
             leads.append(f"Without {_few(absent)}:")
         under = reading_sentence(readings) if has_learned(comparison, *comparison.groups) else ""
-        return " ".join(filter(None, [*leads, verdict(comparison), under, *self._unknown_names()]))
+        return " ".join(filter(None, [*leads, verdict(comparison), under, *contrary, *self._unknown_names()]))
 
     def _unknown_names(self) -> Iterator[str]:
         """Yield, for each decoding, what a run writes in place of categories where that is why its AP is low."""
@@ -457,6 +468,36 @@ class _Measuring:
             families=self._families,
             units=self.units,
             on_progress=functools.partial(self.on_progress, "finding errors"),
+        )
+
+    def _protocols(self, own: _Detections, comparison: Comparison) -> Protocols:
+        runs = {(run.group, run.seed): run for run in self.compared}
+
+        def before_repeat(group: str, seed: int) -> Bools | None:
+            from coordexp.evaluate.results import detections_before_repeat  # here: it brings torch, few need it
+
+            path = self.artifacts.file(runs[group, seed], FINAL_CONSTRAINED.objects)
+            return None if path is None else detections_before_repeat(path)
+
+        written: dict[str, dict[int, Path]] = {group: {} for group in own}
+        logged: dict[str, dict[str, dict[int, float]]] = {protocol.name: {} for protocol in PROTOCOLS}
+        for (group, seed), run in runs.items():
+            in_file_order = None if run.foreign is None else run.foreign.written
+            written[group][seed] = in_file_order or own[group][seed]
+            for name, groups in logged.items():
+                if (value := run.own("constrained", name)) is not None:
+                    groups.setdefault(group, {})[seed] = value
+        return compare_protocols(
+            self.annotations,
+            written,
+            comparison,
+            logged=logged,
+            before_repeat=before_repeat,
+            families=self._families,
+            resamples=min(self.settings.resamples, DECOMPOSITION_RESAMPLES),
+            seed=self.settings.seed,
+            units=self.units,
+            on_progress=functools.partial(self.on_progress, "measuring by other protocols"),
         )
 
     def _slices(self, own: _Detections) -> Slices | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.metrics import detection_metrics
+from coordexp.detection.protocols import PROTOCOLS
 from coordexp.metrics import AP_METRICS, GENERATION_METRICS
 from coordexp.report.text.tables import COUNTED, FILE, Table
 
@@ -39,6 +40,9 @@ _MEANINGS: Mapping[str, str] = {
     "protocol's part": "positive-only minus all detections: how much of the F1 comes from the protocol",
     "argmax": "boxes of the most likely bin of each coordinate",
     "expected": "boxes of the mean of each coordinate's distribution",
+    "protocol": "how published tables measure detections, all of the same boxes",
+    "ranking": "the groups by this protocol, the best first",
+    "AP, as scored": "COCO's AP with the scores that the boxes have",
     FILE: "boxes as the file of detections has them",
     "not told apart": "no difference can be shown",
     "nothing learned": "no group reaches AP .01, so that a difference says nothing",
@@ -76,7 +80,7 @@ _PHRASES: Mapping[str, str] = {
     "units": "images that are not independent, such as the frames of a clip: drawn and swapped as a whole",
     "convergence": "how fast a group learns: AP over the steps of training",
 }
-_ROWS_OF_WORDS = ("part", COUNTED, "boxes", "read by", "verdict")
+_ROWS_OF_WORDS = ("part", "protocol", COUNTED, "boxes", "read by", "verdict")
 
 
 def meaning(word: str) -> str:
@@ -85,6 +89,9 @@ def meaning(word: str) -> str:
         return _MEANINGS[word]
     if (family := _family(word)) is not None:
         return _FAMILIES[family]
+    protocol = next((protocol for protocol in PROTOCOLS if protocol.head == word), None)
+    if protocol is not None:
+        return protocol.description
     metrics = [*AP_METRICS, *GENERATION_METRICS, *(metric.declared for metric in detection_metrics())]
     found = next((metric.description for metric in metrics if metric.column == word), "")
     return found or next((measure.description for measure in MEASURES if measure.head == word), "")

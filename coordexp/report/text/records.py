@@ -12,6 +12,7 @@ from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import study_notes
 from coordexp.report.text.tables import means
+from coordexp.statistics.protocols import Protocols
 from coordexp.statistics.readings import reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
 from coordexp.statistics.slices import Slices
@@ -30,15 +31,16 @@ def to_csv(study: Study) -> str:
     """Return one number a line; what is undefined is empty.
 
     ``kind`` is ``run`` (the last value of a metric of a run), ``group`` and ``seed`` (with intervals), ``pair``
-    (a difference, ``group`` minus ``against``), ``convergence``, ``decomposition``, or ``slice``, ``slice pair`` and
-    ``slice beyond largest`` (on the part of the images that ``slice`` names). ``reading`` says how boxes are read, and
-    is empty in lines of each group's own reading. Kinds of other readings are their own (``pair reading``), so that
-    nobody counts a pair twice.
+    (a difference, ``group`` minus ``against``), ``convergence``, ``decomposition``, or ``protocol`` and ``protocol
+    pair`` (the same detections measured otherwise), or ``slice``, ``slice pair`` and ``slice beyond largest`` (on the
+    part of the images that ``slice`` names). ``reading`` says how boxes are read, and is empty in lines of each group's
+    own reading. Kinds of other readings are their own (``pair reading``), so that nobody counts a pair twice.
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     lines = [*_run_lines(study), *_statistics(study)]
+    lines += [] if study.protocols is None else _protocols(study.protocols)
     lines += [] if study.slices is None else _slices(study.slices)
     for name, comparison in study.readings.items():
         if name != "own":
@@ -65,6 +67,7 @@ def to_json(study: Study) -> str:
             }
             for name, comparison in study.readings.items()
         },
+        "protocols": protocol_record(study.protocols),
         **({} if study.slices is None else {"slices": slice_records(study.slices)}),
         "fairness": fairness
         and {
@@ -107,6 +110,17 @@ def to_numbers(comparison: Comparison, data: ExperimentData, slices: Slices | No
     return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def protocol_record(found: Protocols | None) -> dict[str, object] | None:
+    """Return what each protocol gives as JSON, and the pairs that it turns round."""
+    if found is None:
+        return None
+    record: dict[str, object] = {}
+    for name, values in found.values.items():
+        turned = [asdict(pair) for pair in found.turned_by(name)]
+        record[name] = {"groups": dict(values), "ranking": found.ranking(name), "turned": turned}
+    return record
+
+
 def slice_records(found: Slices) -> list[dict[str, object]]:
     """Return every slice as JSON: what is in it, each group's AP and AP50, and each pair."""
     return [asdict(one) for one in found.slices]
@@ -138,6 +152,16 @@ def _statistics(study: Study) -> Iterator[_Line]:
         for pair in found.pairs:
             lead = common | {"group": pair.a, "against": pair.b}
             yield from (lead | {"metric": name} | asdict(it) for name, it in pair.difference.items())
+
+
+def _protocols(found: Protocols) -> Iterator[_Line]:
+    for name, values in found.values.items():
+        for group, value in values.items():
+            if value is not None:
+                yield {"kind": "protocol", "group": group, "metric": name, "value": value}
+        for turned in found.turned_by(name):
+            lead: _Line = {"kind": "protocol pair", "group": turned.a, "against": turned.b, "metric": name}
+            yield lead | {"p_holm": turned.p} | asdict(turned.difference)
 
 
 def _slices(found: Slices) -> Iterator[_Line]:

@@ -18,6 +18,7 @@ from coordexp.report.text.notes import (
     terms_table,
 )
 from coordexp.report.text.place_tables import place_tables
+from coordexp.report.text.protocol_tables import protocol_tables
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.run_tables import answer_tables, ends_tables, gradients_table, headline_table, quality_tables
 from coordexp.report.text.slice_tables import TITLE as SLICES
@@ -99,6 +100,7 @@ def all_tables(study: Study) -> list[Table]:
     others = [*answer_tables(data), *quality_tables(data), *place_tables(data), *gradients_table(data)]
     return [
         *study_tables(study),
+        *protocol_tables(study),
         *why_tables(study),
         *slice_tables(study),
         headline,
