@@ -198,6 +198,7 @@ def _pairs(
                 p_bootstrap=found.p,
                 num_seeds=len(twins),
                 paired_by_seed=paired and not runs[a].keys().isdisjoint(runs[b]),
+                own_std=found.own_std,
             )
         )
     # A pair is as sure as the less sure of its two tests; then for the number of pairs.

@@ -57,6 +57,7 @@ class Total:
     image_std: float  # standard error by the choice of images; NaN where too few resamples define the value
     seed_std: float | None = None  # standard error by the choice of seeds; None where there is one
     freedom: float = math.inf  # degrees of freedom, infinite with one seed if images were drawn
+    own_std: float | None = None  # the part of seed_std by what images do to each seed by itself; None with one seed
 
     @property
     def std(self) -> float:
@@ -142,7 +143,7 @@ def _total(samples: Iterable[list[Drawn]], signs: Iterable[int]) -> Total:
     images = missing * max(images - alone, 0.0)
     by_sample = [float(own.var(ddof=1)) / len(own) for own in values]
     freedom = min(degrees_of_freedom(images, by_sample, sizes), most_freedom)
-    return Total(value, math.sqrt(images), math.sqrt(sum(by_sample)), freedom)
+    return Total(value, math.sqrt(images), math.sqrt(sum(by_sample)), freedom, math.sqrt(missing * alone))
 
 
 def degrees_of_freedom(images: float, seeds: list[float], sizes: list[int]) -> float:

@@ -6,11 +6,13 @@ that the interval has.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import ALPHA, NORMAL_975, degrees_of_freedom, student_quantile, unit_freedom
+from coordexp.statistics.results import PairResult
 
 POWER = 0.80
 
@@ -44,10 +46,41 @@ def detectable(image_std: float, seed_std: float | None, num_seeds: int, num_uni
         freedom = unit_freedom(num_units)
         reach = NORMAL_975 if num_units is None else student_quantile(1 - ALPHA / 2, freedom)
         return AGREEMENT * (reach + student_quantile(POWER, freedom)) * image_std
+    return AGREEMENT * _smallest(image_std**2, _unbiased(seed_std, num_seeds), num_seeds, num_units)
+
+
+@dataclass(frozen=True)
+class Further:
+    """What a comparison would detect if there were more of something; None where its variances do not tell."""
+
+    more_seeds: float | None  # two more of each group
+    more_sample: float | None  # twice the images, or twice the units where those were drawn
+
+
+def further(pair: PairResult, num_units: int | None) -> Further:
+    """Return what two more seeds, and twice the images or units, would detect, from the variances of a pair.
+
+    More seeds divide what seeds do, and leave what images do to all of them alike. More images halve that, and the part
+    of the seeds' variance that is each seed's own detections on these images; the luck of training stays. With one seed
+    nothing is known of seeds. It is as rough as the variances, which are estimates themselves.
+    """
+    if pair.detectable is None:
+        return Further(None, None)
+    twice_units = None if num_units is None else 2 * num_units
+    if pair.seed_std is None:
+        return Further(None, detectable(pair.image_std / math.sqrt(2), None, 1, twice_units))
+    images, seeds = pair.image_std**2, _unbiased(pair.seed_std, pair.num_seeds)
+    own = min((pair.own_std or 0.0) ** 2, seeds)
+    more_seeds = _smallest(images, seeds * pair.num_seeds / (pair.num_seeds + 2), pair.num_seeds + 2, num_units)
+    more_sample = _smallest(images / 2, seeds - own / 2, pair.num_seeds, twice_units)
+    return Further(AGREEMENT * more_seeds, AGREEMENT * more_sample)
+
+
+def _unbiased(seed_std: float, num_seeds: int) -> float:
+    """Return a variance from its estimated root, which is too small on average."""
     freedom = num_seeds - 1
-    # The root of an estimated variance is too small on average.
     bias = math.sqrt(2 / freedom) * math.exp(math.lgamma(num_seeds / 2) - math.lgamma(freedom / 2))
-    return AGREEMENT * _smallest(image_std**2, (seed_std / bias) ** 2, num_seeds, num_units)
+    return (seed_std / bias) ** 2
 
 
 def planned_detectable(num_images: int, num_seeds: int) -> float:

@@ -12,6 +12,7 @@ from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import study_notes
 from coordexp.report.text.tables import means
+from coordexp.statistics.power import further
 from coordexp.statistics.protocols import Protocols
 from coordexp.statistics.readings import reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
@@ -67,6 +68,7 @@ def to_json(study: Study) -> str:
             }
             for name, comparison in study.readings.items()
         },
+        "further": further_records(study),
         "protocols": protocol_record(study.protocols),
         **({} if study.slices is None else {"slices": slice_records(study.slices)}),
         "fairness": fairness
@@ -108,6 +110,18 @@ def to_numbers(comparison: Comparison, data: ExperimentData, slices: Slices | No
     if slices is not None:
         whole["slices"] = slice_records(slices)
     return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def further_records(study: Study) -> list[dict[str, object]]:
+    """Return for each pair what two more seeds, and twice the images or units, would detect."""
+    found = study.comparison
+    records: list[dict[str, object]] = []
+    if found is None:
+        return records
+    for pair in found.pairs:
+        lead: dict[str, object] = {"group": pair.a, "against": pair.b, "detectable": pair.detectable}
+        records.append(lead | asdict(further(pair, found.drawn_units)))
+    return records
 
 
 def protocol_record(found: Protocols | None) -> dict[str, object] | None:

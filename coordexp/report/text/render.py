@@ -8,6 +8,8 @@ from rich.text import Text
 
 from coordexp.report.study.about import Fairness
 from coordexp.report.study.study import Study, better_first
+from coordexp.report.text.further_tables import TITLE as MORE
+from coordexp.report.text.further_tables import further_sentences, further_tables
 from coordexp.report.text.notes import (
     ABOUT,
     about_lines,
@@ -100,6 +102,7 @@ def all_tables(study: Study) -> list[Table]:
     others = [*answer_tables(data), *quality_tables(data), *place_tables(data), *gradients_table(data)]
     return [
         *study_tables(study),
+        *further_tables(study),
         *protocol_tables(study),
         *why_tables(study),
         *slice_tables(study),
@@ -127,6 +130,7 @@ def _sections(study: Study) -> list[_Section]:
         found.append(_Section(table.title, tables=[table], style="red"))
     found.append(_Section("What is missing", study.missing, style="red"))
     found.append(_Section(why_title(study), why_sentences(study)))
+    found.append(_Section(MORE, further_sentences(study)))
     found.append(_Section(SLICES, slice_sentences(study)))
     found += [_Section(table.title, tables=[table]) for table in all_tables(study)]
     if fairness is not None:

@@ -117,3 +117,21 @@ def test_a_rule_that_finds_no_units_is_one_sentence_with_the_way_on(
     assert said.count("\n") == 1
     for word in words:
         assert word in said
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(("rule", "more"), [(["--unit-by", "clip"], "twice the units"), ([], "twice the images")])
+def test_what_more_would_detect_is_a_row_and_a_sentence(
+    folder: Path, rule: list[str], more: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(folder, *rule, "--all", "--output", "out") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    report = Path("out/report.md").read_text()
+    assert "How much more is needed" in report
+    assert f"| {more} |" in report
+    found = json.loads(Path("out/report.json").read_text())["further"]
+    (pair,) = found
+    assert pair["more_seeds"] is None, "one file each"
+    assert 0 < pair["more_sample"] < pair["detectable"]
+    assert f"{pair['detectable']:.3f}" in said
+    assert f"with {more} {pair['more_sample']:.3f}" in said or "is better" in said or "is higher" in said
