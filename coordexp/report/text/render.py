@@ -11,7 +11,14 @@ from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.notes import ABOUT, about_lines, bucket_notes, next_commands, notes, summary, terms_table
 from coordexp.report.text.place_tables import place_tables
 from coordexp.report.text.records import to_csv, to_json
-from coordexp.report.text.run_tables import answer_tables, ends_tables, gradients_table, headline_table, quality_tables
+from coordexp.report.text.run_tables import (
+    answer_tables,
+    ends_tables,
+    gradients_table,
+    headline_table,
+    quality_tables,
+    served_tables,
+)
 from coordexp.report.text.study_tables import study_tables, why_sentences, why_tables, why_title
 from coordexp.report.text.tables import Table, aligned, latex_table, markdown_table, plain_markdown, text_lines
 
@@ -86,7 +93,13 @@ def to_latex(study: Study) -> str:
 def all_tables(study: Study) -> list[Table]:
     """Return every table of numbers, those with intervals first."""
     data, headline = study.data, headline_table(study.data, bucket_notes(study))
-    others = [*answer_tables(data), *quality_tables(data), *place_tables(data), *gradients_table(data)]
+    others = [
+        *answer_tables(data),
+        *served_tables(data),
+        *quality_tables(data),
+        *place_tables(data),
+        *gradients_table(data),
+    ]
     return [*study_tables(study), *why_tables(study), headline, *others, *ends_tables(data)]
 
 

@@ -25,7 +25,7 @@ from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.distributions import Distributions
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
-from coordexp.metrics import ANSWER_METRICS, MetricName
+from coordexp.metrics import ANSWER_METRICS, SERVED_METRICS, MetricName
 from coordexp.runs.folder import EvaluationFolder
 from tests.support.evaluation import Item, analyse, answers_of, sample_of
 from tests.support.metrics import unregistered
@@ -129,7 +129,7 @@ def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:
     assert sum(unknown.values()) == metrics["constrained/unknown_category"]
     assert unregistered(metrics) == []
     of_boxes = {MetricName.parse(name).metric for name in metrics if MetricName.parse(name).boxes}
-    assert of_boxes <= {metric.name for metric in (*detection_metrics(), *ANSWER_METRICS)}
+    assert of_boxes <= {metric.name for metric in (*detection_metrics(), *ANSWER_METRICS, *SERVED_METRICS)}
     json.dumps(metrics, allow_nan=False)
 
 
