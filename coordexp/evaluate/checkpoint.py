@@ -56,7 +56,9 @@ def open_data(settings: EvaluationSettings) -> EvaluationData:
         wanted = [sample.image_id for sample in samples]
         given = read_given_answers(settings.generations, known=truth.sizes_px.keys(), wanted=wanted)
     categories = CategoryIndex(truth.categories, aliases=settings.aliases)
-    return EvaluationData(truth, samples, categories, is_subset, given, (*read.notes, *read.warnings))
+    return EvaluationData(
+        truth, samples, categories, is_subset, given, (*read.notes, *read.warnings, *truth.size_remarks)
+    )
 
 
 def open_evaluation(settings: EvaluationSettings, data: EvaluationData) -> Evaluation:
