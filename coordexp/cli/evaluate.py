@@ -24,7 +24,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.cli.arguments import number, positive, settings_of
+from coordexp.cli.arguments import add_aliases, number, positive, read_aliases, settings_of
 from coordexp.cli.console import output_console, progress_bar, show
 from coordexp.errors import ConfigError
 from coordexp.limits import MAX_COUNT
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--boxes-in", choices=("auto", "shown", "stored"), default="auto", help=frame)
     merge = "categories whose names read the same are one (data.categories.merge)"
     add("--merge-categories", action="store_true", help=merge)
-    add("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
+    add_aliases(parser)
     add("--threads", dest="num_threads", type=positive, help="CPU threads of a process; it can change last digits")
     add("--num-workers", type=positive, help="processes on Ray, each with the model (default: no Ray)")
     add("--cpus-per-worker", type=positive, help="with --num-workers: CPUs, and threads, of each (1)")
@@ -144,7 +144,7 @@ def _read_texts(options: argparse.Namespace) -> None:
     if options.generations is None:
         raise ConfigError(f"--answer {options.answer} reads texts of that model; expected --generations FILE.jsonl")
     console, truth = output_console(pipe_width=_PIPE_WIDTH), read_ground_truth(options.annotations)
-    aliases = _aliases(options)
+    aliases = read_aliases(options.aliases)
     found, said = read_vlm_answers(options.answer, options.generations, truth, options.images, aliases=aliases)
     metrics = {f"free/expected/{name}": value for name, value in measure(BoxEvaluation(truth, found)).items()}
     print_metrics(metrics, ("free",), num_images=len(truth.sizes_px), console=console)
@@ -154,14 +154,6 @@ def _read_texts(options: argparse.Namespace) -> None:
     path = output / "detections.json"
     write_detections(path, found)
     show(console, f"written to {path}; as a row: coordexp compare --annotations ... {options.answer}={path}")
-
-
-def _aliases(options: argparse.Namespace) -> dict[str, str]:
-    from coordexp.files import read_model
-
-    if options.aliases is None:
-        return {}
-    return read_model(dict[str, str], options.aliases, what='an object such as {"crimson disc": "red circle"}')
 
 
 def _settings(options: argparse.Namespace) -> "EvaluationSettings":
@@ -179,7 +171,7 @@ def _settings(options: argparse.Namespace) -> "EvaluationSettings":
         options,
         max_new_tokens=options.max_new_tokens or (_JSON_TOKENS if is_json else _COORD_TOKENS),
         decoding=tuple(dict.fromkeys(decoding)),
-        aliases=_aliases(options),
+        aliases=read_aliases(options.aliases),
         reading=Reading(options.boxes_in, options.merge_categories),
         model=options.model or named_base(options.adapter),
     )
