@@ -33,7 +33,7 @@ class AnswerRecord:
         place: the file and the line, for messages.
         keys: what may name the image, in the order in which it is tried.
         text: what was written; of some models the object that their own processor makes of it. None: nothing is there.
-        token_ids: the same as token ids, where the record has those.
+        token_ids: the same as token ids, where the record has those; an engine may give both.
         finish_reason: as the engine says it.
         failure: why there is no answer, where the record says that the request failed.
         label: the category of boxes whose answer names none.
@@ -81,6 +81,8 @@ def read_answers(path: Path) -> list[AnswerRecord]:
     answers: list[AnswerRecord] = []
     for place, value in records(path):
         answer = answer_of(value, place)
+        if is_object(value) and value.get("text") is not None and value.get("token_ids") is not None:
+            raise DataError(f"{place}: expected text or token_ids, one of them")
         if answer is not None:
             answers.append(answer)
         elif is_object(value) and value and all(isinstance(text, str) for text in value.values()):
@@ -126,14 +128,16 @@ def images_of(
                 f"so {show(first)} is the answer for image {numbers[0]}",
             ),
         )
-    image_ids: list[int] = []
-    num_by_name = 0
-    for answer in answers:
-        image_id = _image_id(answer.keys, known, names)
-        if image_id is None:
-            raise DataError(f"{answer.place}: {_unknown_image(answer.keys)}")
-        num_by_name += image_id not in answer.keys
-        image_ids.append(image_id)
+    places = [_image_id(answer.keys, known, names) for answer in answers]
+    unknown = [answer for answer, image_id in zip(answers, places, strict=True) if image_id is None]
+    if unknown:
+        how_many = f" ({len(unknown)} of {len(answers)} answers are of no such image)" if len(unknown) > 1 else ""
+        raise DataError(f"{unknown[0].place}: {_unknown_image(unknown[0].keys)}{how_many}")
+    image_ids = [image_id for image_id in places if image_id is not None]
+    num_by_name = sum(
+        image_id not in answer.keys and str(image_id) not in answer.keys
+        for answer, image_id in zip(answers, image_ids, strict=True)
+    )
     by_name = f"{path.name}: {num_by_name} of {len(answers)} answers were found by file name, not by image_id"
     return AnsweredImages(image_ids, (by_name,) if num_by_name else ())
 
@@ -178,7 +182,7 @@ def _unknown_image(keys: Sequence[Key]) -> str:
     if isinstance(keys[0], int):
         return f"the annotations have no image {keys[0]}; expected ids of theirs"
     return (
-        f"the annotations have no image called {show(keys[0])}; write the image's id or the name of its file there, "
+        f"the annotations have no image called {show(keys[0])}; expected the image's id or the name of its file there, "
         'or beside it as "image_id" or "file_name"'
     )
 
@@ -250,7 +254,7 @@ def _only_choice(choices: "list[object]") -> tuple[object, object, object, str] 
     elif text is None:
         text = holder
     text = _text_of_parts(text)
-    token_ids = fields.get("tokenids") if not isinstance(text, str) or not text else None
+    token_ids = fields.get("tokenids")
     reason = fields.get("finishreason")
     if text is None and token_ids is None:
         return None, None, reason, f"the reply holds no text (finish_reason {show(reason)})"
