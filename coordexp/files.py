@@ -34,6 +34,7 @@ _NO_ROOM_TEXTS = re.compile(
 # A name of its own, so that pydantic can check a type that holds itself.
 JsonValue = TypeAliasType("JsonValue", "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None")
 _T = TypeVar("_T")
+_Stamp = tuple[tuple[str, int, int], ...]  # name, time and size
 _GZIP_MAGIC = b"\x1f\x8b"  # no JSON begins so
 _KEPT_FILES = 64  # of what `read_once` has read
 _READERS = 8  # files read at once to be hashed, so that a disk elsewhere does not answer one after the other
@@ -187,22 +188,32 @@ def first_problem(error: "ValidationError") -> str:
 
 
 def read_once(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
-    """Decorate a function that reads a file: of the files read last it reads again only those that have changed."""
+    """Decorate a function that reads a file or a folder: what was read last is read again only where it has changed."""
 
     @functools.lru_cache(maxsize=_KEPT_FILES)
-    def read_as_it_is(path: Path, *stamp: int) -> _T:
+    def read_as_it_is(path: Path, stamp: _Stamp) -> _T:
         del stamp
         return read(path)
 
     @functools.wraps(read)
     def reading(path: Path) -> _T:
         try:
-            stat = path.stat()
+            stamp = _stamp_of(path)
         except OSError:
             return read(path)  # which raises with what is wrong
-        return read_as_it_is(path, stat.st_mtime_ns, stat.st_size)
+        return read_as_it_is(path, stamp)
 
     return reading
+
+
+def _stamp_of(path: Path) -> _Stamp:
+    """Return name, time and size of a file, or of every file in a folder: its own time is that of its list of names."""
+    stat = path.stat()
+    own = (str(path), stat.st_mtime_ns, stat.st_size)
+    if not path.is_dir():
+        return (own,)
+    files = ((file, file.stat()) for file in sorted(path.rglob("*")) if file.is_file())
+    return (own, *((str(file), stat.st_mtime_ns, stat.st_size) for file, stat in files))
 
 
 def nearest_existing(path: Path) -> Path:

@@ -24,7 +24,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.cli.arguments import number, positive, settings_of
+from coordexp.cli.arguments import add_aliases, number, positive, read_aliases, settings_of
 from coordexp.cli.console import output_console, progress_bar, show
 from coordexp.errors import ConfigError
 from coordexp.limits import MAX_COUNT
@@ -38,6 +38,13 @@ VLM_ANSWERS = (
     "gemini_2_0", "gemini_2_5", "gemini_3_5", "paligemma", "florence_2", "deepseek_vl_2", "qwen_3_vl", "moondream",
 )  # fmt: skip
 """What supervision calls the forms of answers that need the size of the picture alone."""
+_OF_A_MODEL = {
+    "--model": "model", "--adapter": "adapter", "--decoding": "decoding", "--score": "score",
+    "--batch-size": "batch_size", "--max-new-tokens": "max_new_tokens", "--max-pixels": "max_pixels",
+    "--prompt": "prompt", "--boxes-in": "boxes_in", "--merge-categories": "merge_categories",
+    "--threads": "num_threads", "--num-workers": "num_workers",
+}  # fmt: skip
+"""Options of an evaluation that asks or reads with a model of its own, and their fields."""
 _PIPE_WIDTH = 160  # of the table of box metrics
 _COORD_TOKENS = 512
 _JSON_TOKENS = 2048  # an object takes about 30 tokens, where it takes 8 in coord tokens
@@ -56,22 +63,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form += "; or that of another model, read from --generations"
     add("--answer", choices=("coord", "text", "qwen-json", *VLM_ANSWERS), metavar="FORM", help=form)
     made = 'answers made elsewhere, read in one pass each instead of generated: JSONL of {"image_id": 7, "text": ...}, '
-    made += 'or of "token_ids"; "finish_reason": "length" marks one that was cut'
+    made += 'or of "token_ids", or with "file_name"; output of vLLM and of OpenAI batches; "finish_reason": "length" '
+    made += "marks one that was cut"
     add("--generations", type=Path, help=made)
     ways = "default: both; free for --answer qwen-json; with --generations, how they were made (default: free)"
     add("--decoding", nargs="+", choices=("constrained", "free"), help=ways)
     scores = ("coord", "desc", "coord_desc", "constant")
-    add("--score", choices=scores, default="coord_desc", help="of a detection (default: coord_desc)")
-    add("--batch-size", type=positive, default=16)
+    add("--score", choices=scores, help="of a detection (default: coord_desc)")
+    add("--batch-size", type=positive, help="images answered together (default: 16)")
     add("--max-new-tokens", type=positive, help="of an answer (default: 512; 2048 for --answer qwen-json)")
     add("--max-pixels", type=positive, help="image size limit (default: that of training)")
     prompt = "the instruction (default: that of training, else the usual one); for --answer qwen-json the question, "
     add("--prompt", help=prompt + "in which {categories} stands for their names")
     frame = "what boxes are of where EXIF turns a picture (data.boxes_in, default: auto)"
-    add("--boxes-in", choices=("auto", "shown", "stored"), default="auto", help=frame)
+    add("--boxes-in", choices=("auto", "shown", "stored"), help=frame)
     merge = "categories whose names read the same are one (data.categories.merge)"
     add("--merge-categories", action="store_true", help=merge)
-    add("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
+    add_aliases(parser)
     add("--threads", dest="num_threads", type=positive, help="CPU threads of a process; it can change last digits")
     add("--num-workers", type=positive, help="processes on Ray, each with the model (default: no Ray)")
     add("--cpus-per-worker", type=positive, help="with --num-workers: CPUs, and threads, of each (1)")
@@ -143,25 +151,41 @@ def _read_texts(options: argparse.Namespace) -> None:
 
     if options.generations is None:
         raise ConfigError(f"--answer {options.answer} reads texts of that model; expected --generations FILE.jsonl")
-    console, truth = output_console(pipe_width=_PIPE_WIDTH), read_ground_truth(options.annotations)
-    aliases = _aliases(options)
-    found, said = read_vlm_answers(options.answer, options.generations, truth, options.images, aliases=aliases)
+    without_effect = [name for name, field in _OF_A_MODEL.items() if getattr(options, field) not in (None, False)]
+    if without_effect:
+        raise ConfigError(
+            f"{', '.join(without_effect)}: without effect on --answer {options.answer}, which reads the texts that "
+            "another model has written; leave it out"
+        )
+    console, whole = output_console(pipe_width=_PIPE_WIDTH), read_ground_truth(options.annotations)
+    truth = whole
+    if options.num_images is not None:
+        truth = whole.on_images(_chosen_images(options))
+    aliases = read_aliases(options.aliases)
+    found, remarks = read_vlm_answers(
+        options.answer, options.generations, whole, options.images, aliases=aliases, wanted=truth.sizes_px.keys()
+    )
     metrics = {f"free/expected/{name}": value for name, value in measure(BoxEvaluation(truth, found)).items()}
     print_metrics(metrics, ("free",), num_images=len(truth.sizes_px), console=console)
-    show(console, said)
-    output: Path = options.output or options.generations.parent / f"{options.answer}-{options.generations.stem}"
+    for sentence in (*truth.size_remarks, *remarks):
+        show(console, sentence)
+    name = f"{options.answer}-{options.generations.stem}"
+    if options.num_images is not None:
+        name += f"-{options.num_images}"
+    output: Path = options.output or options.generations.parent / name
     output.mkdir(parents=True, exist_ok=True)
     path = output / "detections.json"
     write_detections(path, found)
     show(console, f"written to {path}; as a row: coordexp compare --annotations ... {options.answer}={path}")
 
 
-def _aliases(options: argparse.Namespace) -> dict[str, str]:
-    from coordexp.files import read_model
+def _chosen_images(options: argparse.Namespace) -> list[int]:
+    """Return the ids of the images that any other evaluation with ``--num-images`` answers."""
+    from coordexp.evaluate.checkpoint import open_data
+    from coordexp.evaluate.settings import EvaluationSettings
 
-    if options.aliases is None:
-        return {}
-    return read_model(dict[str, str], options.aliases, what='an object such as {"crimson disc": "red circle"}')
+    settings = EvaluationSettings(annotations=options.annotations, images=options.images, num_images=options.num_images)
+    return [sample.image_id for sample in open_data(settings).samples]
 
 
 def _settings(options: argparse.Namespace) -> "EvaluationSettings":
@@ -177,9 +201,11 @@ def _settings(options: argparse.Namespace) -> "EvaluationSettings":
     return settings_of(
         EvaluationSettings,
         options,
+        score=options.score or "coord_desc",
+        batch_size=options.batch_size or 16,
         max_new_tokens=options.max_new_tokens or (_JSON_TOKENS if is_json else _COORD_TOKENS),
         decoding=tuple(dict.fromkeys(decoding)),
-        aliases=_aliases(options),
-        reading=Reading(options.boxes_in, options.merge_categories),
+        aliases=read_aliases(options.aliases),
+        reading=Reading(options.boxes_in or "auto", options.merge_categories),
         model=options.model or named_base(options.adapter),
     )

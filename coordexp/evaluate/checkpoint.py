@@ -51,12 +51,19 @@ def open_data(settings: EvaluationSettings) -> EvaluationData:
     is_subset = settings.num_images is not None and settings.num_images < len(samples)
     if settings.num_images is not None:
         samples = [samples[index] for index in stratified_subset(samples, settings.num_images)]
+    remarks = (*read.notes, *read.warnings, *truth.size_remarks)
     given = None
     if settings.generations is not None:
-        wanted = [sample.image_id for sample in samples]
-        given = read_given_answers(settings.generations, known=truth.sizes_px.keys(), wanted=wanted)
+        answers = read_given_answers(
+            settings.generations,
+            known=truth.sizes_px.keys(),
+            wanted=[sample.image_id for sample in samples],
+            names=truth.names,
+            prefers_text=settings.answer == "qwen-json",
+        )
+        given, remarks = answers.by_image, (*remarks, *answers.remarks)
     categories = CategoryIndex(truth.categories, aliases=settings.aliases)
-    return EvaluationData(truth, samples, categories, is_subset, given, (*read.notes, *read.warnings))
+    return EvaluationData(truth, samples, categories, is_subset, given, remarks)
 
 
 def open_evaluation(settings: EvaluationSettings, data: EvaluationData) -> Evaluation:

@@ -220,7 +220,7 @@ def _read_answers(folder: Path) -> None:
     ids = [image["id"] for image in json.loads((folder / "instances_val.json").read_text())["images"]]
     tokenizer, vocab = _tokenizer_with_coords()
     text_ids = frozenset(plain_text_ids(tokenizer))
-    for answer in read_given_answers(folder / "answers.jsonl", known=ids, wanted=ids).values():
+    for answer in read_given_answers(folder / "answers.jsonl", known=ids, wanted=ids).by_image.values():
         text = answer.text or ""
         parse_json_answer(text)
         parse_generated(tokenizer.encode(text), vocab, text_ids=text_ids)

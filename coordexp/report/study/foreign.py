@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.detections import Detections, detections_of, write_detections
+from coordexp.detection.detections import Detections, detections_of, order_remarks, write_detections
 from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import in_fair_order
@@ -92,7 +92,7 @@ def _measured(
     path, written = results.path, detections_of(results, truth, frame)
     detections = in_fair_order(truth, written)
     tied = 0 if detections is written else written.num_tied
-    is_plain = results.is_plain and frame == Frame() and not tied
+    is_plain = results.is_plain and frame == Frame() and not tied and not written.num_swapped
     evaluation = BoxEvaluation(truth, detections)
     if not is_plain:
         write_detections(folder / "detections.json", detections)
@@ -110,6 +110,7 @@ def _measured(
         frame=str(frame),
         remarks=(
             *results.remarks,
+            *order_remarks(written, path),
             *_remarks(path, detections, tied=tied, is_nothing=metrics.get("constrained/expected/AP") == 0),
         ),
     )
