@@ -186,6 +186,7 @@ class SplitData:
         samples: one for each usable image of the file, in its order, also for images without objects.
         counts: numbers of records of the file and of ``rejected_...`` ones by kind; ``boxes`` that became targets;
             ``crowd`` and ``ignored`` boxes, which are no targets; ``clipped`` targets, cut at the image border;
+            ``no_extent`` boxes, which are no targets, and ``swapped`` ones, put in order;
             ``thin`` targets, widened to one bin when they are quantised; ``images_without_objects``;
             ``not_chosen`` and ``held_out``, images that a part of a split leaves out, whose boxes and images without
             objects are then those of the part; ``of_rejected_images``, annotations lost with their image;

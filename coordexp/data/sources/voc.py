@@ -61,11 +61,16 @@ def _count_from_zero(folders: tuple[Path, ...]) -> bool:
 
 
 def _from_one(box: Corners) -> Corners:
-    """Return corners, counted from 1 and both inside, as edges; a box of no extent keeps none."""
+    """Return corners, counted from 1 and both inside, as edges; a box of no extent keeps none.
+
+    The smaller of two corners moves: the corners stay swapped where they are, so that the rule for boxes counts them.
+    """
     x1, y1, x2, y2 = box
     if x1 == x2 or y1 == y2:
         return box
-    return min(x1, x2) - 1, min(y1, y2) - 1, max(x1, x2), max(y1, y2)
+    left, right = (x1 - 1, x2) if x1 < x2 else (x1, x2 - 1)
+    top, bottom = (y1 - 1, y2) if y1 < y2 else (y1, y2 - 1)
+    return left, top, right, bottom
 
 
 def xml_files(folder: Path, listed: Path | None) -> list[Path]:
