@@ -45,7 +45,7 @@ def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float
             "like left, top, right, bottom"
         )
     if is_beyond.mean() >= _BEYOND_SHARE:
-        return _beyond_sentence(is_beyond)
+        return _beyond_sentence(float(is_beyond.mean()))
     if len(reach) >= _FEWEST_OF_SMALLER and reach.max() < _WRONG_REACH:
         return (
             f"no box reaches beyond {reach.max():.0%} of its image's width or height: they look like pixels of smaller "
@@ -59,13 +59,12 @@ def beyond_problem(corners_norm_xyxy: NDArray[np.float64]) -> str | None:
     if len(corners_norm_xyxy) < _FEWEST:
         return None
     is_beyond = (corners_norm_xyxy > 1 + _SLACK).any(axis=1)
-    return _beyond_sentence(is_beyond) if is_beyond.mean() >= _BEYOND_SHARE else None
+    return _beyond_sentence(float(is_beyond.mean())) if is_beyond.mean() >= _BEYOND_SHARE else None
 
 
-def _beyond_sentence(is_beyond: NDArray[np.bool_]) -> str:
+def _beyond_sentence(share: float) -> str:
     return (
-        f"{is_beyond.mean():.0%} of the boxes reach beyond their image: they look like pixels of larger copies, or of "
-        "other images"
+        f"{share:.0%} of the boxes reach beyond their image: they look like pixels of larger copies, or of other images"
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from coordexp.data.box_rule import SWAPPED, ordered_corners
 from coordexp.data.sources.coco_file import Annotation, BadEntry, Category, CocoFile, Entries, Image
 from coordexp.errors import DataError
+from coordexp.files import is_lfs_pointer, lfs_problem
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ def read_text(path: Path) -> str:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
+    if is_lfs_pointer(content):
+        raise DataError(lfs_problem(path))
     encodings = ("utf-16",) if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "cp1252")
     for encoding in encodings:
         try:
