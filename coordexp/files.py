@@ -83,8 +83,8 @@ def lfs_problem(path: Path) -> str:
     size = re.search(rb"^size (\d+)\s*$", head, re.MULTILINE)
     stands_for = f" of {int(size[1]):,} bytes" if size is not None else ""
     return (
-        f"{path}: that is a Git LFS pointer, which stands for a file{stands_for} that was not downloaded with the clone; "
-        "run: git lfs pull (in the clone; git-lfs must be installed)"
+        f"{path}: that is a Git LFS pointer, which stands for a file{stands_for} that was not downloaded with the "
+        "clone; run: git lfs pull (in the clone; git-lfs must be installed)"
     )
 
 

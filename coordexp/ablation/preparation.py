@@ -64,7 +64,7 @@ def data_not_here(plans: Sequence[RunPlan]) -> list[str]:
         for split in SPLITS:
             source = source_of_run(config, split)
             if source.generated is None:
-                missing, _ = collect(missing_files(source.annotations, source.images, split))
+                missing, _ = collect(missing_files(source.annotations, source.given_images, split))
                 found |= dict.fromkeys(finding.sentence for finding in missing)
     return [f"not here        {sentence}" for sentence in found]
 

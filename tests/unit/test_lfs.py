@@ -127,7 +127,9 @@ def test_a_tokenizer(checkpoint, read):
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"])
 def test_a_file_of_an_adapter(tmp_path, name):
-    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8, "base_model_name_or_path": "embedded"}')
+    (tmp_path / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "r": 8, "base_model_name_or_path": "embedded"}'
+    )
     pointer(tmp_path / name)
     with pytest.raises(CheckpointError, match=rf"{name}{SAID}"):
         read_adapter(tmp_path)

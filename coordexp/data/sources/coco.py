@@ -39,6 +39,11 @@ class CocoSource:
     def name(self) -> str:
         return self.annotations.stem
 
+    @property
+    def given_images(self) -> Path:
+        """The folder in which the user gives the pictures: ``images``, unless they are unpacked into that."""
+        return self.images
+
     def file(self) -> CocoFile:
         return read_coco_file(self.annotations)
 

@@ -26,6 +26,7 @@ from msgspec import Meta, Raw, Struct
 from numpy.typing import NDArray
 
 from coordexp.data.box_rule import SWAPPED
+from coordexp.data.sources.recognised import recognised
 from coordexp.errors import DataError, kind_of, plain, show
 from coordexp.files import read_content
 
@@ -254,6 +255,9 @@ def read_without_outlines(path: Path) -> object:
 
 def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
     """Return the entries of each section: undecoded, or as values where the file is not strict JSON."""
+    other = recognised(path)
+    if other:
+        raise DataError(other)
     content = read_utf8(path)
     try:
         found: object = msgspec.json.decode(content, type=dict[str, Raw])

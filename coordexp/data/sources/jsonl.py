@@ -34,6 +34,7 @@ from coordexp.data.sample import Objects, Rejections, Sample, Samples, SplitData
 from coordexp.data.sources.coco_file import MAX_ID, has_mark, id_of, read_unmarked
 from coordexp.data.sources.coco_table import Reading, Split
 from coordexp.data.sources.frame import ResizedCopies, Turned, beyond_problem, find_turned
+from coordexp.data.sources.recognised import recognised
 from coordexp.data.sources.records import as_record
 from coordexp.errors import DataError, counted, is_name, kind_of, show
 from coordexp.files import kept_json, sha256_of_file, write_json
@@ -59,6 +60,10 @@ class JsonlSource:
     @property
     def name(self) -> str:
         return self.annotations.absolute().parent.name
+
+    @property
+    def given_images(self) -> Path:
+        return self.images
 
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
         """Read the split; the categories of a validation split are its descriptions."""
@@ -419,6 +424,9 @@ def _boxes_px_xywh(objects: Objects, sample: Sample) -> list[list[float]]:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the records of a file with their numbers: its lines, or the entries of its one list."""
+    other = recognised(path)
+    if other:
+        raise DataError(other)
     content = read_unmarked(path)
     if content.lstrip()[:1] == b"[":
         try:

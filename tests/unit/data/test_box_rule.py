@@ -93,7 +93,7 @@ def imagefolder(root, corners):
     (root / "metadata.jsonl").write_text(json.dumps(record))
 
 
-FORMATS = [write_coco, lvis, jsonl, fractions, chat, swift, voc, yolo]
+FORMATS = [write_coco, lvis, jsonl, fractions, chat, swift, voc, yolo, imagefolder]
 
 
 def both_splits(root, write, corners):
