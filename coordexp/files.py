@@ -37,6 +37,7 @@ _T = TypeVar("_T")
 _GZIP_MAGIC = b"\x1f\x8b"  # no JSON begins so
 # What git leaves in the place of a file that git-lfs should have fetched; the second is the specification's first name.
 _LFS_HEADS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
+LFS_POINTER = "Git LFS pointer"
 _LFS_MOST_BYTES = 1024  # the specification's limit of a pointer
 _KEPT_FILES = 64  # of what `read_once` has read
 _READERS = 8  # files read at once to be hashed, so that a disk elsewhere does not answer one after the other
@@ -83,7 +84,7 @@ def lfs_problem(path: Path) -> str:
     size = re.search(rb"^size (\d+)\s*$", head, re.MULTILINE)
     stands_for = f" of {int(size[1]):,} bytes" if size is not None else ""
     return (
-        f"{path}: that is a Git LFS pointer, which stands for a file{stands_for} that was not downloaded with the "
+        f"{path}: that is a {LFS_POINTER}, which stands for a file{stands_for} that was not downloaded with the "
         "clone; run: git lfs pull (in the clone; git-lfs must be installed)"
     )
 

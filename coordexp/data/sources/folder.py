@@ -32,10 +32,10 @@ from coordexp.data.sources.split_names import SPLIT_WORDS, by_split, says_split
 from coordexp.data.sources.voc import VocSource
 from coordexp.data.sources.yolo import find_yolo
 from coordexp.errors import DataError
-from coordexp.files import lfs_problem, read_json, sha256_of_text
+from coordexp.files import JsonValue, lfs_problem, parse_json, read_json, sha256_of_text
 
-# What COCO publishes beside the boxes of things.
-_NOT_BOXES = re.compile(r"^(captions|panoptic|stuff|image_info|unlabeled)")
+# What COCO publishes beside the boxes of things, and what Hugging Face's library writes beside the data.
+_NOT_BOXES = re.compile(r"^(captions|panoptic|stuff|image_info|unlabeled)|^(dataset_infos?|dataset_dict|state)\.json$")
 _KEY_POINTS = re.compile(r"^person_keypoints")
 _SOURCES = {"COCO": CocoSource, "LVIS": LvisSource, "JSONL": JsonlSource, "JSON records": JsonlSource}
 _NAMES_TRIED, _DEPTH = 20, 2
@@ -89,7 +89,7 @@ def find_folder(folder: Path) -> Found:
         if found:
             return found[0]
         level = [place for above in level for place in _below(above)]
-    other = recognised_below(folder)
+    other = recognised_below(folder) or _unread_below(folder)
     if other:
         raise DataError(other)
     seen = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
@@ -139,7 +139,7 @@ def _find_files(folder: Path) -> Found | None:
 def _may_be_annotations(path: Path) -> bool:
     if path.name.lower() in METADATA_NAMES:
         return True
-    return path.suffix.lower() in (".json", ".jsonl") and not _NOT_BOXES.match(path.name)
+    return path.suffix.lower() in (".json", ".jsonl") and not _NOT_BOXES.match(path.name.lower())
 
 
 def _one_file(path: Path, folder: Path, kind: str) -> Found:
@@ -179,16 +179,45 @@ def _refuse_unread(folder: Path, unread: list[Path], splits: Mapping[Split, Path
             )
 
 
+def _unread_below(folder: Path) -> str:
+    """Return the sentence on a file that looks like annotations and cannot be read; "" without one."""
+    paths = (path for place in (folder, *_below(folder)) for path in sorted(place.iterdir()))
+    for path in islice(filter(_may_be_annotations, paths), _NAMES_TRIED):
+        problem = _damage(path)
+        if problem:
+            return f"{path}: looks like annotations, and cannot be read: {problem}"
+    return ""
+
+
 def _damage(path: Path) -> str:
     """Return why a file that begins as annotations do holds none; "" for one that is something else."""
     try:
         content = read_json(path)
     except DataError as error:
-        return str(error).removeprefix(f"{path}: ")
-    if not isinstance(content, dict) or not {"images", "annotations"} & content.keys():
+        content = _first_record(path)
+        if content is None:
+            return str(error).removeprefix(f"{path}: ")
+    if isinstance(content, list):
+        if not content:
+            return "it holds an empty list"
+        content = content[0]
+    if not isinstance(content, dict):
         return ""
-    missing = [section for section in SECTIONS if section not in content]
-    return f"{missing[0]!r} is missing, expected a list (COCO instances format)" if missing else ""
+    sections = [section for section in SECTIONS if section in content]
+    if {"images", "annotations"} & set(sections):
+        missing = [section for section in SECTIONS if section not in content]
+        return f"{missing[0]!r} is missing, expected a list (COCO instances format)" if missing else ""
+    if {"image", "images", "file_name"} & content.keys():
+        return f"its records have {', '.join(content)}, and no objects that are known"
+    return ""
+
+
+def _first_record(path: Path) -> JsonValue:
+    """Return the first line of a file, if it is JSON; else None."""
+    try:
+        return parse_json(read_utf8(path).split(b"\n")[0])
+    except ValueError:
+        return None
 
 
 def _is_sets(folder: Path) -> bool:
@@ -221,7 +250,8 @@ def file_kind(path: Path) -> str:
     names = set(re.findall(r'"(\w+)"\s*:', head))
     if recognised(path):
         return ""
-    is_by_column = re.search(r'"objects"\s*:\s*\{', head) is not None and "ref" not in names
+    first_objects = re.search(r'"objects"\s*:\s*(.)', head)
+    is_by_column = first_objects is not None and first_objects[1] == "{" and "ref" not in names
     if is_by_column or (path.name.lower() in METADATA_NAMES and "file_name" in names and not names & _OWN_NAMES):
         return HUGGING_FACE
     if names & {"messages", "conversations", "objects"} or ("image" in names and names & {"bbox", "bbox_2d"}):
@@ -363,8 +393,11 @@ def _pictures_of(labels: Path, folder: Path) -> Path:
 
 
 def _has_xml(folder: Path) -> bool:
-    first = next((path for path in sorted(folder.iterdir()) if path.suffix.lower() == ".xml"), None)
-    return first is not None and not recognised(first) and re.search(r"<annotation[\s>]", read_text(first)) is not None
+    """Return whether there is an XML file of Pascal VOC; the first ones may be damaged, which their reading says."""
+    paths = (path for path in sorted(folder.iterdir()) if path.suffix.lower() == ".xml")
+    return any(
+        re.search(r"<(\w+:)?annotation[\s>]", read_text(path), re.IGNORECASE) for path in islice(paths, _NAMES_TRIED)
+    )
 
 
 def _find_yolo(folder: Path) -> Found | None:

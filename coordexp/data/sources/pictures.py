@@ -1,5 +1,6 @@
 """Labels beside pictures -> entries as in COCO's format, so that all formats go the same way from there."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from coordexp.data.box_rule import SWAPPED, ordered_corners
 from coordexp.data.sources.coco_file import Annotation, BadEntry, Category, CocoFile, Entries, Image
 from coordexp.errors import DataError
 from coordexp.files import is_lfs_pointer, lfs_problem
+
+_DECLARED = re.compile(rb"\s*<\?xml[^>]*encoding=[\"']([A-Za-z][\w.-]*)[\"']")
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,14 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
     if is_lfs_pointer(content):
         raise DataError(lfs_problem(path))
-    encodings = ("utf-16",) if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "cp1252")
+    encodings = ["utf-16"] if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ["utf-8-sig", "cp1252"]
+    declared = _DECLARED.match(content)
+    if declared is not None:
+        encodings.insert(0, declared[1].decode("ascii"))
     for encoding in encodings:
         try:
             return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
-        except UnicodeDecodeError:
+        except (UnicodeDecodeError, LookupError):
             continue
     raise DataError(f"{path}: not text in UTF-8; expected a file of labels")
 

@@ -7,6 +7,7 @@ darknet and CVAT (``obj.names``, ``train.txt``), of Label Studio (``classes.txt`
 """
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -257,10 +258,15 @@ def _long_rows(places: _Places, root: Path) -> list[list[float]]:
     pictures = (picture for of_split in places.values() for place in of_split for picture in _pictures_at(place, root))
     for picture in islice(pictures, _PICTURES_TRIED):
         path = labels.of(picture)
-        for line in lines_of(path) if path is not None and path.is_file() else []:
+        lines: list[str] = []
+        if path is not None:
+            with contextlib.suppress(DataError):
+                lines = lines_of(path)
+        for line in lines:
             with contextlib.suppress(ValueError):
                 numbers = [float(text) for text in line.split()]
-                rows += [numbers] if len(numbers) > _MOST_OF_A_BOX else []
+                is_long = len(numbers) > _MOST_OF_A_BOX and all(map(math.isfinite, numbers))
+                rows += [numbers] if is_long else []
     return rows
 
 
@@ -291,14 +297,24 @@ def _from_data(folder: Path) -> _Places:
 def _has_labels(folder: Path) -> bool:
     """Return whether there are pictures in a folder with YOLO's labels beside them, or in ``labels``."""
     labels = LabelFiles()
-    first_lines: list[str] = []
+    num_seen = 0
+    problem: DataError | None = None
     for picture in islice(_pictures_below(folder), _PICTURES_TRIED):
         path = labels.of(picture)
-        first_lines += lines_of(path)[:1] if path is not None and path.is_file() else []
-        if len(first_lines) == _FILES_LOOKED_AT:
-            break
-    # One damaged file does not make the set another format: its line is named when it is read.
-    return any(_ROW.fullmatch(line) for line in first_lines)
+        try:
+            first_lines = lines_of(path)[:1] if path is not None and path.is_file() else []
+        except DataError as error:
+            problem = error
+            continue
+        if any(_ROW.fullmatch(line) for line in first_lines):
+            return True
+        num_seen += len(first_lines)
+        if num_seen == _FILES_LOOKED_AT:
+            return False
+    # One damaged file does not make the set another format: it is named when it is read.
+    if problem is not None:
+        raise problem
+    return False
 
 
 def _split_folders(folder: Path) -> _Places:

@@ -23,7 +23,7 @@ _SLACK = 0.01  # of a side, by which a point may lie beside its box, and a box b
 _SHARE_INSIDE = 0.9  # of own boxes that lie inside their pictures where rows are boxes with points
 _FAR = 2.0  # times the spread of the other points: so far the second point of a polygon is never from the first
 _VISIBILITIES = (0.0, 1.0, 2.0)
-_FEWEST_ROWS = 20
+_FEWEST_ROWS = 4
 _QUADRANGLE = 9  # columns of a polygon of four points, the most common one of a constant length
 
 
@@ -60,14 +60,15 @@ def guess_layout(rows: Sequence[Sequence[float]], *, where: Path) -> RowLayout:
     """Return what rows that are longer than a box hold, where no ``kpt_shape`` says it.
 
     Rows with key points have one length, and their own boxes (columns 2 to 5) lie inside their pictures. They are read
-    where all points lie in these boxes, too.
+    where all points lie in these boxes, too. Rows of polygons have many lengths, or are rectangles, or are no boxes
+    inside their pictures.
 
     Args:
         rows: of a whole set, or of a good part of it.
         where: the set, for the error.
 
     Raises:
-        DataError: if they look like key points, but some point lies outside its box.
+        DataError: if they may be key points, and are not proved to be.
     """
     lengths = {len(row) for row in rows}
     if len(lengths) != 1:
@@ -75,29 +76,42 @@ def guess_layout(rows: Sequence[Sequence[float]], *, where: Path) -> RowLayout:
     table = np.array(rows, np.float64)
     num_after_box = table.shape[1] - 5
     for point_size in (3, 2):
-        if num_after_box % point_size or not _look_like_points(table, point_size):
+        if num_after_box % point_size or not _may_be_points(table, point_size):
             continue
-        if _all_inside(table, point_size):
+        if _all_inside(table, point_size) and (point_size == 3 or _is_proved(table)):
             return "guessed points"
         raise DataError(
-            f"{where}: rows of {table.shape[1]} columns look like a box with key points behind it, and some points "
-            f"lie outside their box; kpt_shape: [{num_after_box // point_size}, {point_size}] in data.yaml says that "
-            "they are key points (the box is then read), and kpt_shape: null that they are polygons"
+            f"{where}: rows of {table.shape[1]} columns look like a box with key points behind it, but not all points "
+            "lie in their box, or a polygon could look so, too. Say which in data.yaml: kpt_shape: "
+            f"[{num_after_box // point_size}, {point_size}] for key points (the box is then read), kpt_shape: null for "
+            "polygons"
         )
     return "plain"
 
 
-def _look_like_points(table: NDArray[np.float64], point_size: int) -> bool:
-    """Return whether rows ``[N, 5 + points * size]`` are boxes with points of x and y, or of x, y and visibility."""
+def _may_be_points(table: NDArray[np.float64], point_size: int) -> bool:
+    """Return whether rows ``[N, 5 + points * size]`` may be boxes with points of x and y, or of x, y and visibility."""
     centre, size = table[:, 1:3], table[:, 3:5]
     is_inside = np.all((centre - size / 2 >= -_SLACK) & (centre + size / 2 <= 1 + _SLACK) & (size >= 0), axis=1)
     if is_inside.mean() < _SHARE_INSIDE:
         return False
     if point_size == 3:
         return bool(np.isin(table[:, 7::3], _VISIBILITIES).all())
+    return table.shape[1] != _QUADRANGLE or not _are_parallelograms(table)
+
+
+def _are_parallelograms(table: NDArray[np.float64]) -> bool:
+    """Return whether rows of four points are rectangles, upright or turned, as most quadrangles are."""
+    first, second, third, fourth = (table[:, at : at + 2] for at in (1, 3, 5, 7))
+    return bool(np.all(np.abs(first + third - second - fourth) <= _SLACK))
+
+
+def _is_proved(table: NDArray[np.float64]) -> bool:
+    """Return whether rows whose points all lie in their own boxes can hardly be polygons."""
     if table.shape[1] > _QUADRANGLE and len(table) >= _FEWEST_ROWS:
-        return True  # so many polygons of so many points do not all have the same number of them
+        return True  # so many polygons of so many points would not all have the same number of them
     # A polygon's second point is near the others. A width and a height are anywhere.
+    centre, size = table[:, 1:3], table[:, 3:5]
     others = np.concatenate([table[:, None, 1:3], table[:, 5:].reshape(len(table), -1, 2)], axis=1)
     spread = np.linalg.norm(others.max(axis=1) - others.min(axis=1), axis=1)
     return bool(np.any(np.linalg.norm(size - centre, axis=1) > _FAR * spread))
