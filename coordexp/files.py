@@ -36,6 +36,10 @@ JsonValue = TypeAliasType("JsonValue", "dict[str, JsonValue] | list[JsonValue] |
 _T = TypeVar("_T")
 _Stamp = tuple[tuple[str, int, int], ...]  # name, time and size
 _GZIP_MAGIC = b"\x1f\x8b"  # no JSON begins so
+# What git leaves in the place of a file that git-lfs should have fetched; the second is the specification's first name.
+_LFS_HEADS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
+LFS_POINTER = "Git LFS pointer"
+_LFS_MOST_BYTES = 1024  # the specification's limit of a pointer
 _KEPT_FILES = 64  # of what `read_once` has read
 _READERS = 8  # files read at once to be hashed, so that a disk elsewhere does not answer one after the other
 
@@ -59,10 +63,39 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
     write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
+def is_lfs_pointer(content: bytes) -> bool:
+    """Return whether a file that begins with ``content`` is a Git LFS pointer: three lines in the place of the file."""
+    return content.startswith(_LFS_HEADS)
+
+
+def lfs_problem(path: Path) -> str:
+    """Return the sentence on a file that is a Git LFS pointer, with the way on; "" for any other, or none.
+
+    Whoever cannot make sense of a file asks here before saying what else may be wrong with it.
+    """
+    try:
+        if path.stat().st_size > _LFS_MOST_BYTES:
+            return ""
+        with path.open("rb") as file:
+            head = file.read(_LFS_MOST_BYTES)
+    except OSError:
+        return ""
+    if not is_lfs_pointer(head):
+        return ""
+    size = re.search(rb"^size (\d+)\s*$", head, re.MULTILINE)
+    stands_for = f" of {int(size[1]):,} bytes" if size is not None else ""
+    return (
+        f"{path}: that is a {LFS_POINTER}, which stands for a file{stands_for} that was not downloaded with the "
+        "clone; run: git lfs pull (in the clone; git-lfs must be installed)"
+    )
+
+
 def read_content(path: Path) -> bytes:
     """Return the bytes of a file, unpacked where gzip has packed them; a DataError says why it cannot be read."""
     try:
         content = path.read_bytes()
+        if is_lfs_pointer(content):
+            raise DataError(lfs_problem(path))
         return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
     except FileNotFoundError:
         raise DataError(f"{path}: file not found") from None

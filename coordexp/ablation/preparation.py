@@ -64,7 +64,7 @@ def data_not_here(plans: Sequence[RunPlan]) -> list[str]:
         for split in SPLITS:
             source = source_of_run(config, split)
             if source.generated is None:
-                missing, _ = collect(missing_files(source.annotations, source.images, split))
+                missing, _ = collect(missing_files(source.annotations, source.given_images, split))
                 found |= dict.fromkeys(finding.sentence for finding in missing)
     return [f"not here        {sentence}" for sentence in found]
 
@@ -122,7 +122,10 @@ def shared_metrics(config: RunConfig) -> dict[str, float | None]:
 def checked_ceiling(config: RunConfig, annotations: Path) -> float | None:
     """Return the codec ceiling of annotations, None where undefined; refuse one so low that no model can be good."""
     ceiling = codec_ceiling(annotations)
-    if ceiling is not None and ceiling < _LOWEST_CEILING and config.data.max_bad_fraction < 1:
+    if ceiling is None or ceiling >= _LOWEST_CEILING or config.data.max_bad_fraction == 1:
+        return ceiling
+    of_boxes_with_extent = codec_ceiling(annotations, only_with_extent=True)
+    if of_boxes_with_extent is not None and of_boxes_with_extent < _LOWEST_CEILING:
         raise DataError(
             f"{annotations}: the ground truth itself scores an AP of {ceiling:.3f} after 1,000 bins and back, so its "
             "boxes are too small for bins, or in another frame; data.max_bad_fraction: 1 takes them as they are"

@@ -44,6 +44,8 @@ _ROWS = (
     ("  targets", "counts", "boxes"),
     ("  targets cut at the image border", "counts", "clipped"),
     ("  targets widened to one bin", "counts", "thin"),
+    ("  of no extent, left out", "counts", "no_extent"),
+    ("  with swapped corners, put in order", "counts", "swapped"),
     ("  targets over --max-objects, left out", "written", "capped_objects"),
     ("  crowds, kept apart", "counts", "crowd"),
     ("  ignored, kept apart", "counts", "ignored"),

@@ -11,7 +11,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError, kind_of, show
-from coordexp.files import JsonValue
+from coordexp.files import JsonValue, lfs_problem
 
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")  # an escape can make it of quoted text
 
@@ -44,6 +44,9 @@ def read_mapping(path: Path) -> Document:
         raise ConfigError(f"{path}: cannot read the configuration file ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+    pointer = lfs_problem(path)
+    if pointer:
+        raise ConfigError(pointer)
     loaded = _loaded(text, str(path))
     if not isinstance(loaded, CommentedMap):
         got = "nothing (the file is empty)" if loaded is None else kind_of(loaded)

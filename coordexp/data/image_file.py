@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from coordexp.errors import DataError
+from coordexp.files import lfs_problem
 
 MAX_IMAGE_PIXELS = 120_000_000
 MAX_IMAGE_SIDE_PX = 32_768
@@ -150,6 +151,9 @@ def _opened(path: Path) -> Generator[Image.Image]:
     except DataError:
         raise
     except UnidentifiedImageError:
+        pointer = lfs_problem(path)
+        if pointer:
+            raise DataError(pointer) from None
         expected = ", ".join(_formats())
         raise DataError(f"{path}: image does not decode (cannot identify it, expected {expected})") from None
     except _DECODE_ERRORS as error:

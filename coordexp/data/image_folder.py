@@ -1,5 +1,6 @@
 """The names that annotations give to pictures -> files of an image folder; only DataError, whatever a name is."""
 
+import difflib
 import itertools
 import os
 import re
@@ -14,6 +15,7 @@ from coordexp.errors import DataError, is_text, show
 
 PICTURES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jp2", ".avif", ".ppm"))
 """Endings of picture files, in lower case."""
+_NUM_NEAR, _NEAR_AMONG = 5, 20_000  # names for which a near one is sought, and files among which; it takes time
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+://")
 _WAYS = ("", "read with / for \\", "read without percent codes", "in another Unicode form", "in other case")
 
@@ -42,6 +44,7 @@ class ImageFolder:
         self.checks = check
         self._listings: dict[str, dict[str, bool]] = {}
         self._names: dict[str, str] = {}
+        self._num_missed = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -118,11 +121,30 @@ class ImageFolder:
         return relative
 
     def _missing(self, name: str, relative: str | None) -> str:
+        near = self._near(name)
         if _ADDRESS.match(name):
-            return f"{show(name)} is a URL, expected the name of a file in {self.root}: download the pictures"
+            return f"{show(name)} is a URL, expected the name of a file in {self.root}: download the pictures{near}"
         if relative is None:
-            return f"the image path {show(name)} leaves the image folder {self.root}"
-        return f"image file {self.root / relative} not found"
+            return f"the image path {show(name)} leaves the image folder {self.root}{near}"
+        return f"image file {self.root / relative} not found{near}"
+
+    def _near(self, name: str) -> str:
+        """Return the end of a sentence with the files whose names are nearest to one that is missing; "" without any.
+
+        Only the first names that are missing are looked at: of 118,000 each would take a second.
+        """
+        self._num_missed += 1
+        if not self.checks or self._num_missed > _NUM_NEAR or len(self._by_last) > _NEAR_AMONG:
+            return ""
+        last = _forms(_of_address(name))[-1][-1]
+        near_files = self._by_last.get(last, [])
+        if not near_files:
+            keys = difflib.get_close_matches(last, self._by_last, n=1)
+            near_files = [relative for key in keys for relative in self._by_last[key]]
+        if not near_files:
+            return ""
+        shown = " and ".join(map(show, near_files[:2]))
+        return f"; there {'is' if len(near_files) == 1 else 'are'} {shown}"
 
     @cached_property
     def _by_last(self) -> dict[str, list[str]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import NUM_BINS, quantise_boxes
 from coordexp.errors import DataError
+from coordexp.files import LFS_POINTER
 
 Ordering = Literal["top_left", "random", "size", "centre"]
 SIZE_EDGES_PX2 = (32.0**2, 96.0**2)
@@ -186,6 +187,7 @@ class SplitData:
         samples: one for each usable image of the file, in its order, also for images without objects.
         counts: numbers of records of the file and of ``rejected_...`` ones by kind; ``boxes`` that became targets;
             ``crowd`` and ``ignored`` boxes, which are no targets; ``clipped`` targets, cut at the image border;
+            ``no_extent`` boxes, which are no targets, and ``swapped`` ones, put in order;
             ``thin`` targets, widened to one bin when they are quantised; ``images_without_objects``;
             ``not_chosen`` and ``held_out``, images that a part of a split leaves out, whose boxes and images without
             objects are then those of the part; ``of_rejected_images``, annotations lost with their image;
@@ -230,6 +232,9 @@ class Rejections:
         if not over:
             return self.all()
         counts = ", ".join(f"{bad[kind]} of {totals[kind]} {kind}" for kind in over)
+        num_pointers = sum(LFS_POINTER in reason for kind, _, reason in self._found if kind in over)
+        if num_pointers and not cause:
+            cause = f"{num_pointers:,} of the files are Git LFS pointers, run: git lfs pull"
         found = [f"{entry}: {reason}" for kind, entry, reason in self._found if kind in over]
         why = f"{cause}; " if cause else ""
         num_shown = 1 if cause else _NUM_REJECTED_SHOWN

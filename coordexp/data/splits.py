@@ -49,7 +49,7 @@ def check_split(
     if split == "train" and (found := found_sentence(data)):
         yield ok("data", f"{data.path}: {found}")
     if source.generated is None:
-        missing = [*missing_files(source.annotations, source.images, split)]
+        missing = [*missing_files(source.annotations, source.given_images, split)]
         if missing:
             yield from missing
             return None

@@ -1,5 +1,6 @@
 """The codec ceiling of a data set: COCO's AP of its own ground truth after encode and decode, on every image."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +14,36 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
 
 
-def codec_ceiling(annotations_json: str | Path) -> float | None:
+def codec_ceiling(annotations_json: str | Path, *, only_with_extent: bool = False) -> float | None:
     """Return the AP of the ground truth after encoding to coord tokens and back: no model can pass it.
 
     The boxes are quantised as training targets are, thinner ones made a bin wide. A crowd is matched, never missed.
+
+    Args:
+        annotations_json: in COCO's format or LVIS's.
+        only_with_extent: leaves boxes of no extent out. They are objects that no box can match, so that they lower the
+            ceiling and say nothing of the codec or of the frame of the boxes.
 
     Raises:
         DataError: if the file is malformed, or an image has no size.
     """
     truth = read_ground_truth(Path(annotations_json))
+    if only_with_extent:
+        truth = _with_extent(truth)
     sizes_px = truth.sizes_of(truth.image_ids)
     return ceiling_of(truth, np.clip(to_boxes_norm_xyxy(truth.boxes_px_xywh, sizes_px), 0.0, 1.0), sizes_px)
+
+
+def _with_extent(truth: GroundTruth) -> GroundTruth:
+    has_extent = np.all(truth.boxes_px_xywh[:, 2:] > 0, axis=1)
+    return replace(
+        truth,
+        image_ids=truth.image_ids[has_extent],
+        category_ids=truth.category_ids[has_extent],
+        boxes_px_xywh=truth.boxes_px_xywh[has_extent],
+        areas_px2=truth.areas_px2[has_extent],
+        is_crowd=truth.is_crowd[has_extent],
+    )
 
 
 def ceiling_of_table(table: CocoTable) -> float | None:

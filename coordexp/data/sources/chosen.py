@@ -36,6 +36,10 @@ class ChosenSource:
         own = whole.name, whole.annotations, whole.images, whole.generated
         return cls(whole, num_images, seed, folder / CHOSEN_NAME, *own)
 
+    @property
+    def given_images(self) -> Path:
+        return self.whole.given_images
+
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
         data = self.whole.read(max_bad_fraction=max_bad_fraction, accept_prequantised=accept_prequantised)
         part = chosen_part(data, self.num_images, seed=self.seed)

@@ -39,19 +39,24 @@ class CocoSource:
     def name(self) -> str:
         return self.annotations.stem
 
+    @property
+    def given_images(self) -> Path:
+        """The folder in which the user gives the pictures: ``images``, unless they are unpacked into that."""
+        return self.images
+
     def file(self) -> CocoFile:
         return read_coco_file(self.annotations)
 
     def read(self, *, max_bad_fraction: float = 0.0, accept_prequantised: bool = False) -> SplitData:
         """Read the split, whose ``file_name`` are relative to the folder ``images``.
 
-        Boxes become fractions of the image and are clipped to it; crowd boxes, and those that say ``ignore: 1``, are
-        counted and left out. Two images may name one file: they keep their own objects, and are counted. That an image
-        file exists is checked here; that it decodes, when it is used.
+        Boxes become fractions of the image by the rule of :mod:`coordexp.data.box_rule`. Crowd boxes, and those that
+        say ``ignore: 1``, are counted and left out. Two images may name one file: they keep their own objects, and are
+        counted. That an image file exists is checked here; that it decodes, when it is used.
 
         Raises:
             DataError: if the file is missing, no JSON, of another structure, or more than ``max_bad_fraction`` of its
-                images, annotations or categories is bad (COCO's train2017 has 2 boxes of zero height among 860,001).
+                images, annotations or categories is bad.
         """
         del accept_prequantised  # boxes are pixels: none can be a bin already
         table = self.table(max_bad_fraction=max_bad_fraction)
@@ -68,7 +73,8 @@ class CocoSource:
             text_index=np.searchsorted(np.array(category_ids, np.int64), table.category_ids[is_target]),
             boxes_norm_xyxy=table.boxes_norm_xyxy[is_target],
         )
-        return SplitData(samples, table.rejections.all(), table.counts, categories, table.warnings, table.notes)
+        notes = (*table.notes, *table.box_notes)
+        return SplitData(samples, table.rejections.all(), table.counts, categories, table.warnings, notes)
 
     def table(self, *, max_bad_fraction: float) -> CocoTable:
         file = self._own()
@@ -115,7 +121,7 @@ def _ground_truth(source: CocoSource, *stamp: int) -> Path:
             source.made.unlink(missing_ok=True)  # of other keys
         return source.annotations
     said = f"made of {source.annotations.name}; {'; '.join(table.notes)}"
-    write_json(source.made, {"info": {"description": said}, **as_coco(table)})
+    write_json(source.made, {"info": {"description": said}, **as_coco(table, with_no_extent=not source.is_converted)})
     return source.made
 
 

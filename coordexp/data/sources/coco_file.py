@@ -25,6 +25,8 @@ import numpy as np
 from msgspec import Meta, Raw, Struct
 from numpy.typing import NDArray
 
+from coordexp.data.box_rule import SWAPPED
+from coordexp.data.sources.recognised import recognised
 from coordexp.errors import DataError, kind_of, plain, show
 from coordexp.files import read_content
 
@@ -231,7 +233,7 @@ def read_coco_file(
         x, y, width, height = one.bbox
         if width < 0 or height < 0:
             one.bbox = min(x, x + width), min(y, y + height), abs(width), abs(height)
-            annotations.repairs["boxes drawn from right to left, or upwards, are turned round"] += 1
+            annotations.repairs[SWAPPED] += 1
     return CocoFile(
         path=path,
         categories=_typed(sections["categories"], category_type),
@@ -253,6 +255,9 @@ def read_without_outlines(path: Path) -> object:
 
 def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
     """Return the entries of each section: undecoded, or as values where the file is not strict JSON."""
+    other = recognised(path)
+    if other:
+        raise DataError(other)
     content = read_utf8(path)
     try:
         found: object = msgspec.json.decode(content, type=dict[str, Raw])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import are_thin
 from coordexp.coord_tokens.validator import BBoxFormat
+from coordexp.data.box_rule import SWAPPED, apply_box_rule, box_notes
 from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sample import Rejections, fold
@@ -73,16 +74,25 @@ class CocoTable:
     categories: dict[int, Category]
     counts: dict[str, int]  # as in SplitData; warnings and notes, too
     rejections: Rejections
+    no_extent: AnnotationColumns  # boxes without a width or a height: no targets, but a ground truth of COCO keeps them
     warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was read otherwise than it is written: such a file cannot serve for AP as it is
+    box_notes: tuple[str, ...] = ()  # what the rule for boxes did to targets; AP takes the file as it is
     is_turned: bool = False
 
 
-def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
-    """Return a table as the sections of COCO's format, ids of annotations from 1."""
-    image_ids = np.repeat([image.image_id for image in table.images], np.diff(table.first)).tolist()
-    columns = (table.category_ids, table.boxes_px_xywh, table.areas_px2, table.kinds)
-    rows = zip(image_ids, *(column.tolist() for column in columns), strict=True)
+def as_coco(table: CocoTable, *, with_no_extent: bool) -> dict[str, list[dict[str, object]]]:
+    """Return a table as the sections of COCO's format, ids of annotations from 1.
+
+    With ``with_no_extent`` the boxes of no extent come last: pycocotools counts each as an object that is missed.
+    """
+    image_ids = np.repeat([image.image_id for image in table.images], np.diff(table.first))
+    columns = [image_ids, table.category_ids, table.boxes_px_xywh, table.areas_px2, table.kinds]
+    if with_no_extent:
+        added = table.no_extent
+        added_columns = (added.image_id, added.category_id, added.box_px_xywh, added.area_px2, _kinds_of(added))
+        columns = [np.concatenate(pair) for pair in zip(columns, added_columns, strict=True)]
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     return {
         "images": [
             {"id": one.image_id, "file_name": one.name, "width": one.width, "height": one.height, **one.extras}
@@ -111,11 +121,19 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         ids = [merged[key].id if key in merged else key for key in objects.category_id.tolist()]
         objects = replace(objects, category_id=np.array(ids, np.int64))
     turned, sizes = _frames(images, objects, image_index, folder, reading.boxes_in)
-    odd = check_frame(file.path, objects.box_px_xywh, sizes[image_index], max_bad_fraction=max_bad_fraction)
-    boxes, was_clipped = _clipped(objects.box_px_xywh, sizes[image_index])
-    outside = (boxes[:, 0] >= boxes[:, 2]) | (boxes[:, 1] >= boxes[:, 3])
-    for i in _places(outside):
-        width, height = sizes[image_index[i]].astype(int).tolist()
+    sizes_of_boxes = sizes[image_index]
+    corners = objects.box_px_xywh.copy()
+    corners[:, 2:] += corners[:, :2]
+    ruled = apply_box_rule(corners, sizes_of_boxes)
+    odd = check_frame(
+        file.path,
+        objects.box_px_xywh[ruled.has_extent],
+        sizes_of_boxes[ruled.has_extent],
+        max_bad_fraction=max_bad_fraction,
+    )
+    boxes = ruled.corners_xyxy / np.tile(sizes_of_boxes, 2)
+    for i in _places(ruled.is_outside):
+        width, height = sizes_of_boxes[i].astype(int).tolist()
         shown = [round(value, 2) for value in objects.box_px_xywh[i].tolist()]
         reason = f"bbox {shown} lies outside its image of {width} x {height} pixels"
         bad_annotations.append(_bad_row(objects, i, reason))
@@ -139,18 +157,22 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         rows = image_index == place
         boxes[rows] = turn_boxes(boxes[rows], turned.headers[place].orientation)
         objects.box_px_xywh[rows] = _turned_px(objects.box_px_xywh[rows], turned.headers[place])
-    kept = np.flatnonzero(~outside)
+    no_extent, images_of_no_extent = objects.only(~ruled.has_extent), image_index[~ruled.has_extent]
+    kept = np.flatnonzero(ruled.has_extent & ~ruled.is_outside)
     order = kept[np.argsort(image_index[kept], kind="stable")]
     objects, boxes = objects.only(order), boxes[order]
     first = np.searchsorted(image_index[order], np.arange(len(images) + 1))
-    kinds = np.where(objects.is_crowd, CROWD, np.where(objects.is_ignored, IGNORED, TARGET)).astype(np.int8)
+    kinds = _kinds_of(objects)
     is_target = kinds == TARGET
+    was_clipped = ruled.was_clipped[order] & is_target
     targets_of_images = np.diff(np.concatenate([[0], np.cumsum(is_target)])[first])
     counts = {
         "boxes": int(is_target.sum()),
         "crowd": int((kinds == CROWD).sum()),
         "ignored": int((kinds == IGNORED).sum()),
-        "clipped": int((was_clipped[order] & is_target).sum()),
+        "clipped": int(was_clipped.sum()),
+        "no_extent": len(no_extent.key),
+        "swapped": file.annotations.repairs[SWAPPED],
         "thin": int(are_thin(boxes[is_target]).sum()),
         "images_without_objects": int((targets_of_images == 0).sum()),
         "of_rejected_images": num_lost,
@@ -171,10 +193,22 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         categories=categories,
         counts=counts,
         rejections=rejections,
+        no_extent=no_extent,
         warnings=(*filter(None, (odd, cause)), *warnings),
         notes=(*file.repairs, *folder.notes, *_repairs_of(file, images, merged), *notes),
+        box_notes=tuple(
+            box_notes(
+                lambda place: images[place].name,
+                clipped=image_index[order][was_clipped].tolist(),
+                no_extent=images_of_no_extent.tolist(),
+            )
+        ),
         is_turned=bool(turned.headers),
     )
+
+
+def _kinds_of(objects: AnnotationColumns) -> NDArray[np.int8]:
+    return np.where(objects.is_crowd, CROWD, np.where(objects.is_ignored, IGNORED, TARGET)).astype(np.int8)
 
 
 def _frames(
@@ -306,10 +340,6 @@ def _usable_annotations(
         bad.extend(_bad_row(found, i, reason) for i, reason in zip(_places(wrong), reasons, strict=False))
         found = found.only(~wrong)
 
-    flat = (found.box_px_xywh[:, 2] <= 0) | (found.box_px_xywh[:, 3] <= 0)
-    shown = [show(list(file.annotations.good[i].bbox)) for i in _places(flat)]
-    refuse(flat, [f"bbox {box} has a width or height of zero or less" for box in shown])
-
     num_lost = sum(entry.image_id in lost_ids for entry in bad)
     bad = [entry for entry in bad if entry.image_id not in lost_ids]
     is_lost = np.isin(found.image_id, np.array(sorted(lost_ids), np.int64))
@@ -349,13 +379,3 @@ def _places(mask: NDArray[np.bool_]) -> list[int]:
 def _bad_row(columns: AnnotationColumns, index: int, reason: str) -> BadEntry:
     key, image_id = int(columns.key[index]), int(columns.image_id[index])
     return BadEntry(int(columns.place[index]), str(key), reason, key, image_id)
-
-
-def _clipped(
-    boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Clip boxes to images of ``sizes_px`` ``[N, 2]``; return ``[N, 4]`` fractions, and which boxes it changed."""
-    low, high = boxes_px_xywh[:, :2], boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]
-    was_clipped = np.any((low < 0) | (high > sizes_px), axis=1)
-    corners = np.concatenate([np.maximum(low, 0.0) / sizes_px, np.minimum(high, sizes_px) / sizes_px], axis=1)
-    return corners, was_clipped

@@ -19,11 +19,13 @@ import numpy as np
 from coordexp.coord_tokens.bins import are_thin, decode_array, quantise_boxes
 from coordexp.coord_tokens.validator import (
     AmbiguousBoxesError,
+    Box,
     PrequantisedError,
     RecordBoxes,
     check_scaling,
     record_boxes,
 )
+from coordexp.data.box_rule import apply_box_rule, box_notes
 from coordexp.data.builder import JsonLinesBuilder
 from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
 from coordexp.data.image_folder import ImageFolder
@@ -31,7 +33,8 @@ from coordexp.data.originals import Part
 from coordexp.data.sample import Objects, Rejections, Sample, Samples, SplitData, fold
 from coordexp.data.sources.coco_file import MAX_ID, has_mark, id_of, read_unmarked
 from coordexp.data.sources.coco_table import Reading, Split
-from coordexp.data.sources.frame import ResizedCopies, Turned, find_turned
+from coordexp.data.sources.frame import ResizedCopies, Turned, beyond_problem, find_turned
+from coordexp.data.sources.recognised import recognised
 from coordexp.data.sources.records import as_record
 from coordexp.errors import DataError, counted, is_name, kind_of, show
 from coordexp.files import kept_json, sha256_of_file, write_json
@@ -57,6 +60,10 @@ class JsonlSource:
     @property
     def name(self) -> str:
         return self.annotations.absolute().parent.name
+
+    @property
+    def given_images(self) -> Path:
+        return self.images
 
     def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
         """Read the split; the categories of a validation split are its descriptions."""
@@ -125,6 +132,16 @@ def format_record(
     return json.dumps(record | dict(extras or {}), ensure_ascii=False)
 
 
+class _Ruled(NamedTuple):
+    """The objects of a record whose boxes have an extent, and how many the rule for boxes changed."""
+
+    objects: Objects
+    kept: list[int]  # the place of each among those of the record
+    num_swapped: int
+    num_clipped: int
+    num_no_extent: int
+
+
 class _Record(NamedTuple):
     """A usable record: its image with the targets, and the rejected boxes, with their flags."""
 
@@ -155,45 +172,66 @@ class _Found(NamedTuple):
     has_size: bool
 
 
+@dataclass
+class _Tally:
+    """What the boxes of a file are like; pictures are named by their place among the records."""
+
+    swapped: list[int] = field(default_factory=list[int])  # the picture of each box that was put in order
+    clipped: list[int] = field(default_factory=list[int])
+    no_extent: list[int] = field(default_factory=list[int])
+    num_trimmed: int = 0
+    raw_corners: list[Box] = field(default_factory=list[Box])  # as fractions; without bins, which cannot be beyond
+    resized: ResizedCopies = field(default_factory=ResizedCopies)
+
+    def look(self, record: Mapping[str, object], boxes: RecordBoxes, reading: Reading) -> None:
+        """Keep what tells the frame of a whole file, also of a record that cannot be used."""
+        if not boxes.prequantised:
+            self.raw_corners += boxes.boxes_norm_xyxy
+        if boxes.form == "pixels" and record.get("bbox_format", reading.bbox_format) in (None, "pixels"):
+            self.resized.look(_raw_boxes(record), record.get("width"), record.get("height"))
+
+    def add(self, place: int, boxes: RecordBoxes, ruled: _Ruled) -> None:
+        self.num_trimmed += sum(item.get("desc") != str(item.get("desc")).strip() for item in boxes.objects)
+        self.swapped += [place] * ruled.num_swapped
+        self.clipped += [place] * ruled.num_clipped
+        self.no_extent += [place] * ruled.num_no_extent
+
+    def frame_warning(self, path: Path, *, max_bad_fraction: float) -> str | None:
+        """Refuse boxes of another frame, or return what they look like where all are to be taken; else None."""
+        self.resized.refuse(path)
+        problem = beyond_problem(np.array(self.raw_corners, np.float64).reshape(-1, 4))
+        if problem is not None and max_bad_fraction < 1:
+            raise DataError(
+                f"{path}: {problem}; expected left, top, right, bottom inside each image. Correct them, or set "
+                "data.max_bad_fraction to 1 to take them as they are"
+            )
+        return problem
+
+
 def _read(
     source: JsonlSource, *, max_bad_fraction: float, accept_prequantised: bool
 ) -> tuple[list[_Record], SplitData]:
-    path, reading = source.annotations, source.reading
+    path = source.annotations
     folder, bad = ImageFolder(source.images), Rejections(path)
     found = _find_pictures(path, folder, bad)
     if source.part is not None:
         chosen = source.part.choose(one.name for one in found)
         found = [one for one in found if one.name in chosen]
     num_records = len(found) + bad.count("records")
-    turned = _turned(found, folder, reading)
+    turned = _turned(found, folder, source.reading)
+    tally = _Tally()
     made: list[tuple[_Found, _Record]] = []
-    resized = ResizedCopies()
-    num_trimmed = num_clipped = 0
     for place, one in enumerate(found):
-        number, record, name = one[:3]
-        header = turned.headers.get(place)
-        if header is not None and (record.get("width"), record.get("height")) in (header[:2], header.shown):
-            record["width"], record["height"] = turned.frame(place)
-        numbers_are = record.get("bbox_format", reading.bbox_format)
-        if numbers_are == "pixels":
-            resized.look(_raw_boxes(record), record.get("width"), record.get("height"))
         try:
-            boxes = record_boxes(record, bbox_format=reading.bbox_format)
-            check_scaling(boxes, accept_prequantised=accept_prequantised)
-            usable = _Record(_sample(record, boxes, folder.root / name, number), *_not_targets(record, reading))
+            usable = _usable(one, place, folder, turned, source.reading, tally, accept_prequantised=accept_prequantised)
         except (AmbiguousBoxesError, PrequantisedError) as error:
             # A missing or wrong switch, not a bad record: no fraction of such records is accepted.
-            raise DataError(f"{path}: line {number}: {error}") from None
+            raise DataError(f"{path}: line {one.number}: {error}") from None
         except DataError as error:
-            bad.add("records", f"line {number}", str(error))
-            continue
-        if numbers_are is None and boxes.form == "pixels":
-            resized.look(_raw_boxes(record), record.get("width"), record.get("height"))
-        made.append((one, _as_shown(usable, turned.headers[place]) if place in turned.stored else usable))
-        descs = zip(boxes.objects, usable.sample.objects.descs, strict=True)
-        num_trimmed += sum(item.get("desc") != desc for item, desc in descs)
-        num_clipped += boxes.num_clipped
-    resized.refuse(path)
+            bad.add("records", f"line {one.number}", str(error))
+        else:
+            made.append((one, usable))
+    frame_warning = tally.frame_warning(path, max_bad_fraction=max_bad_fraction)
     rejected = bad.accept({"records": num_records}, max_bad_fraction=max_bad_fraction)
     records, num_repeated, joined = _joined(made)
     if not records:
@@ -203,16 +241,55 @@ def _read(
         "records": num_records,
         "boxes": len(samples.boxes_norm_xyxy),
         "ignored": sum(len(record.not_targets) for record in records),
-        "clipped": num_clipped,
+        "clipped": len(tally.clipped),
+        "no_extent": len(tally.no_extent),
+        "swapped": len(tally.swapped),
         "thin": int(are_thin(samples.boxes_norm_xyxy).sum()),
         "images_without_objects": int((np.diff(samples.first) == 0).sum()),
-        "trimmed_names": num_trimmed,
+        "trimmed_names": tally.num_trimmed,
         "repeated_file_names": num_repeated,
         "rejected_records": len(rejected),
     }
-    warnings, notes = turned.said(len(found))
-    notes = [*folder.notes, *(["the file starts with a byte-order mark"] if has_mark(path) else []), *notes]
-    return records, SplitData(samples, rejected, counts, {}, tuple(warnings), (*notes, *joined))
+    warnings, frame_notes = turned.said(len(found))
+    if frame_warning is not None:
+        warnings.append(frame_warning)
+    notes = [*folder.notes]
+    if has_mark(path):
+        notes.append("the file starts with a byte-order mark")
+    notes += frame_notes + joined
+    notes += box_notes(
+        lambda place: found[place].name, clipped=tally.clipped, no_extent=tally.no_extent, swapped=tally.swapped
+    )
+    return records, SplitData(samples, rejected, counts, {}, tuple(warnings), tuple(notes))
+
+
+def _usable(
+    found: _Found,
+    place: int,
+    folder: ImageFolder,
+    turned: Turned,
+    reading: Reading,
+    tally: _Tally,
+    *,
+    accept_prequantised: bool,
+) -> _Record:
+    """Return what is learnt of a record, its boxes by the rule and in the picture as shown.
+
+    Raises:
+        DataError: if the record cannot be used.
+    """
+    number, record, name = found[:3]
+    header = turned.headers.get(place)
+    if header is not None and (record.get("width"), record.get("height")) in (header[:2], header.shown):
+        record["width"], record["height"] = turned.frame(place)
+    boxes = record_boxes(record, bbox_format=reading.bbox_format)
+    check_scaling(boxes, accept_prequantised=accept_prequantised)
+    tally.look(record, boxes, reading)
+    ruled = _objects(boxes)
+    sample = _sample(record, ruled.objects, folder.root / name, number)
+    usable = _Record(sample, *_not_targets(record, reading))
+    tally.add(place, boxes, ruled)
+    return _as_shown(usable, turned.headers[place]) if place in turned.stored else usable
 
 
 def _find_pictures(path: Path, folder: ImageFolder, bad: Rejections) -> list[_Found]:
@@ -347,6 +424,9 @@ def _boxes_px_xywh(objects: Objects, sample: Sample) -> list[list[float]]:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the records of a file with their numbers: its lines, or the entries of its one list."""
+    other = recognised(path)
+    if other:
+        raise DataError(other)
     content = read_unmarked(path)
     if content.lstrip()[:1] == b"[":
         try:
@@ -379,13 +459,13 @@ def _leniently_parsed(line: bytes) -> object:
         raise DataError(f"not valid JSON ({error})") from None
 
 
-def _sample(record: Mapping[str, object], boxes: RecordBoxes, image: Path, number: int) -> Sample:
+def _sample(record: Mapping[str, object], objects: Objects, image: Path, number: int) -> Sample:
     width, height = (_whole(record.get(name), name, lowest=1) for name in ("width", "height"))
     problem = size_problem(width, height)
     if problem is not None:
         raise DataError(problem)
     image_id = number if record.get("image_id") is None else id_of(record["image_id"])
-    return Sample(image, width, height, _whole(image_id, "image_id", lowest=-MAX_ID), _objects(boxes))
+    return Sample(image, width, height, _whole(image_id, "image_id", lowest=-MAX_ID), objects)
 
 
 def _not_targets(record: Mapping[str, object], reading: Reading) -> tuple[Objects, list[dict[Flag, int]]]:
@@ -393,20 +473,38 @@ def _not_targets(record: Mapping[str, object], reading: Reading) -> tuple[Object
     entries = record.get(_NOT_TARGETS, [])
     try:
         boxes = record_boxes({**record, "objects": entries}, bbox_format=reading.bbox_format)
-        flags: list[dict[Flag, int]] = [{flag: 1 for flag in _FLAGS if item.get(flag) == 1} for item in boxes.objects]
-        return _objects(boxes), flags
+        ruled = _objects(boxes)
     except DataError as error:
         raise DataError(f"{_NOT_TARGETS}: {error}") from None
+    flags: list[dict[Flag, int]] = [
+        {flag: 1 for flag in _FLAGS if boxes.objects[at].get(flag) == 1} for at in ruled.kept
+    ]
+    return ruled.objects, flags
 
 
-def _objects(boxes: RecordBoxes) -> Objects:
+def _objects(boxes: RecordBoxes) -> _Ruled:
+    """Return the objects of a record by the rule for boxes; a DataError names the first that cannot be used."""
     descs: list[str] = []
     for index, item in enumerate(boxes.objects):
         desc = item.get("desc")
         if not isinstance(desc, str) or not is_name(desc.strip()):
             raise DataError(f"objects[{index}]: desc is {show(desc)}, expected text without control characters")
         descs.append(desc.strip())
-    return Objects(tuple(descs), np.array(boxes.boxes_norm_xyxy, np.float64).reshape(-1, 4))
+    corners = np.array(boxes.boxes_norm_xyxy, np.float64).reshape(-1, 4)
+    ruled = apply_box_rule(corners, np.ones((len(corners), 2)))
+    # Equal bins are final: such a box is one bin wide, as in the sequence that is learnt.
+    has_extent = np.ones(len(corners), np.bool_) if boxes.prequantised else ruled.has_extent
+    for index in np.flatnonzero(ruled.is_outside & has_extent).tolist():
+        shown = show([round(value, 4) for value in corners[index].tolist()])
+        raise DataError(f"objects[{index}]: the box {shown}, as fractions of its image, lies outside it")
+    kept = np.flatnonzero(has_extent)
+    return _Ruled(
+        objects=Objects(tuple(descs[at] for at in kept.tolist()), ruled.corners_xyxy[kept]),
+        kept=kept.tolist(),
+        num_swapped=int(ruled.was_swapped.sum()),
+        num_clipped=int(ruled.was_clipped[kept].sum()),
+        num_no_extent=len(corners) - len(kept),
+    )
 
 
 def _whole(value: object, name: str, *, lowest: int) -> int:

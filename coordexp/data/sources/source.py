@@ -1,6 +1,7 @@
 """One split of a data set, and the one place that chooses its format.
 
-Every source is asked for its ``name`` in records, its ``annotations`` and ``images``, what will be ``generated``, for
+Every source is asked for its ``name`` in records, its ``annotations`` and ``images``, for ``given_images`` (where the
+user has the pictures, if they are unpacked into ``images``), what will be ``generated``, for
 ``read(...)``, ``count_images()``, and for the COCO file that AP is measured on: ``ground_truth_file`` is where that is
 or will be, ``ground_truth()`` makes it where the format has none.
 """
@@ -13,7 +14,8 @@ from coordexp.config.schema.data import Data
 from coordexp.data.sources.chosen import ChosenSource, Whole
 from coordexp.data.sources.coco import CocoSource, LvisSource
 from coordexp.data.sources.coco_table import SPLITS, Reading, Split
-from coordexp.data.sources.folder import find_folder
+from coordexp.data.sources.folder import find_folder, is_hugging_face
+from coordexp.data.sources.hugging_face import HuggingFaceSource
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
 from coordexp.data.sources.shapes import ShapesSource
 from coordexp.errors import ConfigError, DataError
@@ -50,6 +52,8 @@ def _whole(data: Data, split: Split, data_dir: Path) -> Whole:
             raise ConfigError(f"data.{split}_{what} is not set; data.format: {data.format} needs it")
     annotations, images = (path for path in paths if path is not None)
     made = data_dir / ground_truth_name(split)
+    if annotations.is_file() and is_hugging_face(annotations):
+        return HuggingFaceSource(annotations, images, made, reading)
     if data.is_jsonl(annotations):
         return JsonlSource(annotations, images, made, reading, split=split)
     return (LvisSource if data.format == "lvis" else CocoSource)(annotations, images, made, reading)

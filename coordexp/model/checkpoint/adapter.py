@@ -20,8 +20,8 @@ from coordexp.coord_tokens.dtypes import DTypeName
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, reattach_coord_offset_hooks
 from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
-from coordexp.files import first_problem
-from coordexp.model.checkpoint.directory import CONFIG_FILE, JsonObject, read_json, tensor_names
+from coordexp.files import first_problem, lfs_problem
+from coordexp.model.checkpoint.directory import CONFIG_FILE, JsonObject, read_json, refuse_lfs_pointers, tensor_names
 from coordexp.model.checkpoint.trained_with import TrainedWith, parse_trained_with
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -96,6 +96,7 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     directory = Path(directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such adapter directory")
+    refuse_lfs_pointers(directory)
     file = directory / ADAPTER_CONFIG
     config = read_json(file)
     if config.get("peft_type") != "LORA":
@@ -104,6 +105,9 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
         raise CheckpointError(f"{file}: megatron_config is set; expected a plain LoRA or DoRA")
     weights = directory / ADAPTER_WEIGHTS
     if not weights.is_file() and (directory / _PICKLE).is_file():
+        pointer = lfs_problem(directory / _PICKLE)
+        if pointer:
+            raise CheckpointError(pointer)
         convert = (
             "python -c 'import torch; from safetensors.torch import save_file; "
             f'save_file(torch.load("{_PICKLE}", weights_only=True), "{ADAPTER_WEIGHTS}")\''

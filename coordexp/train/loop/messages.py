@@ -27,7 +27,6 @@ _COUNT_TEXTS = {
     "images_without_objects": "images without objects",
     "crowd": "crowd boxes are no targets",
     "ignored": "ignored boxes are no targets",
-    "clipped": "boxes were cut at the image border",
     "thin": "boxes are thinner than a bin and were widened to one",
     "of_rejected_images": "annotations are lost with their images",
     "trimmed_names": "names had white space around them, which is cut off",

@@ -66,7 +66,7 @@ def prepare_experiment(config: RunConfig) -> PreparedExperiment:
         train=train,
         val=val,
         data_hash=data_fingerprint(
-            [path for one in sources for path in (one.annotations, one.images)],
+            [path for one in sources for path in (one.annotations, one.given_images)],
             known=folder.data_hashes,
             without=config.experiment.runs_dir,
         ),

@@ -22,7 +22,7 @@ def test_shapes_are_generated_once_and_read_by_the_coco_reader(tmp_path):
 
 
 def test_the_accepted_fraction_is_the_configured_one(coco):
-    coco.document["annotations"][0]["bbox"] = [0, 0, 0, 0]
+    coco.document["annotations"][0]["bbox"] = [0, 0, 5]
     coco.save()
     paths = dict.fromkeys(("train_images", "val_images"), coco.images)
     paths |= dict.fromkeys(("train_annotations", "val_annotations"), coco.annotations)
