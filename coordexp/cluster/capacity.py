@@ -5,6 +5,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from coordexp.config.schema import Cluster, RunConfig
+from coordexp.cpus import usable_cpus
 from coordexp.errors import ResourceError, counted
 
 _CONNECT_SECONDS = 3.0
@@ -59,7 +60,7 @@ def resources_text(nodes: Sequence[Mapping[str, float]]) -> str:
 
 
 def local_nodes(num_gpus: int) -> list[dict[str, float]]:
-    return [{"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(num_gpus)}]
+    return [{"CPU": float(usable_cpus()), "GPU": float(num_gpus)}]
 
 
 def local_slots(config: RunConfig) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from coordexp.cluster.capacity import check_answers, cluster_address, ray_folder
+from coordexp.cpus import usable_cpus
 from coordexp.errors import ResourceError
 from coordexp.runs.stop import SUBMITTED_ENV
 
@@ -92,6 +93,7 @@ def start_session(threads: int, *, debug: bool) -> None:
     if cluster_address() is None:
         ray.init(
             address="local",
+            num_cpus=usable_cpus(),  # Ray's own count knows a container's quota, and not the affinity of a job
             include_dashboard=True,  # without it a dead driver leaks its placement group
             dashboard_host="127.0.0.1",
             object_store_memory=_OBJECT_STORE_BYTES,

@@ -15,6 +15,7 @@ import torch
 from coordexp.ablation.preparation import needed_disk_bytes
 from coordexp.cluster.capacity import check_answers, cluster_address, count_slots, local_nodes, ray_folder
 from coordexp.config.schema import ExperimentConfig, RunConfig
+from coordexp.cpus import usable_cpus
 from coordexp.errors import ResourceError, counted
 from coordexp.files import nearest_existing
 from coordexp.findings import Check, attempt, ok, size_text, warning
@@ -57,7 +58,7 @@ class Machine:
             gpu_names=tuple(gpu.name for gpu in gpus),
             gpu_bytes=tuple(gpu.total_memory for gpu in gpus),
             ram_bytes=ram_bytes,
-            num_cpus=len(os.sched_getaffinity(0)),
+            num_cpus=usable_cpus(),
         )
 
     def describe(self) -> str:
