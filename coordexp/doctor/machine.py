@@ -6,6 +6,7 @@ Nothing is created there but the lock beside a database that exists.
 import contextlib
 import os
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from coordexp.runs.experiment import check_disk, check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import check_unlocked, check_writable
 from coordexp.runs.plan import RunPlan
+from coordexp.temporary import short_temporary_folder
 from coordexp.tracking.connection import (
     check_names_file,
     connect,
@@ -102,6 +104,9 @@ def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]
 def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:
     """Check that one run fits into what the executor gives it, and that its workers can share it as asked."""
     yield from attempt("strategy", lambda: check_strategy(run))
+    temporary = yield from attempt("temporary files", short_temporary_folder)
+    if temporary not in (None, tempfile.gettempdir()):
+        yield ok("temporary files", f"{tempfile.gettempdir()} is too long for sockets; a run uses {temporary}")
     if run.cluster.executor == "inline":
         problems = [*attempt("executor", lambda: InlineExecutor().check(run))]
         yield from problems or [ok("executor", "inline: one run after the other in one process, without Ray")]
