@@ -67,7 +67,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
             raise ConfigError(f"{override.place}: there is no group {name!r}; {nearest_of(name, there)}")
         tree = _overridden(tree, override, places)
     _fill(tree, places, document.path)
-    config = validated(tree, where=where)
+    config = validated(tree, where=where, overrides=_places_of(parsed))
     check_groups(config, overridden=[one.key for one in of_all if one.key != GROUPS], folders=folders, where=where)
     return config
 
@@ -152,6 +152,15 @@ def _overridden(tree: Tree, override: _Override, places: dict[str, str]) -> Tree
     if isinstance(override.value, dict):
         places |= dict.fromkeys(leaves(override.value, prefix=f"{override.key}."), override.place)
     return with_value(tree, parts, override.value, place=override.place)
+
+
+def _places_of(overrides: Sequence[_Override]) -> dict[str, str]:
+    """Return what errors call each key that the command line gives."""
+    places: dict[str, str] = {}
+    for override in overrides:
+        for key in leaves(nested(override.key.split("."), override.value)):
+            places[key] = override.place
+    return places
 
 
 def _shown(text: str) -> str:

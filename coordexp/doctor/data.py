@@ -1,6 +1,5 @@
 """The data of a run: the run's own reading of its annotations, and all of its pictures decoded once."""
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.grammar.sequence import EncodeText
+from coordexp.cpus import usable_cpus
 from coordexp.data.image_file import check_image
 from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sources.source import Split
@@ -90,7 +90,7 @@ class Pictures:
     def check(self, split: Split, samples: Sequence[Sample]) -> Check[None]:
         """Decode the pictures of a split, and compare their sizes with the annotated ones."""
         check, problems = f"{split} images", list[str]()
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(usable_cpus()) as pool:
             for done, problem in enumerate(pool.map(self._problem, samples), start=1):
                 self._on_pictures(done, len(samples))
                 problems += [problem] if problem else []

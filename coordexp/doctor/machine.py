@@ -6,6 +6,7 @@ Nothing is created there but the lock beside a database that exists.
 import contextlib
 import os
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 from coordexp.ablation.preparation import needed_disk_bytes
 from coordexp.cluster.capacity import check_answers, cluster_address, count_slots, local_nodes, ray_folder
 from coordexp.config.schema import ExperimentConfig, RunConfig
+from coordexp.cpus import usable_cpus
 from coordexp.errors import ResourceError, counted
 from coordexp.files import nearest_existing
 from coordexp.findings import Check, attempt, ok, size_text, warning
@@ -23,6 +25,7 @@ from coordexp.runs.experiment import check_disk, check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import check_unlocked, check_writable
 from coordexp.runs.plan import RunPlan
+from coordexp.temporary import short_temporary_folder
 from coordexp.tracking.connection import (
     check_names_file,
     connect,
@@ -57,7 +60,7 @@ class Machine:
             gpu_names=tuple(gpu.name for gpu in gpus),
             gpu_bytes=tuple(gpu.total_memory for gpu in gpus),
             ram_bytes=ram_bytes,
-            num_cpus=len(os.sched_getaffinity(0)),
+            num_cpus=usable_cpus(),
         )
 
     def describe(self) -> str:
@@ -101,6 +104,9 @@ def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]
 def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:
     """Check that one run fits into what the executor gives it, and that its workers can share it as asked."""
     yield from attempt("strategy", lambda: check_strategy(run))
+    temporary = yield from attempt("temporary files", short_temporary_folder)
+    if temporary not in (None, tempfile.gettempdir()):
+        yield ok("temporary files", f"{tempfile.gettempdir()} is too long for sockets; a run uses {temporary}")
     if run.cluster.executor == "inline":
         problems = [*attempt("executor", lambda: InlineExecutor().check(run))]
         yield from problems or [ok("executor", "inline: one run after the other in one process, without Ray")]

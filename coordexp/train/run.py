@@ -21,6 +21,7 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder, step_of
 from coordexp.runs.reporter import LocalReporter, final_metrics
 from coordexp.runs.status import Ended, note_traceback, one_sentence
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
+from coordexp.temporary import shorten_temporary_folder
 from coordexp.train.forward import model_inputs
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
@@ -111,6 +112,7 @@ def train_run(
 def set_up_process(config: RunConfig) -> str | None:
     """Set threads, seeds and algorithms of this process; return the sentence of :func:`ranks.ignore_launchers`."""
     ignored = ranks.ignore_launchers()
+    shorten_temporary_folder()  # loaders exchange files by sockets there
     # On a CPU their number decides last digits, and must be the same whatever started the process.
     if config.training.num_threads is not None or not torch.cuda.is_available():
         torch.set_num_threads(config.threads_of_worker)
