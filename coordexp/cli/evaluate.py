@@ -45,6 +45,8 @@ _OF_A_MODEL = {
     "--threads": "num_threads", "--num-workers": "num_workers",
 }  # fmt: skip
 """Options of an evaluation that asks or reads with a model of its own, and their fields."""
+NUM_CHECKED = 64
+"""Images of ``--check-engine``, unless ``--num-images`` says another number."""
 _PIPE_WIDTH = 160  # of the table of box metrics
 _COORD_TOKENS = 512
 _JSON_TOKENS = 2048  # an object takes about 30 tokens, where it takes 8 in coord tokens
@@ -66,6 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made += 'or of "token_ids", or with "file_name"; output of vLLM and of OpenAI batches; "finish_reason": "length" '
     made += "marks one that was cut"
     add("--generations", type=Path, help=made)
+    checked = f"compare these answers with our own of {NUM_CHECKED} images: texts, coordinates and AP; writes nothing"
+    add("--check-engine", type=Path, metavar="GENERATIONS", help=checked)
     ways = "default: both; free for --answer qwen-json; with --generations, how they were made (default: free)"
     add("--decoding", nargs="+", choices=("constrained", "free"), help=ways)
     scores = ("coord", "desc", "coord_desc", "constant")
@@ -109,6 +113,9 @@ def run(options: argparse.Namespace) -> None:
     if options.answer in VLM_ANSWERS:
         _read_texts(options)
         return
+    if options.check_engine is not None:
+        _check_engine(options)
+        return
     console, settings = output_console(pipe_width=_PIPE_WIDTH), _settings(options)
     folder = EvaluationFolder((options.output or default_output(settings)).resolve())
     check_output(folder.path)
@@ -139,6 +146,26 @@ def run(options: argparse.Namespace) -> None:
         if sentence := unknown_sentence(folder.decoding(way), way, metrics):
             show(console, sentence)
     show(console, f"written to {folder.path}")
+
+
+def _check_engine(options: argparse.Namespace) -> None:
+    """Compare the answers of another engine with our own of the same checkpoint and images."""
+    from coordexp.evaluate.check_engine import check_engine
+
+    if options.generations is not None or options.num_workers is not None or options.output is not None:
+        raise ConfigError(
+            "--check-engine FILE reads FILE itself, in this process, and writes nothing; leave out --generations, "
+            "--num-workers and --output"
+        )
+    if len(options.decoding or ()) > 1:
+        raise ConfigError("--check-engine: a file of answers is one decoding; expected --decoding constrained or free")
+    options.generations = options.check_engine
+    options.num_images = options.num_images or NUM_CHECKED
+    settings, console = _settings(options), output_console(pipe_width=_PIPE_WIDTH)
+    with progress_bar("answering", 2 * options.num_images) as advance:
+        check, data = check_engine(settings, on_images=advance)
+    for sentence in (*data.remarks, *check.lines(options.check_engine)):
+        show(console, sentence)
 
 
 def _read_texts(options: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ from coordexp.errors import CoordExpError, ResourceError
 from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.checkpoint import open_data, open_evaluation
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
+from coordexp.evaluate.generated_by import GeneratedBy
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import Decoding
 from coordexp.runs.folder import EvaluationFolder
@@ -50,6 +51,11 @@ class EvaluationWorker:
     @ray.method
     def hardware(self) -> str:
         return self._evaluation().answering.hardware
+
+    @ray.method
+    def generated_by(self, num_workers: int) -> dict[Decoding, GeneratedBy]:
+        """Return what writes the answers of all workers, of which this is one."""
+        return GeneratedBy.of_evaluation(self._evaluation().answering, self._settings, num_processes=num_workers)
 
     @ray.method
     def answer(self, decoding: Decoding, queue: Sequence[int]) -> list[ReadAnswer]:
@@ -96,6 +102,7 @@ def evaluate_on_ray(
             lambda way: _answer_all(pool, way, queues, on_images),
             output,
             hardware=f"{workers.num_workers} x {_get(pool[0].hardware.remote())}",
+            generated_by=_get(pool[0].generated_by.remote(workers.num_workers)),
         )
     finally:
         for worker in pool:

@@ -5,6 +5,7 @@ results/shapes/
     fingerprints.json     what decided each run; config-GROUP.yaml: its configuration
     annotations.json.gz   the ground truth
     detections/A-s0.json.gz   of every run, the boxes by which its group is read
+    detections/generated_by.json   the engine that wrote each of them, where that is known
     distributions/A-s0.json.gz   of each group's first run, the distributions over bins of some objects
     report.html, report.md and the figures
 """
@@ -13,7 +14,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, cast
@@ -35,6 +36,7 @@ from coordexp.report.study.foreign import foreign_rows
 from coordexp.report.study.study import Settings, Study
 from coordexp.report.text.records import to_numbers
 from coordexp.report.write import study_of, write_report, writing
+from coordexp.runs.folder import GENERATED_BY
 
 NUMBERS, ANNOTATIONS, DETECTIONS, DISTRIBUTIONS = "numbers.json", "annotations.json.gz", "detections", "distributions"
 _KEPT = (".html", ".md", ".svg")  # of the files of a report
@@ -95,6 +97,9 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
         _pack(annotations, building / ANNOTATIONS)
         for run in data.runs:
             _pack(_file(artifacts, run, final_detections(run)), _detections(building, run.group, run.seed))
+        engines = {run.name: asdict(run.generator.record) for run in data.runs if run.generator.record is not None}
+        if engines:
+            write_json(building / DETECTIONS / GENERATED_BY, engines, indent=1)
         for run in (runs[0] for runs in data.groups.values()):
             _from_here(_file(artifacts, run, NAMES.config), building / f"config-{run.group}.yaml")
             if (curves := artifacts.file(run, FINAL_CONSTRAINED.distributions)) is not None:

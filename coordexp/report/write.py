@@ -12,12 +12,13 @@ from rich.text import Text
 
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError, ResourceError, TrackingError
+from coordexp.evaluate.generated_by import generator_of
 from coordexp.files import write_text
 from coordexp.metrics import BoxKind
 from coordexp.report.charts import write_plots
 from coordexp.report.page.page import render_page
-from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts
-from coordexp.report.study.data import ExperimentData, read_by
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, STORED_ANNOTATIONS, Artifacts
+from coordexp.report.study.data import ExperimentData, RunData, read_by
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, better_first, make_study
 from coordexp.report.text.records import to_csv, to_json
@@ -82,8 +83,18 @@ def study_of(
 
     with writing(output), bar:
         artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
+        data = with_generators(data, artifacts)
         study = make_study(data, artifacts, settings, on_progress=show)
     return study, artifacts
+
+
+def with_generators(data: ExperimentData, artifacts: Artifacts) -> ExperimentData:
+    """Return the same runs, each with the engine that wrote its final answers, as the file beside them says."""
+    runs: list[RunData] = []
+    for run in data.runs:
+        record = None if run.foreign is not None else artifacts.file(run, FINAL_CONSTRAINED.generated_by)
+        runs.append(run if record is None else replace(run, generator=generator_of(record)))
+    return replace(data, runs=tuple(runs))
 
 
 def write_report(study: Study, output: Path) -> list[Path]:

@@ -10,6 +10,8 @@ from coordexp.metrics import BoxKind, Decoding
 
 _STEP = "step_"
 _EVALUATIONS = "eval"
+GENERATED_BY = "generated_by.json"
+"""Beside detections, in a run's folder, in published results, and beside files that others bring."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class DecodingFolder(_Folder):
     unknown = Within("unknown.json")  # descriptions that name no category, with their counts
     analysis = Within("analysis.json")  # what stands behind the numbers: parts of AP, histograms, calibration
     distributions = Within("distributions.json")  # whole coord distributions of some objects
+    generated_by = Within(GENERATED_BY)  # the engine that wrote the answers
 
     def detections(self, box: BoxKind) -> Path:
         return self.path / f"detections.{box}.json"

@@ -16,6 +16,7 @@ from coordexp.detection.metrics import measure
 from coordexp.detection.result_files import Results
 from coordexp.errors import ComparisonError
 from coordexp.evaluate.analysis import analyse_boxes
+from coordexp.evaluate.generated_by import generator_of
 from coordexp.files import read_content, write_text
 from coordexp.metrics import MetricName
 from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
@@ -55,7 +56,18 @@ def foreign_rows(
             remarks = found.remarks if rows else (*truth.remarks, *found.remarks, *([unpaired] if unpaired else []))
             family = f"files of {group}" if unpaired else "files"
             foreign = replace(found, annotations=plain, remarks=remarks)
-            run = RunData("", group, seed, "finished", metrics=metrics, params=params, foreign=foreign, family=family)
+            generator = generator_of(results.path)
+            run = RunData(
+                "",
+                group,
+                seed,
+                "finished",
+                metrics=metrics,
+                params=params,
+                foreign=foreign,
+                family=family,
+                generator=generator,
+            )
             rows.append(run)
     return rows
 

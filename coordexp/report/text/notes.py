@@ -8,6 +8,7 @@ from statistics import fmean
 
 from coordexp.data.sources.source import recorded_source
 from coordexp.errors import counted
+from coordexp.evaluate.generated_by import Generator, engine_sentences
 from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.report.study.about import About
 from coordexp.report.study.artifacts import final_detections
@@ -84,6 +85,19 @@ def remarks(data: ExperimentData) -> list[str]:
     return [remark for run in data.runs if run.foreign is not None for remark in run.foreign.remarks]
 
 
+def engine_notes(data: ExperimentData) -> list[str]:
+    """Say which engine generated the answers behind the rows, and caution where rows had different ones.
+
+    Seeds of a group that share an engine are one row.
+    """
+    generators: dict[str, Generator] = {}
+    for group, runs in data.groups.items():
+        of_group = {run.name: run.generator for run in runs}
+        is_one = len({repr(generator) for generator in of_group.values()}) == 1
+        generators |= {group: runs[0].generator} if is_one else of_group
+    return engine_sentences(generators)
+
+
 def notes(data: ExperimentData) -> list[str]:
     """Return what a reader must know to read the tables rightly, one sentence each."""
     lines = remarks(data)
@@ -93,6 +107,7 @@ def notes(data: ExperimentData) -> list[str]:
             "AP is LVIS's: federated, 300 detections an image; AP_rare, AP_common and AP_frequent are means over its "
             "categories by frequency."
         )
+    lines += engine_notes(data)
     if not data.trained:
         return [*lines, undefined]
     evaluated = [run for run in data.trained if run.headline in run.metrics] or data.trained

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 
 from coordexp.errors import counted
 from coordexp.report.study.study import Study, better_first
-from coordexp.report.text.notes import clipping_note, mlflow_ui, remarks, sample_notes, summary
+from coordexp.report.text.notes import clipping_note, engine_notes, mlflow_ui, remarks, sample_notes, summary
 from coordexp.report.text.study_tables import verdict_of
 from coordexp.report.text.tables import UNDEFINED, aligned, mean_of, pair_name, with_interval, written
 from coordexp.statistics.results import Comparison
@@ -30,6 +30,10 @@ def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[st
         lines += ["", *textwrap.wrap(sentence, width, max_lines=_VERDICT_LINES, placeholder=" ...")]
     if study.comparison is not None:
         lines += ["", *_groups(study, study.comparison), *_pairs(study.comparison)]
+    if not study.data.trained:  # files of anybody: which engine wrote them is not ours to know
+        for sentence in engine_notes(study.data):
+            if not sentence.startswith("CAUTION: "):
+                lines += ["", *textwrap.wrap(sentence, width)]
     if found := warnings(study):
         left = len(found) - _MAX_WARNINGS
         lines += ["", *(f"! {line}" for line in found[:_MAX_WARNINGS]), *([f"! {left} more"] if left > 0 else [])]
@@ -46,6 +50,7 @@ def warnings(study: Study) -> list[str]:
     if fairness is not None and fairness.rounding:
         lines.append(f"last digits may differ by {', '.join(fairness.rounding)}")
     lines += [*study.missing, *remarks(data)]  # the verdict begins with the study's cautions
+    lines += [line.removeprefix("CAUTION: ") for line in engine_notes(data) if line.startswith("CAUTION: ")]
     lines += [line.removeprefix("WARNING: ") for line in clipping_note(data)]
     lines += sample_notes(study.comparison) if study.comparison is not None else []
     lines += [f"{run.name}: {run.message}" for run in data.trained if run.state == "finished" and run.message]

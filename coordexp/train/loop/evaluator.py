@@ -17,6 +17,7 @@ from coordexp.evaluate.answers import ReadAnswer, unknown_sentence
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.model import AnsweringModel
+from coordexp.evaluate.generated_by import GeneratedBy
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, PLACE_MEASURES, PLACES, Decoding, MetricName
@@ -147,4 +148,11 @@ class Evaluator:
                 own = evaluation.answer(way, own_queues, on_images=on_images)
                 return [found for part in ranks.gather_to_first(own) for found in part]
 
-            return score(data, settings, answer, output, hardware=f"{ranks.world_size()} x {answering.hardware}")
+            return score(
+                data,
+                settings,
+                answer,
+                output,
+                hardware=f"{ranks.world_size()} x {answering.hardware}",
+                generated_by=GeneratedBy.of_evaluation(answering, settings, num_processes=ranks.world_size()),
+            )

@@ -359,3 +359,26 @@ def test_three_images_give_no_interval_and_no_word_about_frames(data: Path, tmp_
     assert "no reading of its boxes fits" not in err
     assert coordexp(argv) == 0
     assert "From 3 images nothing can be known of others" in said_of(capsys)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_engines_that_differ_are_a_caution_and_what_they_share_is_one_line(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"engine": "vllm", "version": "0.11", "precision": "bfloat16"}
+    for name, precision in (("good", "bfloat16"), ("fair", "float32")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "boxes.json").write_bytes((data / f"{name}.json").read_bytes())
+        (folder / "generated_by.json").write_text(json.dumps(record | {"precision": precision}))
+    rows = [f"{name}={tmp_path}/{name}/boxes.json" for name in ("good", "fair")]
+    annotations = ["--annotations", str(data / "instances_val.json"), "--resamples", "60"]
+    assert coordexp(["compare", *annotations, *rows, f"other={data}/other.json"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "vllm, version 0.11" in text
+    assert "bfloat16 (good), float32 (fair)" in text
+    assert re.search(r"Not known what generated other\b", text)
+
+    (tmp_path / "fair" / "generated_by.json").write_text("{")
+    assert coordexp(["compare", *annotations, *rows]) == 0
+    assert str(tmp_path / "fair" / "generated_by.json") in "".join(capsys.readouterr().out.split())
