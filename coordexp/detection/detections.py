@@ -19,6 +19,9 @@ from coordexp.files import write_json
 _MOST_SWAPPED = 0.5
 """Share of boxes with swapped corners above which a file is taken to stand in another frame."""
 
+_FAR_BEYOND, _MOST_BEYOND = 1.2, 0.1
+"""How far a box may reach beyond the border, and the share of boxes that may: a model's numbers are sometimes wild."""
+
 
 @dataclass(frozen=True, eq=False)
 class Detections:
@@ -86,12 +89,15 @@ def detections_of(results: Results, ground_truth: GroundTruth, frame: Frame | No
     Raises:
         DataError: naming the first category that the ground truth does not have, or the first of many swapped boxes.
     """
+    is_given = frame is not None
     frame = frame or results.frame
     if results.is_named:
         frame = replace(frame, categories="ids")
     category_ids = frame.category_ids(results.categories, ground_truth.categories)
     _check_categories(category_ids, results, ground_truth, frame)
 
+    if not is_given:
+        _check_unit(results)
     sizes_px = ground_truth.sizes_of(results.image_ids) if frame.needs_sizes else np.ones((len(results), 2))
     boxes_px_xywh = frame.boxes_px_xywh(results.boxes, sizes_px)
     ordered_px_xywh, num_swapped = in_order(boxes_px_xywh)
@@ -111,6 +117,20 @@ def detections_of(results: Results, ground_truth: GroundTruth, frame: Frame | No
         has_scores=results.scores is not None,
         num_swapped=num_swapped,
     )
+
+
+def _check_unit(results: Results) -> None:
+    """Raise a DataError where most boxes of a form in fractions or thousandths end far beyond the edge."""
+    if not results.frame.unit.startswith("norm"):
+        return
+    border = float(results.frame.unit.removeprefix("norm"))
+    num_beyond = int(np.count_nonzero((np.abs(results.boxes) > _FAR_BEYOND * border).any(axis=1)))
+    if num_beyond > _MOST_BEYOND * len(results):
+        raise DataError(
+            f"{results.path}: its form has boxes in {results.frame}, but {num_beyond} of {len(results)} boxes have "
+            f"numbers beyond {_FAR_BEYOND * border:g}, up to {np.abs(results.boxes).max():g}; say in what frame they "
+            "stand, such as --frame px:xyxy or smart28:xyxy (coordexp doctor boxes finds it)"
+        )
 
 
 def order_remarks(detections: Detections, path: Path) -> list[str]:

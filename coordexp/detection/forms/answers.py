@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordexp.detection.forms.content import records
-from coordexp.detection.forms.keys import Json, Key, fields_of, is_key, is_object
+from coordexp.detection.forms.keys import Json, Key, as_number, fields_of, is_key, is_object
 from coordexp.detection.image_names import ImageNames
 from coordexp.errors import DataError, counted, show
 
@@ -78,6 +78,11 @@ def read_answers(path: Path) -> list[AnswerRecord]:
     Raises:
         DataError: naming the line that is no such record, or that holds a request that failed.
     """
+    if path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        raise DataError(
+            f"{path}: a table, which is not read; expected JSON lines, with pandas: "
+            'table.to_json("answers.jsonl", orient="records", lines=True) with columns image_id (or file_name) and text'
+        )
     answers: list[AnswerRecord] = []
     for place, value in records(path):
         answer = answer_of(value, place)
@@ -144,12 +149,10 @@ def images_of(
 
 def _image_id(keys: Sequence[Key], known: Collection[int], names: ImageNames) -> int | None:
     for key in keys:
-        if isinstance(key, int):
-            image_id = key if key in known else names.numbered(key)
-        else:
-            number = int(key) if key.isascii() and key.isdigit() and len(key) < 19 else None
-            by_name = names.find(key)
-            image_id = number if by_name is None and number in known else by_name
+        number = as_number(key)  # text with leading zeros is the name of a file
+        if isinstance(number, int) and number in known:
+            return number
+        image_id = names.numbered(key) if isinstance(key, int) else names.find(key)
         if image_id is not None:
             return image_id
     return None

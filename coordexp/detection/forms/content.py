@@ -22,6 +22,11 @@ def unpacked(path: Path) -> tuple[bytes, bool]:
         return content, path.suffix == ".gz"
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if any(name.endswith("data.pkl") for name in archive.namelist()):
+                raise DataError(
+                    f"{path}: a file of torch.save, such as detectron2's instances_predictions.pth, which is not read; "
+                    "take coco_instances_results.json, which stands beside it"
+                )
             names = [name for name in archive.namelist() if _JSON_IN_ARCHIVE.search(name)]
             if len(names) != 1:
                 raise DataError(f"{path}: the archive holds {len(names)} files of JSON, expected one")

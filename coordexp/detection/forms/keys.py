@@ -75,7 +75,7 @@ _COLUMN_FRAMES = {
     "boundingboxes": _CORNERS,
     "bboxes": Frame("px", "xyxy", "index0"),  # mmdetection
 }
-EITHER_LAYOUT = frozenset({"boxes", "boundingboxes", "predboxes"})
+EITHER_LAYOUT = frozenset({"boxes", "boundingboxes", "predboxes", "bboxes"})
 """Under these names some write corners and others sizes: the numbers decide."""
 
 _NAMED_CORNERS = (

@@ -60,6 +60,8 @@ def format_of_entry(entry: Json) -> str:
         return "this is Label Studio's own JSON; export it as COCO"
     if "classtitle" in fields or is_object(fields.get("points")):
         return "this is Supervisely's format; export it as COCO"
+    if "detectionboxes" in fields:
+        return "TensorFlow's detection_boxes are y1, x1, y2, x2 in fractions; write boxes as x1, y1, x2, y2 in pixels"
     if "shapes" in fields or "shapetype" in fields:
         return "this is labelme's format; export it as COCO"
     if {"itemid"} <= fields.keys() or ("attr" in fields and "annotations" in fields):

@@ -11,8 +11,10 @@ from coordexp.detection.forms.keys import NO_IMAGE, is_object
 from coordexp.detection.forms.named import refuse_other_formats
 from coordexp.detection.forms.text_lines import TextDetections, read_text_files
 from coordexp.detection.forms.walk import ResultFile, Walk, check_finite
-from coordexp.errors import DataError
+from coordexp.errors import DataError, counted
 from coordexp.files import read_once
+
+_NOT_READ_IN_FOLDERS = (".csv", ".tsv", ".xml", ".pkl", ".parquet", ".gz", ".zip")
 
 
 class _Entry(Struct, gc=False):
@@ -69,7 +71,13 @@ def _of_lines(path: Path, lines: TextDetections) -> ResultFile:
 def _folder(path: Path) -> ResultFile:
     """Return a folder with a file for each image or category: JSON, or lines of text."""
     files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
-    json_files = [file for file in files if file.suffix.lower() == ".json"]
+    unread = [file for file in files if file.suffix.lower() in _NOT_READ_IN_FOLDERS]
+    if unread:
+        raise DataError(
+            f"{path}: that folder holds {counted(len(unread), 'file')} that cannot be read as detections of an image, "
+            f"such as {unread[0].name}; expected .json or .txt alone, a file for each image or category"
+        )
+    json_files = [file for file in files if file.suffix.lower() in (".json", ".jsonl")]
     text_files = [file for file in files if file.suffix.lower() == ".txt"]
     if not json_files and not text_files:
         raise DataError(f"{path}: that is a folder without .json or .txt; expected a file of detections")

@@ -56,6 +56,7 @@ from coordexp.errors import DataError, kind_of, show
 
 _Row = tuple[int, int, list[float], float | None]
 _MEGADETECTOR = Frame("norm1", "xywh")
+_MOST_LEVELS = 20
 _MOST_INVERTED = 0.05
 """Share of boxes that may have swapped corners before a layout is taken for the wrong one."""
 
@@ -173,6 +174,8 @@ class Walk:
 
     def visit(self, value: object, image: Image, where: tuple[Key, ...]) -> None:
         """Collect the boxes below a value; ``image``: the one that what is around it names."""
+        if len(where) > _MOST_LEVELS:
+            self._fail(where[:3], f"the file is nested more than {_MOST_LEVELS} levels deep; no detections are")
         if isinstance(value, list):
             for place, item in enumerate(value):
                 # What an outer list has, columns or lists, without naming images, is that of the image at its place.

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from coordexp.detection import evaluate_detections
-from coordexp.detection.detections import read_detections
+from coordexp.detection.detections import detections_of, read_detections
+from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.result_files import read_results
 from coordexp.errors import DataError
@@ -257,6 +258,8 @@ def test_a_file_a_category_as_the_devkit_of_voc_writes_it(name: str, truth: Grou
         ({"a_1.txt": ["Cat 51 10 20 30 40"]}, "a_1.txt:1: expected class, confidence"),
         ({"comp4_det_val_Cat.txt": ["a_1 0.5 1 2 3"]}, "Cat.txt:1: expected image, confidence"),
         ({"a_1.txt": ["0 .1 .1 .2 .2 .9"], "metrics.json": ["{}"]}, "1 .json and 1 .txt files"),
+        ({"a_1.txt": ["0 .1 .1 .2 .2 .9"], "more.csv": ["a,b"]}, "1 file that cannot be read .* such as more.csv"),
+        ({"a_1.txt": ["2 .1 .1 .2 .2 .9"], "classes.txt": ["Cat", "red dog"]}, "class 2 is not among the 2 of classes"),
     ],
 )
 def test_a_line_that_is_something_else_is_named(lines: dict, message: str, truth: GroundTruth, tmp_path: Path) -> None:
@@ -410,7 +413,9 @@ def test_a_box_with_swapped_corners_has_the_ap_of_the_box_put_in_order(
         (tmp_path / f"{name}.json").write_text(json.dumps(entries))
     found = read_detections(tmp_path / "swapped.json", truth)
     assert found.num_swapped == 1
-    by_pycocotools = [evaluate_detections(truth.path, tmp_path / f"{name}.json") for name in ("swapped", "ordered")]
+    with pytest.warns(UserWarning, match="1 of 4 boxes had swapped corners"):
+        of_swapped = evaluate_detections(truth.path, tmp_path / "swapped.json")
+    by_pycocotools = [of_swapped, evaluate_detections(truth.path, tmp_path / "ordered.json")]
     assert by_pycocotools[0] == by_pycocotools[1]
     pycoco = pytest.importorskip("pycocotools.coco").COCO(str(truth.path))
     assert pycoco.loadRes(json.loads((tmp_path / "ordered.json").read_text())).anns[1]["bbox"] == [10, 20, 30, 40]
@@ -422,6 +427,28 @@ def test_a_file_most_of_whose_boxes_are_swapped_is_in_another_frame(truth: Groun
     (tmp_path / "dt.json").write_text(json.dumps(entries))
     with pytest.raises(DataError, match=r"read as px:xywh, 4 of 4 boxes have negative width.*--frame px:xyxy"):
         read_detections(tmp_path / "dt.json", truth)
+
+
+def test_numbers_beyond_thousandths_are_no_thousandths(truth: GroundTruth, tmp_path: Path) -> None:
+    """Three images are too few to find the frame, but 1,500 cannot be a thousandth."""
+    entries = [{"image_id": i, "label": NAMES[c], "bbox_2d": [900, 20, 1500, 90], "score": s} for i, c, *_, s in ROWS]
+    (tmp_path / "dt.json").write_text(json.dumps(entries))
+    with pytest.raises(DataError, match="norm1000:xyxy, but 4 of 4 boxes have numbers beyond 1200, up to 1500"):
+        read_detections(tmp_path / "dt.json", truth)
+    results = read_results(tmp_path / "dt.json", truth)
+    assert detections_of(results, truth, Frame.parse("px:xyxy")).boxes_px_xywh[0].tolist() == [900, 20, 600, 70]
+
+
+def test_names_of_classes_beside_the_lines_are_used(truth: GroundTruth, tmp_path: Path) -> None:
+    lines = {"a_1.txt": ["1 .5 .5 .2 .2 .9"], "classes.txt": ["Cat", "red dog"]}
+    found = read_detections(write_lines(tmp_path / "labels", lines), truth)
+    assert (found.category_ids.tolist(), found.boxes_px_xywh[0].tolist()) == ([7], [80, 40, 40, 20])
+
+
+def test_a_deep_file_is_one_sentence(truth: GroundTruth, tmp_path: Path) -> None:
+    (tmp_path / "dt.json").write_text("[" * 400 + "]" * 400)
+    with pytest.raises(DataError, match="more than 20 levels"):
+        read_results(tmp_path / "dt.json", truth)
 
 
 def test_aliases_name_categories(truth: GroundTruth, tmp_path: Path) -> None:

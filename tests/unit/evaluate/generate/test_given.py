@@ -149,6 +149,19 @@ def test_every_record_of_an_answer_is_read(form: str, is_list: bool, tmp_path: P
     assert bool(found.remarks) != is_by_id, found.remarks
 
 
+def test_a_number_as_text_is_an_id_and_with_leading_zeros_a_file(tmp_path: Path) -> None:
+    names = ImageNames({7: "a.jpg", 12: "0007.jpg", 13: "7.jpg"})
+    path = answer_file(tmp_path, *({"custom_id": key, **chat(key)} for key in ("7", "0007", "13")))
+    found = read_given_answers(path, known={7, 12, 13}, wanted=[7, 12, 13], names=names)
+    assert {key: answer.text for key, answer in found.by_image.items()} == {7: "7", 12: "0007", 13: "13"}
+
+
+def test_a_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("image_id,text\n1,a\n")
+    with pytest.raises(DataError, match="a table.*to_json"):
+        read_given_answers(tmp_path / "a.csv", known={1}, wanted=[1])
+
+
 def test_a_map_of_file_names_is_read(tmp_path: Path) -> None:
     path = answer_file(tmp_path, json.dumps({name: f"text {key}" for key, name in FILES.items()}, indent=1))
     found = read_given_answers(path, known=FILES, wanted=FILES, names=ImageNames(FILES))
