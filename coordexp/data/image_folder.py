@@ -15,7 +15,7 @@ from coordexp.errors import DataError, is_text, show
 
 PICTURES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jp2", ".avif", ".ppm"))
 """Endings of picture files, in lower case."""
-_NUM_NEAR, _NEAR_AMONG = 5, 20_000  # names for which a near one is sought, and files among which; it takes time
+_NUM_NEAR, _NEAR_AMONG = 5, 20_000  # missing names that are looked at closely, and files among which; it takes time
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+://")
 _WAYS = ("", "read with / for \\", "read without percent codes", "in another Unicode form", "in other case")
 
@@ -139,8 +139,9 @@ class ImageFolder:
         last = _forms(_of_address(name))[-1][-1]
         near_files = self._by_last.get(last, [])
         if not near_files:
-            keys = difflib.get_close_matches(last, self._by_last, n=1)
-            near_files = [relative for key in keys for relative in self._by_last[key]]
+            keys = difflib.get_close_matches(last, self._by_last, n=_NUM_NEAR)
+            key = next((key for key in keys if not _is_another_number(key, last)), None)
+            near_files = [] if key is None else self._by_last[key]
         if not near_files:
             return ""
         shown = " and ".join(map(show, near_files[:2]))
@@ -199,6 +200,13 @@ def _says_other_split(parts: Sequence[str], root: str) -> bool:
     """Return whether folders that are not there say another split than the name of the root does."""
     said, own = (set(re.findall("train|val|test", text.lower())) for text in ("/".join(parts), root))
     return bool(said and own) and not said & own
+
+
+def _is_another_number(first: str, second: str) -> bool:
+    """Return whether two names differ in their numbers alone: 100.png is near 000.png, and another picture."""
+    numbers = [[int(digits) for digits in re.findall(r"\d+", name)] for name in (first, second)]
+    texts = [re.sub(r"\d+", "0", name) for name in (first, second)]
+    return texts[0] == texts[1] and numbers[0] != numbers[1]
 
 
 def _common_tail(first: Sequence[str], second: Sequence[str]) -> int:

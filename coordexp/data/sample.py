@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import NUM_BINS, quantise_boxes
-from coordexp.errors import DataError
+from coordexp.errors import DataError, counted
 from coordexp.files import LFS_POINTER
 
 Ordering = Literal["top_left", "random", "size", "centre"]
@@ -232,9 +232,9 @@ class Rejections:
         if not over:
             return self.all()
         counts = ", ".join(f"{bad[kind]} of {totals[kind]} {kind}" for kind in over)
-        num_pointers = sum(LFS_POINTER in reason for kind, _, reason in self._found if kind in over)
-        if num_pointers and not cause:
-            cause = f"{num_pointers:,} of the files are Git LFS pointers, run: git lfs pull"
+        pointers = [reason for kind, _, reason in self._found if kind in over and LFS_POINTER in reason]
+        if pointers:  # of a whole clone, mostly: one cure for all of them
+            raise DataError(f"{pointers[0]}; {counted(len(pointers), 'file')} of {self._source} are such pointers")
         found = [f"{entry}: {reason}" for kind, entry, reason in self._found if kind in over]
         why = f"{cause}; " if cause else ""
         num_shown = 1 if cause else _NUM_REJECTED_SHOWN

@@ -58,10 +58,10 @@ _FORMATS = (
         'in Supervisely run the app "Export to COCO" (or "Convert Supervisely to YOLO")',
     ),
     _Format(
-        "answers of Roboflow inference",
+        "JSON of Roboflow inference",
         (".json", ".jsonl"),
         (r'"predictions"\s*:\s*[\[{]', r'"(confidence|class_id|detection_id)"\s*:'),
-        f"they are predictions, and no labels; {_ROBOFLOW_WAY} of the project itself",
+        f"it holds predictions, no labels; {_ROBOFLOW_WAY} of the project itself",
     ),
     _Format(
         "LabelMe's JSON",
