@@ -98,7 +98,7 @@ class Campaign:
         # Installed again, because Ray has put in a signal handler of its own, which aborts.
         with (
             stop_on_signal(ExperimentFolder.of(self.config).path, print_line=self.show),
-            ProgressDisplay(print_line=self.show, on_end=on_end) as display,
+            ProgressDisplay(print_line=self.show, on_end=on_end, surroundings=executor.surroundings) as display,
         ):
             budget = BudgetKeeper(self.config, runs)
             listeners = [listener for listener in (budget, search, display) if listener is not None]

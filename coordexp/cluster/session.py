@@ -100,6 +100,7 @@ class _StartingRay:
         self.ready: Future[None] = Future()
         self._cluster = cluster
         self._has_started = threading.Event()
+        self._is_closed = threading.Event()
         self._last_words: LastWords | None = None
         # Daemons: Ray's own start cannot be ended, and must not keep a command that has given up.
         threading.Thread(target=self._start, args=(threads, debug), name="ray-start", daemon=True).start()
@@ -113,6 +114,7 @@ class _StartingRay:
             ray.shutdown()
         if self._last_words is not None:
             self._last_words.close()
+        self._is_closed.set()
 
     def _start(self, threads: int, debug: bool) -> None:
         try:
@@ -124,6 +126,7 @@ class _StartingRay:
             self._settle(None)
         finally:
             self._has_started.set()
+        self._is_closed.wait()  # Linux ends Ray's processes with the thread that started them
 
     def _give_up_in_time(self) -> None:
         if not self._has_started.wait(start_seconds()):

@@ -61,8 +61,25 @@ class Follower:
         raise NotImplementedError
 
 
+class Surroundings:
+    """What else happens where runs are executed: nothing, in one process. Asked from a thread of its own."""
+
+    def trouble(self) -> str | None:
+        """Return a sentence while no run can go on, such as a head that is gone; None where all is well."""
+        return None
+
+    def explain_wait(self, waiting: Sequence[RunPlan], running: Sequence[RunPlan]) -> str | None:
+        """Return what begun runs without workers wait for, and who holds it; None where their workers start."""
+        return None
+
+
 class Executor(Protocol):
     """Does runs; each one's status says afterwards how it ended."""
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What may keep runs waiting here."""
+        ...
 
     def check(self, config: RunConfig) -> None:
         """Raise a ResourceError if the machine or cluster lacks what one run asks for."""
@@ -76,6 +93,8 @@ class Executor(Protocol):
 
 class InlineExecutor:
     """Does one run after the other in this process, without Ray; the numbers are the same."""
+
+    surroundings = Surroundings()
 
     def check(self, config: RunConfig) -> None:
         workers = config.cluster.num_workers
