@@ -72,12 +72,12 @@ def _examine_boxes(options: argparse.Namespace) -> int:
     command = shlex.join(["coordexp", "compare", "--annotations", str(options.annotations), f"{name}={path}", *frame])
     if options.aliases is not None:
         command = f"{command} {shlex.join(['--aliases', str(options.aliases)])}"
+    remarks = (*truth.remarks, *results.remarks, *order_remarks(detections, path))
     if options.format == "json":
         plain, best = ({"frame": str(fit.frame), "mean_iou": fit.mean_iou} for fit in (said.plain, said.best))
-        found = {"outcome": said.outcome, "as_coco": plain, "best": best, "command": command}
+        found = {"outcome": said.outcome, "as_coco": plain, "best": best, "remarks": remarks, "command": command}
         show(output_console(), json.dumps(found, indent=2))
     else:
-        remarks = (*truth.remarks, *results.remarks, *order_remarks(detections, path))
         for line in (*remarks, f"{path}: {said.outcome}", said.sentence, command):
             show(output_console(), line)
     return 0 if said.outcome == "good" else 2

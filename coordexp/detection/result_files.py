@@ -7,7 +7,7 @@ another sign than its id is counted and said. Legend of shapes: ``D`` detections
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +70,7 @@ def read_results(path: Path, truth: GroundTruth, *, aliases: Mapping[str, str] |
         category_ids = _ids_of_names(file, truth, path, aliases or {})
     else:
         category_ids = [key if abs(key) < 2**63 else -1 for key in file.categories if isinstance(key, int)]
+    frame, by_ids = _frame_of_categories(file, category_ids, truth)
     return Results(
         path=path,
         image_ids=image_ids[file.image],
@@ -77,10 +78,23 @@ def read_results(path: Path, truth: GroundTruth, *, aliases: Mapping[str, str] |
         is_named=is_named,
         boxes=file.boxes,
         scores=file.scores,
-        frame=file.frame,
+        frame=frame,
         is_plain=file.is_plain and not is_named and not remarks,
-        remarks=tuple(f"{path.name}: {remark}" for remark in (*file.remarks, *remarks)),
+        remarks=tuple(f"{path.name}: {remark}" for remark in (*file.remarks, *by_ids, *remarks)),
     )
+
+
+def _frame_of_categories(file: ResultFile, category_ids: list[int], truth: GroundTruth) -> tuple[Frame, list[str]]:
+    """Return the frame of a file; where its form counts categories by place and its numbers cannot be places, by id."""
+    if file.frame.categories == "ids" or any(isinstance(key, str) for key in file.categories):
+        return file.frame, []
+    places = file.frame.category_ids(np.array(category_ids, np.int64), truth.categories)
+    num_no_places = int(np.count_nonzero(places < 0))
+    if not num_no_places or not set(category_ids) <= truth.categories.keys():
+        return file.frame, []
+    return replace(file.frame, categories="ids"), [
+        f"{num_no_places} of its {len(category_ids)} categories are no places from 0, and all are ids: read as ids"
+    ]
 
 
 def _ids_of_names(file: ResultFile, truth: GroundTruth, path: Path, aliases: Mapping[str, str]) -> list[int]:

@@ -42,7 +42,8 @@ _OTHER_SCORE = re.compile(
 )
 NESTED = frozenset({
     "detections", "predictions", "instances", "predinstances", "annotations", "objects", "results", "data", "dets",
-    "preds", "prediction", "detectedobjects", "items", "boxes", "bboxes", "boundingboxes", "predboxes",
+    "preds", "prediction", "detectedobjects", "items", "output", "result", "boxes", "bboxes", "boundingboxes",
+    "predboxes",
 })  # fmt: skip
 """What holds the detections of an image, or of a whole file."""
 
@@ -118,6 +119,11 @@ def fields_of(entry: Json) -> Fields:
     for name, value in entry.items():
         fields.setdefault(folded(name), value)
     return fields
+
+
+def is_box_name(name: str) -> bool:
+    """Return whether a box, or a list of detections, stands under this name."""
+    return folded(name) in _FRAMES or folded(name) in NESTED
 
 
 def is_object(value: object) -> TypeGuard[Json]:

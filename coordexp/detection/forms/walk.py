@@ -43,6 +43,7 @@ from coordexp.detection.forms.keys import (
     fields_of,
     folded,
     image_of,
+    is_box_name,
     is_key,
     is_object,
     number_of,
@@ -233,10 +234,13 @@ class Walk:
             for key, item in value.items():  # a map of images
                 self.visit(item, (as_number(key), key), (key,))
             return
-        names = ", ".join(list(value)[:8]) or "no keys at all"
-        seems = format_of_entry(value)
         expected = "expected [x, y, width, height], or [] where nothing was found"
-        self._not_read(where, f"bbox is missing among {names}; {seems or expected}")
+        null = [name for name in value if value[name] is None and is_box_name(name)]
+        if null:
+            self._not_read(where, f"{null[0]} is null; {expected}")
+            return
+        names = ", ".join(list(value)[:8]) or "no keys at all"
+        self._not_read(where, f"bbox is missing among {names}; {format_of_entry(value) or expected}")
 
     def _add_columns(
         self, fields: Fields, columns: tuple[str, list[object], Frame], image: Image, where: tuple[Key, ...]

@@ -136,6 +136,10 @@ FORMS: dict[str, Callable[[], object]] = {
     "confidence in a list that is COCO's otherwise": lambda: [
         {"confidence": row.pop("score"), **row} for row in coco()
     ],
+    "bboxes with ids": lambda: [
+        {"image_id": i, **columns(rows, "bboxes")} for i, rows in by_image(list).items()
+    ],
+    "wrapped": lambda: {"model": "x", "output": coco()},
     "boxes as objects": lambda: [
         {"file_name": IMAGES[i], "boxes": [{"label": NAMES[r[0]], "score": r[-1],
                                             **dict(zip(("x1", "y1", "x2", "y2"), corners(r), strict=True))}
@@ -194,6 +198,7 @@ def test_every_form_is_the_same_detections(form: str, truth: GroundTruth, tmp_pa
         "corners flat",
         "confidence in a list that is COCO's otherwise",
         "empty lists beside",
+        "wrapped",
     )
     assert bool(remarks) != is_by_id, remarks
     assert read_results(path, truth).is_plain == (form == "coco")
@@ -307,7 +312,8 @@ def test_numbers_of_files_are_told_from_ids_by_what_the_boxes_fit(tmp_path: Path
         ([*coco(), {"image_id": 12, "quad": [1, 2, 3, 4]}, {"image_id": 12}],
          r"2 of 6 entries hold no box that can be read; detection\[4\]: bbox is missing among image_id, quad"),
         ([*coco(), {"image_id": 12, "found": coco()}], r"detection\[4\]: bbox is missing among image_id, found"),
-        ([*coco(), {"image_id": 12, "detections": None}], r"detection\[4\]: bbox is missing"),
+        ([*coco(), {"image_id": 12, "detections": None}], r"detection\[4\]: detections is null; expected .* or \[\]"),
+        ([*coco(), {"image_id": 12, "category_id": 3, "bbox": None}], r"1 of 5 entries .*\[4\]: bbox is null"),
         ({"annotations": [], "predictions": coco(), "objects": coco()}, "which of them are the detections"),
         ([{**row, "bbox_2d": row["bbox"], "bbox": None} if row["image_id"] == 14 else row for row in coco()],
          r"detection\[3\]: bbox_2d is read as norm1000:xyxy, but bbox before it as px:xywh"),
