@@ -42,7 +42,7 @@ _OF_A_MODEL = {
     "--model": "model", "--adapter": "adapter", "--decoding": "decoding", "--score": "score",
     "--batch-size": "batch_size", "--max-new-tokens": "max_new_tokens", "--max-pixels": "max_pixels",
     "--prompt": "prompt", "--boxes-in": "boxes_in", "--merge-categories": "merge_categories",
-    "--threads": "num_threads", "--num-workers": "num_workers",
+    "--threads": "num_threads", "--num-workers": "num_workers", "--check-engine": "check_engine",
 }  # fmt: skip
 """Options of an evaluation that asks or reads with a model of its own, and their fields."""
 NUM_CHECKED = 64
@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from coordexp.cli.views import print_metrics
-    from coordexp.evaluate.answers import unknown_sentence
+    from coordexp.evaluate.answers import unknown_sentence, unread_sentence
     from coordexp.evaluate.checkpoint import (
         check_output,
         default_output,
@@ -145,6 +145,9 @@ def run(options: argparse.Namespace) -> None:
     for way in settings.decoding:
         if sentence := unknown_sentence(folder.decoding(way), way, metrics):
             show(console, sentence)
+        unread = unread_sentence(way, metrics, form=settings.answer or "coord tokens or text")
+        if unread is not None and settings.generations is not None:
+            show(console, unread)
     show(console, f"written to {folder.path}")
 
 

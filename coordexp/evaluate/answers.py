@@ -242,6 +242,20 @@ def score_of(name: ScoreName, log_probs: Floats, item: "WrittenObject") -> float
     return {"coord": coord, "desc": desc, "coord_desc": _COORD_WEIGHT * coord + (1 - _COORD_WEIGHT) * desc}[name]
 
 
+def unread_sentence(decoding: Decoding, metrics: Mapping[str, float], *, form: str) -> str | None:
+    """Say that answers hold text and not one object that can be read: those are not pictures without objects."""
+    malformed = metrics.get(f"{decoding}/malformed", 0.0)
+    if metrics.get(f"{decoding}/num_objects", 0.0) or not malformed:
+        return None
+    prefix = f"{decoding}/malformed/"
+    counts = {name.removeprefix(prefix): number for name, number in metrics.items() if name.startswith(prefix)}
+    kind = max(counts, key=lambda name: counts[name])
+    return (
+        f"warning: {decoding}: the answers hold not one object that can be read as {form} ({malformed:,.0f} pieces of "
+        f"text, most of them {kind}), so AP is 0 for want of reading; are they of another form (--answer)?"
+    )
+
+
 def unknown_sentence(folder: DecodingFolder, decoding: Decoding, metrics: Mapping[str, float]) -> str | None:
     """Say which descriptions name no category, where most objects have such a one and AP is low; else None."""
     total, unknown = (metrics.get(f"{decoding}/{name}", 0.0) for name in ("num_objects", "unknown_category"))

@@ -65,7 +65,7 @@ def test_an_answer_for_each_image_is_expected(images, reason, tmp_path: Path, ca
     [
         ["--score", "coord"], ["--decoding", "free"], ["--batch-size", "16"], ["--prompt", "x"], ["--adapter", "x"],
         ["--max-pixels", "9"], ["--boxes-in", "auto"], ["--merge-categories"], ["--threads", "1"],
-        ["--num-workers", "2"], ["--max-new-tokens", "9"], ["--model", "embedded"],
+        ["--num-workers", "2"], ["--check-engine", "x"], ["--max-new-tokens", "9"], ["--model", "embedded"],
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -94,6 +94,18 @@ def test_a_number_of_images_is_honoured_and_they_are_those_of_every_evaluation(t
     assert (code, "2 boxes from 2 answers" in said) == (0, True)
     code, said = evaluate(tmp_path, "gemini_2_5", every[:1], capsys, "--num-images", "2")
     assert (code, "of 2 images" in said) == (2, True)
+
+
+def test_texts_of_another_form_are_not_pictures_without_objects(tmp_path: Path, capsys) -> None:
+    for image in TRUTH["images"]:
+        Image.new("RGB", (200, 100)).save(tmp_path / str(image["file_name"]))
+    lines = [{"file_name": f"p{n}.jpg", "text": GEMINI} for n in (1, 2, 3)]
+    code, said = evaluate(tmp_path, "qwen-json", lines, capsys, "--model", "embedded")
+    assert code == 0
+    assert "not one object that can be read as qwen-json (6 pieces of text, most of them malformed_box)" in said
+    right = [{**line, "text": '[{"bbox_2d": [200, 100, 400, 300], "label": "red box"}]'} for line in lines]
+    code, said = evaluate(tmp_path, "qwen-json", right, capsys, "--model", "embedded")
+    assert (code, "not one object" in said) == (0, False)
 
 
 @pytest.mark.parametrize(
