@@ -319,10 +319,11 @@ def _find_parquet(folder: Path) -> Found | None:
     if "train" not in splits:
         if len(shards) > 1:
             return None
-        splits = {"train": next(iter(shards))}
-    made: dict[Split, _Make] = {
-        split: partial(_parquet_source, tuple(shards[key]), key.name, folder) for split, key in splits.items()
-    }
+        splits["train"] = next(iter(shards))
+        splits.pop("val", None)
+    made: dict[Split, _Make] = {}
+    for split, key in splits.items():
+        made[split] = partial(_parquet_source, tuple(shards[key]), key.name, folder)
     named = [f"{key.relative_to(folder)}" for key in splits.values()]
     by = f"its files {' and '.join(named)}" if "val" in splits else ""
     return Found("parquet of Hugging Face", folder, made, by)
