@@ -102,6 +102,7 @@ class Annotation(Struct, gc=False):
     area: object = None
     iscrowd: _Flag = 0
     ignore: _Flag = 0
+    was_swapped: bool = False  # no field of a file: whether its box had a negative width or height
 
     def __post_init__(self) -> None:
         if self.iscrowd not in (0, 1) or self.ignore not in (0, 1):
@@ -177,10 +178,15 @@ class CocoFile:
         }
 
     @property
+    def num_swapped(self) -> int:
+        return sum(one.was_swapped for one in self.annotations.good)
+
+    @property
     def repairs(self) -> tuple[str, ...]:
         roots = ", ".join(map(repr, self.roots.values()))
         left_out = (f"categories that no box has and that only group others are left out: {roots}",) if roots else ()
-        counted = self.categories.repairs + self.images.repairs + self.annotations.repairs
+        swapped = Counter({SWAPPED: self.num_swapped} if self.num_swapped else {})
+        counted = self.categories.repairs + self.images.repairs + self.annotations.repairs + swapped
         return (*self.notes, *left_out, *(f"{what} ({number:,} in all)" for what, number in counted.items()))
 
 
@@ -233,7 +239,7 @@ def read_coco_file(
         x, y, width, height = one.bbox
         if width < 0 or height < 0:
             one.bbox = min(x, x + width), min(y, y + height), abs(width), abs(height)
-            annotations.repairs[SWAPPED] += 1
+            one.was_swapped = True
     return CocoFile(
         path=path,
         categories=_typed(sections["categories"], category_type),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import are_thin
 from coordexp.coord_tokens.validator import BBoxFormat
-from coordexp.data.box_rule import SWAPPED, apply_box_rule, box_notes
+from coordexp.data.box_rule import apply_box_rule, box_notes
 from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sample import Rejections, fold
@@ -172,7 +172,7 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         "ignored": int((kinds == IGNORED).sum()),
         "clipped": int(was_clipped.sum()),
         "no_extent": len(no_extent.key),
-        "swapped": file.annotations.repairs[SWAPPED],
+        "swapped": file.num_swapped,
         "thin": int(are_thin(boxes[is_target]).sum()),
         "images_without_objects": int((targets_of_images == 0).sum()),
         "of_rejected_images": num_lost,

@@ -39,6 +39,7 @@ _NOT_BOXES = re.compile(r"^(captions|panoptic|stuff|image_info|unlabeled)|^(data
 _KEY_POINTS = re.compile(r"^person_keypoints")
 _SOURCES = {"COCO": CocoSource, "LVIS": LvisSource, "JSONL": JsonlSource, "JSON records": JsonlSource}
 _NAMES_TRIED, _DEPTH = 20, 2
+_PACKED = (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".bz2", ".xz", ".zst")
 _SHARD = re.compile(r"[-_.]?\d+([-_]of[-_]\d+)?([-_.][0-9a-f]{16})?$")
 # Of records in our own form, or that of other trainers: these stand in a list of objects.
 _OWN_NAMES = frozenset(("desc", "bbox_2d", "messages", "conversations"))
@@ -76,6 +77,9 @@ def find_folder(folder: Path) -> Found:
     Raises:
         DataError: if it is no folder, or holds nothing that is known, or several data sets.
     """
+    if folder.is_file():
+        cure = "unpack it first" if folder.suffix.lower() in _PACKED else "name files with the four paths of data"
+        raise DataError(f"{folder}: that is a file; expected the folder of a data set (data.path): {cure}")
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; expected that of a data set (data.path)")
     level = [folder]
@@ -319,10 +323,11 @@ def _find_parquet(folder: Path) -> Found | None:
     if "train" not in splits:
         if len(shards) > 1:
             return None
-        splits = {"train": next(iter(shards))}
-    made: dict[Split, _Make] = {
-        split: partial(_parquet_source, tuple(shards[key]), key.name, folder) for split, key in splits.items()
-    }
+        splits["train"] = next(iter(shards))
+        splits.pop("val", None)
+    made: dict[Split, _Make] = {}
+    for split, key in splits.items():
+        made[split] = partial(_parquet_source, tuple(shards[key]), key.name, folder)
     named = [f"{key.relative_to(folder)}" for key in splits.values()]
     by = f"its files {' and '.join(named)}" if "val" in splits else ""
     return Found("parquet of Hugging Face", folder, made, by)
@@ -362,12 +367,12 @@ def _one_voc(labels: Path, folder: Path) -> Found:
     images = _pictures_of(labels, folder)
     lists = labels.parent / "ImageSets" / "Main"
     lists = lists if lists.is_dir() else lists.parent
-    listed: dict[Split, Path] = {
-        split: path
-        for split in SPLITS
-        for word in reversed(SPLIT_WORDS[split])
-        if (path := lists / f"{word}.txt").is_file()
-    }
+    texts = {path.name.lower(): path for path in sorted(lists.iterdir())} if lists.is_dir() else {}
+    listed: dict[Split, Path] = {}
+    for split in SPLITS:
+        path = next((texts[f"{word}.txt"] for word in SPLIT_WORDS[split] if f"{word}.txt" in texts), None)
+        if path is not None:
+            listed[split] = path
     if "train" not in listed:
         where = labels if images == labels else labels.parent
         return Found("Pascal VOC", where, {"train": partial(VocSource, labels, images)}, "")

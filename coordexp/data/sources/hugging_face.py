@@ -303,8 +303,9 @@ def unpack_pictures(shards: Sequence[Path], folder: Path) -> list[str]:
     stats = {shard: shard.stat() for shard in shards}
     made_of = [[shard.name, stat.st_size, stat.st_mtime_ns] for shard, stat in stats.items()]
     known = kept_json(folder / _PICTURES_MADE)
-    if isinstance(known, dict) and known.get("made_of") == made_of and isinstance(known.get("names"), list):
-        return [str(name) for name in known["names"]]
+    known_names = known.get("names") if isinstance(known, dict) and known.get("made_of") == made_of else None
+    if isinstance(known_names, list):
+        return [str(name) for name in known_names]
     names: list[str] = []
     with replace_directory(folder) as building:
         taken: set[str] = set()
@@ -378,6 +379,10 @@ def _feature_of_objects(value: object) -> object:
     return next((found for found in map(_feature_of_objects, value) if found is not None), None)
 
 
+def _number_of(key: object) -> int:
+    return int(str(key)) if str(key).isdigit() else 0
+
+
 def _first_names(value: object) -> list[str]:
     if isinstance(value, list):
         return next((names for names in map(_first_names, value) if names), [])
@@ -385,7 +390,7 @@ def _first_names(value: object) -> list[str]:
         return []
     names = value.get("names")
     if isinstance(names, dict):
-        names = [names[key] for key in sorted(names, key=lambda key: int(key) if str(key).isdigit() else 0)]
+        names = [names[key] for key in sorted(names, key=_number_of)]
     if isinstance(names, list) and names:
         return [str(name) for name in names]
     return _first_names(list(value.values()))

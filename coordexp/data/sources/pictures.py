@@ -1,14 +1,13 @@
 """Labels beside pictures -> entries as in COCO's format, so that all formats go the same way from there."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from coordexp.data.box_rule import SWAPPED, ordered_corners
+from coordexp.data.box_rule import ordered_corners
 from coordexp.data.sources.coco_file import Annotation, BadEntry, Category, CocoFile, Entries, Image
 from coordexp.errors import DataError
 from coordexp.files import is_lfs_pointer, lfs_problem
@@ -44,22 +43,22 @@ def coco_of(
     ids = {name: at for at, name in reversed([*enumerate(names, start=1)])}
     images: list[Image] = []
     annotations: list[Annotation] = []
-    repairs: Counter[str] = Counter()
     for image_id, picture in enumerate(pictures, start=1):
         width, height = picture.size or (None, None)
         images.append(Image(id=image_id, file_name=picture.name, width=width, height=height))
         corners, was_swapped = ordered_corners(np.array([box for _, box in picture.boxes], np.float64).reshape(-1, 4))
-        repairs[SWAPPED] += int(was_swapped.sum())
-        for (name, _), (left, top, right, bottom) in zip(picture.boxes, corners.tolist(), strict=True):
+        columns = zip(picture.boxes, corners.tolist(), was_swapped.tolist(), strict=True)
+        for (name, _), (left, top, right, bottom), swapped in columns:
             box = left, top, right - left, bottom - top
-            annotations.append(Annotation(image_id, ids[name], box, id=len(annotations) + 1))
+            annotation = Annotation(image_id, ids[name], box, id=len(annotations) + 1, was_swapped=swapped)
+            annotations.append(annotation)
     total = len(annotations)
     rejected = [BadEntry(total + at, "", reason) for at, reason in enumerate(bad)]
     return CocoFile(
         path=path,
         categories=Entries([Category(key, name) for name, key in ids.items()][::-1], [], np.arange(len(ids))),
         images=Entries(images, [], np.arange(len(images))),
-        annotations=Entries(annotations, rejected, np.arange(total), +repairs),  # + leaves counts of 0 out
+        annotations=Entries(annotations, rejected, np.arange(total)),
         notes=tuple(notes),
     )
 

@@ -179,3 +179,14 @@ def test_a_file_whose_boxes_mostly_reach_beyond_their_images_is_refused(tmp_path
     read = load_split(taken, "train", data_dir=tmp_path / "made")
     assert read.counts["clipped"] == 20
     assert "beyond their image" in read.warnings[0]
+
+
+def test_each_part_of_a_set_that_is_not_split_counts_its_own_boxes(tmp_path):
+    for at in range(4):
+        Image.new("RGB", SIZE, "grey").save(tmp_path / f"{at}.png")
+        yolo(tmp_path, [CORNERS[3], CORNERS[1]] if at < 3 else [CORNERS[0]])
+        (tmp_path / "a.txt").rename(tmp_path / f"{at}.txt")
+    data = Data.model_validate({"path": tmp_path, "val_fraction": 0.5})
+    parts = [load_split(data, split, data_dir=tmp_path / "made").counts for split in ("train", "val")]
+    assert sorted(counts["swapped"] for counts in parts) == [1, 2]
+    assert sum(counts["clipped"] for counts in parts) == 3

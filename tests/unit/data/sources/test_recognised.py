@@ -201,3 +201,18 @@ def test_xml_that_cannot_be_read_is_no_picture_without_objects(tmp_path, change,
     path.write_text(change(path.read_text()))
     with pytest.raises(DataError, match=rf"t0\.xml: .*{reason}"):
         load_split(Data.model_validate({"path": tmp_path}), "train", data_dir=tmp_path / "made")
+
+
+def test_official_lists_in_another_case(tmp_path):
+    official_voc(tmp_path)
+    lists = tmp_path / "VOC2007" / "ImageSets" / "Main"
+    for name in ("train", "val"):
+        (lists / f"{name}.txt").rename(lists / f"{name.capitalize()}.TXT")
+    assert "official lists Train.TXT and Val.TXT" in found_sentence(Data.model_validate({"path": tmp_path}))
+
+
+@pytest.mark.parametrize(("name", "cure"), [("set.zip", "unpack it"), ("train.json", "the four paths")])
+def test_a_file_in_the_place_of_the_folder(tmp_path, name, cure):
+    write(tmp_path / name, "PK")
+    with pytest.raises(DataError, match=rf"{name}: that is a file; .*{cure}"):
+        found_sentence(Data.model_validate({"path": tmp_path / name}))
