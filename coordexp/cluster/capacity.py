@@ -41,14 +41,26 @@ def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
     workers = sum(workers_on(node, cpus=cluster.cpus_per_worker, gpus=cluster.gpus_per_worker) for node in nodes)
     slots = workers // cluster.num_workers
     if not slots:
-        worker = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
         raise ResourceError(
-            f"one run needs {cluster.num_workers} x {resources_text([worker])}, but the cluster has "
-            f"{resources_text(nodes)}; change cluster.num_workers, cluster.cpus_per_worker or cluster.gpus_per_worker "
-            "(fewer workers go on from the checkpoints if training.gradient_accumulation_steps keeps the images of a "
-            "step)"
+            f"{needs_text(cluster)}, but the cluster has {resources_text(nodes)}; change cluster.num_workers, "
+            f"cluster.cpus_per_worker or cluster.gpus_per_worker{_fewer_workers(cluster)}"
         )
     return min(slots, cluster.max_concurrent_runs or slots)
+
+
+def needs_text(cluster: Cluster) -> str:
+    """Return what one run needs, as the beginning of a sentence."""
+    worker = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
+    return f"one run needs {cluster.num_workers} x {resources_text([worker])}"
+
+
+def _fewer_workers(cluster: Cluster) -> str:
+    """Return how a run that has begun goes on with fewer workers; under DeepSpeed it does not."""
+    if cluster.strategy != "ddp" or cluster.num_workers == 1:
+        return ""
+    return (
+        " (fewer workers go on from the checkpoints if training.gradient_accumulation_steps keeps the images of a step)"
+    )
 
 
 def workers_on(node: Mapping[str, float], *, cpus: float, gpus: float) -> int:

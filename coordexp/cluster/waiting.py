@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 from ray.util.state import list_actors, list_jobs, list_placement_groups, list_tasks
 from ray.util.state.exception import RayStateApiException
 
-from coordexp.cluster.capacity import count_slots, resources_text
+from coordexp.cluster.capacity import count_slots, needs_text, resources_text
 from coordexp.cluster.last_words import answers
 from coordexp.config.schema import Cluster
 from coordexp.errors import ResourceError, shortened
@@ -80,21 +80,27 @@ class ClusterSurroundings(Surroundings):
             own_job = ray.get_runtime_context().get_job_id()
             if not any(group.creator_job_id == own_job for group in _groups("PENDING")):
                 return None  # the runs have their places, and their workers start
-            return wait_sentence(waiting[0].config.cluster, own_job=own_job, running=[plan.name for plan in running])
+            needs = needs_text(waiting[0].config.cluster)
+            return wait_sentence(needs, own_job=own_job, running=[plan.name for plan in running])
         except _UNKNOWN:
             return None
 
 
-def wait_sentence(cluster: Cluster, *, own_job: str, running: Sequence[str]) -> str:
-    """Return what a run without a place needs, what is free, who holds the rest, and how to end the wait."""
+def wait_sentence(needs: str, *, own_job: str, running: Sequence[str] = ()) -> str:
+    """Return what a run without a place needs, what is free, who holds the rest, and how to end the wait.
+
+    Args:
+        needs: what is needed, as the beginning of a sentence.
+        own_job: Ray's number of this command.
+        running: runs of this command that have their places.
+    """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    worker = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
-    needed = f"waits for a place: one run needs {cluster.num_workers} x {resources_text([worker])}"
+    needed = f"waits for a place: {needs}"
     ways_out = "Ctrl-C ends the wait"
     if (number := submission_number()) is not None:
         ways_out = f"ray job stop {number} ends the wait"
     if not offers_cpus(nodes):
-        return f"{needed}; no node offers CPUs yet, and the run begins when one joins; {ways_out}"
+        return f"{needed}; no node offers CPUs yet, and work begins when one joins; {ways_out}"
     free = resources_text([ray.available_resources()])
     holders = "; ".join(
         f"{name} {'hold' if name.startswith('runs ') else 'holds'} {resources_text([resources])}"
@@ -118,24 +124,28 @@ def slots_on_cluster(cluster: Cluster) -> int:
         ResourceError: if a run can never fit; Ray itself would wait for ever.
     """
     nodes = {node["NodeID"]: dict[str, float](node["Resources"]) for node in ray.nodes() if node["Alive"]}
-    held = _held_by_entrypoint()
-    for node, resources in held.items():
-        for kind, amount in resources.items():
-            if node in nodes:
-                nodes[node][kind] = nodes[node].get(kind, 0.0) - amount
+    held = held_by_entrypoint()
+    left = [_less(resources, held.get(node, {})) for node, resources in nodes.items()]
     try:
-        return count_slots(cluster, list(nodes.values()))
-    except ResourceError as refusal:
-        is_alone = not offers_cpus(node["Resources"] for node in ray.nodes() if node["Alive"])
-        if is_alone or _grows_by_itself():
+        return count_slots(cluster, left)
+    except ResourceError:
+        if not offers_cpus(nodes.values()) or grows_by_itself():
             return cluster.max_concurrent_runs or 1
-        if not held:
-            raise
-        amount = resources_text(list(held.values()))
-        raise ResourceError(
-            f"{refusal}; the job's own entrypoint holds {amount} of the cluster as long as this command runs: submit "
-            "it without --entrypoint-num-cpus and --entrypoint-num-gpus"
-        ) from None
+    count_slots(cluster, list(nodes.values()))  # refuses what would not fit without the entrypoint either
+    raise ResourceError(f"{needs_text(cluster)}, but {entrypoint_text(nodes.values())}")
+
+
+def entrypoint_text(nodes: Iterable[Resources]) -> str:
+    """Return what is wrong where the entrypoint of this very job leaves no room, and how to submit it."""
+    held = resources_text(list(held_by_entrypoint().values()))
+    return (
+        f"the job's own entrypoint holds {held} of {resources_text(list(nodes))} as long as this command runs, so that "
+        "no work can ever begin; submit the job without --entrypoint-num-cpus and --entrypoint-num-gpus"
+    )
+
+
+def _less(resources: Resources, held: Resources) -> dict[str, float]:
+    return {kind: amount - held.get(kind, 0.0) for kind, amount in resources.items()}
 
 
 def submission_number() -> str | None:
@@ -144,7 +154,7 @@ def submission_number() -> str | None:
     return (submitted.get("metadata") or {}).get("job_submission_id")
 
 
-def _held_by_entrypoint() -> dict[str, Resources]:
+def held_by_entrypoint() -> dict[str, Resources]:
     """Return what the entrypoint of this submitted job holds, by node: Ray runs it under an actor of the job's name."""
     number = submission_number()
     if number is None:
@@ -156,7 +166,7 @@ def _held_by_entrypoint() -> dict[str, Resources]:
     return {actor.node_id: actor.wanted() for actor in actors if actor.node_id and any(actor.wanted().values())}
 
 
-def _grows_by_itself() -> bool:
+def grows_by_itself() -> bool:
     """Return whether an autoscaler may add nodes; its process, or KubeRay's command, is known on the head alone."""
     look = ray.remote(has_autoscaler).options(num_cpus=0, resources={"node:__internal_head__": 0.001}, max_retries=0)
     try:
