@@ -212,6 +212,16 @@ _OTHERS = (
     Metric("final/steps", "optimizer steps done", "steps"),
     Metric("final/merge_lost_logits", "rms(merged - adapter) / rms(adapter - base) of the logits", "fraction", "lower"),
     Metric("final/merge_lost_weights", "norm of rounding over that of the change, worst kind", "fraction", "lower"),
+    Metric("final/train_boxes", "boxes of the training images", "boxes"),
+    Metric("final/val_boxes", "boxes of the validation images", "boxes"),
+    Metric("final/boxes_over_max_objects", "training boxes over data.max_objects: never learnt", "boxes", "lower"),
+    Metric("final/boxes_over_max_length", "training boxes beyond data.max_length: never learnt", "boxes", "lower"),
+    Metric(
+        "final/boxes_over_max_new_tokens",
+        "validation boxes beyond an answer of evaluation.max_new_tokens: never written",
+        "boxes",
+        "lower",
+    ),
     Metric("codec_ceiling/AP", "AP of the ground truth itself after encode and decode", direction="higher"),
 )
 

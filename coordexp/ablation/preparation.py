@@ -11,7 +11,8 @@ from coordexp.config.keys import deciding
 from coordexp.config.schema import RunConfig
 from coordexp.data.sources.source import SPLITS
 from coordexp.data.splits import missing_files
-from coordexp.detection.ceiling import codec_ceiling
+from coordexp.detection.boxes import MAX_DETECTIONS
+from coordexp.detection.ceiling import codec_ceiling, exact_ceiling, num_beyond_limit
 from coordexp.errors import ConfigError, DataError
 from coordexp.files import write_json, write_text
 from coordexp.findings import collect, require
@@ -126,11 +127,24 @@ def checked_ceiling(config: RunConfig, annotations: Path) -> float | None:
         return ceiling
     of_boxes_with_extent = codec_ceiling(annotations, only_with_extent=True)
     if of_boxes_with_extent is not None and of_boxes_with_extent < _LOWEST_CEILING:
-        raise DataError(
-            f"{annotations}: the ground truth itself scores an AP of {ceiling:.3f} after 1,000 bins and back, so its "
-            "boxes are too small for bins, or in another frame; data.max_bad_fraction: 1 takes them as they are"
-        )
+        raise DataError(f"{annotations}: {_why_low(annotations, ceiling)}")
     return ceiling
+
+
+def _why_low(annotations: Path, ceiling: float) -> str:
+    """Return why ground truth scores a low AP against itself: AP's own limit, or the bins."""
+    exact = exact_ceiling(annotations)
+    num_beyond, num_objects = num_beyond_limit(annotations)
+    if num_beyond and exact is not None and exact < _LOWEST_CEILING:
+        return (
+            f"the ground truth itself scores an AP of {ceiling:.3f}: AP counts the first {MAX_DETECTIONS} detections "
+            f"of a category in an image, and {num_beyond:,} of {num_objects:,} objects come after them, so no detector "
+            "can score more. Cut the images into tiles; or data.max_bad_fraction: 1 accepts this ceiling"
+        )
+    return (
+        f"the ground truth itself scores an AP of {ceiling:.3f} after 1,000 bins and back, so its boxes are too small "
+        "for bins, or in another frame; data.max_bad_fraction: 1 takes them as they are"
+    )
 
 
 def fingerprint_of(config: RunConfig, shared: PreparedExperiment, *, tokens: str) -> Fingerprint:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
 from coordexp.config.explain import validated
 from coordexp.config.groups import GROUPS, check_groups, read_groups
 from coordexp.config.schema import KEYS, Experiment, ExperimentConfig, RunConfig
 from coordexp.config.trees import Tree, leaves, merged, nested, place_of, value_at, with_named_weights, with_value
-from coordexp.config.yaml_file import Document, parse_value, read_mapping
+from coordexp.config.yaml_file import Document, parse_value, read_mapping, written_yaml
 from coordexp.errors import ConfigError, masked, nearest_of
 from coordexp.files import JsonValue
 from coordexp.shipped import find_experiment, shipped_experiments
@@ -74,7 +72,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
 
 def to_yaml(config: RunConfig) -> str:
     """Write a configuration as YAML that :func:`load_config` reads back to an equal one."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return written_yaml(config.model_dump(mode="json"))
 
 
 def database_uri(runs_dir: str | Path) -> str:

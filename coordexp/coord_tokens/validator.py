@@ -17,7 +17,6 @@ digits of YOLO are slightly beyond, and clipped). :func:`record_boxes` returns b
 whole data sets, which have a rule of their own for these (:mod:`coordexp.data.box_rule`).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -26,6 +25,7 @@ from typing import Literal, cast, get_args
 import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array, ints_to_tokens, quantise_boxes, tokens_to_ints
+from coordexp.coord_tokens.smart_resize import smart_resize
 from coordexp.errors import DataError, kind_of, show
 
 BBoxFormat = Literal["normalised", "norm1000", "pixels", "smart28"]
@@ -133,20 +133,7 @@ def _check_strictly(what: str, box: Box, record: RecordBoxes) -> None:
 
 def smart28(width: int, height: int) -> tuple[int, int]:
     """Return the size to which Qwen2.5-VL's processor resizes an image."""
-    return smart_size(width, height, factor=28, low=56 * 56, high=12_845_056)
-
-
-def smart_size(width: float, height: float, *, factor: int, low: int, high: int) -> tuple[int, int]:
-    """Return the size to which Qwen's processors resize an image: multiples of a factor, the area within limits."""
-    sides = max(factor, round(width / factor) * factor), max(factor, round(height / factor) * factor)
-    if sides[0] * sides[1] > high:
-        shrink = math.sqrt(width * height / high)
-        across, down = (max(factor, int(side / shrink / factor) * factor) for side in (width, height))
-        return across, down
-    if sides[0] * sides[1] < low:
-        grow = math.sqrt(low / (width * height))
-        return math.ceil(width * grow / factor) * factor, math.ceil(height * grow / factor) * factor
-    return sides
+    return smart_resize(width, height, factor=28, low=56 * 56, high=12_845_056)
 
 
 def check_scaling(boxes: RecordBoxes, *, accept_prequantised: bool) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from coordexp.coord_tokens.bins import decode_array, quantise_boxes
 from coordexp.data.sources.coco_table import CROWD, CocoTable
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
-from coordexp.detection.boxes import Floats, to_boxes_norm_xyxy, to_boxes_px_xywh
+from coordexp.detection.boxes import MAX_DETECTIONS, Floats, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
@@ -32,6 +32,23 @@ def codec_ceiling(annotations_json: str | Path, *, only_with_extent: bool = Fals
         truth = _with_extent(truth)
     sizes_px = truth.sizes_of(truth.image_ids)
     return ceiling_of(truth, np.clip(to_boxes_norm_xyxy(truth.boxes_px_xywh, sizes_px), 0.0, 1.0), sizes_px)
+
+
+def exact_ceiling(annotations_json: str | Path) -> float | None:
+    """Return the AP of the ground truth against itself, not quantised, without boxes of no extent.
+
+    It is below 1 where an image has more objects of a category than the :data:`MAX_DETECTIONS` that AP looks at.
+    """
+    truth = _with_extent(read_ground_truth(Path(annotations_json)))
+    return _ap_of_boxes(truth, truth.boxes_px_xywh)
+
+
+def num_beyond_limit(annotations_json: str | Path) -> tuple[int, int]:
+    """Return how many objects come after the first :data:`MAX_DETECTIONS` of their category and image, and of all."""
+    truth = read_ground_truth(Path(annotations_json))
+    pairs = np.stack([truth.image_ids, truth.category_ids], axis=1)[~truth.is_crowd]
+    counts = np.unique(pairs, axis=0, return_counts=True)[1]
+    return int(np.maximum(counts - MAX_DETECTIONS, 0).sum()), len(pairs)
 
 
 def _with_extent(truth: GroundTruth) -> GroundTruth:
@@ -69,7 +86,11 @@ def ceiling_of(truth: GroundTruth, boxes_norm_xyxy: Floats, sizes_px: Floats) ->
 
     All scores are equal, so precision follows the order of the detections: by image id, then as in the file.
     """
-    boxes_px_xywh = to_boxes_px_xywh(decode_array(quantise_boxes(boxes_norm_xyxy)), sizes_px)
+    return _ap_of_boxes(truth, to_boxes_px_xywh(decode_array(quantise_boxes(boxes_norm_xyxy)), sizes_px))
+
+
+def _ap_of_boxes(truth: GroundTruth, boxes_px_xywh: Floats) -> float | None:
+    """Return COCO's AP of one box ``[G, 4]`` for each object, of equal scores, crowds left out."""
     found = Detections(truth.image_ids, truth.category_ids, boxes_px_xywh, np.ones(len(truth.image_ids)))
     matches = Matcher(truth, found.rows(~truth.is_crowd)).matches()
     return PrecisionTable.of(matches).average_precision(AVERAGE_PRECISIONS["AP"])

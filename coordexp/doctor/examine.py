@@ -16,11 +16,13 @@ from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
 from coordexp.data.patches import fed_sentence
+from coordexp.data.sample import SplitData
 from coordexp.data.sources.source import SPLITS, Split
 from coordexp.data.splits import between_splits
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import DataFacts, Pictures, examine_descriptions, examine_split, of_both_splits
+from coordexp.doctor.limits import examine_limits
 from coordexp.doctor.machine import Machine, examine_cluster, examine_disk, examine_experiment, examine_tracking
 from coordexp.doctor.memory import EVALUATION, MemoryEstimate, SequenceSize, estimate, run_model
 from coordexp.errors import DataError, ResourceError, counted
@@ -117,10 +119,11 @@ def _examine_variant(
     if "val" in facts and facts["val"].categories:
         categories = dict(enumerate(facts["val"].categories))
         yield from attempt("categories", lambda: CategoryIndex(categories, aliases=run.evaluation.aliases))
-    read = {split: known.data for split, known in facts.items() if known.data is not None}
+    read: dict[Split, SplitData] = {split: known.data for split, known in facts.items() if known.data is not None}
     if len(read) == 2:
         yield from (warning("val annotations", said) for said in between_splits(read["train"], read["val"]))
     base = yield from guarded("checkpoint", examine_checkpoint(run))
+    yield from examine_limits(run, read, None if base is None else base.encoding)
     if base is None:
         yield from examine_disk(plans, None)
         yield warning("memory", "not estimated: the model's shape is unknown")

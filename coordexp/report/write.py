@@ -114,7 +114,7 @@ def print_study(study: Study, paths: list[Path], console: Console, *, everything
         print_paths(paths, console)
     else:
         for line in screen_lines(study, page=paths[0], again=again, width=console.width):
-            style = "yellow" if line.startswith("! ") else "bold" if line.startswith(study.data.title) else ""
+            style = "yellow" if line.startswith(("! ", "  ")) else "bold" if line.startswith(study.data.title) else ""
             console.print(Text(line, style), soft_wrap=True)
 
 

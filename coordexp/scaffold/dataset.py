@@ -1,18 +1,15 @@
 """An experiment on one's own data: its files are checked as a run does, and what depends on them is measured."""
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
 from coordexp.ablation.preparation import checked_ceiling
 from coordexp.config import ExperimentConfig, load_config
 from coordexp.config.trees import Tree, with_value
-from coordexp.config.yaml_file import parse_value
+from coordexp.config.yaml_file import parse_value, written_yaml
 from coordexp.data.sample import SplitData
 from coordexp.data.sources.source import SPLITS, Split, source_of
 from coordexp.data.splits import between_splits
@@ -100,7 +97,7 @@ class _Draft:
             self._chosen[key], self._comments[key] = value, comment
 
     def load(self) -> ExperimentConfig:
-        chosen = [f"{key}={json.dumps(value)}" for key, value in self._chosen.items()]
+        chosen = [f"{key}={_flow(value)}" for key, value in self._chosen.items()]
         return load_config(self._path, [*chosen, *self._overrides])
 
     def write(self, output: Path, about: Sequence[str]) -> None:
@@ -212,4 +209,4 @@ def _choose_steps(draft: _Draft, num_images: int) -> None:
 
 
 def _flow(value: JsonValue) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
+    return written_yaml(value, flow=True).removesuffix("\n")

@@ -41,7 +41,7 @@ from coordexp.runs.progress import show_stage
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
 from coordexp.sweep.space import point_text
-from coordexp.sweep.trials import SweepTrials, proposed, rungs
+from coordexp.sweep.trials import SweepTrials, known_points, proposed, rungs
 from coordexp.tracking.publish import Recorder, is_recorded
 from coordexp.train import train
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
@@ -186,6 +186,7 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
         f"sweep           {settings.name}, of group {settings.group} in {settings.experiment}",
         f"trials          {settings.num_points} ({settings.search.method}), {length} each; "
         f"{len(proposed(sweep))} proposed so far",
+        *_point_lines(sweep),
         f"stops early     {stops}",
         f"winners         {settings.winners.num} points again, {settings.winners.num * len(settings.winners.seeds)} "
         "further runs",
@@ -195,3 +196,13 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
         *data_not_here(plans),
     ]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _point_lines(sweep: Sweep) -> list[str]:
+    """Return a line for each point that is known, and how many will follow from results."""
+    points = known_points(sweep)
+    lines = [f"  t{number:03d}          {point_text(point)}" for number, point in enumerate(points)]
+    num_open = sweep.settings.num_points - len(points)
+    if num_open > 0:
+        lines.append(f"  {counted(num_open, 'more point')} will follow from the results of these")
+    return lines

@@ -12,6 +12,7 @@ from transformers import set_seed
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from coordexp.config.schema import RunConfig
+from coordexp.data.box_limits import BoxLimits
 from coordexp.errors import CoordExpError, DivergedError
 from coordexp.files import write_json
 from coordexp.model.merging.merge import merge_model
@@ -90,13 +91,13 @@ def train_run(
         write_json(folder.param_groups, [asdict(row) for row in describe(parts.param_groups)], indent=2)
     ranks.barrier()
     try:
-        _train(run, folder.scratch)
+        limits = _train(run, folder.scratch)
     finally:
         if is_first:
             shutil.rmtree(folder.scratch, ignore_errors=True)
     reported = ranks.from_first([final_metrics(folder.path)])[0]
     if "final/steps" not in reported:
-        _evaluate(run, step)
+        _evaluate(run, step, limits)
     ended, lost = _merge(run) if merges and is_first else (Ended("finished"), {})
     # MLflow counts the rows that it has: what is made again has to stand in the same place. So the row that every try
     # makes comes first, and that of a merge, which may fail at one try and not at the next, behind it.
@@ -121,8 +122,12 @@ def set_up_process(config: RunConfig) -> str | None:
     return ignored
 
 
-def _train(run: Run, scratch: Path) -> None:
-    """Take the optimizer steps that are left; afterwards the model is plain on every rank."""
+def _train(run: Run, scratch: Path) -> BoxLimits:
+    """Take the optimizer steps that are left; afterwards the model is plain on every rank.
+
+    Returns:
+        How many boxes the limits on objects and tokens took away.
+    """
     trainer = make_trainer(run, scratch)
     confirm_comparable(run.config, run.parts, trainer.accelerator)
     checkpoint = run.log.reporter.newest
@@ -131,7 +136,9 @@ def _train(run: Run, scratch: Path) -> None:
         first_step = step_of(checkpoint)
         run.log.resume(checkpoint)
         trainer.averages.resume(checkpoint)
-    run.log.start(start_lines(run.config, run.parts, trainer.samples, trainer.sampler), step=first_step)
+    parts = run.parts
+    limits = parts.encoding.box_limits(trainer.samples, parts.train.samples, parts.val.samples)
+    run.log.start(start_lines(run.config, parts, trainer.samples, trainer.sampler, limits), step=first_step)
     if checkpoint is not None and first_step >= run.config.training.num_steps:
         trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
         unset_hf_deepspeed_config()  # as Schedule does
@@ -149,6 +156,7 @@ def _train(run: Run, scratch: Path) -> None:
     # Evaluation and merge see the model's own precision, not training's autocast.
     trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
     _let_go(trainer)
+    return limits
 
 
 def _let_go(trainer: CoordTrainer) -> None:
@@ -166,7 +174,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     return trainer
 
 
-def _evaluate(run: Run, step: int) -> None:
+def _evaluate(run: Run, step: int, limits: BoxLimits) -> None:
     """Evaluate on everything and commit it for good: what comes after it cannot cost it."""
     run.parts.model.eval()
     run.stop_if_asked()
@@ -177,7 +185,8 @@ def _evaluate(run: Run, step: int) -> None:
             run.log.note(sentence)
         if run.config.evaluation.every_steps is not None:
             run.log.add_row(step, run.evaluator.subset_of_final())
-    run.log.add_row(step, {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)})
+    times = {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)}
+    run.log.add_row(step, times | limits.metrics())
     run.log.commit(step, is_final=True)
 
 

@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeGuard
 
 import msgspec
-import yaml
 
+from coordexp.config.yaml_file import parse_foreign
 from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.coco_file import CocoFile, id_of, read_unmarked
@@ -352,8 +352,8 @@ def class_names(folder: Path) -> list[str]:
         if card.is_file():
             match = re.match(r"---\n(.*?)\n---", read_text(card), re.DOTALL)
             try:
-                names = _names_below(yaml.safe_load(match[1])) if match is not None else []
-            except yaml.YAMLError:
+                names = _names_below(parse_foreign(match[1])) if match is not None else []
+            except DataError:
                 names = []
             if names:
                 return names

@@ -17,8 +17,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeAlias
 
-import yaml
-
+from coordexp.config.yaml_file import parse_foreign
 from coordexp.data.image_file import read_header
 from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.sources.coco import CocoSource
@@ -348,16 +347,14 @@ def _pictures_of_folder(folder: Path) -> Iterator[Path]:
 
 def _from_yaml(path: Path) -> YoloSet | None:
     """Return what Ultralytics' file of a data set says; None for any other YAML."""
+    text = read_text(path)
     try:
-        said = yaml.safe_load(read_text(path))
-    except yaml.YAMLError:
+        said = parse_foreign(text)
+    except DataError:  # a YAML file of another purpose may lie beside the pictures
         return None
     if not isinstance(said, dict) or "train" not in said or not ({"names", "nc", "val"} & said.keys()):
         return None
-    names = said.get("names", [])
-    names = [names[key] for key in sorted(names)] if isinstance(names, dict) else names
-    if not isinstance(names, list):
-        raise DataError(f"{path}: names is {show(names)}, expected a list, or a table by number")
+    names = _class_names(path, said.get("names", []))
     splits: _Places = {}
     for split, keys in _SPLITS.items():
         value = next((said[key] for key in keys if said.get(key)), None)
@@ -369,7 +366,21 @@ def _from_yaml(path: Path) -> YoloSet | None:
     root = root if root.is_dir() else root.parent
     # null says that there are none: long rows are polygons then, whatever they look like.
     says_points = said["kpt_shape"] is not None if "kpt_shape" in said else None
-    return YoloSet(root, _sources(root, [*map(str, names)], splits, says_points=says_points), path.name)
+    return YoloSet(root, _sources(root, names, splits, says_points=says_points), path.name)
+
+
+def _class_names(path: Path, names: object) -> list[str]:
+    """Return the names of the classes so that each stands at its number; a number without one gets a name."""
+    if isinstance(names, list):
+        return [str(name) for name in names]
+    if not isinstance(names, dict):
+        raise DataError(f"{path}: names is {show(names)}, expected a list, or a table by number")
+    numbered: dict[int, str] = {}
+    for key, name in names.items():
+        if not re.fullmatch(r"\d{1,6}", str(key)):
+            raise DataError(f"{path}: names has the key {show(key)}, expected the number of a class, as in 0: cat")
+        numbered[int(key)] = str(name)
+    return [numbered.get(number, f"class {number}") for number in range(max(numbered, default=-1) + 1)]
 
 
 def _place(says: Path, base: str, written: str) -> Path:

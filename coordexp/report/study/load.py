@@ -369,7 +369,7 @@ def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> Ru
     """Return a run from its folder; ``is_over``: the command that ran it has ended, however that was."""
     group, _, seed = folder.name.rpartition("-s")
     status, rows, config, commit = read_status(folder.path), read_rows(folder.metrics), None, ""
-    with suppress(ConfigError):  # of another version, or not there yet
+    with suppress(ConfigError):  # not there yet; or it cannot be read, which the study says (about.unread_configs)
         config = validated(read_mapping(folder.config).tree, where=lambda key: key)
     with suppress(ComparisonError):
         commit = read_fingerprint(folder.fingerprint).source.get("commit", "")

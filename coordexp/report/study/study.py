@@ -21,7 +21,7 @@ from coordexp.errors import ComparisonError, CoordExpError, DataError, counted
 from coordexp.evaluate.answers import unknown_sentence
 from coordexp.files import read_json_lines, sha256_of_file
 from coordexp.metrics import DECODINGS, MetricName, subset_headline
-from coordexp.report.study.about import About, Fairness, about, check_fairness, writes_digits
+from coordexp.report.study.about import About, Fairness, about, check_fairness, unread_configs, writes_digits
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, final_detections
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.data import ExperimentData, RunData, by_group, consumption, missing_runs
@@ -125,7 +125,8 @@ def make_study(
             f"runs differ in more than the declared factor ({', '.join(fairness.factor)}), so they cannot be compared "
             "(--allow-differences shows the report all the same):\n" + "\n".join(lines)
         )
-    missing, annotations = [*data.origin, *missing_runs(data)], _annotations(data, artifacts)
+    missing = [*data.origin, *missing_runs(data), *unread_configs(data, artifacts)]
+    annotations = _annotations(data, artifacts)
     study = Study(data, fairness=fairness, about=about(data, artifacts))
     if annotations is None:
         missing.append("No statistics and no images: the annotations of the validation split are not on this machine.")
@@ -407,12 +408,13 @@ class _Measuring:
         )
 
     def _gallery(self, own: _Detections) -> tuple[GalleryImage, ...]:
-        self.on_progress("drawing images", 0, 1)
         images = next((found for run in self.data.runs if (found := self.artifacts.images(run))), {})
         if not self.settings.num_pictures or (not images and not self.data.trained):
             return ()  # nobody has asked for pictures
+        self.on_progress("drawing images", 0, 1)
         first = {group: seeds[min(seeds)] for group, seeds in own.items()}
         found = make_gallery(self.annotations, first, images, count=self.settings.num_pictures)
+        self.on_progress("drawing images", 1, 1)
         if without := sum(not image.picture for image in found):
             self.missing.append(f"{without} of {len(found)} pictures: their files are not on this machine.")
         return found

@@ -14,6 +14,7 @@ from coordexp.report.study.about import About
 from coordexp.report.study.artifacts import final_detections
 from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
 from coordexp.report.study.study import Study
+from coordexp.report.text.limits import limit_notes
 from coordexp.report.text.tables import MIN_OBJECTS, UNDEFINED, Table, num_objects
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.shipped import python_command
@@ -116,7 +117,7 @@ def notes(data: ExperimentData) -> list[str]:
             "A group with one seed is a checkpoint: what is said of it is about that, not about its loss. "
             "More seeds: ablation.seeds=[0,1,2]."
         )
-    lines += clipping_note(data)
+    lines += [*clipping_note(data), *limit_notes(data)]
     own = {group: runs[0].reading for group, runs in by_group(data.trained).items()}
     by_kind = {_READ_BY[kind]: ", ".join(group for group, read in own.items() if read == kind) for kind in BOX_KINDS}
     readings = "; ".join(f"{groups} by {words}" for words, groups in by_kind.items() if groups)

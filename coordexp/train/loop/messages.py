@@ -7,9 +7,11 @@ from tabulate import tabulate
 
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.offset_adapter import active_offset, inner_model
+from coordexp.data.box_limits import BoxLimits
+from coordexp.data.cut_boxes import too_many, unlearnt, unwritten
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import fed_sentence
-from coordexp.data.sample import SplitData
+from coordexp.data.sample import Ordering, SplitData
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.source import found_sentence
 from coordexp.data.splits import between_splits
@@ -35,7 +37,7 @@ _COUNT_TEXTS = {
 
 
 def start_lines(
-    config: RunConfig, parts: Components, dataset: DetectionDataset, sampler: LengthBucketSampler
+    config: RunConfig, parts: Components, dataset: DetectionDataset, sampler: LengthBucketSampler, limits: BoxLimits
 ) -> list[str]:
     """Return what a run prints when it starts: strategy, parameters, data, optimizer groups, batches."""
     trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
@@ -48,6 +50,7 @@ def start_lines(
         *([f"data: {found}"] if (found := found_sentence(config.data)) else []),
         *data_lines("train", parts.train, dataset),
         *data_lines("val", parts.val),
+        *limit_lines(limits, ordering=config.data.ordering),
         *(f"val: warning: {sentence}" for sentence in warnings),
         *([f"pictures: {fed}"] if fed else []),
         *sum_lines(config, dataset),
@@ -81,6 +84,15 @@ def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = No
         lines += [f"  {record.where}: {record.reason}" for record in shown]
         lines += [f"  and {len(data.rejected) - len(shown):,} more"] if len(data.rejected) > len(shown) else []
     return lines
+
+
+def limit_lines(limits: BoxLimits, *, ordering: Ordering) -> list[str]:
+    """Return how many boxes are never learnt or never written; nothing where every box is."""
+    said = {
+        "train": (unlearnt(limits.on_training, ordering=ordering), too_many(limits.on_training)),
+        "val": (unwritten(limits.max_new_tokens), too_many([limits.max_new_tokens])),
+    }
+    return [f"{split}: {'warning: ' if grave else ''}{text}" for split, (text, grave) in said.items() if text]
 
 
 def sum_lines(config: RunConfig, dataset: DetectionDataset) -> list[str]:

@@ -9,6 +9,7 @@ from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.template_adapter import keeps_boxes
 from coordexp.coord_tokens.vocab import CoordVocab, expand_tokenizer, text_vocab
 from coordexp.data.batch import Batch, EncodedSample, collate
+from coordexp.data.box_limits import BoxLimits, over_max_length, over_max_new_tokens, over_max_objects
 from coordexp.data.dataset import DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample, SplitData
@@ -51,6 +52,28 @@ class Encoding:
             max_length=data.max_length,
             seed=self.config.experiment.seed,
             image_cache_mib=image_cache_mib,
+        )
+
+    def box_limits(self, train: DetectionDataset, train_samples: Sequence[Sample], val: Sequence[Sample]) -> BoxLimits:
+        """Count the boxes that the limits of the configuration take away.
+
+        Args:
+            train: the training samples with their targets.
+            train_samples: the same before they were encoded.
+            val: validation samples that will be answered.
+        """
+        config = self.config
+        return BoxLimits(
+            max_objects=over_max_objects(train_samples, config.data.max_objects),
+            max_length=over_max_length(train),
+            max_new_tokens=over_max_new_tokens(
+                val,
+                self.tokenizer,
+                self.vocab,
+                ordering=config.data.ordering,
+                seed=config.experiment.seed,
+                limit=config.evaluation.max_new_tokens,
+            ),
         )
 
     def collate(self, samples: Sequence[EncodedSample]) -> Batch:

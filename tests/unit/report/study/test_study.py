@@ -315,3 +315,19 @@ def test_what_is_written_in_place_of_categories_is_said_behind_the_verdict_where
     runs = [dataclasses.replace(run, metrics={**run.metrics, **low}) for run in runs]
     verdict = study(dataclasses.replace(data, runs=tuple(runs)), store, store / "cache").verdict
     assert verdict.endswith("C-s0, free: none of 20 written objects names a category; most frequent: 'RC', 'CC'.")
+
+
+@pytest.mark.parametrize("num_pictures", [0, 2])
+def test_every_part_that_begins_is_reported_to_its_end(paired_dir: Path, tmp_path: Path, num_pictures: int) -> None:
+    data = load_experiment(f"sqlite:///{paired_dir / 'mlflow.db'}", "paired")
+    calls: list[tuple[str, int, int]] = []
+    make_study(
+        data,
+        Artifacts(data, cache=tmp_path, runs_dir=paired_dir),
+        Settings(resamples=20, num_pictures=num_pictures),
+        on_progress=lambda what, done, total: calls.append((what, done, total)),
+    )
+    last = {what: done == total for what, done, total in calls}
+    assert ("drawing images" in last) == (num_pictures > 0)
+    assert len(last) >= 3
+    assert all(last.values()), last
