@@ -115,6 +115,17 @@ def load_runs(uri: str, title: str, run_ids: Sequence[str]) -> ExperimentData:
     return ExperimentData(name=title, uri=uri, runs=tuple(named))
 
 
+def experiment_id_of(uri: str, name: str | None) -> str:
+    """Return MLflow's id of an experiment; of the one in which a run was started last, if it has no name.
+
+    Raises:
+        TrackingError: if this MLflow cannot be used, or has no such experiment; the nearest name is in the sentence.
+    """
+    client = _open_client(uri)
+    with tracking_errors(uri, "find the experiment"):
+        return plain_id(_find_experiment(client, uri, name).experiment_id)
+
+
 def plain_id(text: str) -> str:
     """Return an id of MLflow, which becomes part of paths, addresses and commands to paste, or refuse it."""
     if not _ID.fullmatch(text):

@@ -181,14 +181,17 @@ def next_commands(data: ExperimentData) -> list[tuple[str, str]]:
 
 
 def mlflow_ui(data: ExperimentData) -> str:
-    """Return what opens MLflow on the runs; without the query it shows an experiment as that of an agent, empty."""
-    is_database = sqlite_path(data.uri) is not None
-    server = "http://127.0.0.1:5000" if is_database else without_secrets(data.uri).rstrip("/")
-    chosen = runs_address(data.experiment_id) if data.experiment_id else "#/experiments?workflowType=machine_learning"
-    if not is_database:
-        return f"open {server}/{chosen} in a browser"
-    start = python_command("-m", "mlflow", "ui", "--backend-store-uri", without_secrets(data.uri))
-    return f"{start}\n# and open {server}/{chosen}"
+    """Return what opens MLflow's pages on the runs: a command for a database, the address of a server."""
+    path = sqlite_path(data.uri)
+    if path is None:
+        chosen = "#/experiments?workflowType=machine_learning"  # without the query MLflow shows the view of agents
+        if data.experiment_id:
+            chosen = runs_address(data.experiment_id)
+        return f"open {without_secrets(data.uri).rstrip('/')}/{chosen} in a browser"
+    names = [data.name] if data.experiment_id else []
+    if path == Path("runs/mlflow.db").absolute():
+        return python_command("-m", "coordexp", "ui", *names)
+    return python_command("-m", "coordexp", "ui", *names, "--tracking-uri", without_secrets(data.uri))
 
 
 def _is_lvis(run: RunData) -> bool:
