@@ -15,7 +15,7 @@ from coordexp.errors import DataError, counted, show
 
 _IMAGE_KEYS = (
     "imageid", "imgid", "filename", "imagename", "image", "img", "file", "imagepath", "imgpath", "path", "picture",
-    "imagefile", "customid", "key", "id",
+    "imagefile", "customid", "key",
 )  # fmt: skip
 _TEXT_KEYS = (
     "text", "response", "answer", "prediction", "predict", "output", "generatedtext", "generation", "completion",
@@ -65,6 +65,9 @@ def answer_of(value: object, place: str = "") -> AnswerRecord | None:
     pictures = fields.get("images")
     if isinstance(pictures, list) and len(pictures) == 1 and isinstance(pictures[0], str):  # ms-swift's
         keys = (*keys, pictures[0])
+    record_id = fields.get("id")
+    if is_key(record_id):  # last: it often counts records
+        keys = (*keys, record_id)
     label = fields.get("label")
     written = _written(value)
     if written is None:

@@ -132,4 +132,10 @@ def _entry(line: _Line, form: Literal["yolo", "image", "category"], category: st
 
 
 def _no_line(line: _Line, form: Literal["yolo", "image", "category"]) -> DataError:
-    return DataError(f"{line.file}:{line.number}: expected {_EXPECTED[form]}, got {show(line.text)}")
+    place = f"{line.file}:{line.number}"
+    if line.text.lstrip()[:1] in ("`", "[", "{"):
+        return DataError(
+            f"{place}: the text of a model's answer, not lines of boxes; expected one file of JSON lines such as "
+            f'{{"file_name": "{line.file.stem}.jpg", "text": ...}}, which coordexp evaluate --generations reads'
+        )
+    return DataError(f"{place}: expected {_EXPECTED[form]}, got {show(line.text)}")

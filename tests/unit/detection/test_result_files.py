@@ -261,6 +261,7 @@ def test_a_file_a_category_as_the_devkit_of_voc_writes_it(name: str, truth: Grou
         ({"a_1.txt": ["Cat 10 20 30 40"]}, "a_1.txt:1: expected class"),
         ({"a_1.txt": ["Cat 0.5 10 20 30 40", "Cat ten 20 30 40"]}, "a_1.txt:2: expected class, confidence"),
         ({"a_1.txt": ["Cat 51 10 20 30 40"]}, "a_1.txt:1: expected class, confidence"),
+        ({"a_1.txt": ["```json", '[{"bbox_2d": [1, 2, 3, 4]}]', "```"]}, "a_1.txt:1: the text of a model's answer"),
         ({"comp4_det_val_Cat.txt": ["a_1 0.5 1 2 3"]}, "Cat.txt:1: expected image, confidence"),
         ({"a_1.txt": ["0 .1 .1 .2 .2 .9"], "metrics.json": ["{}"]}, "1 .json and 1 .txt files"),
         ({"a_1.txt": ["0 .1 .1 .2 .2 .9"], "more.csv": ["a,b"]}, "1 file that cannot be read .* such as more.csv"),

@@ -119,7 +119,7 @@ RECORDS = {
     "by file name": lambda i, text: {"file_name": FILES[i], "text": text},
     "by path of another machine": lambda i, text: {"image": "C:\\data\\" + FILES[i].upper(), "response": text},
     "by stem": lambda i, text: {"image_id": Path(FILES[i]).stem, "answer": text},
-    "ms-swift": lambda i, text: {"response": text, "images": [FILES[i]], "labels": None},
+    "ms-swift": lambda i, text: {"id": 6 - i, "response": text, "images": [FILES[i]], "labels": None},
     "vllm": lambda i, text: {"image_id": i, "prompt": "x", "outputs": [{"text": text, "finish_reason": "stop"}]},
     "openai, ids": lambda i, text: {"custom_id": str(i), **chat(text)},
     "openai, files": lambda i, text: {"custom_id": FILES[i], **chat(text)},
