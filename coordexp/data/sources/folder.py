@@ -38,7 +38,7 @@ from coordexp.files import JsonValue, lfs_problem, parse_json, read_json, sha256
 _NOT_BOXES = re.compile(r"^(captions|panoptic|stuff|image_info|unlabeled)|^(dataset_infos?|dataset_dict|state)\.json$")
 _KEY_POINTS = re.compile(r"^person_keypoints")
 _SOURCES = {"COCO": CocoSource, "LVIS": LvisSource, "JSONL": JsonlSource, "JSON records": JsonlSource}
-_NAMES_TRIED, _DEPTH = 20, 2
+_NAMES_TRIED, _FILES_TRIED, _DEPTH = 20, 1_000, 2
 _PACKED = (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".bz2", ".xz", ".zst")
 _SHARD = re.compile(r"[-_.]?\d+([-_]of[-_]\d+)?([-_.][0-9a-f]{16})?$")
 # Of records in our own form, or that of other trainers: these stand in a list of objects.
@@ -115,8 +115,9 @@ def _below(folder: Path) -> list[Path]:
 def _find_files(folder: Path) -> Found | None:
     """Find annotation files of COCO, LVIS, JSONL or Hugging Face's ``imagefolder``."""
     inside = [folder, *_below(folder)] if not _is_sets(folder) else [folder]
-    paths = [path for place in inside for path in sorted(place.iterdir()) if _may_be_annotations(path)]
-    kinds = {path: file_kind(path) for path in paths}
+    paths = (path for place in inside for path in sorted(place.iterdir()) if _may_be_annotations(path))
+    # Other tools write a file for each picture: a hundred thousand would take minutes to look at.
+    kinds = {path: file_kind(path) for path in islice(paths, _FILES_TRIED)}
     files = {path: kind for path, kind in kinds.items() if kind}
     # COCO publishes key points beside boxes. Alone they hold the boxes themselves.
     without_key_points = {path: kind for path, kind in files.items() if not _KEY_POINTS.match(path.name)}

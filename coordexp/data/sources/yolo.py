@@ -31,6 +31,7 @@ from coordexp.errors import DataError, counted, show
 _PICTURE_FOLDERS = ("images", "JPEGImages", "img", "imgs")
 _NO_LABELS = ("classes", "readme", "train", "val", "valid", "validation", "test", "labels", "names", "notes")
 _PICTURES_TRIED = 2_000
+_LEVELS_UP = 6  # from a folder of pictures to the one that has its labels
 _MOST_OF_A_BOX = 6  # columns: class, box, and how sure a model was
 _NAMES = (
     *("*.names", "classes.txt", "_darknet.labels"),
@@ -158,7 +159,7 @@ class LabelFiles:
     def _folder_of(self, pictures: Path) -> Path | None:
         """Return the folder of the labels of a folder of pictures: one part of its path is ``labels`` there."""
         parts = pictures.parts
-        for at in range(len(parts) - 1, 0, -1):
+        for at in range(len(parts) - 1, max(0, len(parts) - 1 - _LEVELS_UP), -1):
             above = Path(*parts[:at])
             for labels in inner_folders(above, "labels"):
                 place = find_in_any_case(labels, parts[at + 1 :])
@@ -168,10 +169,12 @@ class LabelFiles:
 
 
 def inner_folders(folder: Path, name: str) -> list[Path]:
-    """Return the folders of a folder that have a name, in any case."""
-    if not folder.is_dir():
+    """Return the folders of a folder that have a name, in any case; none where it cannot be listed."""
+    try:
+        named = [place for place in folder.iterdir() if place.name.lower() == name.lower()]
+    except OSError:  # a folder above the data may belong to others
         return []
-    return sorted(place for place in folder.iterdir() if place.name.lower() == name.lower() and place.is_dir())
+    return sorted(place for place in named if place.is_dir())
 
 
 def find_in_any_case(folder: Path, parts: Sequence[str]) -> Path | None:

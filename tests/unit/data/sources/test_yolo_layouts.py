@@ -214,3 +214,18 @@ def test_labels_in_capitals_and_in_utf_16(tmp_path):
     (labels / "t0.txt").rename(labels / "t0.TXT")
     (labels / "t1.txt").write_bytes((labels / "t1.txt").read_text().encode("utf-16"))
     read_all(tmp_path / "set", tmp_path)
+
+
+def test_a_folder_above_the_data_that_cannot_be_listed_is_no_reason_to_stop(tmp_path, monkeypatch):
+    """Home folders of a cluster may be entered and not listed; root, who runs this in a container, may list all."""
+    root = tmp_path / "home" / "set"
+    ultralytics(root)
+    list_folder = Path.iterdir
+
+    def guarded(folder):
+        if folder == tmp_path / "home":
+            raise PermissionError(13, "Permission denied")
+        return list_folder(folder)
+
+    monkeypatch.setattr(Path, "iterdir", guarded)
+    read_all(root, tmp_path)
