@@ -115,7 +115,7 @@ def wait_sentence(needs: str, *, own_job: str, running: Sequence[str] = ()) -> s
         ways_out = f"ray job stop {number} ends the wait"
     if not offers_cpus(nodes):
         return f"{needed}; no node offers CPUs yet, and work begins when one joins; {ways_out}"
-    free = resources_text([ray.available_resources()])
+    free = resources_text([_cpus_and_gpus(ray.available_resources())])
     holders = "; ".join(
         f"{name} {'hold' if name.startswith('runs ') else 'holds'} {resources_text([resources])}"
         for name, resources in _held(own_job, running).items()
@@ -233,7 +233,7 @@ def _held(own_job: str, running: Sequence[str]) -> dict[str, dict[str, float]]:
     for task in _read(_Holder, tasks):
         if task.type == "NORMAL_TASK" and not task.placement_group_id:
             add(task.job_id, task.wanted())
-    return dict(list(held.items())[:_MAX_HOLDERS])
+    return {name: _cpus_and_gpus(resources) for name, resources in list(held.items())[:_MAX_HOLDERS]}
 
 
 def _names_of_jobs() -> dict[str, str]:
@@ -264,4 +264,4 @@ def _read(kind: type[_Row], states: Sequence[object]) -> list[_Row]:
 
 
 def _cpus_and_gpus(resources: Resources) -> dict[str, float]:
-    return {kind: resources.get(kind, 0.0) for kind in _KINDS}
+    return {kind: round(resources.get(kind, 0.0), 4) for kind in _KINDS}  # as Ray counts; sums of shares are inexact

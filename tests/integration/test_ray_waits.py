@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from coordexp.runs.folder import RunFolder
@@ -179,9 +180,10 @@ def test_a_lost_head_is_reported_when_ray_gives_up_and_before(tmp_path):
     patience = {"RAY_gcs_rpc_server_reconnect_timeout_s": "15"}  # as Ray documents it; 60 s by default
     with ray_head() as doomed, command(doomed, tmp_path, seconds=200, **patience) as process:
         wait_for(lambda: "sleeps" in log_of(tmp_path), 120, "the run to begin")
+        command_and_its_own = {process.pid, *(child.pid for child in psutil.Process(process.pid).children())}
         for other in doomed.processes():
-            if other.pid != process.pid and COMMAND not in other.cmdline():
-                with contextlib.suppress(ProcessLookupError):
+            if other.pid not in command_and_its_own:
+                with contextlib.suppress(psutil.NoSuchProcess):
                     other.kill()
         assert process.stdout is not None
         heard = [(time.monotonic(), line) for line in process.stdout]
