@@ -137,7 +137,9 @@ def run(options: argparse.Namespace) -> None:
             ready.result()
             workers = Workers(options.num_workers, cpus=cpus, gpus=options.gpus_per_worker or 0.0)
             with progress_bar("evaluating", len(data.samples) * len(settings.decoding)) as advance:
-                metrics = evaluate_on_ray(settings, data, workers, output=folder, on_images=advance)
+                metrics = evaluate_on_ray(
+                    settings, data, workers, output=folder, on_images=advance, on_wait=lambda line: show(console, line)
+                )
     for sentence in data.remarks:
         show(console, sentence)
     write_json(folder.metrics, metrics, indent=1)

@@ -17,7 +17,7 @@ from coordexp.runs.stop import SUBMITTED_ENV
 from coordexp.temporary import shorten_temporary_folder
 
 _DASHBOARD_SECONDS_ENV = "RAY_DASHBOARD_STARTUP_TIMEOUT_S"
-_MORE_SECONDS = 15.0
+_MORE_SECONDS = 10.0
 
 # Environment variables of Ray: read when it is imported or initialised; a value that is set already stays.
 LAUNCHER_ENV = {
@@ -25,7 +25,7 @@ LAUNCHER_ENV = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints a table of Tune's own settings
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_COLOR_PREFIX": "0",  # what Ray warns of ends in a job's log, where colours are rubbish
-    _DASHBOARD_SECONDS_ENV: "35",  # Ray's 60 would leave a person alone for more than a minute
+    _DASHBOARD_SECONDS_ENV: "42",  # with Ray's 60 a failed start takes longer than a person waits
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",

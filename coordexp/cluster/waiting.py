@@ -86,6 +86,20 @@ class ClusterSurroundings(Surroundings):
             return None
 
 
+def explain_actors(needs: str) -> str | None:
+    """Return what actors of this command wait for; None where they have their places, or Ray does not tell."""
+    try:
+        own_job = ray.get_runtime_context().get_job_id()
+        free = _cpus_and_gpus(ray.available_resources())
+        pending = [actor.wanted() for actor in _actors("PENDING_CREATION") if actor.job_id == own_job]
+        # One that has its share is pending too, until its process has started.
+        if not any(wanted[kind] > free[kind] for wanted in pending for kind in _KINDS):
+            return None
+        return wait_sentence(needs, own_job=own_job)
+    except _UNKNOWN:
+        return None
+
+
 def wait_sentence(needs: str, *, own_job: str, running: Sequence[str] = ()) -> str:
     """Return what a run without a place needs, what is free, who holds the rest, and how to end the wait.
 
@@ -101,7 +115,7 @@ def wait_sentence(needs: str, *, own_job: str, running: Sequence[str] = ()) -> s
         ways_out = f"ray job stop {number} ends the wait"
     if not offers_cpus(nodes):
         return f"{needed}; no node offers CPUs yet, and work begins when one joins; {ways_out}"
-    free = resources_text([ray.available_resources()])
+    free = resources_text([_cpus_and_gpus(ray.available_resources())])
     holders = "; ".join(
         f"{name} {'hold' if name.startswith('runs ') else 'holds'} {resources_text([resources])}"
         for name, resources in _held(own_job, running).items()
@@ -123,23 +137,37 @@ def slots_on_cluster(cluster: Cluster) -> int:
     Raises:
         ResourceError: if a run can never fit; Ray itself would wait for ever.
     """
+    nodes = nodes_for_work()
+    try:
+        return count_slots(cluster, nodes.left)
+    except ResourceError:
+        if not offers_cpus(nodes.whole) or grows_by_itself():
+            return cluster.max_concurrent_runs or 1
+    count_slots(cluster, nodes.whole)  # refuses what would not fit without the entrypoint either
+    raise ResourceError(f"{needs_text(cluster)}, but {entrypoint_text(nodes.whole)}")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What the nodes of the joined cluster offer."""
+
+    whole: list[dict[str, float]]
+    left: list[dict[str, float]]  # by the entrypoint of this very job, which holds its share as long as we live
+
+
+def nodes_for_work() -> Nodes:
+    """Return what the nodes that are alive offer, whoever holds it now."""
     nodes = {node["NodeID"]: dict[str, float](node["Resources"]) for node in ray.nodes() if node["Alive"]}
     held = held_by_entrypoint()
     left = [_less(resources, held.get(node, {})) for node, resources in nodes.items()]
-    try:
-        return count_slots(cluster, left)
-    except ResourceError:
-        if not offers_cpus(nodes.values()) or grows_by_itself():
-            return cluster.max_concurrent_runs or 1
-    count_slots(cluster, list(nodes.values()))  # refuses what would not fit without the entrypoint either
-    raise ResourceError(f"{needs_text(cluster)}, but {entrypoint_text(nodes.values())}")
+    return Nodes(list(nodes.values()), left)
 
 
-def entrypoint_text(nodes: Iterable[Resources]) -> str:
+def entrypoint_text(nodes: Sequence[Resources]) -> str:
     """Return what is wrong where the entrypoint of this very job leaves no room, and how to submit it."""
     held = resources_text(list(held_by_entrypoint().values()))
     return (
-        f"the job's own entrypoint holds {held} of {resources_text(list(nodes))} as long as this command runs, so that "
+        f"the job's own entrypoint holds {held} of {resources_text(nodes)} as long as this command runs, so that "
         "no work can ever begin; submit the job without --entrypoint-num-cpus and --entrypoint-num-gpus"
     )
 
@@ -205,7 +233,7 @@ def _held(own_job: str, running: Sequence[str]) -> dict[str, dict[str, float]]:
     for task in _read(_Holder, tasks):
         if task.type == "NORMAL_TASK" and not task.placement_group_id:
             add(task.job_id, task.wanted())
-    return dict(list(held.items())[:_MAX_HOLDERS])
+    return {name: _cpus_and_gpus(resources) for name, resources in list(held.items())[:_MAX_HOLDERS]}
 
 
 def _names_of_jobs() -> dict[str, str]:
@@ -225,8 +253,8 @@ def _groups(state: str) -> list[_Group]:
     return _read(_Group, list_placement_groups(filters=[("state", "=", state)], detail=True, timeout=_STATE_SECONDS))
 
 
-def _actors() -> list[_Holder]:
-    return _read(_Holder, list_actors(filters=[("state", "=", "ALIVE")], detail=True, timeout=_STATE_SECONDS))
+def _actors(state: str = "ALIVE") -> list[_Holder]:
+    return _read(_Holder, list_actors(filters=[("state", "=", state)], detail=True, timeout=_STATE_SECONDS))
 
 
 def _read(kind: type[_Row], states: Sequence[object]) -> list[_Row]:
@@ -236,4 +264,4 @@ def _read(kind: type[_Row], states: Sequence[object]) -> list[_Row]:
 
 
 def _cpus_and_gpus(resources: Resources) -> dict[str, float]:
-    return {kind: resources.get(kind, 0.0) for kind in _KINDS}
+    return {kind: round(resources.get(kind, 0.0), 4) for kind in _KINDS}  # as Ray counts; sums of shares are inexact

@@ -165,6 +165,9 @@ class ProgressDisplay(Follower, RunEvents):
         if now - self._last_line < QUIET_SECONDS:
             return
         self._last_line = now
+        if self._trouble is not None:
+            self._print_line(f"{clock_time(now - self._started)}  still waiting for the Ray head")
+            return
         names: dict[str, list[str]] = {}
         for run in running:
             doing = "running, no new line yet"
