@@ -102,6 +102,7 @@ def run(options: argparse.Namespace) -> None:
         default_output,
         open_data,
         open_evaluation,
+        scale_warning,
         slower,
         unlike_training,
     )
@@ -150,6 +151,8 @@ def run(options: argparse.Namespace) -> None:
         unread = unread_sentence(way, metrics, form=settings.answer or "coord tokens or text")
         if unread is not None and settings.generations is not None:
             show(console, unread)
+    if sentence := scale_warning(settings, folder, data):
+        show(console, sentence)
     show(console, f"written to {folder.path}")
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # a report reads answers, and loads nothing that makes them
 
 Four = tuple[float, float, float, float]
 Texts = NDArray[np.object_]  # strings of numpy's own type would lose a NUL at their end
+_FEWEST_BOXES = 10  # before anything is said about the scale of a model's coordinates
 _COORD_WEIGHT = 0.7
 _LOW = 0.05  # an AP below which one wants to know what is written in place of the names of categories
 _SHOWN_NAMES = 5
@@ -188,6 +189,18 @@ def read_answer(
         coord_mass=coord_mass,
         curves=curves,
     )
+
+
+def seem_in_pixels(detections: Detections, sizes_px: Mapping[int, tuple[int, int]]) -> bool:
+    """Say whether the numbers of answers look like pixels, although each was read as a thousandth of a side.
+
+    In images of less than 1,000 pixels a side, thousandths soon exceed the number of pixels; pixels never do.
+    """
+    sizes = np.array([sizes_px[image_id] for image_id in detections.image_ids.tolist()], np.float64).reshape(-1, 1, 2)
+    corners_px = detections.boxes_px_xywh.reshape(-1, 2, 2).cumsum(axis=1)
+    in_small_images = sizes.max(axis=(1, 2)) < NUM_BINS
+    fit_as_pixels = (np.rint(corners_px / sizes * NUM_BINS) <= sizes)[in_small_images]
+    return len(fit_as_pixels) >= _FEWEST_BOXES and bool(fit_as_pixels.all())
 
 
 def distributions_of(answers: Sequence[ReadAnswer]) -> Distributions:

@@ -15,8 +15,10 @@ from coordexp.data.sample import Sample
 from coordexp.data.sources.coco import CocoSource, LvisSource
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CheckpointError, ResourceError
+from coordexp.evaluate.answers import seem_in_pixels
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.given import read_given_answers
@@ -29,7 +31,7 @@ from coordexp.model.checkpoint.directory import find_checkpoint, local_checkpoin
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
 from coordexp.model.families import family_of
 from coordexp.model.loading import LoadedModel, load
-from coordexp.runs.folder import RunFolder
+from coordexp.runs.folder import EvaluationFolder, RunFolder
 
 _MAX_LENGTH = 32_768  # of prompt and image; the answer has its own limit
 
@@ -69,6 +71,26 @@ def open_data(settings: EvaluationSettings) -> EvaluationData:
 def open_evaluation(settings: EvaluationSettings, data: EvaluationData) -> Evaluation:
     """Load the model and plan the evaluation; a CoordExpError says that one of the images does not fit."""
     return Evaluation(open_model(settings, data.truth.categories.values()), data, settings)
+
+
+def scale_warning(settings: EvaluationSettings, folder: EvaluationFolder, data: EvaluationData) -> str | None:
+    """Return a warning where an untouched model seems to answer in pixels, although its family does not.
+
+    A model that others have tuned may: its boxes, read as thousandths, then give an AP that means nothing.
+    """
+    if settings.answer != "qwen-json":
+        return None
+    directory = local_checkpoint(settings.model)
+    if directory is not None and model_family(directory).json_boxes == "pixels":
+        return None
+    detections = read_detections(folder.decoding("free").detections("argmax"), data.truth)
+    if not seem_in_pixels(detections, data.sizes_px):
+        return None
+    return (
+        "warning: every box, read as pixels, lies within its image: this model seems to answer in pixels, while its "
+        "numbers are read as thousandths of the image's sides. The metrics above then mean nothing; give the boxes of "
+        "its answers to coordexp compare as a file of detections, with --frame NAME=px:xyxy"
+    )
 
 
 def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> AnsweringModel:

@@ -65,7 +65,10 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]):
         # What holds no secret stays as it is.
         ("MLflow at http://127.0.0.1:9: refused", "MLflow at http://127.0.0.1:9: refused"),
         ("sqlite:////data/a@b/mlflow.db", "sqlite:////data/a@b/mlflow.db"),
-        *[(text, text) for text in ("expected postgresql://USER:PASSWORD@HOST:5432/DATABASE",)],
+        (
+            "expected postgresql://USER:PASSWORD@HOST:5432/DATABASE",
+            "expected postgresql://USER:PASSWORD@HOST:5432/DATABASE",
+        ),
         ("two\nlines é 漢", "two\nlines é 漢"),
     ],
 )
