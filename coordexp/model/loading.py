@@ -90,7 +90,8 @@ def load(
     )
     if is_hub_id(path_or_id):
         model.name_or_path = str(path_or_id)  # so that PEFT writes the hub id, not a path in this machine's cache
-    vocab = _vocab_of(processor.tokenizer, structure=structure)
+    # A base with coord tokens may still lack the markers that its adapter was trained for.
+    vocab = _vocab_of(processor.tokenizer, structure=structure or trained.structure)
     if vocab is None and trained.structure is not None:
         vocab = expand_vocab(
             model,
