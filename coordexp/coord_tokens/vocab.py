@@ -2,8 +2,8 @@
 
 A coordinate is one of 1000 bins: the one token ``<|coord_34|>`` or, in the text arm, three digits, ``034``. What is
 written between the markers of a box is described by the :class:`NumberTokens` of a vocabulary, and nothing else that
-writes, measures, reads or constrains a box asks which of the two it has. A tokenizer that lacks a token of an answer, or
-has some of them with ids that do not fit, is refused with a TokenizerError. No answer holds the wildcard
+writes, measures, reads or constrains a box asks which of the two it has. A tokenizer that lacks a token of an answer,
+or has some of them with ids that do not fit, is refused with a TokenizerError. No answer holds the wildcard
 ``<|coord_*|>``: other trainers leave it out, and an expansion adds it.
 
 Shapes: M boxes, L tokens of a box, C tokens of a box that carry its numbers, D hidden, N new rows, K bins.
@@ -284,6 +284,12 @@ def _with_markers(
     ids: dict[str, int], numbers: NumberTokens, *, structure: Structure = "native", wildcard_id: int | None = None
 ) -> CoordVocab:
     start, box, end = STRUCTURE_TOKENS[structure]
+    missing = [token for token in STRUCTURE_TOKENS["native"] if token not in ids]
+    if structure == "native" and missing:
+        raise TokenizerError(
+            f"the tokenizer has no token {missing[0]!r}, a marker of data.structure: native, which no expansion adds; "
+            "take the tokenizer of the released model, or set data.structure: spec, whose markers are added"
+        )
     return CoordVocab(
         numbers,
         wildcard_id,
