@@ -105,7 +105,11 @@ def check_config(directory: Path) -> JsonObject:
     merged = RunFolder(directory).merged
     if not file.exists() and (directory / "adapter_config.json").is_file():
         given = shlex.quote(str(directory))
-        raise CheckpointError(f"{directory}: that is an adapter; expected a checkpoint, or --adapter {given}")
+        raise CheckpointError(
+            f"{directory}: that is an adapter; expected a checkpoint, or --adapter {given} where a command has that; "
+            f"coordexp merge --adapter {given} --output FOLDER makes a checkpoint of it (with --base where its base is "
+            "elsewhere)"
+        )
     if not file.exists() and (merged / CONFIG_FILE).is_file():
         raise CheckpointError(f"{directory}: that is the folder of a run; its checkpoint is {merged}")
     config = read_json(file)

@@ -20,8 +20,15 @@ from coordexp.coord_tokens.offset_adapter import DTYPES, DTypeName, active_offse
 from coordexp.coord_tokens.vocab import InitMethod, added_tokens
 from coordexp.errors import CheckpointError
 from coordexp.files import replace_directory, write_json
-from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, read_adapter, save_adapter
-from coordexp.model.checkpoint.directory import CONFIG_FILE, find_checkpoint
+from coordexp.model.checkpoint.adapter import (
+    AdapterInfo,
+    TrainedBase,
+    named_base,
+    naming_the_adapter,
+    read_adapter,
+    save_adapter,
+)
+from coordexp.model.checkpoint.directory import CONFIG_FILE, find_checkpoint, is_hub_id
 from coordexp.model.checkpoint.rewrite import Progress, silent, write_config, write_weights
 from coordexp.model.checkpoint.stored_model import (
     EMBEDDING,
@@ -265,9 +272,11 @@ def _base_of(adapter: AdapterInfo, base: str | Path | None) -> Path:
     """Return the directory of an adapter's base: ``base`` if it is given, else what the adapter names."""
     if base is not None:
         return find_checkpoint(base)
-    if adapter.base.path is None:
-        raise CheckpointError(f"{adapter.directory} does not name its base; give the base checkpoint")
-    return find_checkpoint(adapter.base.path, revision=adapter.base.revision)
+    named = named_base(adapter.directory)
+    if not is_hub_id(named):
+        return find_checkpoint(named, revision=adapter.base.revision)
+    with naming_the_adapter(adapter):
+        return find_checkpoint(named, revision=adapter.base.revision)
 
 
 def _checked_output(output: str | Path, *, overwrite: bool, inputs: Sequence[Path]) -> Path:
