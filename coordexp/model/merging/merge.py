@@ -222,6 +222,7 @@ def _save_whole(
         dtype=_name_of_dtype(model),
         tie_word_embeddings=has_tied_head(saved),
         template=processor.template_arguments,
+        is_whole=True,
     )
     report.write(building)
     return report
