@@ -24,6 +24,7 @@ from coordexp.runs.reporter import LocalReporter, final_metrics
 from coordexp.runs.status import Ended, note_traceback, one_sentence, read_status
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
 from coordexp.temporary import shorten_temporary_folder
+from coordexp.train.facts import training_facts
 from coordexp.train.forward import model_inputs
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
@@ -221,6 +222,7 @@ def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
             overwrite=True,
             samples=[model_inputs(batch, encoding.image_spec, dtype=torch.float32) for batch in batches] or None,
             trained_with=encoding.trained_with,
+            facts=training_facts(config, parts),
             gives_up=True,
         )
     except (CoordExpError, OSError, RuntimeError) as error:  # of which torch's lack of memory is one

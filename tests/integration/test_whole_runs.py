@@ -67,3 +67,31 @@ def test_the_images_of_evaluations_are_chosen_once(base, tmp_path, monkeypatch):
     config = small_config(base, tmp_path, max_steps=3, checkpoint_steps=1)
     train_here(prepared(with_changes(config, evaluation={"every_steps": 1, "subset_images": 3, "loss_images": 4})))
     assert sorted(chosen) == [3, 4]
+
+
+def test_the_card_of_a_run_says_what_the_run_is(whole, base):
+    folder = RunFolder.of(whole)
+    if not folder.merged.is_dir():
+        train_here(whole)
+    card = (folder.merged / "README.md").read_text()
+    assert "# small, group A, seed 0" in card
+    assert f"| base | `{base}` |" in card
+    assert "24 pictures" in card
+    assert "6 pictures" in card
+    assert "most likely bin" in card  # group A's reading
+    measured: dict[str, float] = {}
+    for row in read_rows(folder.metrics):
+        measured |= row.metrics
+    for decoding in ("constrained", "free"):
+        assert f"| COCO AP, {decoding} decoding | {measured[f'{decoding}/argmax/AP']:.3f} |" in card
+    assert "bit for bit" in card
+    assert "vllm serve ." in card
+
+
+def test_a_card_loads_what_it_lies_beside(whole, monkeypatch):
+    folder = RunFolder.of(whole)
+    if not folder.merged.is_dir():
+        train_here(whole)
+    program = (folder.merged / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(folder.merged)
+    exec("from transformers import AutoModelForImageTextToText\nimport coordexp.model\n" + program)

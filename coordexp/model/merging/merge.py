@@ -43,6 +43,7 @@ from coordexp.model.checkpoint.trained_with import TRAINED_WITH, TrainedWith
 from coordexp.model.checkpoint.weights import StoredWeights
 from coordexp.model.expand import cast_checkpoint, expand_checkpoint
 from coordexp.model.loading import load, load_adapter
+from coordexp.model.merging.card import TrainingFacts, write_card
 from coordexp.model.merging.delta import AdapterDelta
 from coordexp.model.merging.proof import Inputs, MergeReport, answer_logits, default_samples, prove_weights
 from coordexp.model.processor import Processor
@@ -94,7 +95,9 @@ def merge(
         samples = default_samples(adapted.processor)
         before = _logits_of_both(adapted.model, samples)
         nn.Module.to(adapted.model, "meta")  # its weights make room for the merged model's
-        return _merge(info, directory, building, samples, before, dtype=dtype, base_dtype="auto", progress=progress)
+        report = _merge(info, directory, building, samples, before, dtype=dtype, base_dtype="auto", progress=progress)
+        write_card(building, _facts_of(info, base), report)
+        return report
 
 
 def merge_model(
@@ -106,6 +109,7 @@ def merge_model(
     overwrite: bool = False,
     samples: Sequence[Inputs] | None = None,
     trained_with: TrainedWith | None = None,
+    facts: TrainingFacts | None = None,
     gives_up: bool = False,
 ) -> MergeReport:
     """Merge a model that is in memory, in any wrappers, as at the end of a run; one trained in full is saved as it is.
@@ -116,13 +120,16 @@ def merge_model(
 
     ``base`` is the checkpoint that ``model`` was loaded from; None reads it from the PEFT configuration. ``processor``
     and ``trained_with`` are written beside a model trained in full; an adapter says them itself. ``samples`` are model
-    inputs on which to say what rounding loses. All else is as in :func:`merge`.
+    inputs on which to say what rounding loses, ``facts`` what the result's card says of its training; None for what
+    the adapter says. All else is as in :func:`merge`.
     """
     peft = next((module for module in model.modules() if isinstance(module, PeftModel)), None)
     inner = inner_model(model)
     if peft is None:
         with _building_of(_checked_output(output, overwrite=overwrite, inputs=())) as building:
-            return _save_whole(inner, processor, building, trained_with)
+            report = _save_whole(inner, processor, building, trained_with)
+            write_card(building, facts or TrainingFacts(trained_with=trained_with), report)
+            return report
     dtype, device = _name_of_dtype(inner), inner.device
     samples = samples or default_samples(processor)
     before = _logits_of_both(peft, samples)
@@ -133,7 +140,22 @@ def merge_model(
         if gives_up:
             nn.Module.to(model, "meta")
         with _building_of(_checked_output(output, overwrite=overwrite, inputs=(source,))) as building:
-            return _merge(info, source, building, samples, before, dtype=dtype, base_dtype=dtype, device=device)
+            report = _merge(info, source, building, samples, before, dtype=dtype, base_dtype=dtype, device=device)
+            write_card(building, facts or _facts_of(info, base), report)
+            return report
+
+
+def _facts_of(info: AdapterInfo, base: str | Path | None) -> TrainingFacts:
+    """Return what an adapter says of its training."""
+    named = info.base.path or ""
+    given = named if base is None else str(base)
+    return TrainingFacts(
+        base=given,
+        named_base="" if given == named else named,
+        revision=info.base.revision if given == named else None,
+        structure=info.base.structure,
+        trained_with=info.trained_with,
+    )
 
 
 def _merge(
