@@ -1,7 +1,5 @@
 """What a finished run knows of its training, for the card of its checkpoint."""
 
-from collections.abc import Mapping
-
 from coordexp.config.schema import RunConfig
 from coordexp.errors import counted
 from coordexp.metrics import MetricName
@@ -42,18 +40,12 @@ def _data(config: RunConfig, parts: Components) -> str:
 
 
 def _figures(config: RunConfig) -> dict[str, str]:
-    """Return AP under each decoding, read as the group is; what is undefined has no row."""
+    """Return AP under each decoding, read as the group is; what is undefined is left out."""
     measured: dict[str, float] = {}
     for row in read_rows(RunFolder.of(config).metrics):
         measured |= row.metrics
-    return _named(config, measured)
-
-
-def _named(config: RunConfig, measured: Mapping[str, float]) -> dict[str, str]:
     figures: dict[str, str] = {}
     for decoding in config.evaluation.decoding:
-        for name in _FIGURES:
-            value = measured.get(str(MetricName(decoding, name, config.reading)))
-            if value is not None:
-                figures[f"COCO {name}, {decoding} decoding"] = f"{value:.3f}"
+        values = {name: measured.get(str(MetricName(decoding, name, config.reading))) for name in _FIGURES}
+        figures[decoding] = ", ".join(f"{name} {value:.3f}" for name, value in values.items() if value is not None)
     return figures

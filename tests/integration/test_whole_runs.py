@@ -83,7 +83,7 @@ def test_the_card_of_a_run_says_what_the_run_is(whole, base):
     for row in read_rows(folder.metrics):
         measured |= row.metrics
     for decoding in ("constrained", "free"):
-        assert f"| COCO AP, {decoding} decoding | {measured[f'{decoding}/argmax/AP']:.3f} |" in card
+        assert f"| COCO AP, {decoding} decoding | AP {measured[f'{decoding}/argmax/AP']:.3f}, " in card
     assert "bit for bit" in card
     assert "vllm serve ." in card
 
@@ -94,4 +94,4 @@ def test_a_card_loads_what_it_lies_beside(whole, monkeypatch):
         train_here(whole)
     program = (folder.merged / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
     monkeypatch.chdir(folder.merged)
-    exec("from transformers import AutoModelForImageTextToText\nimport coordexp.model\n" + program)
+    exec(program)

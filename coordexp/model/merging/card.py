@@ -38,7 +38,7 @@ class TrainingFacts:
         group: the group, with what its loss is made of.
         data: what it was trained and measured on.
         reading: how the group's boxes are read.
-        figures: name and value of each metric, as text; empty where nothing was measured.
+        figures: COCO AP and its like under each decoding, as text; empty where nothing was measured.
         structure: the markers of an object where boxes are coord tokens.
         trained_with: prompt and image sizes.
     """
@@ -67,6 +67,7 @@ def card_text(facts: TrainingFacts, report: MergeReport) -> str:
         "data": facts.data,
         "group": facts.group,
         "boxes are read": "" if facts.reading is None else _READINGS[facts.reading],
+        **{f"COCO AP, {decoding} decoding": value for decoding, value in facts.figures.items()},
         "weights": f"{report.dtype}; {report.sentence}",
         "left behind": report.left_behind,
     }
@@ -75,8 +76,6 @@ def card_text(facts: TrainingFacts, report: MergeReport) -> str:
         rows["pictures"] = f"of at most {facts.trained_with.max_pixels:,} pixels, larger ones are shrunk"
     title = facts.run or "A merged checkpoint"
     parts = [_front_matter(facts), f"# {title}\n", f"{_sentence(facts)}\n", _table(rows)]
-    if facts.figures:
-        parts += ["Measured on the validation pictures, with one seed:\n", _table(facts.figures)]
     parts.append(_use(facts, report))
     return "\n".join(parts)
 
@@ -126,10 +125,10 @@ def _use(facts: TrainingFacts, report: MergeReport) -> str:
     if report.template:
         serve += f" --default-chat-template-kwargs {shlex.quote(json.dumps(report.template))}"
     lines = [
-        "To load it, in this folder:\n",
+        'To load it, in this folder (`coordexp.model.load(".")` gives processor and coordinate ids too):\n',
         "```python",
-        'AutoModelForImageTextToText.from_pretrained(".", dtype="auto")  # of transformers',
-        'coordexp.model.load(".")  # with its processor and its coordinate ids',
+        "from transformers import AutoModelForImageTextToText\n",
+        'model = AutoModelForImageTextToText.from_pretrained(".", dtype="auto")',
         "```\n",
         f"{use}To serve it:\n",
         "```console",
