@@ -83,13 +83,13 @@ def other_names_sentence(
         by_prefixes.setdefault((wrapper + _head(name, tail), _head(expected, tail)), []).append(pair)
     most_first = sorted(by_prefixes.items(), key=lambda item: -len(item[1]))
     parts = [
-        f"{len(members)} begin with {got!r} where the model of config.json has {wanted!r}, e.g. "
-        f"{wrapper}{members[0][0]} for {members[0][1]}"
+        f"{len(members)} of {len(stored)} weights begin with {got!r} where the model of config.json has {wanted!r}, "
+        f"e.g. {wrapper}{members[0][0]} for {members[0][1]}"
         for (got, wanted), members in most_first[:_NUM_PAIRS_SHOWN]
     ]
     mapping = {_pattern(got, members): wanted for (got, wanted), members in most_first}
     mapping |= {f"^{re.escape(wrapper)}": ""} if wrapper else {}
-    return f"of {len(stored)} weights {'; '.join(parts)}; rename them with key_mapping={mapping} (docs/your-model.md)"
+    return f"{'; '.join(parts)}; rename them with key_mapping={mapping} (docs/your-model.md)"
 
 
 def _paired(unknown: Sequence[str], missing: Collection[str]) -> list[tuple[str, str, str]]:

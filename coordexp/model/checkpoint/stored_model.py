@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import os
 import re
 import warnings
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 EMBEDDING = "model.language_model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+_DEEPSPEED_DEVICE = "DS_ACCELERATOR"
 _PREDICTS_MORE = "mtp"  # the part of released files that proposes several tokens at a time
 
 
@@ -93,7 +95,7 @@ def quiet() -> Generator[None]:
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # weights that do not fit are our own errors, in one sentence
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _deepspeed_without_search():
             # PEFT 0.21 asks transformers 5.23 by the name that transformers 6 will drop.
             warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
             yield
@@ -101,6 +103,22 @@ def quiet() -> Generator[None]:
         logging.set_verbosity(verbosity)
         if drawn:
             logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _deepspeed_without_search() -> Generator[None]:
+    """Spare a machine without a GPU DeepSpeed's warning that it found none; transformers imports it to save a model.
+
+    The variable is taken back, because processes that are started later may have a GPU.
+    """
+    is_needed = _DEEPSPEED_DEVICE not in os.environ and not torch.cuda.is_available()
+    if is_needed:
+        os.environ[_DEEPSPEED_DEVICE] = "cpu"
+    try:
+        yield
+    finally:
+        if is_needed:
+            os.environ.pop(_DEEPSPEED_DEVICE, None)
 
 
 def empty_model(config: PreTrainedConfig, *, dtype: torch.dtype) -> "PreTrainedModel":
