@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", help="embedded, a directory or a hub id (default: what --adapter names)")
     add("--adapter", type=Path, help="a directory that training saved")
+    add("--base", help="the checkpoint that --adapter was trained on, as --model is (default: what the adapter names)")
     add("--annotations", type=Path, required=True, help="COCO instances JSON")
     add("--images", type=Path, required=True, help="folder of the images")
     add("--output", type=Path, help="folder of the results (default: eval/NAME-ANNOTATIONS beside the checkpoint)")
@@ -226,10 +227,8 @@ def _chosen_images(options: argparse.Namespace) -> list[int]:
 def _settings(options: argparse.Namespace) -> "EvaluationSettings":
     from coordexp.data.sources.coco_table import Reading
     from coordexp.evaluate.settings import EvaluationSettings
-    from coordexp.model.checkpoint.adapter import named_base
 
-    if options.model is None and options.adapter is None:
-        raise ConfigError("expected --model, a checkpoint, or --adapter, which names its own; got neither")
+    model = _model(options)
     is_json = options.answer == "qwen-json"
     free_only = is_json or options.generations is not None
     decoding: list[Decoding] = options.decoding or (["free"] if free_only else ["constrained", "free"])
@@ -242,5 +241,24 @@ def _settings(options: argparse.Namespace) -> "EvaluationSettings":
         decoding=tuple(dict.fromkeys(decoding)),
         aliases=read_aliases(options.aliases),
         reading=Reading(options.boxes_in or "auto", options.merge_categories),
-        model=options.model or named_base(options.adapter),
+        model=model,
     )
+
+
+def _model(options: argparse.Namespace) -> str:
+    """Return the checkpoint that is evaluated, or on which the adapter is."""
+    from coordexp.model.checkpoint.adapter import named_base
+
+    model: str | None = options.model
+    base: str | None = options.base
+    adapter: Path | None = options.adapter
+    if model is not None and base is not None:
+        raise ConfigError(f"--model {model} and --base {base} both name the checkpoint; expected one of them")
+    if base is not None and adapter is None:
+        raise ConfigError(f"--base {base} is for an adapter; expected --adapter FOLDER beside it, or --model")
+    given = base if model is None else model
+    if given is not None:
+        return given
+    if adapter is None:
+        raise ConfigError("expected --model, a checkpoint, or --adapter, which names its own; got neither")
+    return named_base(adapter)

@@ -148,8 +148,16 @@ def _examine_memory(
         every = sum(parameter.numel() for parameter in model.parameters())
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         yield ok("optimizer", f"{trained:,} of {every:,} parameters train, in {counted(len(groups), 'group')}")
+    if base.is_damaged:
+        # Sizes of pictures and prompt would be guesses, and a failure that follows from them a second, false one.
+        yield warning("memory", "not estimated: tokenizer or image processor could not be read, as said above")
+        return None
     longest = longest_sequence(run, base, facts, max_objects=run.data.max_objects)
     ordinary = longest_sequence(run, base, facts, max_objects=min(run.data.max_objects, _ORDINARY_OBJECTS))
+    if longest.prompt + 1 > run.data.max_length and base.encoding is None:
+        limit = "" if run.data.max_pixels else "; data.max_pixels limits that"
+        yield warning("memory", f"not estimated: the tokens of a picture are known once the model is here{limit}")
+        return None
     if longest.prompt + 1 > run.data.max_length:
         raise DataError(
             f"prompt and image take up to {longest.prompt} tokens, data.max_length is {run.data.max_length}; "

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from transformers import set_seed
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from transformers.utils.logging import disable_progress_bar
 
 from coordexp.config.schema import RunConfig
 from coordexp.data.box_limits import BoxLimits
@@ -20,9 +21,10 @@ from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder, step_of
 from coordexp.runs.reporter import LocalReporter, final_metrics
-from coordexp.runs.status import Ended, note_traceback, one_sentence
+from coordexp.runs.status import Ended, note_traceback, one_sentence, read_status
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
 from coordexp.temporary import shorten_temporary_folder
+from coordexp.train.facts import training_facts
 from coordexp.train.forward import model_inputs
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
@@ -102,7 +104,7 @@ def train_run(
     # MLflow counts the rows that it has: what is made again has to stand in the same place. So the row that every try
     # makes comes first, and that of a merge, which may fail at one try and not at the next, behind it.
     if "final/seconds" not in reported:  # a run that finished without its merge has been timed
-        run.log.add_row(step, {"final/seconds": time.monotonic() - started})
+        run.log.add_row(step, {"final/seconds": _seconds_so_far(folder, since=started)})
     if lost:
         run.log.add_row(step, lost)
     ranks.barrier()
@@ -110,10 +112,18 @@ def train_run(
     return ended
 
 
+def _seconds_so_far(folder: RunFolder, *, since: float) -> float:
+    """Return the wall time of a whole run, with the tries before this one; this process began it at ``since``."""
+    status = read_status(folder.path)
+    # Only an executor keeps a status; whoever calls `train_run` alone has this process's time.
+    return time.monotonic() - since if status.since is None else status.seconds_until(time.time())
+
+
 def set_up_process(config: RunConfig) -> str | None:
-    """Set threads, seeds and algorithms of this process; return the sentence of :func:`ranks.ignore_launchers`."""
+    """Set threads, seeds, algorithms and output of this process; return what :func:`ranks.ignore_launchers` says."""
     ignored = ranks.ignore_launchers()
     shorten_temporary_folder()  # loaders exchange files by sockets there
+    disable_progress_bar()  # transformers draws one for each checkpoint that it saves, between a run's own lines
     # On a CPU their number decides last digits, and must be the same whatever started the process.
     if config.training.num_threads is not None or not torch.cuda.is_available():
         torch.set_num_threads(config.threads_of_worker)
@@ -191,9 +201,13 @@ def _evaluate(run: Run, step: int, limits: BoxLimits) -> None:
 
 
 def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
-    """Merge the adapter into the base, which ends no run: everything measured is committed. What it lost comes too."""
+    """Write the merged checkpoint, which ends no run: all that was measured is committed. What was lost comes too.
+
+    A run that trained all weights has no adapter to merge: its weights are the checkpoint.
+    """
     config, parts, log = run.config, run.parts, run.log
-    log.note("merges its adapter into the base")
+    is_whole = config.training.tuning == "full"
+    log.note("writes its weights as a checkpoint" if is_whole else "merges its adapter into the base")
     folder, encoding = RunFolder.of(config), parts.encoding
     try:
         # A few short validation samples, answers included, to describe the merged model by.
@@ -208,12 +222,14 @@ def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
             overwrite=True,
             samples=[model_inputs(batch, encoding.image_spec, dtype=torch.float32) for batch in batches] or None,
             trained_with=encoding.trained_with,
+            facts=training_facts(config, parts),
             gives_up=True,
         )
     except (CoordExpError, OSError, RuntimeError) as error:  # of which torch's lack of memory is one
         note_traceback(folder.path)
-        warning = f"its adapter was not merged: {one_sentence(error)}; the same command tries that again"
+        what = "its checkpoint was not written" if is_whole else "its adapter was not merged"
+        warning = f"{what}: {one_sentence(error)}; the same command tries that again"
         return Ended("finished", warning, is_merged=False), {}
     lost = {"final/merge_lost_logits": merged.lost_at_logits, "final/merge_lost_weights": merged.most_lost}
-    log.note(f"merged in {merged.dtype}: {merged.sentence}")
+    log.note(f"{'written' if is_whole else 'merged'} in {merged.dtype}: {merged.sentence}")
     return Ended("finished", merged.warning), {name: value for name, value in lost.items() if value is not None}

@@ -21,7 +21,15 @@ from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, reattach_coord_of
 from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
 from coordexp.files import first_problem, lfs_problem
-from coordexp.model.checkpoint.directory import CONFIG_FILE, JsonObject, read_json, refuse_lfs_pointers, tensor_names
+from coordexp.model.checkpoint.directory import (
+    CONFIG_FILE,
+    EMBEDDED,
+    JsonObject,
+    is_hub_id,
+    read_json,
+    refuse_lfs_pointers,
+    tensor_names,
+)
 from coordexp.model.checkpoint.trained_with import TrainedWith, parse_trained_with
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -152,10 +160,29 @@ def is_adapter(directory: Path) -> bool:
 
 
 def named_base(directory: Path) -> str:
-    """Return the checkpoint that an adapter was trained on, as it names it; raises CheckpointError if it does not."""
-    if (base := read_adapter(directory).base.path) is None:
-        raise CheckpointError(f"{directory} does not name its base; give it with --model")
+    """Return the checkpoint that an adapter was trained on, as it names it.
+
+    Raises:
+        CheckpointError: if the adapter does not name one, or names a folder that is not on this machine.
+    """
+    base = read_adapter(directory).base.path
+    if base is None:
+        raise CheckpointError(f"{directory} does not name its base; give the checkpoint it was trained on with --base")
+    if base != EMBEDDED and not is_hub_id(base) and not Path(base).expanduser().is_dir():
+        raise CheckpointError(
+            f"{directory}: was trained on {base}, which is not on this machine; give that checkpoint, wherever it is "
+            "here, with --base"
+        )
     return base
+
+
+@contextlib.contextmanager
+def naming_the_adapter(info: AdapterInfo) -> Generator[None]:
+    """Say of a base that the hub does not give who asks for it; a path of another machine may look like a hub id."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; {info.directory} was trained on it: give a copy of it with --base") from error
 
 
 def name_base(model: PeftModel, base: TrainedBase, trained_with: TrainedWith | None = None) -> None:

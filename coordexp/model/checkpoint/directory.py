@@ -105,7 +105,11 @@ def check_config(directory: Path) -> JsonObject:
     merged = RunFolder(directory).merged
     if not file.exists() and (directory / "adapter_config.json").is_file():
         given = shlex.quote(str(directory))
-        raise CheckpointError(f"{directory}: that is an adapter; expected a checkpoint, or --adapter {given}")
+        raise CheckpointError(
+            f"{directory}: that is an adapter; expected a checkpoint, or --adapter {given} where a command has that; "
+            f"coordexp merge --adapter {given} --output FOLDER makes a checkpoint of it (with --base where its base is "
+            "elsewhere)"
+        )
     if not file.exists() and (merged / CONFIG_FILE).is_file():
         raise CheckpointError(f"{directory}: that is the folder of a run; its checkpoint is {merged}")
     config = read_json(file)
@@ -151,13 +155,8 @@ def weight_files(directory: Path) -> list[Path]:
     listed = weight_map(directory)
     if listed is None:
         files = [directory / WEIGHTS_FILE]
-        pickled = next((name for name in _PICKLES if (directory / name).is_file()), None)
-        if pickled is not None and not files[0].is_file():
-            _refuse_lfs_pointer(directory / pickled)
-            raise CheckpointError(
-                f"{directory / pickled}: weights as a pickle, which can run code when it is read; expected safetensors "
-                f"({WEIGHTS_FILE}, or shards and {INDEX_FILE})"
-            )
+        if not files[0].is_file():
+            _refuse_other_weights(directory)
     else:
         files = [directory / name for name in sorted(set(listed.values()))]
         if lost := [file.name for file in files if not file.is_file()]:
@@ -168,6 +167,39 @@ def weight_files(directory: Path) -> list[Path]:
     for file in files:
         tensor_names(file)
     return files
+
+
+def _refuse_other_weights(directory: Path) -> None:
+    """Say what a folder without ``model.safetensors`` holds instead, and how it becomes safetensors."""
+    pickled = next((name for name in _PICKLES if (directory / name).is_file()), None)
+    shards = sorted(directory.glob("*.safetensors"))
+    sharded_state = sorted(directory.glob("*/.metadata"))  # torch.distributed.checkpoint, as FSDP saves
+    if pickled is not None:
+        _refuse_lfs_pointer(directory / pickled)
+        convert = (
+            'python -c "from transformers import AutoModelForImageTextToText as M; '
+            "M.from_pretrained('.', use_safetensors=False, dtype='auto').save_pretrained('.')\""
+        )
+        raise CheckpointError(
+            f"{directory / pickled}: weights as a pickle, which can run code when it is read; expected safetensors "
+            f"({WEIGHTS_FILE}, or shards and {INDEX_FILE}). Where you trust the file, convert it there: {convert}"
+        )
+    if shards:
+        raise CheckpointError(
+            f"{directory}: {shards[0].name} and {INDEX_FILE} belong together, and the index is not there; copy it "
+            "from where the weights came from"
+        )
+    if (directory / "zero_to_fp32.py").is_file():
+        raise CheckpointError(
+            f"{directory}: DeepSpeed left the weights in parts, one for each rank; gather them there: "
+            "python zero_to_fp32.py . . --safe_serialization"
+        )
+    if sharded_state:
+        parts = shlex.quote(str(sharded_state[0].parent))
+        raise CheckpointError(
+            f"{directory}: FSDP left the weights in parts, in {sharded_state[0].parent.name}; gather them: "
+            f"accelerate merge-weights {parts} {shlex.quote(str(directory))}"
+        )
 
 
 def weight_map(directory: Path) -> dict[str, str] | None:
