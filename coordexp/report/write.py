@@ -31,6 +31,7 @@ from coordexp.shipped import python_command
 from coordexp.statistics.results import Estimate
 from coordexp.tracking import open_tracker
 from coordexp.tracking.charts import COLOR_TAG, group_colors
+from coordexp.tracking.connection import FileTooLargeError
 from coordexp.tracking.store import MAX_TAG_LENGTH, READING
 
 REPORT_FOLDER = ExperimentFolder(Path()).report.name
@@ -144,6 +145,7 @@ def store_report(study: Study, paths: Sequence[Path], artifacts: Artifacts) -> s
     data = study.data
     if not data.parent_id:
         return ""
+    problems: list[str] = []
     colors = group_colors(data.groups)
     page = f"#/experiments/{data.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
     try:
@@ -157,15 +159,21 @@ def store_report(study: Study, paths: Sequence[Path], artifacts: Artifacts) -> s
                 # Of the numbers that are stored with the ablation now; and the colour that its group has there.
                 tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
         for path in paths:
-            tracker.log_file(data.parent_id, path, REPORT_FOLDER)
+            try:
+                tracker.log_file(data.parent_id, path, REPORT_FOLDER)
+            except FileTooLargeError as error:  # the smaller ones are stored all the same
+                problems.append(str(error))
         annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
         if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES:
             with suppress(DataError):  # whoever writes to the server chose the path: it may be no such file
                 read_ground_truth(annotations)
                 tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
     except TrackingError as error:
-        return f"the report is not in MLflow: {error}"
-    return ""
+        problems.append(str(error))
+    if not problems:
+        return ""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"not all of the report is in MLflow: {problems[0]}{more}"
 
 
 def comparison_metrics(study: Study) -> dict[str, float | None]:

@@ -5,7 +5,7 @@ import getpass
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
@@ -13,10 +13,13 @@ from urllib.parse import quote
 from coordexp.config.identity.fingerprint import git_state
 from coordexp.errors import TrackingError
 from coordexp.files import JsonValue, write_text
+from coordexp.findings import size_text
 from coordexp.runs.reporter import Row
+from coordexp.tracking.address import DATABASES
 from coordexp.tracking.charts import MEASURED, VIEW_TAG, view_of_runs
-from coordexp.tracking.connection import DATABASES, artifact_errors, connect, server_of, tracking_errors
+from coordexp.tracking.connection import artifact_errors, connect, tracking_errors
 from coordexp.tracking.payload import PointData, batches, check_same, flatten_config, row_points
+from coordexp.tracking.server import NoLoggedModelsError, check_not_deleted, has_no_endpoint, no_models_note
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,6 +31,8 @@ RUN_DIR = "run_dir"
 READING = "reading"
 HARDWARE = "hardware"
 ANNOTATIONS = "annotations_sha256"
+MERGED = "merged_checkpoint"
+MERGED_URI = "merged_checkpoint_uri"
 PLANNED = "planned"
 WHY_NOT_BEGUN = "why_not_begun"
 COMMIT = "mlflow.source.git.commit"
@@ -56,11 +61,7 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
     client = connect(uri)
     with tracking_errors(uri, f"open experiment {experiment!r}"):
         found = client.get_experiment_by_name(experiment) or _create(client, uri, experiment, artifact_root)
-        if found.lifecycle_stage != "active":
-            raise TrackingError(
-                f"experiment {experiment!r} was deleted in MLflow at {server_of(uri)}: expected another "
-                f"experiment name, or `mlflow experiments restore --experiment-id {found.experiment_id}`"
-            )
+        check_not_deleted(uri, found)
         if EXPERIMENT_TAG not in found.tags:
             client.set_experiment_tag(found.experiment_id, EXPERIMENT_TAG, "ablation")
         if VIEW_TAG not in found.tags:  # a person may have changed it since
@@ -163,16 +164,24 @@ class Tracker:
         return end_ms / 1000 if end_ms else None
 
     def log_file(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
-        with artifact_errors(self.uri, self._artifact_root):
+        """Store one file; a FileTooLargeError where a proxy before the server does not take it."""
+        what = f"{path.name} ({size_text(path.stat().st_size)})"
+        with artifact_errors(self.uri, self._artifact_root, what=what):
             self._client.log_artifact(run_id, str(path), artifact_path)
 
     def log_directory(self, run_id: str, local_dir: Path, artifact_path: str) -> None:
-        with artifact_errors(self.uri, self._artifact_root):
-            self._client.log_artifacts(run_id, str(local_dir), artifact_path)
+        """Store all files of a folder and of those in it.
+
+        The largest is first: where it is too large, which is a FileTooLargeError, there is no half of a folder.
+        """
+        files = [path for path in local_dir.rglob("*") if path.is_file()]
+        for path in sorted(files, key=lambda path: (-path.stat().st_size, path)):
+            folder = path.parent.relative_to(local_dir)
+            self.log_file(run_id, path, (Path(artifact_path) / folder).as_posix())
 
     def log_measured(self, run_id: str, metrics: Mapping[str, float]) -> None:
         """Store the last value of everything a run has logged: many times what MLflow shows, and what reports read."""
-        with artifact_errors(self.uri, self._artifact_root):
+        with artifact_errors(self.uri, self._artifact_root, what=MEASURED):
             self._client.log_dict(run_id, dict(metrics), MEASURED)
 
     def log_model(
@@ -182,12 +191,12 @@ class Tracker:
 
         What an interruption left is completed. A model that is ready only gets new tags (a run directory may have
         moved), so a repeat changes nothing. ``params`` say what it is and are shown as columns, ``tags`` where it lies
-        and how it is loaded.
+        and how it is loaded. A NoLoggedModelsError where the server has no list of models.
         """
         from mlflow.entities import LoggedModelOutput
 
         client = self._client
-        with tracking_errors(self.uri, f"list the merged checkpoint of run {run_id}"):
+        with self._model_errors():
             listed = client.search_logged_models([self.experiment_id], filter_string=f"source_run_id = '{run_id}'")
             found = next((item for item in listed if item.model_type == MODEL_TYPE), None)
             if found is None:
@@ -215,6 +224,18 @@ class Tracker:
                     client.log_outputs(run_id, [LoggedModelOutput(model_id, step)])
                 client.finalize_logged_model(model_id, "READY")
         return model_id
+
+    @contextlib.contextmanager
+    def _model_errors(self) -> Generator[None]:
+        from mlflow.exceptions import MlflowException
+
+        with tracking_errors(self.uri, "list the merged checkpoint"):
+            try:
+                yield
+            except MlflowException as error:
+                if has_no_endpoint(error):
+                    raise NoLoggedModelsError(no_models_note(self.uri)) from error
+                raise
 
     def _start(
         self,

@@ -33,6 +33,8 @@ def address_problem(uri: str) -> str | None:
             "environment: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; for a "
             "database its own, as PGUSER and PGPASSWORD"
         )
+    if scheme in ("http", "https") and "#" in uri:
+        return "must end before its #: what follows there is a page in a browser"
     if uri == "databricks" or uri.startswith("arn:"):
         return None
     if not separator or scheme == "file":

@@ -124,7 +124,7 @@ def test_what_a_server_does_not_take_is_named_and_the_next_command_completes_it(
         recorder.end_run(plan, DONE)
         assert run_of(tracker)[0] == "FINISHED"
         close_within(patch, seconds=0.3)
-        assert recorder.close() == ["A-s0: nobody answers"]
+        assert recorder.close() == ["A-s0: nobody answers; the same command sends it"]
         await_threads()
         assert read_recorded(plan.folder) is None
         assert not is_recorded(plan, tracker)

@@ -1,0 +1,112 @@
+"""What a run relies on at its tracking server: asked before training, and by ``doctor``. Nothing is stored for that."""
+
+from typing import TYPE_CHECKING
+
+from coordexp.errors import TrackingError
+from coordexp.findings import Check, ok, size_text, warning
+from coordexp.tracking.address import DATABASES, is_http, server_of
+from coordexp.tracking.connection import (
+    ServerRefusesError,
+    connect,
+    look_at_artifacts,
+    takes_request_of,
+    tracking_errors,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment
+    from mlflow.exceptions import MlflowException
+
+CHECK = "mlflow"
+_LARGE_BYTES = 2 * 2**20  # twice what nginx takes unless it is told otherwise
+_DEFAULT_EXPERIMENT = "0"
+# Of requests that are new in MLflow 3: what an older server, another implementation, or a gateway answers to them.
+_NO_ENDPOINT_CODES = ("ENDPOINT_NOT_FOUND", "NOT_FOUND", "NOT_IMPLEMENTED")
+_NO_ENDPOINT_WORDS = ("error code 405 !=",)
+
+
+class NoLoggedModelsError(TrackingError):
+    """The server has no list of models: it is older than MLflow 3, or another implementation of its interface."""
+
+
+def examine_server(uri: str, experiment: str) -> Check[None]:
+    """Ask a tracking server or database all that a run will ask of it.
+
+    Yields a warning for each thing that a run gets along without, and at last that the server answers. An experiment
+    that is not there yet is judged by the one that MLflow itself makes.
+
+    Raises:
+        TrackingError: if a run could not be recorded there.
+    """
+    client = connect(uri)
+    with tracking_errors(uri, f"look up experiment {experiment!r}"):
+        there = client.get_experiment_by_name(experiment)
+    if there is not None:
+        check_not_deleted(uri, there)
+    sample = there or _default_experiment(client)
+    if sample is not None:
+        look_at_artifacts(uri, sample.artifact_location)
+    if not uri.startswith(DATABASES):
+        experiment_id = _DEFAULT_EXPERIMENT if sample is None else sample.experiment_id
+        if not _lists_models(client, uri, experiment_id):
+            yield warning(CHECK, no_models_note(uri))
+    if is_http(uri) and not takes_request_of(uri, _LARGE_BYTES):
+        yield warning(
+            CHECK,
+            f"{server_of(uri)} or a proxy before it refuses requests of {size_text(_LARGE_BYTES)} (status 413): larger "
+            "files of a run stay in its folder; raise the limit (nginx: client_max_body_size)",
+        )
+    yield ok(CHECK, f"{server_of(uri)} answers")
+
+
+def check_not_deleted(uri: str, experiment: "Experiment") -> None:
+    """Refuse an experiment in the trash, which MLflow's pages do not show and which takes no runs."""
+    if experiment.lifecycle_stage != "active":
+        raise ServerRefusesError(
+            f"experiment {experiment.name!r} was deleted in MLflow at {server_of(uri)}, which keeps its name: choose "
+            "another experiment.name, or restore it with all its runs: MLFLOW_TRACKING_URI="
+            f"{server_of(uri)} mlflow experiments restore --experiment-id {experiment.experiment_id}"
+        )
+
+
+def no_models_note(uri: str) -> str:
+    return (
+        f"MLflow at {server_of(uri)} has no list of models (older than MLflow 3, or not MLflow's own): the tags "
+        "merged_checkpoint and merged_checkpoint_uri of each run say where its merged checkpoint lies"
+    )
+
+
+def has_no_endpoint(error: "MlflowException") -> bool:
+    """Return whether a server's answer to a request says that it does not know such requests.
+
+    MLflow's own server answers 404 with a page, Azure with nothing, a gateway with 405 or 501; JSON without an error
+    code comes from something else than MLflow.
+    """
+    from mlflow.exceptions import RestException
+
+    is_foreign = isinstance(error, RestException) and "error_code" not in error.json
+    has_words = any(words in str(error) for words in _NO_ENDPOINT_WORDS)
+    return is_foreign or has_words or error.error_code in _NO_ENDPOINT_CODES
+
+
+def _default_experiment(client: "MlflowClient") -> "Experiment | None":
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_experiment(_DEFAULT_EXPERIMENT)
+    except MlflowException:  # it was deleted for good, or this is not MLflow's own server
+        return None
+
+
+def _lists_models(client: "MlflowClient", uri: str, experiment_id: str) -> bool:
+    from mlflow.exceptions import MlflowException
+
+    with tracking_errors(uri, "list models"):
+        try:
+            client.search_logged_models([experiment_id], max_results=1)
+        except MlflowException as error:
+            if has_no_endpoint(error):
+                return False
+            raise
+    return True
