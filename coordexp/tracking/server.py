@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CHECK = "mlflow"
 _LARGE_BYTES = 2 * 2**20  # twice what nginx takes unless it is told otherwise
 _DEFAULT_EXPERIMENT = "0"
+_DELETED = "deleted"
 # Of requests that are new in MLflow 3: what an older server, another implementation, or a gateway answers to them.
 _NO_ENDPOINT_CODES = ("ENDPOINT_NOT_FOUND", "NOT_FOUND", "NOT_IMPLEMENTED")
 _NO_ENDPOINT_WORDS = ("error code 405 !=",)
@@ -62,7 +63,7 @@ def examine_server(uri: str, experiment: str) -> Check[None]:
 
 def check_not_deleted(uri: str, experiment: "Experiment") -> None:
     """Refuse an experiment in the trash, which MLflow's pages do not show and which takes no runs."""
-    if experiment.lifecycle_stage != "active":
+    if experiment.lifecycle_stage == _DELETED:
         raise ServerRefusesError(
             f"experiment {experiment.name!r} was deleted in MLflow at {server_of(uri)}, which keeps its name: choose "
             "another experiment.name, or restore it with all its runs: MLFLOW_TRACKING_URI="
