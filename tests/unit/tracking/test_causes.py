@@ -1,12 +1,16 @@
 """What lies behind errors of a tracking server that cannot be used, from real refusals where they can be made here."""
 
+import os
+import socket
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import requests
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE, PERMISSION_DENIED
 
@@ -143,6 +147,34 @@ def test_an_address_without_its_path(answers: str) -> None:
         assert "path under which it is served" in refusal(proxy.url.removesuffix("/mlflow"))
         with pytest.raises(TrackingError, match="must end before its #"):
             connect(f"{proxy.url}/#/experiments/1")
+
+
+def test_a_probe_has_short_timeouts_and_leaves_those_of_others_alone(
+    answers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several threads ask the server: what one of them puts into the environment, and back, the others get."""
+    connect(answers)
+    before = dict(os.environ)
+    during: list[dict[str, str]] = []
+    real = requests.Session.request
+
+    def look(*arguments: object, **names: object) -> requests.Response:
+        during.append(dict(os.environ))
+        return real(*arguments, **names)
+
+    monkeypatch.setattr(requests.Session, "request", look)
+    connect(answers)
+    assert during
+    assert all(environment == before for environment in during)
+    assert dict(os.environ) == before
+
+
+def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordexp.tracking.connection._PROBE_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        assert "no answer in time" in refusal(f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert time.monotonic() - start < 5
 
 
 def test_a_limit_on_bodies_is_seen_without_storing_anything(answers: str) -> None:
