@@ -101,7 +101,7 @@ _CAUSES = (
     ),
     _KnownCause(re.compile("ReadOnlySqlTransaction"), "its database is read-only now"),
     _KnownCause(re.compile("DiskFull|database or disk is full"), "its database has no room left"),
-    _KnownCause(re.compile("too many 500 error"), "it answers with status 500, and its own log says why"),
+    _KnownCause(re.compile("too many 500 error"), "it answers with status 500", "its own log says why"),
     _KnownCause(re.compile("too many (50[234]) error"), "it, or its database, is down for now (status {0})"),
     _KnownCause(
         re.compile("out-of-date database schema"),
