@@ -18,6 +18,7 @@ from filelock import FileLock
 from coordexp.config.schema.tracking import address_problem
 from coordexp.errors import TrackingError
 from coordexp.files import nearest_existing
+from coordexp.findings import size_text
 from coordexp.tracking.address import is_http, server_of, sqlite_path, without_secrets
 from coordexp.tracking.causes import TOO_LARGE, Cause, cause_at_first, cause_of
 
@@ -227,11 +228,11 @@ def _kind_of(error_code: str, text: str) -> type[TrackingError]:
 
 
 @contextlib.contextmanager
-def artifact_errors(uri: str, root: str, *, what: str = "") -> Generator[None]:
+def artifact_errors(uri: str, root: str, *, file: Path | None = None) -> Generator[None]:
     """Turn what MLflow's stores of files raise, each its own kinds of errors, into one ArtifactError.
 
-    A ServerUnreachableError where it is the server or database that does not answer, a FileTooLargeError where ``what``
-    is too large.
+    A ServerUnreachableError where it is the server or database that does not answer, a FileTooLargeError where ``file``
+    is too large for it.
     """
     try:
         yield
@@ -239,7 +240,8 @@ def artifact_errors(uri: str, root: str, *, what: str = "") -> Generator[None]:
         connect(uri)  # raises where it is the server that is away
         cause = cause_of(error, uri)
         if TOO_LARGE.search(str(error)):
-            raise FileTooLargeError(f"MLflow at {server_of(uri)} does not take {what or 'a file'}: {cause}") from error
+            what = "a file" if file is None else f"{file.name} ({size_text(file.stat().st_size)})"
+            raise FileTooLargeError(f"MLflow at {server_of(uri)} does not take {what}: {cause}") from error
         place = f"the artifact root {without_secrets(root)}"
         if isinstance(error, ImportError):
             package = _PACKAGES.get(root.partition(":")[0], error.name)

@@ -204,20 +204,27 @@ class Recorder:
 
     def _store_rest(self, statuses: Mapping[str, RunStatus]) -> None:
         """Store the ends of runs that the server does not have yet, as far as a try makes sense."""
-        is_over = {name for name, status in statuses.items() if status.state not in ("waiting", "running")}
-        rest = [run for name, run in self._runs.items() if name in is_over and run.ended != statuses[name]]
-        # What keeps one run from being stored keeps others, too: of those that have failed, one is tried first.
-        for run in (*(run for run in rest if not run.problem), *(run for run in rest if run.problem)):
-            # The server was just waited for in vain: trying each run would take minutes.
-            is_away = any(other.waiting for other in self._runs.values())
-            has_failed_before = bool(run.problem)
-            if is_away or not self._end(run, statuses[run.plan.name]) or (has_failed_before and run.problem):
+        over = [run for name, run in self._runs.items() if statuses[name].state not in ("waiting", "running")]
+        unstored = [run for run in over if run.ended != statuses[run.plan.name]]
+        never_failed = [run for run in unstored if not run.problem]
+        failed_before = [run for run in unstored if run.problem]
+
+        # The server was just waited for in vain, or goes away now: trying each run would take minutes.
+        for run in never_failed:
+            if self._why_away() or not self._end(run, statuses[run.plan.name]):
+                break
+        # What keeps one run from being stored keeps others, too.
+        for run in failed_before:
+            if self._why_away() or not self._end(run, statuses[run.plan.name]) or run.problem:
                 break
 
-        why_away = next((run.problem for run in self._runs.values() if run.waiting), "")
-        for run in rest:
+        for run in unstored:
             if run.ended != statuses[run.plan.name]:
-                run.problem = run.problem or why_away
+                run.problem = run.problem or self._why_away()
+
+    def _why_away(self) -> str:
+        """Return what a run that waits for the server was told; "" while none waits."""
+        return next((run.problem for run in self._runs.values() if run.waiting), "")
 
     def _end_parent(self, states: set[State], *, cut_short: bool) -> None:
         """End the experiment's own run as its runs ended."""

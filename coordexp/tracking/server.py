@@ -42,16 +42,16 @@ def examine_server(uri: str, experiment: str) -> Check[None]:
     """
     client = connect(uri)
     with tracking_errors(uri, f"look up experiment {experiment!r}"):
-        there = client.get_experiment_by_name(experiment)
-    if there is not None:
-        check_not_deleted(uri, there)
-    sample = there or _default_experiment(client)
-    if sample is not None:
-        look_at_artifacts(uri, sample.artifact_location)
-    if not uri.startswith(DATABASES):
-        experiment_id = _DEFAULT_EXPERIMENT if sample is None else sample.experiment_id
-        if not _lists_models(client, uri, experiment_id):
-            yield warning(CHECK, no_models_note(uri))
+        example = client.get_experiment_by_name(experiment)
+    if example is not None:
+        check_not_deleted(uri, example)
+    is_server = not uri.startswith(DATABASES)
+    if example is None and is_server:  # in a database, a new experiment gets a place of its own
+        example = _default_experiment(client)
+    if example is not None:
+        look_at_artifacts(uri, example.artifact_location)
+    if is_server and not _lists_models(client, uri, example.experiment_id if example else _DEFAULT_EXPERIMENT):
+        yield warning(CHECK, no_models_note(uri))
     if is_http(uri) and not takes_request_of(uri, _LARGE_BYTES):
         yield warning(
             CHECK,

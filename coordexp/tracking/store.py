@@ -13,7 +13,6 @@ from urllib.parse import quote
 from coordexp.config.identity.fingerprint import git_state
 from coordexp.errors import TrackingError
 from coordexp.files import JsonValue, write_text
-from coordexp.findings import size_text
 from coordexp.runs.reporter import Row
 from coordexp.tracking.address import DATABASES
 from coordexp.tracking.charts import MEASURED, VIEW_TAG, view_of_runs
@@ -165,8 +164,7 @@ class Tracker:
 
     def log_file(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
         """Store one file; a FileTooLargeError where a proxy before the server does not take it."""
-        what = f"{path.name} ({size_text(path.stat().st_size)})"
-        with artifact_errors(self.uri, self._artifact_root, what=what):
+        with artifact_errors(self.uri, self._artifact_root, file=path):
             self._client.log_artifact(run_id, str(path), artifact_path)
 
     def log_directory(self, run_id: str, local_dir: Path, artifact_path: str) -> None:
@@ -181,7 +179,7 @@ class Tracker:
 
     def log_measured(self, run_id: str, metrics: Mapping[str, float]) -> None:
         """Store the last value of everything a run has logged: many times what MLflow shows, and what reports read."""
-        with artifact_errors(self.uri, self._artifact_root, what=MEASURED):
+        with artifact_errors(self.uri, self._artifact_root):
             self._client.log_dict(run_id, dict(metrics), MEASURED)
 
     def log_model(

@@ -24,7 +24,8 @@ from tests.support.tracking_proxy import LOGGED_MODELS, self_signed_certificate,
 
 LIMIT = 200_000
 LARGE = 300_000
-pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("unreported")]
+pytestmark = pytest.mark.timeout(200)
+UNREPORTED = pytest.mark.usefixtures("unreported")
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,7 @@ def artifacts(server: Server, run_id: str, folder: str | None = None) -> set[str
     return {item.path for item in MlflowClient(server.url).list_artifacts(run_id, folder)}
 
 
+@UNREPORTED
 def test_a_server_without_a_list_of_models_records_all_else(base, server, tmp_path):
     with tracking_proxy(server.url, hidden=LOGGED_MODELS) as old:
         config = config_for(base, tmp_path, old.url, "old")
@@ -103,6 +105,7 @@ def test_what_other_servers_answer_where_they_list_no_models(server, status, bod
             tracker.log_model(run_id, "A-s0", step=1, params={}, tags={"uri": "file://node/a"})
 
 
+@UNREPORTED
 def test_a_server_behind_a_path(base, server, tmp_path):
     with tracking_proxy(server.url, path="/mlflow") as behind:
         config = config_for(base, tmp_path, behind.url, "path")
@@ -117,6 +120,7 @@ def test_a_server_behind_a_path(base, server, tmp_path):
     assert {request.split()[1].split("/")[1] for request in behind.requests if root not in request} >= {"mlflow"}
 
 
+@UNREPORTED
 def test_a_proxy_that_takes_no_large_files(base, server, tmp_path):
     with tracking_proxy(server.url, max_body=LIMIT) as proxy:
         config = config_for(base, tmp_path, proxy.url, "limit")
@@ -158,6 +162,7 @@ def test_an_experiment_in_the_trash_is_refused_by_doctor_and_by_the_run(base, se
     assert doctor(config) == [("ok", f"{server.url} answers")]
 
 
+@UNREPORTED
 def test_an_experiment_that_is_deleted_while_it_runs(base, server, tmp_path):
     """What is trained stays, and the same command sends it once the experiment is restored."""
     client = MlflowClient(server.url)
@@ -179,6 +184,7 @@ def test_an_experiment_that_is_deleted_while_it_runs(base, server, tmp_path):
     assert set(runs_of(server, "deleted")) == {"A-s0", "C-s0"}
 
 
+@UNREPORTED
 def test_a_certificate_that_is_trusted_by_its_file(base, server, tmp_path, monkeypatch):
     certificate = self_signed_certificate(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(certificate))
@@ -210,7 +216,7 @@ def test_nginx_with_a_path_and_a_limit(base, server, tmp_path):
         pytest.skip("nginx is not installed")
     port = free_port()
     settings = tmp_path / "nginx.conf"
-    settings.write_text(NGINX.format(folder=tmp_path, port=port, limit=LIMIT, target=server.url))
+    settings.write_text(NGINX.format(folder=tmp_path, port=port, limit=50_000, target=server.url))
     process = subprocess.Popen([program, "-c", str(settings), "-p", str(tmp_path), "-e", str(tmp_path / "start.log")])
     try:
         url = f"http://127.0.0.1:{port}/tools/mlflow"
@@ -227,4 +233,9 @@ def test_nginx_with_a_path_and_a_limit(base, server, tmp_path):
         process.wait(20)
     assert (code, "not recorded" in output) == (0, False), output
     assert "does not take 4 files (status 413)" in output
+    client = MlflowClient(server.url)
+    (parent,) = client.search_runs([client.get_experiment_by_name("nginx").experiment_id], "tags.group = 'ablation'")
+    assert "report/ap.svg" in artifacts(server, parent.info.run_id, "report")
+    assert "report/losses.png" not in artifacts(server, parent.info.run_id, "report")
+    assert "the report is in MLflow but for what is too large" in output
     assert set(runs_of(server, "nginx")) == {"A-s0", "C-s0"}
