@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from coordexp.errors import TrackingError
 from coordexp.files import kept_model, sha256_of_file
 from coordexp.metrics import headline
 from coordexp.runs.experiment import directory_bytes
@@ -15,7 +14,7 @@ from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import RunStatus
-from coordexp.tracking.connection import FileTooLargeError, ServerUnreachableError
+from coordexp.tracking.connection import FileTooLargeError
 from coordexp.tracking.payload import last_values
 from coordexp.tracking.server import NoLoggedModelsError
 from coordexp.tracking.store import ANNOTATIONS, HARDWARE, MERGED, MERGED_URI, Tracker
@@ -112,9 +111,5 @@ def _store_merged(
     name = re.sub(r"[/:.%\"']", "-", plan.name)
     try:
         tracker.log_model(run_id, name, step=config.training.num_steps, params=params, tags=tags)
-    except ServerUnreachableError:
-        raise
     except NoLoggedModelsError as error:  # all that can be recorded is, and the tags say the rest
         withheld.not_listed = str(error)
-    except TrackingError as error:
-        withheld.not_listed = f"{error}; the tag {MERGED_URI} of each run says where its merged checkpoint lies"

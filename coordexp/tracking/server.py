@@ -1,5 +1,7 @@
 """What a run relies on at its tracking server: asked before training, and by ``doctor``. Nothing is stored for that."""
 
+import contextlib
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from coordexp.errors import TrackingError
@@ -7,6 +9,7 @@ from coordexp.findings import Check, ok, size_text, warning
 from coordexp.tracking.address import DATABASES, is_http, server_of
 from coordexp.tracking.connection import (
     ServerRefusesError,
+    ServerUnreachableError,
     connect,
     look_at_artifacts,
     takes_request_of,
@@ -25,10 +28,14 @@ _DELETED = "deleted"
 # Of requests that are new in MLflow 3: what an older server, another implementation, or a gateway answers to them.
 _NO_ENDPOINT_CODES = ("ENDPOINT_NOT_FOUND", "NOT_FOUND", "NOT_IMPLEMENTED")
 _NO_ENDPOINT_WORDS = ("error code 405 !=",)
+_INSTEAD = (
+    "the tags merged_checkpoint and merged_checkpoint_uri of each run say where its merged checkpoint lies, and all "
+    "else is recorded"
+)
 
 
 class NoLoggedModelsError(TrackingError):
-    """The server has no list of models: it is older than MLflow 3, or another implementation of its interface."""
+    """The server does not list models for us: it is older than MLflow 3, of another maker, or forbids it."""
 
 
 def examine_server(uri: str, experiment: str) -> Check[None]:
@@ -50,8 +57,10 @@ def examine_server(uri: str, experiment: str) -> Check[None]:
         example = _default_experiment(client)
     if example is not None:
         look_at_artifacts(uri, example.artifact_location)
-    if is_server and not _lists_models(client, uri, example.experiment_id if example else _DEFAULT_EXPERIMENT):
-        yield warning(CHECK, no_models_note(uri))
+    if is_server:
+        experiment_id = _DEFAULT_EXPERIMENT if example is None else example.experiment_id
+        if why_no_models := _why_no_models(client, uri, experiment_id):
+            yield warning(CHECK, why_no_models)
     if is_http(uri) and not takes_request_of(uri, _LARGE_BYTES):
         yield warning(
             CHECK,
@@ -71,14 +80,31 @@ def check_not_deleted(uri: str, experiment: "Experiment") -> None:
         )
 
 
-def no_models_note(uri: str) -> str:
-    return (
-        f"MLflow at {server_of(uri)} has no list of models (older than MLflow 3, or not MLflow's own): the tags "
-        "merged_checkpoint and merged_checkpoint_uri of each run say where its merged checkpoint lies"
-    )
+@contextlib.contextmanager
+def model_errors(uri: str) -> Generator[None]:
+    """Turn what a server answers to requests about its list of models into one TrackingError.
+
+    A ServerUnreachableError where the same call may work later; else a NoLoggedModelsError, whose sentence says what a
+    run has instead.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with tracking_errors(uri, "list merged checkpoints"):
+            try:
+                yield
+            except MlflowException as error:
+                if not _has_no_endpoint(error):
+                    raise
+                what = "has no list of models (older than MLflow 3, or not MLflow's own)"
+                raise NoLoggedModelsError(f"MLflow at {server_of(uri)} {what}: {_INSTEAD}") from error
+    except (ServerUnreachableError, NoLoggedModelsError):
+        raise
+    except TrackingError as error:
+        raise NoLoggedModelsError(f"{error}: {_INSTEAD}") from error
 
 
-def has_no_endpoint(error: "MlflowException") -> bool:
+def _has_no_endpoint(error: "MlflowException") -> bool:
     """Return whether a server's answer to a request says that it does not know such requests.
 
     MLflow's own server answers 404 with a page, Azure with nothing, a gateway with 405 or 501; JSON without an error
@@ -100,14 +126,11 @@ def _default_experiment(client: "MlflowClient") -> "Experiment | None":
         return None
 
 
-def _lists_models(client: "MlflowClient", uri: str, experiment_id: str) -> bool:
-    from mlflow.exceptions import MlflowException
-
-    with tracking_errors(uri, "list models"):
-        try:
+def _why_no_models(client: "MlflowClient", uri: str, experiment_id: str) -> str:
+    """Return why a server will not list merged checkpoints, as far as it shows by asking; "" if it will."""
+    try:
+        with model_errors(uri):
             client.search_logged_models([experiment_id], max_results=1)
-        except MlflowException as error:
-            if has_no_endpoint(error):
-                return False
-            raise
-    return True
+    except NoLoggedModelsError as error:
+        return str(error)
+    return ""

@@ -5,7 +5,7 @@ import getpass
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
@@ -18,7 +18,7 @@ from coordexp.tracking.address import DATABASES
 from coordexp.tracking.charts import MEASURED, VIEW_TAG, view_of_runs
 from coordexp.tracking.connection import artifact_errors, connect, tracking_errors
 from coordexp.tracking.payload import PointData, batches, check_same, flatten_config, row_points
-from coordexp.tracking.server import NoLoggedModelsError, check_not_deleted, has_no_endpoint, no_models_note
+from coordexp.tracking.server import check_not_deleted, model_errors
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -189,12 +189,12 @@ class Tracker:
 
         What an interruption left is completed. A model that is ready only gets new tags (a run directory may have
         moved), so a repeat changes nothing. ``params`` say what it is and are shown as columns, ``tags`` where it lies
-        and how it is loaded. A NoLoggedModelsError where the server has no list of models.
+        and how it is loaded. A NoLoggedModelsError where the server has no list of models, or refuses.
         """
         from mlflow.entities import LoggedModelOutput
 
         client = self._client
-        with self._model_errors():
+        with model_errors(self.uri):
             listed = client.search_logged_models([self.experiment_id], filter_string=f"source_run_id = '{run_id}'")
             found = next((item for item in listed if item.model_type == MODEL_TYPE), None)
             if found is None:
@@ -222,18 +222,6 @@ class Tracker:
                     client.log_outputs(run_id, [LoggedModelOutput(model_id, step)])
                 client.finalize_logged_model(model_id, "READY")
         return model_id
-
-    @contextlib.contextmanager
-    def _model_errors(self) -> Generator[None]:
-        from mlflow.exceptions import MlflowException
-
-        with tracking_errors(self.uri, "list the merged checkpoint"):
-            try:
-                yield
-            except MlflowException as error:
-                if has_no_endpoint(error):
-                    raise NoLoggedModelsError(no_models_note(self.uri)) from error
-                raise
 
     def _start(
         self,

@@ -94,6 +94,7 @@ def test_a_server_without_a_list_of_models_records_all_else(base, server, tmp_pa
         (404, b'{"error_code": "ENDPOINT_NOT_FOUND", "message": "no such endpoint"}'),
         (405, b"<title>405 Method Not Allowed</title>"),
         (501, b"not implemented"),
+        (403, b'{"error_code": "PERMISSION_DENIED", "message": "not for you"}'),
     ],
 )
 def test_what_other_servers_answer_where_they_list_no_models(server, status, body):
