@@ -1,12 +1,14 @@
 """What a run relies on at its tracking server: asked before training, and by ``doctor``. Nothing is stored for that."""
 
 import contextlib
+import shlex
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from coordexp.errors import TrackingError
 from coordexp.findings import Check, ok, size_text, warning
-from coordexp.tracking.address import DATABASES, is_http, server_of
+from coordexp.shipped import python_command
+from coordexp.tracking.address import DATABASES, is_http, server_of, without_secrets
 from coordexp.tracking.connection import (
     ServerRefusesError,
     ServerUnreachableError,
@@ -73,10 +75,11 @@ def examine_server(uri: str, experiment: str) -> Check[None]:
 def check_not_deleted(uri: str, experiment: "Experiment") -> None:
     """Refuse an experiment in the trash, which MLflow's pages do not show and which takes no runs."""
     if experiment.lifecycle_stage == _DELETED:
+        options = ("experiments", "restore", "--experiment-id", experiment.experiment_id)
+        restore = f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(uri))} {python_command('-m', 'mlflow', *options)}"
         raise ServerRefusesError(
             f"experiment {experiment.name!r} was deleted in MLflow at {server_of(uri)}, which keeps its name: choose "
-            "another experiment.name, or restore it with all its runs: MLFLOW_TRACKING_URI="
-            f"{server_of(uri)} mlflow experiments restore --experiment-id {experiment.experiment_id}"
+            f"another experiment.name, or restore it with all its runs: {restore}"
         )
 
 

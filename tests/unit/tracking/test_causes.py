@@ -1,5 +1,6 @@
 """What lies behind errors of a tracking server that cannot be used, from real refusals where they can be made here."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -39,11 +40,30 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+class Quiet(BaseHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def served(handler: type[Quiet]) -> Iterator[str]:
+    """Answer requests in a thread while the block lasts; yields the address."""
+    server = HTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
 @pytest.fixture
 def answers() -> Iterator[str]:
     """A server that gives MLflow's client the answer it waits for, whatever is asked."""
 
-    class Answers(BaseHTTPRequestHandler):
+    class Answers(Quiet):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             body = b'{"experiments": []}'
@@ -54,16 +74,8 @@ def answers() -> Iterator[str]:
 
         do_GET = do_POST
 
-        def log_message(self, *args: object) -> None:
-            """Say nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with served(Answers) as address:
+        yield address
 
 
 def refusal(uri: str) -> str:
@@ -147,6 +159,26 @@ def test_an_address_without_its_path(answers: str) -> None:
         assert "path under which it is served" in refusal(proxy.url.removesuffix("/mlflow"))
         with pytest.raises(TrackingError, match="must end before its #"):
             connect(f"{proxy.url}/#/experiments/1")
+
+
+def test_a_sign_in_page_before_the_server_is_named() -> None:
+    class SignIn(Quiet):
+        def do_POST(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", "/sign-in?from=mlflow")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "13")
+            self.end_headers()
+            self.wfile.write(b"<html></html>")
+
+    with served(SignIn) as address:
+        sentence = refusal(address)
+    assert f"sends requests on to {address}/sign-in" in sentence
+    assert "start it" not in sentence
 
 
 def test_a_probe_has_short_timeouts_and_leaves_those_of_others_alone(
