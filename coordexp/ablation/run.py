@@ -68,6 +68,7 @@ def run_ablation(
         code=ending.code or (0 if is_whole else EXIT_FAILED),
         sentence=ending.sentence or failures(plans),
         missing=tuple(missing),
+        notes=campaign.new_notes(recorder),
     )
 
 

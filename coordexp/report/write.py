@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.errors import DataError, ResourceError, TrackingError
+from coordexp.errors import DataError, ResourceError, TrackingError, counted
 from coordexp.evaluate.generated_by import generator_of
 from coordexp.files import write_text
 from coordexp.metrics import BoxKind
@@ -31,6 +31,7 @@ from coordexp.shipped import python_command
 from coordexp.statistics.results import Estimate
 from coordexp.tracking import open_tracker
 from coordexp.tracking.charts import COLOR_TAG, group_colors
+from coordexp.tracking.connection import FileTooLargeError
 from coordexp.tracking.store import MAX_TAG_LENGTH, READING
 
 REPORT_FOLDER = ExperimentFolder(Path()).report.name
@@ -144,6 +145,7 @@ def store_report(study: Study, paths: Sequence[Path], artifacts: Artifacts) -> s
     data = study.data
     if not data.parent_id:
         return ""
+    too_large: list[str] = []
     colors = group_colors(data.groups)
     page = f"#/experiments/{data.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
     try:
@@ -156,16 +158,23 @@ def store_report(study: Study, paths: Sequence[Path], artifacts: Artifacts) -> s
             if run.run_id:  # it has begun
                 # Of the numbers that are stored with the ablation now; and the colour that its group has there.
                 tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
-        for path in paths:
-            tracker.log_file(data.parent_id, path, REPORT_FOLDER)
+        files = [(path, REPORT_FOLDER) for path in paths]
         annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
         if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES:
             with suppress(DataError):  # whoever writes to the server chose the path: it may be no such file
                 read_ground_truth(annotations)
-                tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
+                files.append((annotations, STORED_ANNOTATIONS))
+        for path, folder in files:
+            try:
+                tracker.log_file(data.parent_id, path, folder)
+            except FileTooLargeError as error:  # the smaller ones are stored all the same
+                too_large.append(str(error))
     except TrackingError as error:
         return f"the report is not in MLflow: {error}"
-    return ""
+    if not too_large:
+        return ""
+    more = f" (and {counted(len(too_large) - 1, 'more file')})" if len(too_large) > 1 else ""
+    return f"the report is in MLflow but for what is too large: {too_large[0]}{more}"
 
 
 def comparison_metrics(study: Study) -> dict[str, float | None]:

@@ -42,6 +42,7 @@ from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
 from coordexp.sweep.space import point_text
 from coordexp.sweep.trials import SweepTrials, known_points, proposed, rungs
+from coordexp.tracking.connection import way_on
 from coordexp.tracking.publish import Recorder, is_recorded
 from coordexp.train import train
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
@@ -102,8 +103,8 @@ def run_sweep(
             for path in report(trials, split):
                 campaign.tracker.log_file(stages.recorder.parent_id, path, "report")
         except TrackingError as error:
-            code, missing = EXIT_FAILED, (*missing, str(error))
-    return replace(ending, code=code, missing=missing)
+            code, missing = EXIT_FAILED, (*missing, f"{error}{way_on(error)}")
+    return replace(ending, code=code, missing=missing, notes=campaign.new_notes(stages.recorder))
 
 
 @dataclass(frozen=True)

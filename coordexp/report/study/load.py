@@ -30,10 +30,12 @@ from coordexp.runs.lock import last_holder
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import read_status
 from coordexp.tracking import store
+from coordexp.tracking.address import server_of, sqlite_path, without_secrets
 from coordexp.tracking.charts import MEASURED
-from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors, without_secrets
+from coordexp.tracking.connection import connect, tracking_errors
 from coordexp.tracking.payload import flatten_config, last_values
-from coordexp.tracking.publish import read_hardware, read_recorded
+from coordexp.tracking.publish import read_recorded
+from coordexp.tracking.results import read_hardware
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -20,8 +20,8 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.shipped import python_command
 from coordexp.statistics.intervals import FEW_IMAGES, FEWEST_IMAGES
 from coordexp.statistics.results import Comparison
+from coordexp.tracking.address import sqlite_path, without_secrets
 from coordexp.tracking.charts import runs_address
-from coordexp.tracking.connection import sqlite_path, without_secrets
 
 ABOUT = "What is compared"
 CLIPPING_DIFFERS = 0.25  # of the steps, between two groups

@@ -14,7 +14,7 @@ from coordexp.report.text.notes import notes
 from coordexp.report.text.tables import means
 from coordexp.statistics.readings import reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
-from coordexp.tracking.connection import without_secrets
+from coordexp.tracking.address import without_secrets
 
 COLUMNS: tuple[str, ...] = (
     "experiment", "kind", "group", "against", "seed", "state", "step", "run_id", "metric", "value", "low", "high",

@@ -83,3 +83,29 @@ def test_a_path_that_is_not_set_is_named(coco):
         source_of(config, "val", data_dir=coco.root)
     with pytest.raises(ConfigError, match=r"data\.train_images is not set"):
         source_of(config, "train", data_dir=coco.root)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("evaluation.max_images", "many"),
+        ("evaluation.max_images", "-3"),
+        ("evaluation.max_images", "3.5"),
+        ("data.split_seed", "first"),
+        ("data.format", "cocoo"),
+    ],
+)
+def test_a_recorded_parameter_that_was_edited_is_one_sentence(tmp_path, name, value):
+    params = {"data.format": "coco", "data.val_annotations": str(tmp_path / "a.json"), "evaluation.max_images": "3"}
+    with pytest.raises(DataError) as caught:
+        recorded_source({**params, name: value}, "val", data_dir=tmp_path)
+    assert name in str(caught.value)
+    assert value in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("data.val_fraction", "a fifth"), ("data.split_seed", "1e")])
+def test_an_edited_parameter_of_a_folder_is_one_sentence(coco, name, value):
+    params = {"data.format": "auto", "data.path": str(coco.root), name: value}
+    with pytest.raises(DataError, match=name):
+        recorded_source(params, "val", data_dir=coco.root / "made")
+    assert recorded_source({"data.format": "auto"}, "val", data_dir=coco.root / "made") is None
