@@ -30,8 +30,12 @@ from coordexp.errors import ConfigError
 from coordexp.limits import MAX_COUNT
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from coordexp.evaluate.evaluation import EvaluationData
     from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.metrics import Decoding
+    from coordexp.runs.folder import EvaluationFolder
 
 HELP = "COCO AP of a checkpoint"
 VLM_ANSWERS = (
@@ -96,52 +100,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from coordexp.cli.views import print_metrics
-    from coordexp.evaluate.answers import unknown_sentence, unread_sentence
-    from coordexp.evaluate.checkpoint import (
-        check_output,
-        default_output,
-        open_data,
-        open_evaluation,
-        scale_warning,
-        slower,
-        unlike_training,
-    )
-    from coordexp.files import write_json
-    from coordexp.runs.folder import EvaluationFolder
-
     if options.num_workers is None and (options.cpus_per_worker, options.gpus_per_worker) != (None, None):
         raise ConfigError("--cpus-per-worker and --gpus-per-worker have no effect without --num-workers")
     if options.answer in VLM_ANSWERS:
         _read_texts(options)
-        return
-    if options.check_engine is not None:
+    elif options.check_engine is not None:
         _check_engine(options)
-        return
+    else:
+        _evaluate(options)
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    """Answer the images by a checkpoint, or read given answers with it; print and write the metrics."""
+    from coordexp.cli.views import print_metrics
+    from coordexp.evaluate.answers import unknown_sentence, unread_sentence
+    from coordexp.evaluate.checkpoint import check_output, default_output, scale_warning, slower, unlike_training
+    from coordexp.files import write_json
+    from coordexp.runs.folder import EvaluationFolder
+
     console, settings = output_console(pipe_width=_PIPE_WIDTH), _settings(options)
     folder = EvaluationFolder((options.output or default_output(settings)).resolve())
     check_output(folder.path)
     for sentence in [*(f"warning: {found}" for found in unlike_training(settings)), *slower(settings)]:
         show(console, sentence)
-    if options.num_workers is None:
-        data = open_data(settings)
-        evaluation = open_evaluation(settings, data)
-        with progress_bar("evaluating", len(data.samples) * len(settings.decoding)) as advance:
-            metrics = evaluation.run(folder, on_images=advance)
-    else:
-        from coordexp.cluster.session import ray_session
+    measured = _here if options.num_workers is None else _on_ray
+    data, metrics = measured(options, settings, folder, console)
 
-        cpus: int = options.cpus_per_worker or 1
-        with ray_session(threads=cpus, debug=options.debug) as ready:
-            from coordexp.cluster.evaluate import Workers, evaluate_on_ray
-
-            data = open_data(settings)
-            ready.result()
-            workers = Workers(options.num_workers, cpus=cpus, gpus=options.gpus_per_worker or 0.0)
-            with progress_bar("evaluating", len(data.samples) * len(settings.decoding)) as advance:
-                metrics = evaluate_on_ray(
-                    settings, data, workers, output=folder, on_images=advance, on_wait=lambda line: show(console, line)
-                )
     for sentence in data.remarks:
         show(console, sentence)
     write_json(folder.metrics, metrics, indent=1)
@@ -155,6 +139,39 @@ def run(options: argparse.Namespace) -> None:
     if sentence := scale_warning(settings, folder, data):
         show(console, sentence)
     show(console, f"written to {folder.path}")
+
+
+def _here(
+    options: argparse.Namespace, settings: "EvaluationSettings", folder: "EvaluationFolder", console: "Console"
+) -> "tuple[EvaluationData, dict[str, float]]":
+    """Evaluate in this process."""
+    from coordexp.evaluate.checkpoint import open_data, open_evaluation
+
+    data = open_data(settings)
+    evaluation = open_evaluation(settings, data)
+    with progress_bar("evaluating", len(data.samples) * len(settings.decoding)) as advance:
+        return data, evaluation.run(folder, on_images=advance)
+
+
+def _on_ray(
+    options: argparse.Namespace, settings: "EvaluationSettings", folder: "EvaluationFolder", console: "Console"
+) -> "tuple[EvaluationData, dict[str, float]]":
+    """Evaluate in several processes on Ray; the data are read while it starts."""
+    from coordexp.cluster.session import ray_session
+
+    cpus: int = options.cpus_per_worker or 1
+    with ray_session(threads=cpus, debug=options.debug) as ready:
+        from coordexp.cluster.evaluate import Workers, evaluate_on_ray
+        from coordexp.evaluate.checkpoint import open_data
+
+        data = open_data(settings)
+        ready.result()
+        workers = Workers(options.num_workers, cpus=cpus, gpus=options.gpus_per_worker or 0.0)
+        with progress_bar("evaluating", len(data.samples) * len(settings.decoding)) as advance:
+            metrics = evaluate_on_ray(
+                settings, data, workers, output=folder, on_images=advance, on_wait=lambda line: show(console, line)
+            )
+    return data, metrics
 
 
 def _check_engine(options: argparse.Namespace) -> None:
