@@ -210,6 +210,7 @@ def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
     log.note("writes its weights as a checkpoint" if is_whole else "merges its adapter into the base")
     folder, encoding = RunFolder.of(config), parts.encoding
     try:
+        facts = training_facts(config, parts)
         # A few short validation samples, answers included, to describe the merged model by.
         dataset = encoding.dataset(parts.val.samples)
         shortest = sorted(range(len(dataset)), key=lambda index: (dataset.lengths[index], index))[:_MERGE_SAMPLES]
@@ -222,7 +223,7 @@ def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
             overwrite=True,
             samples=[model_inputs(batch, encoding.image_spec, dtype=torch.float32) for batch in batches] or None,
             trained_with=encoding.trained_with,
-            facts=training_facts(config, parts),
+            facts=facts,
             gives_up=True,
         )
     except (CoordExpError, OSError, RuntimeError) as error:  # of which torch's lack of memory is one
@@ -230,6 +231,8 @@ def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
         what = "its checkpoint was not written" if is_whole else "its adapter was not merged"
         warning = f"{what}: {one_sentence(error)}; the same command tries that again"
         return Ended("finished", warning, is_merged=False), {}
+    if facts.served:
+        log.note(f"AP as served: {facts.served}")
     lost = {"final/merge_lost_logits": merged.lost_at_logits, "final/merge_lost_weights": merged.most_lost}
     log.note(f"{'written' if is_whole else 'merged'} in {merged.dtype}: {merged.sentence}")
     return Ended("finished", merged.warning), {name: value for name, value in lost.items() if value is not None}

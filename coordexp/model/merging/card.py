@@ -39,6 +39,7 @@ class TrainingFacts:
         data: what it was trained and measured on.
         reading: how the group's boxes are read.
         figures: COCO AP and its like under each decoding, as text; empty where nothing was measured.
+        served: what of its AP a client of a server has, in a sentence.
         structure: the markers of an object where boxes are coord tokens.
         trained_with: prompt and image sizes.
     """
@@ -51,6 +52,7 @@ class TrainingFacts:
     data: str = ""
     reading: BoxKind | None = None
     figures: Mapping[str, str] = field(default_factory=dict[str, str])
+    served: str = ""
     structure: Structure | None = None
     trained_with: TrainedWith | None = None
 
@@ -68,6 +70,7 @@ def card_text(facts: TrainingFacts, report: MergeReport) -> str:
         "group": facts.group,
         "boxes are read": "" if facts.reading is None else _READINGS[facts.reading],
         **{f"COCO AP, {decoding} decoding": value for decoding, value in facts.figures.items()},
+        "AP as served": facts.served,
         "weights": f"{report.dtype}; {report.sentence}",
         "left behind": report.left_behind,
     }
