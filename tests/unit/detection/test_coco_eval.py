@@ -121,7 +121,6 @@ def test_bad_detections_are_named(tmp_path: Path, change: dict, message: str) ->
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("annotations", 2, "area"), float("nan"), r"annotations\[2\]: area"),
         (("images", 1, "id"), 1, r"images\[1\]: id 1 is there twice"),
         (("images", 1, "width"), -1, r"images\[1\]: width is -1"),
         (("categories", 1, "name"), None, r"categories\[1\]: name is missing"),
