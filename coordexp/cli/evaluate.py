@@ -30,8 +30,10 @@ from coordexp.errors import ConfigError
 from coordexp.limits import MAX_COUNT
 
 if TYPE_CHECKING:
+    from coordexp.evaluate.evaluation import EvaluationData
     from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.metrics import Decoding
+    from coordexp.runs.folder import EvaluationFolder
 
 HELP = "COCO AP of a checkpoint"
 VLM_ANSWERS = (
@@ -96,13 +98,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from coordexp.cli.views import print_metrics
-    from coordexp.evaluate.answers import unknown_sentence, unread_sentence
     from coordexp.evaluate.checkpoint import (
         check_output,
         default_output,
         open_data,
         open_evaluation,
-        scale_warning,
         slower,
         unlike_training,
     )
@@ -143,15 +143,25 @@ def run(options: argparse.Namespace) -> None:
         show(console, sentence)
     write_json(folder.metrics, metrics, indent=1)
     print_metrics(metrics, settings.decoding, num_images=len(data.samples), console=console)
-    for way in settings.decoding:
-        if sentence := unknown_sentence(folder.decoding(way), way, metrics):
-            show(console, sentence)
-        unread = unread_sentence(way, metrics, form=settings.answer or "coord tokens or text")
-        if unread is not None and settings.generations is not None:
-            show(console, unread)
-    if sentence := scale_warning(settings, folder, data):
+    for sentence in _remarks(settings, folder, data, metrics):
         show(console, sentence)
     show(console, f"written to {folder.path}")
+
+
+def _remarks(
+    settings: "EvaluationSettings", folder: "EvaluationFolder", data: "EvaluationData", metrics: "dict[str, float]"
+) -> list[str]:
+    """Return what the metrics do not say: names that are no category, texts that are no answer, boxes in pixels."""
+    from coordexp.evaluate.answers import unknown_sentence, unread_sentence
+    from coordexp.evaluate.checkpoint import scale_warning
+
+    sentences: list[str | None] = []
+    for way in settings.decoding:
+        sentences.append(unknown_sentence(folder.decoding(way), way, metrics))
+        if settings.generations is not None:
+            sentences.append(unread_sentence(way, metrics, form=settings.answer or "coord tokens or text"))
+    sentences.append(scale_warning(settings, folder, data))
+    return [sentence for sentence in sentences if sentence is not None]
 
 
 def _check_engine(options: argparse.Namespace) -> None:
