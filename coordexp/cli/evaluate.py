@@ -113,8 +113,7 @@ def run(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     """Answer the images by a checkpoint, or read given answers with it; print and write the metrics."""
     from coordexp.cli.views import print_metrics
-    from coordexp.evaluate.answers import unknown_sentence, unread_sentence
-    from coordexp.evaluate.checkpoint import check_output, default_output, scale_warning, slower, unlike_training
+    from coordexp.evaluate.checkpoint import check_output, default_output, slower, unlike_training
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
 
@@ -123,20 +122,14 @@ def _evaluate(options: argparse.Namespace) -> None:
     check_output(folder.path)
     for sentence in [*(f"warning: {found}" for found in unlike_training(settings)), *slower(settings)]:
         show(console, sentence)
-    measured = _here if options.num_workers is None else _on_ray
-    data, metrics = measured(options, settings, folder, console)
+    evaluate = _here if options.num_workers is None else _on_ray
+    data, metrics = evaluate(options, settings, folder, console)
 
     for sentence in data.remarks:
         show(console, sentence)
     write_json(folder.metrics, metrics, indent=1)
     print_metrics(metrics, settings.decoding, num_images=len(data.samples), console=console)
-    for way in settings.decoding:
-        if sentence := unknown_sentence(folder.decoding(way), way, metrics):
-            show(console, sentence)
-        unread = unread_sentence(way, metrics, form=settings.answer or "coord tokens or text")
-        if unread is not None and settings.generations is not None:
-            show(console, unread)
-    if sentence := scale_warning(settings, folder, data):
+    for sentence in _remarks(settings, folder, data, metrics):
         show(console, sentence)
     show(console, f"written to {folder.path}")
 
@@ -172,6 +165,22 @@ def _on_ray(
                 settings, data, workers, output=folder, on_images=advance, on_wait=lambda line: show(console, line)
             )
     return data, metrics
+
+
+def _remarks(
+    settings: "EvaluationSettings", folder: "EvaluationFolder", data: "EvaluationData", metrics: "dict[str, float]"
+) -> list[str]:
+    """Return what the metrics do not say: names that are no category, texts that are no answer, boxes in pixels."""
+    from coordexp.evaluate.answers import unknown_sentence, unread_sentence
+    from coordexp.evaluate.checkpoint import scale_warning
+
+    sentences: list[str | None] = []
+    for way in settings.decoding:
+        sentences.append(unknown_sentence(folder.decoding(way), way, metrics))
+        if settings.generations is not None:
+            sentences.append(unread_sentence(way, metrics, form=settings.answer or "coord tokens or text"))
+    sentences.append(scale_warning(settings, folder, data))
+    return [sentence for sentence in sentences if sentence is not None]
 
 
 def _check_engine(options: argparse.Namespace) -> None:
