@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add("--images", type=Path, required=True, help="folder of the images")
         add("--output", type=Path, required=True, help="new folder for samples.jsonl and manifest.json")
         add("--max-objects", type=positive, help="keep this many of an image, the largest (default: all)")
-        add("--ordering", choices=("top_left", "random", "size", "centre"), default="top_left")
+        add("--ordering", choices=("top_left", "left_top", "random", "size", "centre"), default="top_left")
         add("--seed", type=seed, default=0, help="of --ordering random (%(default)s)")
         boxes = kind.add_mutually_exclusive_group()
         boxes.add_argument("--coord-tokens", action="store_true", help="boxes as <|coord_k|> strings")

@@ -153,8 +153,8 @@ def _lines(table: CocoTable, spec: PrepareSpec, progress: Progress) -> Iterator[
         targets = objects.take(np.flatnonzero(kinds == TARGET))
         if spec.max_objects is not None:
             targets = targets.largest(spec.max_objects)
-        if spec.ordering == "top_left":
-            targets = targets.by_corner()
+        if spec.ordering in ("top_left", "left_top"):
+            targets = targets.by_corner(spec.ordering)
         else:
             targets = targets.ordered(spec.ordering, seed=(spec.seed, image.image_id % 2**64))
         others = np.flatnonzero(kinds != TARGET)

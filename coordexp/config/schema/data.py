@@ -81,9 +81,11 @@ class Data(Section):
     tokens."""
     prompt: Text = key("Describe all objects in the image with their bounding boxes.", "results", decides=["tokens"])
     """What the model is asked, in training and in evaluation."""
-    ordering: Literal["top_left", "random", "size", "centre"] = key("top_left", "results", decides=["tokens"])
-    """Order of the objects in an answer; top_left is easy to learn, size: largest first, centre: most central first,
-    random: new each epoch."""
+    ordering: Literal["top_left", "left_top", "random", "size", "centre"] = key(
+        "top_left", "results", decides=["tokens"]
+    )
+    """Order of the objects in an answer; top_left: by the upper edge, then the left one, easy to learn; left_top: by the
+    left edge, then the upper one; size: largest first; centre: most central first; random: new each epoch."""
     max_objects: PositiveInt = key(30, "results", decides=["tokens"])
     """The most objects of an image to train on, the largest ones; all count in AP."""
     max_length: PositiveInt = key(4096, "results", decides=["tokens"])
