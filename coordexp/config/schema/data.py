@@ -84,8 +84,8 @@ class Data(Section):
     ordering: Literal["top_left", "left_top", "random", "size", "centre"] = key(
         "top_left", "results", decides=["tokens"]
     )
-    """Order of the objects in an answer; top_left: by the upper edge, then the left one, easy to learn; left_top: by the
-    left edge, then the upper one; size: largest first; centre: most central first; random: new each epoch."""
+    """Order of the objects in an answer; top_left: by the upper edge, then the left one, easy to learn; left_top: by
+    the left edge, then the upper one; size: largest first; centre: most central first; random: new each epoch."""
     max_objects: PositiveInt = key(30, "results", decides=["tokens"])
     """The most objects of an image to train on, the largest ones; all count in AP."""
     max_length: PositiveInt = key(4096, "results", decides=["tokens"])
