@@ -53,8 +53,8 @@ class Objects:
         """Order them by y1, then x1, then as they are; or ``random``: a shuffle that depends on ``seed`` alone.
 
         ``left_top`` is by x1, then y1. ``size`` begins with the largest box, ``centre`` with the one whose centre is
-        nearest to that of the image; equal ones go by y1 and x1. All of it is in bins, what a sequence holds of them: data in numbers and the same
-        data in bins have one order.
+        nearest to that of the image; equal ones go by y1 and x1. All of it is in bins, what a sequence holds of them:
+        data in numbers and the same data in bins have one order.
         In pictures of less than 1,000 pixels a side, boxes of whole pixels have the order of :meth:`by_corner`.
         """
         if ordering == "random":
