@@ -6,9 +6,10 @@ A picture is read as people see it: turned as its EXIF tag says, and on white wh
 import struct
 import warnings
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,13 @@ MAX_IMAGE_SIDE_PX = 32_768
 _MAX_ASPECT_RATIO = 200
 # Only formats of photographs: Pillow also opens EPS (by running Ghostscript) and some twenty rare formats.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+# Formats without a place for EXIF; by the name of the file, so that it is not opened to look.
+_WITHOUT_EXIF = (".bmp", ".gif", ".ppm")
+# Headers read at once, so that a disk elsewhere does not answer one after the other.
+_HEADER_READERS = 8
+_HEADERS_BETWEEN_REPORTS = 512
+OnHeaders = Callable[[int, int], None]
+"""Called with how many headers are read, and of how many."""
 _MAX_16_BIT = 65_535
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -90,22 +98,74 @@ def check_image(path: Path, *, width: int, height: int) -> None:
 
 
 def read_header(path: Path) -> Header:
+    """Return what an image file says before its pixels; within :func:`headers_once`, a file is opened once.
+
+    Raises:
+        DataError: if the file is missing, is no picture, or is too large.
+    """
+    kept = _kept_headers.headers
+    if kept is None:
+        return _read_header(path)
+    if path not in kept:
+        try:
+            kept[path] = _read_header(path)
+        except DataError as error:
+            kept[path] = error
+    known = kept[path]
+    if isinstance(known, DataError):
+        raise DataError(str(known))
+    return known
+
+
+def _read_header(path: Path) -> Header:
     with _opened(path) as picture:
         return _header(picture, path)
+
+
+@dataclass
+class _KeptHeaders:
+    """What :func:`headers_once` keeps: nothing outside of it, since a picture may change."""
+
+    headers: dict[Path, "Header | DataError"] | None = None
+    on_headers: OnHeaders | None = None
+
+
+_kept_headers = _KeptHeaders()
+
+
+@contextmanager
+def headers_once(on_headers: OnHeaders | None = None) -> Generator[None]:
+    """Open each picture once while the block runs, however often its header is asked for.
+
+    ``on_headers`` is called with how many headers of a set are read, and of how many, now and then.
+    """
+    _kept_headers.headers, _kept_headers.on_headers = {}, on_headers
+    try:
+        yield
+    finally:
+        _kept_headers.headers, _kept_headers.on_headers = None, None
 
 
 def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:
     """Return the headers of the readable pictures that a viewer turns or mirrors, by their place."""
 
     def header_of(path: Path) -> Header | None:
+        if path.suffix.lower() in _WITHOUT_EXIF:
+            return None
         try:
             return read_header(path)
         except DataError:  # said where the picture is used
             return None
 
-    with ThreadPoolExecutor(8) as pool:
-        headers = pool.map(header_of, paths, chunksize=64)
-        return {place: header for place, header in enumerate(headers) if header is not None and header.orientation != 1}
+    turned: dict[int, Header] = {}
+    report = _kept_headers.on_headers
+    with ThreadPoolExecutor(_HEADER_READERS) as pool:
+        for place, header in enumerate(pool.map(header_of, paths)):
+            if header is not None and header.orientation != 1:
+                turned[place] = header
+            if report is not None and ((place + 1) % _HEADERS_BETWEEN_REPORTS == 0 or place + 1 == len(paths)):
+                report(place + 1, len(paths))
+    return turned
 
 
 def turn_boxes(boxes_norm_xyxy: NDArray[np.float64], orientation: int) -> NDArray[np.float64]:

@@ -19,6 +19,8 @@ from coordexp.errors import DataError, counted
 from coordexp.files import LFS_POINTER
 
 Ordering = Literal["top_left", "left_top", "random", "size", "centre"]
+Split = Literal["train", "val"]
+SPLITS: tuple[Split, ...] = ("train", "val")
 SIZE_EDGES_PX2 = (32.0**2, 96.0**2)
 """Areas between COCO's small, medium and large objects."""
 _NUM_REJECTED_SHOWN = 5
@@ -246,8 +248,8 @@ class Rejections:
         more = f"; and {len(found) - num_shown} more" if len(found) > num_shown else ""
         raise DataError(
             f"{self._source}: {why}{counts} cannot be used (data.max_bad_fraction accepts {max_bad_fraction:g}): "
-            f"{shown}{more}. Correct them, or raise data.max_bad_fraction (prepare: --max-bad-fraction) to leave them "
-            "out"
+            f"{shown}{more}. Correct them, or raise data.max_bad_fraction (prepare, evaluate: --max-bad-fraction) to "
+            "leave them out"
         )
 
     def all(self) -> tuple[Rejected, ...]:

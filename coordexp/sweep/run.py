@@ -30,6 +30,8 @@ from coordexp.ablation.preparation import (
     write_run_files,
 )
 from coordexp.config import to_yaml
+from coordexp.config.schema.data import Data
+from coordexp.data.sources.door import save_parts
 from coordexp.data.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError, counted
 from coordexp.runs.budget import LARGER, SPENT
@@ -45,6 +47,7 @@ from coordexp.sweep.trials import SweepTrials, known_points, proposed, rungs
 from coordexp.tracking.connection import way_on
 from coordexp.tracking.publish import Recorder, is_recorded
 from coordexp.train import train
+from coordexp.train.setup.door import open_set_of, place_of
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 
 
@@ -66,8 +69,7 @@ def run_sweep(
     with open_campaign(sweep.config, fresh=fresh, console=console) as campaign:
         with show_stage("divides the training images", console):
             proposed(sweep)  # refuses, before the files of another sweep are replaced
-            part, folder = sweep.settings.tuning_split, ExperimentFolder.of(sweep.config)
-            split = write_tuning_split(sweep.config.data, folder.path, data_dir=folder.data, **part.model_dump())
+            split = divide_training_images(sweep)
         note = steps_note(sweep.config, split.num_train)
         if note is not None:
             campaign.show(note)
@@ -105,6 +107,16 @@ def run_sweep(
         except TrackingError as error:
             code, missing = EXIT_FAILED, (*missing, f"{error}{way_on(error)}")
     return replace(ending, code=code, missing=missing, notes=campaign.new_notes(stages.recorder))
+
+
+def divide_training_images(sweep: Sweep) -> TuningSplit:
+    """Choose the tuning split from the experiment's set, and write the set that trials read."""
+    config, settings = sweep.config, sweep.settings.tuning_split
+    whole = open_set_of(config)
+    divided = write_tuning_split(whole, config.data, ExperimentFolder.of(config).path, **settings.model_dump())
+    of_trials = Data.model_validate(config.data.model_dump() | divided.split.data_keys())
+    save_parts(divided, whole, of_trials, place_of(config))
+    return divided.split
 
 
 @dataclass(frozen=True)
