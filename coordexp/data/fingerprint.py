@@ -58,35 +58,41 @@ def _kept_in(folder: Path, known: Path) -> Path:
 
 
 def _names_and_sizes(folder: Path, without: Path | None) -> Iterator[tuple[str, int]]:
-    pending = [folder]
+    pending = [""]
     left_out = None if without is None else without.resolve()
     while pending:
-        current = pending.pop()
-        with os.scandir(current) as entries:
+        below = pending.pop()  # relative to the folder, with a slash at its end
+        with os.scandir(folder / below) as entries:
             for entry in entries:
                 if entry.name.startswith(".") or entry.name in _OF_VIEWERS:
                     continue
                 if entry.is_dir():
                     if left_out is None or Path(entry.path).resolve() != left_out:
-                        pending.append(Path(entry.path))
+                        pending.append(f"{below}{entry.name}/")
                 else:
-                    name = Path(entry.path).relative_to(folder).as_posix()
-                    yield name, entry.stat().st_size
+                    yield f"{below}{entry.name}", entry.stat().st_size
 
 
 def picture_hashes(folder: Path, names: Sequence[str], *, known: Path) -> NDArray[np.uint8]:
-    """Return ``[I, 32]`` SHA-256 of pictures, which :func:`data_fingerprint` has read and kept in ``known`` before.
+    """Return ``[I, 32]`` SHA-256 of pictures, which :func:`data_fingerprint` has just read and kept in ``known``.
 
-    Of folders above 64 GiB the rows of pictures that were not read are zeros.
+    Pictures that it has not read are read here; of folders above 64 GiB their rows are zeros instead.
     """
-    paths = [folder / name for name in dict.fromkeys(names)]
     kept_in = _kept_in(folder, known)
-    is_whole = sum(path.stat().st_size for path in paths) <= HASHED_BYTES
-    if not is_whole:
-        kept = kept_json(kept_in)
-        already_read = kept if isinstance(kept, dict) else {}
-        paths = [path for path in paths if str(path) in already_read]
-    hashes = dict(zip(map(str, paths), known_hashes(paths, kept_in), strict=True))
-    unread = bytes(_HASH_BYTES)
-    rows = [bytes.fromhex(hashes[str(folder / name)]) if str(folder / name) in hashes else unread for name in names]
-    return np.frombuffer(b"".join(rows), np.uint8).reshape(-1, _HASH_BYTES)
+    kept = kept_json(kept_in)
+    entries = kept if isinstance(kept, dict) else {}
+    root = str(folder)
+    hashes: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        match entries.get(os.path.join(root, name)):
+            case [str(), str(kept_hash)]:
+                hashes[name] = kept_hash
+            case _:
+                pass
+    unread = [name for name in dict.fromkeys(names) if name not in hashes]
+    if unread and (not hashes or sum((folder / name).stat().st_size for name in names) <= HASHED_BYTES):
+        read_hashes = known_hashes([folder / name for name in unread], kept_in)
+        hashes |= dict(zip(unread, read_hashes, strict=True))
+    no_hash = "00" * _HASH_BYTES
+    rows = "".join(hashes.get(name, no_hash) for name in names)
+    return np.frombuffer(bytes.fromhex(rows), np.uint8).reshape(-1, _HASH_BYTES)

@@ -8,7 +8,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +30,7 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVI
 _WITHOUT_EXIF = (".bmp", ".gif", ".ppm")
 # Headers read at once, so that a disk elsewhere does not answer one after the other.
 _HEADER_READERS = 8
-_HEADERS_BETWEEN_REPORTS = 512
+_HEADERS_OF_A_TASK = 64
 OnHeaders = Callable[[int, int], None]
 """Called with how many headers are read, and of how many."""
 _MAX_16_BIT = 65_535
@@ -97,6 +97,20 @@ def check_image(path: Path, *, width: int, height: int) -> None:
         picture.load()
 
 
+def thumbnail(path: Path, *, width: int, height: int) -> Image.Image:
+    """Return a small picture in grey, as people see it; of a JPEG only every eighth pixel is decoded.
+
+    Raises:
+        DataError: if the file is missing or does not decode.
+    """
+    with _opened(path) as picture:
+        header = _header(picture, path)
+        picture.draft("L", (8 * width, 8 * height))
+        small = picture.convert("L")
+        turned = small.transpose(_TURNS[header.orientation]) if header.orientation in _TURNS else small
+        return turned.resize((width, height), Image.Resampling.BOX)
+
+
 def read_header(path: Path) -> Header:
     """Return what an image file says before its pixels; within :func:`headers_once`, a file is opened once.
 
@@ -149,22 +163,28 @@ def headers_once(on_headers: OnHeaders | None = None) -> Generator[None]:
 def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:
     """Return the headers of the readable pictures that a viewer turns or mirrors, by their place."""
 
-    def header_of(path: Path) -> Header | None:
-        if path.suffix.lower() in _WITHOUT_EXIF:
-            return None
-        try:
-            return read_header(path)
-        except DataError:  # said where the picture is used
-            return None
+    def headers_of(batch: Sequence[Path]) -> list[Header | None]:
+        headers: list[Header | None] = []
+        for path in batch:
+            header = None
+            if path.suffix.lower() not in _WITHOUT_EXIF:
+                with suppress(DataError):  # said where the picture is used
+                    header = read_header(path)
+            headers.append(header)
+        return headers
 
     turned: dict[int, Header] = {}
-    report = _kept_headers.on_headers
+    report, done = _kept_headers.on_headers, 0
+    # A task for many pictures: handing one over takes as long as reading a header.
+    batches = [paths[start : start + _HEADERS_OF_A_TASK] for start in range(0, len(paths), _HEADERS_OF_A_TASK)]
     with ThreadPoolExecutor(_HEADER_READERS) as pool:
-        for place, header in enumerate(pool.map(header_of, paths)):
-            if header is not None and header.orientation != 1:
-                turned[place] = header
-            if report is not None and ((place + 1) % _HEADERS_BETWEEN_REPORTS == 0 or place + 1 == len(paths)):
-                report(place + 1, len(paths))
+        for headers in pool.map(headers_of, batches):
+            for place, header in enumerate(headers, start=done):
+                if header is not None and header.orientation != 1:
+                    turned[place] = header
+            done += len(headers)
+            if report is not None:
+                report(done, len(paths))
     return turned
 
 

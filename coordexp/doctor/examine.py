@@ -15,6 +15,7 @@ from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
 from coordexp.data.image_file import OnHeaders
+from coordexp.data.near_pictures import near_sentence
 from coordexp.data.patches import fed_sentence
 from coordexp.data.sample import SPLITS, Split, SplitData
 from coordexp.data.splits import between_splits
@@ -137,6 +138,9 @@ def _examine_variant(
     read: dict[Split, SplitData] = {split: known.data for split, known in facts.items() if known.data is not None}
     if len(read) == 2:
         yield from (warning("val annotations", said) for said in between_splits(read["train"], read["val"]))
+        sentence = "" if run.data.unit_by else near_sentence(read["train"].samples, read["val"].samples)
+        if sentence:
+            yield warning("val images", sentence)
     base = yield from guarded("checkpoint", examine_checkpoint(run))
     yield from examine_limits(run, read, None if base is None else base.encoding)
     if base is None:
