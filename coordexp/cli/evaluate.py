@@ -134,9 +134,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     for sentence in [*(f"warning: {found}" for found in unlike_training(settings)), *slower(settings)]:
         show(console, sentence)
     with stage_bars() as progress:
-        set_dir = folder.data
-        make_set(settings, set_dir, on_headers=lambda done, total: progress("pictures", done, total))
-    settings = replace(settings, set_dir=set_dir)
+        data_set = make_set(settings, folder.data, on_headers=lambda done, total: progress("pictures", done, total))
+    settings = replace(settings, set_path=data_set.path)
     measured = _here if options.num_workers is None else _on_ray
     data, metrics = measured(options, settings, folder, console)
 

@@ -17,7 +17,6 @@ STEP_KEYS = ("training.per_device_batch_size", "training.gradient_accumulation_s
 
 LATER = (
     *("data.boxes_in", "data.categories.merge", "data.path", "data.split_seed", "data.val_fraction"),
-    *("data.unit_by", "data.tags"),
     "evaluation.max_images",
 )
 """Keys that came after experiments had been recorded: left out where they say what was done before."""

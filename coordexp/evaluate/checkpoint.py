@@ -10,7 +10,7 @@ import torch
 from coordexp.config.schema.data import Data
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.coord_tokens.vocab import CoordVocab, text_vocab
-from coordexp.data.data_set import DataSet, sets_in
+from coordexp.data.data_set import DataSet
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.image_file import OnHeaders
 from coordexp.data.patches import ImageSpec
@@ -20,7 +20,7 @@ from coordexp.data.splits import stratified_subset
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.errors import CheckpointError, ResourceError, counted
+from coordexp.errors import CheckpointError, DataError, ResourceError, counted
 from coordexp.evaluate.answers import seem_in_pixels
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData
 from coordexp.evaluate.generate.formats import SequenceFormat
@@ -67,11 +67,12 @@ def open_data(settings: EvaluationSettings) -> EvaluationData:
     Raises:
         DataError: if they cannot be used, or an alias stands for no category.
     """
-    if settings.set_dir is None:
+    if settings.set_path is None:
         with tempfile.TemporaryDirectory() as folder:
             return _data_of(settings, make_set(settings, Path(folder)))
-    (data_set,) = sets_in(settings.set_dir)
-    return _data_of(settings, data_set)
+    if not settings.set_path.is_dir():
+        raise DataError(f"{settings.set_path}: not here; --output has to be a folder that every node sees")
+    return _data_of(settings, DataSet.open(settings.set_path))
 
 
 def _data_of(settings: EvaluationSettings, data_set: DataSet) -> EvaluationData:

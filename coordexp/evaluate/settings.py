@@ -31,7 +31,7 @@ class EvaluationSettings:
         annotations: COCO instances file.
         images: folder of its images.
         reading: how the annotations are read.
-        set_dir: folder with the set that was made of them; None: it is made for this evaluation alone.
+        set_path: the set that was made of them; None: it is made for this evaluation alone.
         num_images: only so many images, spread over the number of objects, fixed by the data; None for all.
         answer: the form of an answer: the target sequence in coord tokens or in digits, or the JSON of an untouched
             Qwen3-VL; None: coord tokens where the tokenizer has them, else digits.
@@ -54,7 +54,7 @@ class EvaluationSettings:
     annotations: Path = Path()
     images: Path = Path()
     reading: Reading = field(default_factory=Reading)
-    set_dir: Path | None = None
+    set_path: Path | None = None
     num_images: int | None = None
     answer: AnswerName | None = None
     generations: Path | None = None
