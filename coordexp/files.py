@@ -41,6 +41,7 @@ _LFS_HEADS = (b"version https://git-lfs.github.com/spec/", b"version https://haw
 LFS_POINTER = "Git LFS pointer"
 _LFS_MOST_BYTES = 1024  # the specification's limit of a pointer
 _KEPT_FILES = 64  # of what `read_once` has read
+_FILES_OF_A_TASK = 16
 _READERS = 8  # files read at once to be hashed, so that a disk elsewhere does not answer one after the other
 
 
@@ -313,21 +314,30 @@ def known_hashes(files: Sequence[Path], kept_in: Path) -> list[str]:
     """
     kept = kept_json(kept_in)
     known: dict[str, JsonValue] = kept if isinstance(kept, dict) else {}
-    # As text: some file systems number beyond the 63 bits that a whole number of our JSON may have.
-    stats = {str(file): file.stat() for file in files}
-    states = {name: f"{s.st_size}-{s.st_mtime_ns}-{s.st_ctime_ns}-{s.st_ino}" for name, s in stats.items()}
-
-    def hash_of(name: str) -> str:
+    states: dict[str, str] = {}
+    hashes: dict[str, str] = {}
+    for file in files:
+        name = str(file)
+        stat = os.stat(name)
+        # As text: some file systems number beyond the 63 bits that a whole number of our JSON may have.
+        states[name] = f"{stat.st_size}-{stat.st_mtime_ns}-{stat.st_ctime_ns}-{stat.st_ino}"
         match known.get(name):
-            case [state, str(found)] if state == states[name]:
-                return found
+            case [state, str(kept_hash)] if state == states[name]:
+                hashes[name] = kept_hash
             case _:
-                return sha256_of_file(Path(name))
-
+                pass
+    changed = [name for name in states if name not in hashes]
+    # A task for many files: for a small picture, handing a task over takes as long as hashing it.
+    batches = [changed[start : start + _FILES_OF_A_TASK] for start in range(0, len(changed), _FILES_OF_A_TASK)]
     with ThreadPoolExecutor(_READERS) as readers:
-        found = dict(zip(states, readers.map(hash_of, states), strict=True))
-    now: dict[str, JsonValue] = {name: [states[name], value] for name, value in found.items()}
-    if any(known.get(name) != value for name, value in now.items()):
+        for batch in readers.map(_hashes_of, batches):
+            hashes |= batch
+    if changed:
+        now: dict[str, JsonValue] = {name: [states[name], hashes[name]] for name in states}
         with contextlib.suppress(OSError):
             write_json(kept_in, known | now)
-    return [found[str(file)] for file in files]
+    return [hashes[str(file)] for file in files]
+
+
+def _hashes_of(names: Sequence[str]) -> dict[str, str]:
+    return {name: sha256_of_file(Path(name)) for name in names}

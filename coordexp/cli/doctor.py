@@ -41,7 +41,10 @@ def run(options: argparse.Namespace) -> int:
             if done % 50 == 0 or done == total:
                 status.update(f"{looking}: {done:,} of {total:,} pictures decoded")
 
-        found = examine(options.config, options.overrides, on_pictures=on_pictures)
+        def on_headers(done: int, total: int) -> None:
+            status.update(f"{looking}: {done:,} of {total:,} headers of pictures read")
+
+        found = examine(options.config, options.overrides, on_pictures=on_pictures, on_headers=on_headers)
     if options.format == "json":
         show(output_console(), examination_json(found))
     else:

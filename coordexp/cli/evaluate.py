@@ -21,11 +21,12 @@ expected are equal.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordexp.cli.arguments import add_aliases, number, positive, read_aliases, settings_of
-from coordexp.cli.console import output_console, progress_bar, show
+from coordexp.cli.console import output_console, progress_bar, show, stage_bars
 from coordexp.errors import ConfigError
 from coordexp.limits import MAX_COUNT
 
@@ -88,6 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--boxes-in", choices=("auto", "shown", "stored"), help=frame)
     merge = "categories whose names read the same are one (data.categories.merge)"
     add("--merge-categories", action="store_true", help=merge)
+    bad = "largest accepted share of bad records, which are left out (data.max_bad_fraction, default: 0)"
+    add("--max-bad-fraction", type=number(float, 0, 1), default=0.0, help=bad)
     add_aliases(parser)
     add("--threads", dest="num_threads", type=positive, help="CPU threads of a process; it can change last digits")
     add("--num-workers", type=positive, help="processes on Ray, each with the model (default: no Ray)")
@@ -113,7 +116,7 @@ def run(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     """Answer the images by a checkpoint, or read given answers with it; print and write the metrics."""
     from coordexp.cli.views import print_metrics
-    from coordexp.evaluate.checkpoint import check_output, default_output, slower, unlike_training
+    from coordexp.evaluate.checkpoint import check_output, default_output, make_set, slower, unlike_training
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
 
@@ -122,6 +125,9 @@ def _evaluate(options: argparse.Namespace) -> None:
     check_output(folder.path)
     for sentence in [*(f"warning: {found}" for found in unlike_training(settings)), *slower(settings)]:
         show(console, sentence)
+    with stage_bars() as progress:
+        data_set = make_set(settings, folder.data, on_headers=lambda done, total: progress("pictures", done, total))
+    settings = replace(settings, set_path=data_set.path)
     evaluate = _here if options.num_workers is None else _on_ray
     data, metrics = evaluate(options, settings, folder, console)
 
@@ -251,7 +257,7 @@ def _chosen_images(options: argparse.Namespace) -> list[int]:
 
 
 def _settings(options: argparse.Namespace) -> "EvaluationSettings":
-    from coordexp.data.sources.coco_table import Reading
+    from coordexp.data.reading import Reading
     from coordexp.evaluate.settings import EvaluationSettings
 
     model = _model(options)
@@ -266,7 +272,9 @@ def _settings(options: argparse.Namespace) -> "EvaluationSettings":
         max_new_tokens=options.max_new_tokens or (_JSON_TOKENS if is_json else _COORD_TOKENS),
         decoding=tuple(dict.fromkeys(decoding)),
         aliases=read_aliases(options.aliases),
-        reading=Reading(options.boxes_in or "auto", options.merge_categories),
+        reading=Reading(
+            options.boxes_in or "auto", options.merge_categories, max_bad_fraction=options.max_bad_fraction
+        ),
         model=model,
     )
 

@@ -18,7 +18,7 @@ from coordexp.findings import Verdict, size_text
 from coordexp.metrics import BOX_KINDS, GENERATION_METRICS, BoxKind, Decoding, Metric, MetricName
 
 if TYPE_CHECKING:
-    from coordexp.data.prepare import Manifest
+    from coordexp.data.sources.prepare import Manifest
     from coordexp.doctor.examine import Examination
     from coordexp.evaluate.predict import Prediction
     from coordexp.train.preview import Preview, Role

@@ -155,6 +155,7 @@ def absolute(settings: EvaluationSettings) -> EvaluationSettings:
         adapter=None if settings.adapter is None else settings.adapter.resolve(),
         annotations=settings.annotations.resolve(),
         images=settings.images.resolve(),
+        set_path=None if settings.set_path is None else settings.set_path.resolve(),
         generations=None if settings.generations is None else settings.generations.resolve(),
     )
 

@@ -1,12 +1,13 @@
 """The codec ceiling of a data set: COCO's AP of its own ground truth after encode and decode, on every image."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from coordexp.coord_tokens.bins import decode_array, quantise_boxes
-from coordexp.data.sources.coco_table import CROWD, CocoTable
+from coordexp.data.split_arrays import CROWD, NO_EXTENT, SplitArrays
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.detection.boxes import MAX_DETECTIONS, Floats, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.detections import Detections
@@ -63,22 +64,22 @@ def _with_extent(truth: GroundTruth) -> GroundTruth:
     )
 
 
-def ceiling_of_table(table: CocoTable) -> float | None:
-    """Return the codec ceiling of what was read from an annotation file; None without any object."""
-    image_of = np.repeat(np.arange(len(table.images)), np.diff(table.first))
-    image_ids = np.array([image.image_id for image in table.images], np.int64)
-    sizes_px = np.array([(image.width, image.height) for image in table.images], np.float64).reshape(-1, 2)
+def ceiling_of_arrays(arrays: SplitArrays, categories: Mapping[int, str]) -> float | None:
+    """Return the codec ceiling of a split as it was read; None without any object."""
+    has_extent = arrays.kinds < NO_EXTENT
+    image_of = np.repeat(np.arange(len(arrays)), np.diff(arrays.first))[has_extent]
+    boxes_px_xywh = arrays.boxes_px_xywh[has_extent]
     truth = GroundTruth(
         path=Path(),
-        sizes_px=dict.fromkeys(image_ids.tolist()),
-        categories={category_id: category.name for category_id, category in table.categories.items()},
-        image_ids=image_ids[image_of],
-        category_ids=table.category_ids,
-        boxes_px_xywh=table.boxes_px_xywh,
-        areas_px2=table.boxes_px_xywh[:, 2] * table.boxes_px_xywh[:, 3],
-        is_crowd=table.kinds == CROWD,
+        sizes_px=dict.fromkeys(arrays.image_ids.tolist()),
+        categories=dict(categories),
+        image_ids=arrays.image_ids[image_of],
+        category_ids=arrays.category_ids[has_extent],
+        boxes_px_xywh=boxes_px_xywh,
+        areas_px2=boxes_px_xywh[:, 2] * boxes_px_xywh[:, 3],
+        is_crowd=(arrays.kinds == CROWD)[has_extent],
     )
-    return ceiling_of(truth, table.boxes_norm_xyxy, sizes_px[image_of])
+    return ceiling_of(truth, arrays.boxes_norm_xyxy[has_extent], arrays.sizes_px[image_of].astype(np.float64))
 
 
 def ceiling_of(truth: GroundTruth, boxes_norm_xyxy: Floats, sizes_px: Floats) -> float | None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from coordexp.data.sources.coco import LvisCategory, LvisImage
-from coordexp.data.sources.coco_file import (
+from coordexp.data.coco_file import (
     Annotation,
     AnnotationColumns,
     Category,
@@ -20,6 +19,7 @@ from coordexp.data.sources.coco_file import (
     Image,
     read_coco_file,
 )
+from coordexp.data.lvis_file import LvisCategory, LvisImage
 from coordexp.detection.boxes import Bools, Floats, Ints
 from coordexp.detection.image_names import ImageNames
 from coordexp.errors import DataError, show

@@ -4,6 +4,7 @@ results/shapes/
     numbers.json          each group's and seed's AP, intervals, pairs, what AP50 is lost to, and how they were computed
     fingerprints.json     what decided each run; config-GROUP.yaml: its configuration
     annotations.json.gz   the ground truth
+    images.json.gz        path, unit and tags of each of its images
     detections/A-s0.json.gz   of every run, the boxes by which its group is read
     detections/generated_by.json   the engine that wrote each of them, where that is known
     distributions/A-s0.json.gz   of each group's first run, the distributions over bins of some objects
@@ -39,6 +40,7 @@ from coordexp.report.write import study_of, write_report, writing
 from coordexp.runs.folder import GENERATED_BY
 
 NUMBERS, ANNOTATIONS, DETECTIONS, DISTRIBUTIONS = "numbers.json", "annotations.json.gz", "detections", "distributions"
+IMAGES = "images.json.gz"
 _KEPT = (".html", ".md", ".svg")  # of the files of a report
 _SAME = 1e-9  # a sum in another order differs by less
 _HEADLINE = ("AP", "interval")  # of a group
@@ -95,6 +97,7 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
         (building / DETECTIONS).mkdir()
         (building / DISTRIBUTIONS).mkdir()
         _pack(annotations, building / ANNOTATIONS)
+        _pack_image_facts(artifacts, data.runs[0], building)
         for run in data.runs:
             _pack(_file(artifacts, run, final_detections(run)), _detections(building, run.group, run.seed))
         engines = {run.name: asdict(run.generator.record) for run in data.runs if run.generator.record is not None}
@@ -158,6 +161,13 @@ def _file(artifacts: Artifacts, run: RunData, name: Path) -> Path:
     if (path := artifacts.file(run, name)) is None:
         raise ComparisonError(f"{run.name}: {name} is neither in its directory nor in MLflow: it is not published")
     return path
+
+
+def _pack_image_facts(artifacts: Artifacts, run: RunData, building: Path) -> None:
+    """Pack units and tags of the images; runs before sets have none."""
+    image_facts = artifacts.image_facts(run)
+    if image_facts is not None:
+        _pack(image_facts, building / IMAGES)
 
 
 def _pack(source: Path, target: Path) -> None:

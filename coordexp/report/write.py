@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,12 +159,7 @@ def store_report(study: Study, paths: Sequence[Path], artifacts: Artifacts) -> s
                 # Of the numbers that are stored with the ablation now; and the colour that its group has there.
                 tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
         files = [(path, REPORT_FOLDER) for path in paths]
-        annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-        if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES:
-            with suppress(DataError):  # whoever writes to the server chose the path: it may be no such file
-                read_ground_truth(annotations)
-                files.append((annotations, STORED_ANNOTATIONS))
-        for path, folder in files:
+        for path, folder in [*files, *_data_files(data, artifacts)]:
             try:
                 tracker.log_file(data.parent_id, path, folder)
             except FileTooLargeError as error:  # the smaller ones are stored all the same
@@ -175,6 +170,22 @@ def store_report(study: Study, paths: Sequence[Path], artifacts: Artifacts) -> s
         return ""
     more = f" (and {counted(len(too_large) - 1, 'more file')})" if len(too_large) > 1 else ""
     return f"the report is in MLflow but for what is too large: {too_large[0]}{more}"
+
+
+def _data_files(data: ExperimentData, artifacts: Artifacts) -> list[tuple[Path, str]]:
+    """Return the annotations, and units and tags of their images, with the folder that they are stored in."""
+    annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
+    if annotations is None or annotations.stat().st_size > MAX_ANNOTATIONS_BYTES:
+        return []
+    try:
+        read_ground_truth(annotations)
+    except DataError:  # whoever writes to the server chose the path: it may be no such file
+        return []
+    files = [(annotations, STORED_ANNOTATIONS)]
+    image_facts = artifacts.image_facts(data.trained[0])
+    if image_facts is not None:
+        files.append((image_facts, STORED_ANNOTATIONS))
+    return files
 
 
 def comparison_metrics(study: Study) -> dict[str, float | None]:

@@ -179,14 +179,29 @@ class ProgressDisplay(Follower, RunEvents):
 
 
 @contextlib.contextmanager
-def show_stage(text: str, console: Console) -> Generator[None]:
-    """Say what the block does: by a spinner in a terminal, else by a line."""
+def show_stage(text: str, console: Console) -> Generator[Callable[[int, int], None]]:
+    """Say what the block does: by a spinner in a terminal, else by a line.
+
+    Yields what shows how many pictures the block has looked at, and of how many; in a file now and then.
+    """
     if console.is_terminal:
-        with console.status(text):
-            yield
-    else:
-        console.print(text, markup=False, highlight=False)
-        yield
+        with console.status(text) as status:
+            yield lambda done, total: status.update(f"{text}: {_pictures(done, total)}")
+        return
+    console.print(text, markup=False, highlight=False)
+    last_line = time.monotonic()
+
+    def show_line(done: int, total: int) -> None:
+        nonlocal last_line
+        if time.monotonic() - last_line >= QUIET_SECONDS:
+            last_line = time.monotonic()
+            console.print(_pictures(done, total), markup=False, highlight=False)
+
+    yield show_line
+
+
+def _pictures(done: int, total: int) -> str:
+    return f"headers of {done:,} of {total:,} pictures read"
 
 
 def clock_time(seconds: float) -> str:

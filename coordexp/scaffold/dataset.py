@@ -10,8 +10,8 @@ from coordexp.ablation.preparation import checked_ceiling
 from coordexp.config import ExperimentConfig, load_config
 from coordexp.config.trees import Tree, with_value
 from coordexp.config.yaml_file import parse_value, written_yaml
-from coordexp.data.sample import SplitData
-from coordexp.data.sources.source import SPLITS, Split, source_of
+from coordexp.data.sample import SPLITS, Split, SplitData
+from coordexp.data.sources.door import check_read, read_unwritten
 from coordexp.data.splits import between_splits
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import Pictures, facts_of, of_both_splits
@@ -23,7 +23,7 @@ from coordexp.findings import Check, Finding, collect, guarded, ok, warning
 from coordexp.model.checkpoint.directory import EMBEDDED
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.shipped import find_experiment, shipped_experiments
-from coordexp.train.setup.encoding import check_split_of
+from coordexp.train.setup.data import accepts_prequantised
 
 _ROUND_TO = 64  # tokens
 _NO_LIMIT = 1_000_000
@@ -137,15 +137,21 @@ def _checked(run: ExperimentConfig) -> tuple[list[Finding], dict[Split, SplitDat
     """Return what the run's own checks found of both splits, and the splits; raise what would stop a run."""
     findings: list[Finding] = []
     data: dict[Split, SplitData] = {}
+    read = _passed(read_unwritten(run.data, data_dir=ExperimentFolder.of(run).data), findings)
+    assert read is not None  # a missing file was a failure
     for split in SPLITS:
-        loaded = _passed(check_split_of(run, split), findings)
-        assert loaded is not None  # a missing file was a failure
-        _passed(Pictures().check(split, loaded.samples), findings)
-        data[split] = loaded
+        checked = check_read(
+            read,
+            run.data,
+            split,
+            accept_prequantised=accepts_prequantised(run),
+            max_images=run.evaluation.max_images,
+        )
+        data[split] = _passed(checked, findings)
+        _passed(Pictures().check(split, data[split].samples), findings)
     findings += [warning("val annotations", said) for said in between_splits(data["train"], data["val"])]
-    truth = source_of(run.data, "val", data_dir=ExperimentFolder.of(run).data).ground_truth_file
-    if truth.is_file():  # of other formats it is made when a run starts
-        ceiling = checked_ceiling(run, truth)
+    if read.splits["val"].is_original:  # another ground truth is made when a run starts
+        ceiling = checked_ceiling(run, read.sources["val"].annotations)
         value = "not defined" if ceiling is None else f"{ceiling:.3f}"
         findings.append(ok("codec ceiling", f"the ground truth has an AP of {value} after 1,000 bins and back"))
     return findings, data

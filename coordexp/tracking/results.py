@@ -1,5 +1,6 @@
 """The files of one run that has ended, in MLflow: its record, its final evaluation, its merged checkpoint."""
 
+import contextlib
 import re
 import socket
 from collections.abc import Mapping
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from coordexp.errors import DataError
 from coordexp.files import kept_model, sha256_of_file
 from coordexp.metrics import headline
 from coordexp.runs.experiment import directory_bytes
@@ -18,7 +20,7 @@ from coordexp.tracking.connection import FileTooLargeError
 from coordexp.tracking.payload import last_values
 from coordexp.tracking.server import NoLoggedModelsError
 from coordexp.tracking.store import ANNOTATIONS, HARDWARE, MERGED, MERGED_URI, Tracker
-from coordexp.train.setup.source import source_of_run
+from coordexp.train.setup.data import ground_truth_of_run
 
 
 @dataclass
@@ -68,8 +70,10 @@ def _store_file(tracker: Tracker, run_id: str, path: Path, artifact_path: str | 
 
 
 def _store_evaluation(tracker: Tracker, run_id: str, plan: RunPlan, withheld: Withheld) -> None:
-    annotations = source_of_run(plan.config, "val").ground_truth_file
-    evaluated_on = sha256_of_file(annotations)[:32] if annotations.is_file() else ""
+    evaluated_on = ""
+    with contextlib.suppress(DataError):  # a set may have been removed since
+        annotations = ground_truth_of_run(plan.config)
+        evaluated_on = sha256_of_file(annotations)[:32] if annotations.is_file() else ""
     tags = {HARDWARE: read_hardware(plan.folder), ANNOTATIONS: evaluated_on}
     tracker.set_tags(run_id, {name: value for name, value in tags.items() if value})
 

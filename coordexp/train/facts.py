@@ -9,7 +9,7 @@ from coordexp.model.merging.card import TrainingFacts
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.rows import read_rows
 from coordexp.train.setup.components import Components
-from coordexp.train.setup.source import source_of_run
+from coordexp.train.setup.data import set_of_run
 
 _FIGURES = ("AP", "AP50", "AP75")
 
@@ -35,7 +35,8 @@ def training_facts(config: RunConfig, parts: Components) -> TrainingFacts:
 
 
 def _data(config: RunConfig, parts: Components) -> str:
-    trained, measured = (source_of_run(config, split).name for split in ("train", "val"))
+    records = set_of_run(config).record.splits
+    trained, measured = records["train"].name, records["val"].name
     num_trained, num_measured = len(parts.train.samples), len(parts.val.samples)
     return (
         f"trained on {trained} ({counted(num_trained, 'picture')}), "

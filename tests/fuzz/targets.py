@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from coordexp.config import load_config
 from coordexp.config.keys import known_keys
+from coordexp.config.schema.data import Shapes
 from coordexp.coord_tokens.codec import int_to_token
 from coordexp.coord_tokens.grammar.constrain import plain_text_ids
 from coordexp.coord_tokens.grammar.parse import parse_generated
@@ -23,7 +24,7 @@ from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import coord_vocab, expand_vocab
 from coordexp.data.image_file import read_image
 from coordexp.data.sources.coco import CocoSource, LvisSource
-from coordexp.data.sources.shapes import Shapes, write_shapes
+from coordexp.data.sources.shapes import write_shapes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CoordExpError

@@ -13,7 +13,7 @@ from coordexp.coord_tokens.vocab import CoordVocab, Structure, expand_vocab
 from coordexp.data.batch import EncodedSample
 from coordexp.data.dataset import Prompt
 from coordexp.data.patches import ImageSpec, to_patches
-from coordexp.data.sources.shapes import draw_scene
+from coordexp.data.shapes import draw_scene
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.generation import generate_queue

@@ -1,24 +1,20 @@
 """Entries of an annotation file -> a table: objects under their images, boxes clipped and scaled, orphans refused.
 
-Other formats of labels become a :class:`~coordexp.data.sources.coco_file.CocoFile` and go the same way.
+Other formats of labels become a :class:`~coordexp.data.coco_file.CocoFile` and go the same way.
 Shapes: I images, N objects.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import are_thin
-from coordexp.coord_tokens.validator import BBoxFormat
 from coordexp.data.box_rule import apply_box_rule, box_notes
-from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
-from coordexp.data.image_folder import ImageFolder
-from coordexp.data.sample import Rejections, fold
-from coordexp.data.sources.coco_file import (
+from coordexp.data.coco_file import (
     SECTIONS,
     Annotation,
     AnnotationColumns,
@@ -29,23 +25,13 @@ from coordexp.data.sources.coco_file import (
     Image,
     Section,
 )
-from coordexp.data.sources.frame import BoxesIn, Turned, check_frame, find_turned
+from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
+from coordexp.data.image_folder import ImageFolder
+from coordexp.data.reading import BoxesIn, Reading
+from coordexp.data.sample import Rejections, fold
+from coordexp.data.sources.frame import Turned, check_frame, find_turned
+from coordexp.data.split_arrays import CROWD, IGNORED, TARGET
 from coordexp.errors import DataError, counted, is_text, show
-
-Split = Literal["train", "val"]
-SPLITS: tuple[Split, ...] = ("train", "val")
-TARGET, CROWD, IGNORED = 0, 1, 2
-_FLAGS = {TARGET: {"iscrowd": 0}, CROWD: {"iscrowd": 1}, IGNORED: {"iscrowd": 0, "ignore": 1}}
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How records are read, the same in both splits."""
-
-    boxes_in: BoxesIn = "auto"  # in which frame the boxes of pictures stand that a viewer turns
-    merge: bool = False  # whether categories whose names are equal once folded are one
-    bbox_format: BBoxFormat | None = None  # what numbers are in boxes of JSONL, where a record does not say
-    max_bad_fraction: float = 0.0  # largest accepted fraction of bad records, for the ground truth
 
 
 class CocoImage(NamedTuple):
@@ -71,6 +57,9 @@ class CocoTable:
     boxes_px_xywh: NDArray[np.float64]  # [N, 4] as in the file, in the picture as shown
     boxes_norm_xyxy: NDArray[np.float64]  # [N, 4] clipped to the image, as fractions of it
     areas_px2: NDArray[np.float64]  # [N] as in the file, else of the box
+    annotation_ids: NDArray[np.int64]  # [N] as in the file; 0 where there is none
+    clipped: NDArray[np.int64]  # [I] targets of an image that were cut at its border
+    orientations: NDArray[np.uint8]  # [I] how a viewer turns a picture (EXIF)
     categories: dict[int, Category]
     counts: dict[str, int]  # as in SplitData; warnings and notes, too
     rejections: Rejections
@@ -79,31 +68,6 @@ class CocoTable:
     notes: tuple[str, ...] = ()  # what was read otherwise than it is written: such a file cannot serve for AP as it is
     box_notes: tuple[str, ...] = ()  # what the rule for boxes did to targets; AP takes the file as it is
     is_turned: bool = False
-
-
-def as_coco(table: CocoTable, *, with_no_extent: bool) -> dict[str, list[dict[str, object]]]:
-    """Return a table as the sections of COCO's format, ids of annotations from 1.
-
-    With ``with_no_extent`` the boxes of no extent come last: pycocotools counts each as an object that is missed.
-    """
-    image_ids = np.repeat([image.image_id for image in table.images], np.diff(table.first))
-    columns = [image_ids, table.category_ids, table.boxes_px_xywh, table.areas_px2, table.kinds]
-    if with_no_extent:
-        added = table.no_extent
-        added_columns = (added.image_id, added.category_id, added.box_px_xywh, added.area_px2, _kinds_of(added))
-        columns = [np.concatenate(pair) for pair in zip(columns, added_columns, strict=True)]
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return {
-        "images": [
-            {"id": one.image_id, "file_name": one.name, "width": one.width, "height": one.height, **one.extras}
-            for one in table.images
-        ],
-        "annotations": [
-            {"id": at, "image_id": image_id, "category_id": category_id, "bbox": box, "area": area, **_FLAGS[kind]}
-            for at, (image_id, category_id, box, area, kind) in enumerate(rows, start=1)
-        ],
-        "categories": [{"id": key, "name": one.name, **one.extras()} for key, one in table.categories.items()],
-    }
 
 
 def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float, reading: Reading) -> CocoTable:
@@ -162,10 +126,12 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
     order = kept[np.argsort(image_index[kept], kind="stable")]
     objects, boxes = objects.only(order), boxes[order]
     first = np.searchsorted(image_index[order], np.arange(len(images) + 1))
-    kinds = _kinds_of(objects)
+    kinds = kinds_of(objects)
     is_target = kinds == TARGET
     was_clipped = ruled.was_clipped[order] & is_target
     targets_of_images = np.diff(np.concatenate([[0], np.cumsum(is_target)])[first])
+    clipped_before = np.concatenate([[0], np.cumsum(was_clipped)])
+    clipped_of_images = np.diff(clipped_before[first])
     counts = {
         "boxes": int(is_target.sum()),
         "crowd": int((kinds == CROWD).sum()),
@@ -190,6 +156,12 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         boxes_px_xywh=objects.box_px_xywh,
         boxes_norm_xyxy=boxes,
         areas_px2=objects.area_px2,
+        annotation_ids=objects.key,
+        clipped=clipped_of_images,
+        orientations=np.array(
+            [turned.headers[place].orientation if place in turned.headers else 1 for place in range(len(images))],
+            np.uint8,
+        ),
         categories=categories,
         counts=counts,
         rejections=rejections,
@@ -207,7 +179,7 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
     )
 
 
-def _kinds_of(objects: AnnotationColumns) -> NDArray[np.int8]:
+def kinds_of(objects: AnnotationColumns) -> NDArray[np.int8]:
     return np.where(objects.is_crowd, CROWD, np.where(objects.is_ignored, IGNORED, TARGET)).astype(np.int8)
 
 

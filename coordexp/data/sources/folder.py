@@ -11,12 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
+from coordexp.data.coco_file import SECTIONS, read_utf8
 from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.originals import Part
-from coordexp.data.sources.chosen import Whole
+from coordexp.data.reading import Reading
+from coordexp.data.recognised import head_of, recognised, recognised_below
+from coordexp.data.sample import SPLITS, Split
 from coordexp.data.sources.coco import CocoSource, LvisSource
-from coordexp.data.sources.coco_file import SECTIONS, read_utf8
-from coordexp.data.sources.coco_table import SPLITS, Reading, Split
 from coordexp.data.sources.hugging_face import (
     METADATA_NAMES,
     HuggingFaceSource,
@@ -26,7 +27,6 @@ from coordexp.data.sources.hugging_face import (
 )
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
 from coordexp.data.sources.pictures import read_text
-from coordexp.data.sources.recognised import head_of, recognised, recognised_below
 from coordexp.data.sources.records import as_record
 from coordexp.data.sources.split_names import SPLIT_WORDS, by_split, says_split
 from coordexp.data.sources.voc import VocSource
@@ -44,7 +44,9 @@ _SHARD = re.compile(r"[-_.]?\d+([-_]of[-_]\d+)?([-_.][0-9a-f]{16})?$")
 # Of records in our own form, or that of other trainers: these stand in a list of objects.
 _OWN_NAMES = frozenset(("desc", "bbox_2d", "messages", "conversations"))
 HUGGING_FACE = "imagefolder of Hugging Face"
-_Make: TypeAlias = Callable[[Path, Reading, Part | None], Whole]
+Source: TypeAlias = CocoSource | JsonlSource
+"""One split in one format; a new format is one file beside this one, and what finds it here."""
+_Make: TypeAlias = Callable[[Path, Reading, Part | None], Source]
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Found:
     splits: Mapping[Split, _Make]  # what makes the source of each; val is missing if the data has no split
     by: str  # what tells the splits; "" where nothing does
 
-    def source(self, split: Split, *, data_dir: Path, reading: Reading, fraction: float, seed: int) -> Whole:
+    def source(self, split: Split, *, data_dir: Path, reading: Reading, fraction: float, seed: int) -> Source:
         is_split = "val" in self.splits
         part = None if is_split else Part(split == "val", fraction, seed)
         source = self.splits[split if is_split else "train"](data_dir / ground_truth_name(split), reading, part)

@@ -7,16 +7,15 @@ to say so.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.validator import smart28
 from coordexp.data.image_file import Header
+from coordexp.data.reading import BoxesIn
 from coordexp.errors import DataError
 
-BoxesIn = Literal["shown", "stored", "auto"]
 Size = tuple[float, float]
 
 _FEWEST = 20  # boxes that show a frame; fewer may lie anywhere

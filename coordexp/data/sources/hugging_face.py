@@ -19,9 +19,9 @@ from typing import NamedTuple, TypeGuard
 import msgspec
 
 from coordexp.config.yaml_file import parse_foreign
+from coordexp.data.coco_file import CocoFile, id_of, read_unmarked
 from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.coco_file import CocoFile, id_of, read_unmarked
 from coordexp.data.sources.pictures import Labelled, coco_of, read_text
 from coordexp.errors import DataError, counted, is_name, kind_of, show
 from coordexp.files import kept_json, lfs_problem, replace_directory, write_json

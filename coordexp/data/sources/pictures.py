@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.data.box_rule import ordered_corners
-from coordexp.data.sources.coco_file import Annotation, BadEntry, Category, CocoFile, Entries, Image
+from coordexp.data.coco_file import Annotation, BadEntry, Category, CocoFile, Entries, Image
 from coordexp.errors import DataError
 from coordexp.files import is_lfs_pointer, lfs_problem
 

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from coordexp.data.sources.coco_file import id_of
+from coordexp.data.coco_file import id_of
 from coordexp.errors import DataError, kind_of, show
 
 _DESCS = ("desc", "label", "name", "category", "class", "ref", "text")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from coordexp.data.sources.coco_table import SPLITS, Split
+from coordexp.data.sample import SPLITS, Split
 from coordexp.errors import DataError
 
 # A split's words, the best one first: where there is no validation split, that for tests is one.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+from coordexp.data.coco_file import CocoFile
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.coco_file import CocoFile
 from coordexp.data.sources.pictures import Labelled, coco_of, lines_of, read_text
 from coordexp.errors import DataError, counted, show
 

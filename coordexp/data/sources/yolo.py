@@ -18,11 +18,11 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeAlias
 
 from coordexp.config.yaml_file import parse_foreign
+from coordexp.data.coco_file import CocoFile
 from coordexp.data.image_file import read_header
 from coordexp.data.image_folder import PICTURES, ImageFolder
+from coordexp.data.sample import SPLITS, Split
 from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.coco_file import CocoFile
-from coordexp.data.sources.coco_table import SPLITS, Split
 from coordexp.data.sources.pictures import Labelled, coco_of, lines_of, read_text
 from coordexp.data.sources.split_names import rank_of_name
 from coordexp.data.sources.yolo_rows import RowLayout, guess_layout, read_row

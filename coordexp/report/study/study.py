@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from coordexp.config.trees import value_at
-from coordexp.data.sources.chosen import chosen_sentence
+from coordexp.data.chosen import chosen_sentence
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections

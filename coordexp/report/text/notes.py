@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from statistics import fmean
 
-from coordexp.data.sources.source import recorded_source
+from coordexp.data.sources.recorded import recorded_data
 from coordexp.errors import counted
 from coordexp.evaluate.generated_by import Generator, engine_sentences
 from coordexp.metrics import BOX_KINDS, BoxKind
@@ -206,8 +206,9 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
     else:
         folder = RunFolder(Path(run.run_dir))
         experiment = folder.experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
-        if (source := recorded_source(run.params, "val", data_dir=experiment.data)) is not None:
-            truth = str(source.ground_truth_file)
+        recorded = recorded_data(run.params, data_hash=None, data_dir=experiment.data)
+        if recorded is not None:
+            truth = str(recorded.shown_ground_truth)
         place = str(folder.path / detections)
         if run.run_id:
             place = f"{run.name}/{detections.name}"

@@ -27,7 +27,7 @@ from coordexp.runs.folder import EvaluationFolder, RunFolder
 from coordexp.train.forward import count_units
 from coordexp.train.loop.measures import NAMES, RunningAverages, coord_diagnostics
 from coordexp.train.setup.components import Components
-from coordexp.train.setup.source import source_of_run
+from coordexp.train.setup.data import ground_truth_of_run
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Evaluator:
 
     @property
     def _val_annotations(self) -> Path:
-        return source_of_run(self.config, "val").ground_truth()
+        return ground_truth_of_run(self.config)
 
     def _evaluate(
         self, indices: Sequence[int] | None, *, output: EvaluationFolder, decoding: tuple[Decoding, ...]

@@ -13,7 +13,6 @@ from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import fed_sentence
 from coordexp.data.sample import Ordering, SplitData
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.data.sources.source import found_sentence
 from coordexp.data.splits import between_splits
 from coordexp.errors import counted
 from coordexp.losses.criterion import Criterion
@@ -21,6 +20,7 @@ from coordexp.model.families import family_of
 from coordexp.model.param_groups import GroupRow, describe
 from coordexp.runs import ranks
 from coordexp.train.setup.components import Components
+from coordexp.train.setup.data import set_of_run
 from coordexp.train.setup.strategy import strategy_line, switch_notes
 
 _NUM_REJECTED_SHOWN = 5
@@ -47,7 +47,7 @@ def start_lines(
     return [
         f"starts: {strategy_line(config)}",
         f"starts: {trainable:,} of {total:,} parameters train",
-        *([f"data: {found}"] if (found := found_sentence(config.data)) else []),
+        *(f"data: {sentence}" for sentence in set_lines(config)),
         *data_lines("train", parts.train, dataset),
         *data_lines("val", parts.val),
         *limit_lines(limits, ordering=config.data.ordering),
@@ -60,6 +60,12 @@ def start_lines(
         *_notes(parts),
         *batch_lines(config, sampler, num_ranks=ranks.world_size()),
     ]
+
+
+def set_lines(config: RunConfig) -> list[str]:
+    """Return what the user's files were found to hold, and what was remarked of units and tags."""
+    record = set_of_run(config).record
+    return [*([record.found] if record.found else []), *record.remarks]
 
 
 def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = None) -> list[str]:

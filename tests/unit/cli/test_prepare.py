@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coordexp.cli.main import main
 from coordexp.config.schema.data import Data
-from coordexp.data.splits import load_split
+from coordexp.data.sources.door import load_split
 from tests.support.samples import read_jsonl
 
 

@@ -10,9 +10,11 @@ from ray.exceptions import AuthenticationError
 
 from coordexp.cluster import session
 from coordexp.cluster.shared_storage import input_paths, unseen_of
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config import load_config
 from coordexp.errors import ResourceError, chain
 from coordexp.runs.stop import SUBMITTED_ENV
+from coordexp.train.setup.door import open_set_of
+from tests.support.doctor import coco_overrides
 
 
 @pytest.mark.parametrize(
@@ -40,28 +42,16 @@ def test_what_came_with_the_job_is_not_given_a_second_time(monkeypatch):
     assert session.submitted_env() == {}
 
 
-def test_a_run_s_inputs_are_named_by_their_keys(tmp_path):
-    images, annotations = tmp_path / "images", tmp_path / "instances.json"
-    images.mkdir()
-    annotations.write_text("{}")
-    config = ExperimentConfig.model_validate(
-        {
-            "experiment": {"name": "x", "runs_dir": str(tmp_path)},
-            "data": {
-                "format": "coco",
-                "train_annotations": str(annotations),
-                "train_images": str(images),
-                "val_annotations": str(annotations),
-                "val_images": str(tmp_path / "not-here"),  # reported by the driver itself
-            },
-        }
-    )
-    assert set(input_paths(config)) == {"data.train_annotations", "data.train_images", "data.val_annotations"}
-    assert input_paths(config)["data.train_images"] == str(images)
-    assert unseen_of([str(images), str(tmp_path / "a"), str(tmp_path / "b")], seconds=0.0) == [
+def test_the_pictures_of_a_run_are_named_by_their_keys(tmp_path):
+    config = load_config("experiments/tiny.yaml", [*coco_overrides(tmp_path), f"experiment.runs_dir={tmp_path}/runs"])
+    open_set_of(config)
+    expected = {f"data.{split}_images": str(tmp_path / split) for split in ("train", "val")}
+    assert input_paths(config) == expected
+    assert unseen_of([*expected.values(), str(tmp_path / "a"), str(tmp_path / "b")], seconds=0.0) == [
         str(tmp_path / "a"),
         str(tmp_path / "b"),
     ]
+    assert input_paths(load_config("experiments/tiny.yaml", [f"experiment.runs_dir={tmp_path}/none"])) == {}
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pycocotools.cocoeval import COCOeval
 
 from coordexp.config.schema.data import Data
 from coordexp.data.box_rule import apply_box_rule
+from coordexp.data.sources.door import load_split
 from coordexp.data.sources.source import source_of
-from coordexp.data.splits import load_split
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.detection.coco_eval import evaluate_detections
 from coordexp.errors import DataError

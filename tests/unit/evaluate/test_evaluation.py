@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from coordexp.config.schema.data import Shapes
 from coordexp.data.batch import EncodedSample
 from coordexp.data.image_file import read_image
 from coordexp.data.patches import to_patches
 from coordexp.data.sample import Sample
-from coordexp.data.sources.shapes import CATEGORIES, Shapes, write_shapes
+from coordexp.data.shapes import CATEGORIES
+from coordexp.data.sources.shapes import write_shapes
 from coordexp.detection import evaluate_detections
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth

@@ -6,9 +6,10 @@ import pytest
 from coordexp.cli.views import STYLES
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import quantise_boxes
-from coordexp.data.splits import load_split
+from coordexp.data.sources.door import load_split
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.train.preview import previews
+from coordexp.train.preview import previews as previews_of_set
+from coordexp.train.setup.door import open_set_of
 from tests.support.samples import pairs_of
 
 
@@ -21,6 +22,12 @@ def _config(runs_dir, **data):
             "training": {"per_device_batch_size": 4},
         }
     )
+
+
+def previews(config, **options):
+    """What is shown of an experiment whose set is there."""
+    open_set_of(config)
+    return previews_of_set(config, **options)
 
 
 @pytest.mark.parametrize("structure", ["native", "spec"])

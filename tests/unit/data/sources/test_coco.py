@@ -6,8 +6,8 @@ from pycocotools.coco import COCO
 
 from coordexp.config.schema.data import Data
 from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.door import load_split
 from coordexp.data.sources.source import source_of
-from coordexp.data.splits import load_split
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from tests.support.samples import pairs_of

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from coordexp.config.schema.data import Data
+from coordexp.data.sources.door import load_split, read_unwritten
 from coordexp.data.sources.source import SPLITS, found_sentence, source_of
-from coordexp.data.splits import check_split, load_split
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from coordexp.findings import collect
@@ -206,7 +206,7 @@ def test_nothing_is_unpacked_where_the_files_are_only_looked_for(tmp_path):
     found_sentence(data)
     source_of(data, "train", data_dir=tmp_path / "made")
     assert not (tmp_path / "made").exists()
-    findings, loaded = collect(check_split(data, "train", data_dir=tmp_path / "made"))
+    findings, loaded = collect(read_unwritten(data, data_dir=tmp_path / "made"))
     assert loaded is not None
     assert {finding.verdict for finding in findings} == {"ok"}
 

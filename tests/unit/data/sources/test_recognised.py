@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema.data import Data
+from coordexp.data.sources.door import load_split
 from coordexp.data.sources.source import SPLITS, found_sentence
-from coordexp.data.splits import load_split
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from tests.unit.data.sources.test_folder import coco, coco_2017, official_voc, picture, write

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from coordexp.config.schema.data import Data
+from coordexp.data.sources.door import load_split
 from coordexp.data.sources.source import SPLITS
-from coordexp.data.splits import load_split
 from coordexp.errors import DataError
 
 
