@@ -139,8 +139,10 @@ def is_name(value: object) -> bool:
 
 
 def chain(error: BaseException | None) -> Generator[BaseException]:
-    """Yield an error and those it was raised from."""
-    while error is not None:
+    """Yield an error and those it was raised from, each once: after ``raise error from error`` they form a circle."""
+    seen = list[BaseException]()
+    while error is not None and not any(error is link for link in seen):
+        seen.append(error)
         yield error
         error = error.__cause__ or error.__context__
 

@@ -34,8 +34,14 @@ _NO_ROOM_TEXTS = re.compile(
 # A name of its own, so that pydantic can check a type that holds itself.
 JsonValue = TypeAliasType("JsonValue", "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None")
 _T = TypeVar("_T")
+_Stamp = tuple[tuple[str, int, int], ...]  # name, time and size
 _GZIP_MAGIC = b"\x1f\x8b"  # no JSON begins so
+# What git leaves in the place of a file that git-lfs should have fetched; the second is the specification's first name.
+_LFS_HEADS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
+LFS_POINTER = "Git LFS pointer"
+_LFS_MOST_BYTES = 1024  # the specification's limit of a pointer
 _KEPT_FILES = 64  # of what `read_once` has read
+_FILES_OF_A_TASK = 16
 _READERS = 8  # files read at once to be hashed, so that a disk elsewhere does not answer one after the other
 
 
@@ -58,10 +64,39 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
     write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
+def is_lfs_pointer(content: bytes) -> bool:
+    """Return whether a file that begins with ``content`` is a Git LFS pointer: three lines in the place of the file."""
+    return content.startswith(_LFS_HEADS)
+
+
+def lfs_problem(path: Path) -> str:
+    """Return the sentence on a file that is a Git LFS pointer, with the way on; "" for any other, or none.
+
+    Whoever cannot make sense of a file asks here before saying what else may be wrong with it.
+    """
+    try:
+        if path.stat().st_size > _LFS_MOST_BYTES:
+            return ""
+        with path.open("rb") as file:
+            head = file.read(_LFS_MOST_BYTES)
+    except OSError:
+        return ""
+    if not is_lfs_pointer(head):
+        return ""
+    size = re.search(rb"^size (\d+)\s*$", head, re.MULTILINE)
+    stands_for = f" of {int(size[1]):,} bytes" if size is not None else ""
+    return (
+        f"{path}: that is a {LFS_POINTER}, which stands for a file{stands_for} that was not downloaded with the "
+        "clone; run: git lfs pull (in the clone; git-lfs must be installed)"
+    )
+
+
 def read_content(path: Path) -> bytes:
     """Return the bytes of a file, unpacked where gzip has packed them; a DataError says why it cannot be read."""
     try:
         content = path.read_bytes()
+        if is_lfs_pointer(content):
+            raise DataError(lfs_problem(path))
         return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
     except FileNotFoundError:
         raise DataError(f"{path}: file not found") from None
@@ -187,22 +222,32 @@ def first_problem(error: "ValidationError") -> str:
 
 
 def read_once(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
-    """Decorate a function that reads a file: of the files read last it reads again only those that have changed."""
+    """Decorate a function that reads a file or a folder: what was read last is read again only where it has changed."""
 
     @functools.lru_cache(maxsize=_KEPT_FILES)
-    def read_as_it_is(path: Path, *stamp: int) -> _T:
+    def read_as_it_is(path: Path, stamp: _Stamp) -> _T:
         del stamp
         return read(path)
 
     @functools.wraps(read)
     def reading(path: Path) -> _T:
         try:
-            stat = path.stat()
+            stamp = _stamp_of(path)
         except OSError:
             return read(path)  # which raises with what is wrong
-        return read_as_it_is(path, stat.st_mtime_ns, stat.st_size)
+        return read_as_it_is(path, stamp)
 
     return reading
+
+
+def _stamp_of(path: Path) -> _Stamp:
+    """Return name, time and size of a file, or of every file in a folder: its own time is that of its list of names."""
+    stat = path.stat()
+    own = (str(path), stat.st_mtime_ns, stat.st_size)
+    if not path.is_dir():
+        return (own,)
+    files = ((file, file.stat()) for file in sorted(path.rglob("*")) if file.is_file())
+    return (own, *((str(file), stat.st_mtime_ns, stat.st_size) for file, stat in files))
 
 
 def nearest_existing(path: Path) -> Path:
@@ -269,21 +314,30 @@ def known_hashes(files: Sequence[Path], kept_in: Path) -> list[str]:
     """
     kept = kept_json(kept_in)
     known: dict[str, JsonValue] = kept if isinstance(kept, dict) else {}
-    # As text: some file systems number beyond the 63 bits that a whole number of our JSON may have.
-    stats = {str(file): file.stat() for file in files}
-    states = {name: f"{s.st_size}-{s.st_mtime_ns}-{s.st_ctime_ns}-{s.st_ino}" for name, s in stats.items()}
-
-    def hash_of(name: str) -> str:
+    states: dict[str, str] = {}
+    hashes: dict[str, str] = {}
+    for file in files:
+        name = str(file)
+        stat = os.stat(name)
+        # As text: some file systems number beyond the 63 bits that a whole number of our JSON may have.
+        states[name] = f"{stat.st_size}-{stat.st_mtime_ns}-{stat.st_ctime_ns}-{stat.st_ino}"
         match known.get(name):
-            case [state, str(found)] if state == states[name]:
-                return found
+            case [state, str(kept_hash)] if state == states[name]:
+                hashes[name] = kept_hash
             case _:
-                return sha256_of_file(Path(name))
-
+                pass
+    changed = [name for name in states if name not in hashes]
+    # A task for many files: for a small picture, handing a task over takes as long as hashing it.
+    batches = [changed[start : start + _FILES_OF_A_TASK] for start in range(0, len(changed), _FILES_OF_A_TASK)]
     with ThreadPoolExecutor(_READERS) as readers:
-        found = dict(zip(states, readers.map(hash_of, states), strict=True))
-    now: dict[str, JsonValue] = {name: [states[name], value] for name, value in found.items()}
-    if any(known.get(name) != value for name, value in now.items()):
+        for batch in readers.map(_hashes_of, batches):
+            hashes |= batch
+    if changed:
+        now: dict[str, JsonValue] = {name: [states[name], hashes[name]] for name in states}
         with contextlib.suppress(OSError):
             write_json(kept_in, known | now)
-    return [found[str(file)] for file in files]
+    return [hashes[str(file)] for file in files]
+
+
+def _hashes_of(names: Sequence[str]) -> dict[str, str]:
+    return {name: sha256_of_file(Path(name)) for name in names}

@@ -107,6 +107,14 @@ _CUT = {
 }
 ANSWER_METRICS = tuple(Metric(name, said, "", "higher", gauge="coordexp_detection") for name, said in _CUT.items())
 """A reading of the same answers, by kind of boxes."""
+TOP_TOKENS = (5, 20, 128)
+"""How many of the likeliest tokens a server may return: OpenAI's interface 5 or 20, vLLM up to 128."""
+SERVED_AP = {number: f"AP_top{number}" for number in TOP_TOKENS}
+"""The metric of expected boxes from so many likeliest tokens alone, as a client of a server computes them."""
+SERVED_METRICS = tuple(
+    Metric(name, f"AP of boxes by expectation over the {number} likeliest tokens alone", direction="higher")
+    for number, name in SERVED_AP.items()
+)
 _OTHER_BOX_METRIC = Metric("{metric}", "declared in coordexp/detection/metrics", gauge="coordexp_detection")
 
 _REPEATED = "share of objects that repeat an earlier one of their answer: same description, same bins"
@@ -204,6 +212,16 @@ _OTHERS = (
     Metric("final/steps", "optimizer steps done", "steps"),
     Metric("final/merge_lost_logits", "rms(merged - adapter) / rms(adapter - base) of the logits", "fraction", "lower"),
     Metric("final/merge_lost_weights", "norm of rounding over that of the change, worst kind", "fraction", "lower"),
+    Metric("final/train_boxes", "boxes of the training images", "boxes"),
+    Metric("final/val_boxes", "boxes of the validation images", "boxes"),
+    Metric("final/boxes_over_max_objects", "training boxes over data.max_objects: never learnt", "boxes", "lower"),
+    Metric("final/boxes_over_max_length", "training boxes beyond data.max_length: never learnt", "boxes", "lower"),
+    Metric(
+        "final/boxes_over_max_new_tokens",
+        "validation boxes beyond an answer of evaluation.max_new_tokens: never written",
+        "boxes",
+        "lower",
+    ),
     Metric("codec_ceiling/AP", "AP of the ground truth itself after encode and decode", direction="higher"),
 )
 
@@ -299,7 +317,7 @@ def find_metric(name: str) -> Metric | None:
                 return replace(family, labels={**family.labels, **matched.groupdict()})
         return None
     if parsed.boxes is not None and "/" not in parsed.metric:
-        of_boxes = {metric.name: metric for metric in (*AP_METRICS, *ANSWER_METRICS)}
+        of_boxes = {metric.name: metric for metric in (*AP_METRICS, *ANSWER_METRICS, *SERVED_METRICS)}
         values = ("subset" if parsed.subset else "all", parsed.decoding, parsed.boxes, parsed.metric)
         labels = dict(zip(_BOX_LABELS, values, strict=True))
         return replace(of_boxes.get(parsed.metric, _OTHER_BOX_METRIC), labels=labels)

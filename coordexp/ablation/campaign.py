@@ -19,7 +19,7 @@ from coordexp.runs.progress import ProgressDisplay
 from coordexp.runs.status import Ended, RunStatus, tell
 from coordexp.runs.stop import clear_stop, stop_on_signal, stop_reason, terminated_is_interrupted
 from coordexp.tracking import Tracker
-from coordexp.tracking.publish import Recorder, open_experiment_tracker
+from coordexp.tracking.publish import Recorder, open_experiment_tracker, tracking_notes
 
 EXIT_FAILED = 1
 EXIT_BUDGET = 3
@@ -33,7 +33,8 @@ class Ending:
 
     code: int = 0  # 0 if every run went through and is recorded, else one of EXIT_*
     sentence: str = ""  # why they ended early
-    missing: tuple[str, ...] = ()  # a sentence for each thing that the tracking server does not have
+    missing: tuple[str, ...] = ()  # a sentence for each thing that the tracking server does not have and could
+    notes: tuple[str, ...] = ()  # a sentence for each thing that it cannot have
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Campaign:
     tracker: Tracker
     instance: str  # identifies it among all of its name; --fresh makes a new one
     console: Console
+    tracking_notes: tuple[str, ...] = ()  # what the tracking server lacks, as the command has said when it began
 
     def show(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -51,6 +53,10 @@ class Campaign:
     def new_recorder(self, plan: RunPlan) -> Recorder:
         """Start or find the experiment's own run in MLflow; ``plan`` is any of its runs."""
         return Recorder(self.tracker, plan.config, parent_key=f"{self.config.experiment.name}/{self.instance}")
+
+    def new_notes(self, recorder: Recorder) -> tuple[str, ...]:
+        """Return what a recorder could not record, without what was said when the command began."""
+        return tuple(note for note in recorder.notes() if note not in self.tracking_notes)
 
     @contextlib.contextmanager
     def executor(self, *, debug: bool = False) -> Generator[Executor]:
@@ -98,7 +104,7 @@ class Campaign:
         # Installed again, because Ray has put in a signal handler of its own, which aborts.
         with (
             stop_on_signal(ExperimentFolder.of(self.config).path, print_line=self.show),
-            ProgressDisplay(print_line=self.show, on_end=on_end) as display,
+            ProgressDisplay(print_line=self.show, on_end=on_end, surroundings=executor.surroundings) as display,
         ):
             budget = BudgetKeeper(self.config, runs)
             listeners = [listener for listener in (budget, search, display) if listener is not None]
@@ -129,8 +135,13 @@ def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) ->
         folder = ExperimentFolder.of(config)
         check_disk(folder.path, needed_bytes=MIN_FREE_BYTES)
         clear_stop(folder.path)  # a request ends with the command it stopped
+        notes = tracking_notes(config)
         tracker = open_experiment_tracker(config)
-        yield Campaign(config, tracker, open_experiment(config, fresh=fresh).instance, console)
+        instance = open_experiment(config, fresh=fresh).instance
+        campaign = Campaign(config, tracker, instance, console, tuple(notes))
+        for note in notes:
+            campaign.show(f"note: {note}")
+        yield campaign
 
 
 def _why_not_done(plan: RunPlan, display: ProgressDisplay) -> str | None:

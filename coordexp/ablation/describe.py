@@ -15,9 +15,8 @@ from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes,
 from coordexp.config import to_yaml
 from coordexp.config.keys import deciding, identity
 from coordexp.config.schema import ExperimentConfig, RunConfig
-from coordexp.config.trees import leaves, value_at
-from coordexp.data.units import UnitRule, read_unit_names
-from coordexp.errors import ConfigError, DataError, ResourceError, counted
+from coordexp.config.trees import leaves
+from coordexp.errors import ResourceError, counted
 from coordexp.findings import duration_text
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.budget import hours_of, unit_name
@@ -25,8 +24,7 @@ from coordexp.runs.experiment import check_experiment
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import alive_until
 from coordexp.statistics.power import planned_detectable
-from coordexp.train.setup.encoding import read_split
-from coordexp.train.setup.source import source_of_run
+from coordexp.train.setup.door import num_images_of, num_units_of
 from coordexp.train.setup.strategy import switch_notes
 
 
@@ -36,7 +34,7 @@ def describe(config: ExperimentConfig, console: Console) -> None:
     plans = plan_runs(config, instance=recorded.instance if recorded else "")
     check_dry_run(plans)
     counted = {deciding(plan.config, "data"): plan.config for plan in plans if plan.config.training.epochs is not None}
-    images = {data: num_train_images(one) for data, one in counted.items()}
+    images = {data: num_images_of(one, "train") for data, one in counted.items()}
     notes = [f"epochs          {steps_line(one, images[data])}" for data, one in counted.items()]
     for at, plan in enumerate(plans):
         num_images = images.get(deciding(plan.config, "data"))
@@ -96,17 +94,6 @@ def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
     ]
 
 
-def num_train_images(config: RunConfig) -> int | None:
-    """Return the images that a run trains on; None where their file cannot be read now. Generates none."""
-    try:
-        generated = source_of_run(config, "train").generated
-        if generated is not None:
-            return min(generated.num_images, config.data.max_train_images or generated.num_images)
-        return len(read_split(config, "train").samples)
-    except DataError:
-        return None
-
-
 def steps_line(config: RunConfig, num_images: int | None) -> str:
     note = None if num_images is None else steps_note(config, num_images)
     return note or f"steps are counted when {config.data.path or config.data.train_annotations} is there"
@@ -159,31 +146,14 @@ def _budget(plans: Sequence[RunPlan]) -> list[str]:
 def _detectable(config: ExperimentConfig) -> str:
     """Return the smallest difference this plan can show, before any data: roughly, see ``docs/STATISTICS.md``."""
     seeds = len(config.ablation.seeds)
-    try:
-        images = source_of_run(config, "val").count_images()
-    except DataError:
+    images = num_images_of(config, "val")
+    if images is None:
         return f"unknown, since {config.data.path or config.data.val_annotations} cannot be read"
     about = f"{seeds} seeds" if seeds > 1 else "1 seed, so between these checkpoints, not their losses"
-    units = planned_units(config)
+    units = num_units_of(config)
     in_units = "" if units is None else f" in {counted(units, 'unit')}"
     smallest = planned_detectable(images if units is None else units, seeds)
     return (
         f"AP differences from roughly {smallest:.3f} on (80 % power, 5 % level; "
         f"{images:,} validation images{in_units}, {about})"
     )
-
-
-def planned_units(config: ExperimentConfig) -> int | None:
-    """Return in how many units the validation images are, by ``data.unit_by``.
-
-    None without that key, and where the annotations are not here yet or do not name units: they are looked at again
-    before anything is trained.
-    """
-    rule = value_at(config.model_dump(mode="json"), "data.unit_by")
-    if not isinstance(rule, str):
-        return None
-    try:
-        annotations = source_of_run(config, "val").ground_truth_file
-        return read_unit_names(annotations, UnitRule.parse(rule, option="data.unit_by")).num_units
-    except (ConfigError, DataError, OSError):
-        return None

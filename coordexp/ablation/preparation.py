@@ -9,20 +9,21 @@ from coordexp.config.identity.differences import diff, rounding_only, went_on
 from coordexp.config.identity.fingerprint import fingerprint, read_fingerprint
 from coordexp.config.keys import deciding
 from coordexp.config.schema import RunConfig
-from coordexp.data.sources.source import SPLITS
-from coordexp.data.splits import missing_files
-from coordexp.detection.ceiling import codec_ceiling
+from coordexp.data.image_file import OnHeaders
+from coordexp.detection.boxes import MAX_DETECTIONS
+from coordexp.detection.ceiling import codec_ceiling, exact_ceiling, num_beyond_limit
 from coordexp.errors import ConfigError, DataError
 from coordexp.files import write_json, write_text
-from coordexp.findings import collect, require
+from coordexp.findings import require
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.executor import InlineExecutor
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import has_taken_step
 from coordexp.train.setup.base import check_base
+from coordexp.train.setup.data import ground_truth_of_run
+from coordexp.train.setup.door import missing_data
 from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment, settings_hashes, token_stream_hash
-from coordexp.train.setup.source import source_of_run
 from coordexp.train.setup.strategy import check_strategy
 from coordexp.train.setup.weighted_terms import weighted_terms
 
@@ -61,11 +62,7 @@ def data_not_here(plans: Sequence[RunPlan]) -> list[str]:
         if path is not None and not path.is_dir():
             found[f"{path}: there is no such folder; put the data there, or set data.path"] = None
             continue
-        for split in SPLITS:
-            source = source_of_run(config, split)
-            if source.generated is None:
-                missing, _ = collect(missing_files(source.annotations, source.images, split))
-                found |= dict.fromkeys(finding.sentence for finding in missing)
+        found |= dict.fromkeys(missing_data(config))
     return [f"not here        {sentence}" for sentence in found]
 
 
@@ -88,15 +85,18 @@ def _check_keys(plans: Sequence[RunPlan]) -> None:
             )
 
 
-def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
-    """Prepare and check the data and base of every run, once for each distinct pair; return them by run name."""
+def prepare_all(plans: Sequence[RunPlan], *, on_headers: OnHeaders | None = None) -> dict[str, PreparedExperiment]:
+    """Prepare and check the data and base of every run, once for each distinct pair; return them by run name.
+
+    ``on_headers`` is called with how many headers of pictures are read, and of how many.
+    """
     _check_keys(plans)
     made: dict[str, PreparedExperiment] = {}
     prepared: dict[str, PreparedExperiment] = {}
     for plan in plans:
         parts = deciding(plan.config, "data", "base")
         if parts not in made:
-            made[parts] = prepare_experiment(plan.config)
+            made[parts] = prepare_experiment(plan.config, on_headers=on_headers)
         prepared[plan.name] = made[parts]
     return prepared
 
@@ -114,7 +114,7 @@ def steps_note(config: RunConfig, num_images: int) -> str | None:
 
 def shared_metrics(config: RunConfig) -> dict[str, float | None]:
     """Return the codec ceiling of the validation split, which the experiment's folder keeps too."""
-    ap = checked_ceiling(config, source_of_run(config, "val").ground_truth())
+    ap = checked_ceiling(config, ground_truth_of_run(config))
     write_json(ExperimentFolder.of(config).codec_ceiling, {"AP": ap})
     return {"codec_ceiling/AP": ap}
 
@@ -122,12 +122,28 @@ def shared_metrics(config: RunConfig) -> dict[str, float | None]:
 def checked_ceiling(config: RunConfig, annotations: Path) -> float | None:
     """Return the codec ceiling of annotations, None where undefined; refuse one so low that no model can be good."""
     ceiling = codec_ceiling(annotations)
-    if ceiling is not None and ceiling < _LOWEST_CEILING and config.data.max_bad_fraction < 1:
-        raise DataError(
-            f"{annotations}: the ground truth itself scores an AP of {ceiling:.3f} after 1,000 bins and back, so its "
-            "boxes are too small for bins, or in another frame; data.max_bad_fraction: 1 takes them as they are"
-        )
+    if ceiling is None or ceiling >= _LOWEST_CEILING or config.data.max_bad_fraction == 1:
+        return ceiling
+    of_boxes_with_extent = codec_ceiling(annotations, only_with_extent=True)
+    if of_boxes_with_extent is not None and of_boxes_with_extent < _LOWEST_CEILING:
+        raise DataError(f"{annotations}: {_why_low(annotations, ceiling)}")
     return ceiling
+
+
+def _why_low(annotations: Path, ceiling: float) -> str:
+    """Return why ground truth scores a low AP against itself: AP's own limit, or the bins."""
+    exact = exact_ceiling(annotations)
+    num_beyond, num_objects = num_beyond_limit(annotations)
+    if num_beyond and exact is not None and exact < _LOWEST_CEILING:
+        return (
+            f"the ground truth itself scores an AP of {ceiling:.3f}: AP counts the first {MAX_DETECTIONS} detections "
+            f"of a category in an image, and {num_beyond:,} of {num_objects:,} objects come after them, so no detector "
+            "can score more. Cut the images into tiles; or data.max_bad_fraction: 1 accepts this ceiling"
+        )
+    return (
+        f"the ground truth itself scores an AP of {ceiling:.3f} after 1,000 bins and back, so its boxes are too small "
+        "for bins, or in another frame; data.max_bad_fraction: 1 takes them as they are"
+    )
 
 
 def fingerprint_of(config: RunConfig, shared: PreparedExperiment, *, tokens: str) -> Fingerprint:

@@ -68,6 +68,7 @@ def run_ablation(
         code=ending.code or (0 if is_whole else EXIT_FAILED),
         sentence=ending.sentence or failures(plans),
         missing=tuple(missing),
+        notes=campaign.new_notes(recorder),
     )
 
 
@@ -88,8 +89,8 @@ def _prepare(
     campaign: Campaign, plans: Sequence[RunPlan], to_do: set[str], executor: Executor | None
 ) -> tuple[list[RunPlan], dict[str, str]]:
     """Do and check once what all runs need; return them with their steps counted, and their fingerprints by name."""
-    with show_stage("prepares data and base model", campaign.console):
-        prepared = prepare_all(plans)
+    with show_stage("prepares data and base model", campaign.console) as on_headers:
+        prepared = prepare_all(plans, on_headers=on_headers)
         images = {name: len(shared.train.samples) for name, shared in prepared.items()}
         notes = [steps_note(plan.config, images[plan.name]) for plan in plans]
         plans = [replace(plan, config=plan.config.with_steps(images[plan.name])) for plan in plans]

@@ -19,6 +19,7 @@ from coordexp.shipped import command
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from coordexp.ablation.campaign import Ending
     from coordexp.config.schema import ExperimentConfig
     from coordexp.runs.executor import TrainFunction
 
@@ -75,16 +76,18 @@ def run_and_report(
     seeds = whole_seeds(plan_runs(config)) if ending.code == EXIT_BUDGET else None
     has_report = bool(seeds) or ending.code in (0, EXIT_FAILED)
     is_reported = has_report and _report(config, console, seeds=seeds, everything=everything)
-    show_ending(console, ending.missing, ending.sentence)
+    show_ending(console, ending)
     return ending.code or (0 if is_reported else EXIT_FAILED)
 
 
-def show_ending(console: "Console", missing: Sequence[str], sentence: str) -> None:
+def show_ending(console: "Console", ending: "Ending") -> None:
     """Print what the tracking server does not have, and why a command ended early."""
-    for reason in missing:
-        show(console, f"not recorded: {reason}; the same command sends it")
-    if sentence:
-        show(console, sentence)
+    for note in ending.notes:
+        show(console, f"note: {note}")
+    for reason in ending.missing:
+        show(console, f"not recorded: {reason}")
+    if ending.sentence:
+        show(console, ending.sentence)
 
 
 def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[int] | None, everything: bool) -> bool:

@@ -86,11 +86,11 @@ def settings_of(kind: Callable[..., _Value], options: argparse.Namespace, **othe
 
 
 def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
-    """Return the files of each name of ``NAME=FILE,FILE``."""
+    """Return the files of each name of ``NAME=FILE,FILE``; a folder is one file of it."""
     found: dict[str, list[Path]] = {}
     for text in texts:
         name, _, paths = text.partition("=")
-        files = paths.split(",")
+        files = _split_at_commas(paths)
         if not name.strip() or not all(files):
             raise ConfigError(f"got {text!r}, expected NAME=FILE, or NAME=FILE,FILE for several seeds")
         if not is_name(name) or len(name) > _MAX_NAME:
@@ -101,6 +101,32 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
             raise ConfigError(f"the name {name!r} is there twice; files of one detector are NAME=FILE,FILE")
         found[name] = [Path(path) for path in files]
     return found
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """Return the paths of ``FILE,FILE``; a comma belongs to a name where the longest such path is one that exists."""
+    parts = text.split(",")
+    paths: list[str] = []
+    start = 0
+    while start < len(parts):
+        joined = [",".join(parts[start:stop]) for stop in range(len(parts), start + 1, -1)]
+        existing = [path for path in joined if Path(path).exists()]
+        paths.append(existing[0] if existing else parts[start])
+        start += paths[-1].count(",") + 1
+    return paths
+
+
+def add_aliases(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
+
+
+def read_aliases(path: Path | None) -> dict[str, str]:
+    """Return further names of categories -> names of the annotation file; none without a file."""
+    from coordexp.files import read_model
+
+    if path is None:
+        return {}
+    return read_model(dict[str, str], path, what='an object such as {"crimson disc": "red circle"}')
 
 
 def by_name(

@@ -3,14 +3,15 @@
     coordexp compare --annotations instances_val.json A=a.json B=b.json
     coordexp compare --annotations instances_val.json A=a0.json,a1.json B=b0.json,b1.json --images val2017
 
-Several files under one name are seeds of one method. The page, tables and plots are those of an experiment's report:
-AP with intervals, every pair on the same images with its interval and p-values, and where the differences are.
+Several files under one name are seeds of one method; a folder of YOLO's or VOC's text files is one file. The page,
+tables and plots are those of an experiment's report: AP with intervals, every pair on the same images with its interval
+and p-values, and where the differences are.
 """
 
 import argparse
 from pathlib import Path
 
-from coordexp.cli.arguments import named_files, seed
+from coordexp.cli.arguments import named_files, read_aliases, seed
 from coordexp.cli.console import error_console, output_console
 from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files, slice_names, unit_rule
 from coordexp.errors import ComparisonError
@@ -19,7 +20,9 @@ HELP = "compare detectors of any kind by their COCO results files"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="NAME=FILE[,FILE...]", help="a detector's results, a file a seed")
+    parser.add_argument(
+        "files", nargs="+", metavar="NAME=FILE[,FILE...]", help="a detector's results, a file or folder a seed"
+    )
     parser.add_argument("--annotations", type=Path, required=True, help="ground truth in COCO's format")
     add_comparison(parser)
     parser.add_argument("--images", type=Path, help="folder of the images, to draw those that differ most")
@@ -39,7 +42,9 @@ def run(options: argparse.Namespace) -> None:
     console, errors = output_console(), error_console()
     command = ["coordexp", "compare", "--annotations", str(options.annotations), *options.files]
     command += [] if options.images is None else ["--images", str(options.images)]
-    results = read_files(files, options.annotations, frames, command, errors)
+    command += [] if options.aliases is None else ["--aliases", str(options.aliases)]
+    aliases = read_aliases(options.aliases)
+    results = read_files(files, options.annotations, frames, command, errors, aliases=aliases)
     with writing(output):
         scratch = output / ".artifacts"
         rows = foreign_rows(results, options.annotations, frames=frames, images=options.images, scratch=scratch)

@@ -4,8 +4,10 @@ import contextlib
 import errno
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from coordexp.errors import CoordExpError, chain, masked, plain_lines, shortened
 from coordexp.files import is_disk_full
@@ -55,6 +57,46 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
+def warnings_as_lines() -> Generator[None]:
+    """Print what another package warns of as one line, once: Python's form has a path of this machine and code in it.
+
+    Python itself would repeat a warning wherever its filters were changed in between, as they are around each loading
+    of a model.
+    """
+    said: set[str] = set()
+    before = warnings.showwarning
+
+    def show_line(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        del category, lineno, file, line
+        text = " ".join(str(message).split())
+        if text not in said:
+            said.add(text)
+            say(f"warning: {_package_of(filename)}: {shortened(text)}")
+
+    warnings.showwarning = show_line
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
+
+
+def _package_of(filename: str) -> str:
+    """Return the package that a file is of, else the file's own name."""
+    parts = Path(filename).parts
+    for folder in ("site-packages", "dist-packages"):
+        if folder in parts[:-1]:
+            return parts[parts.index(folder) + 1].removesuffix(".py")
+    return Path(filename).stem
+
+
+@contextlib.contextmanager
 def stage_bars() -> Generator[Callable[[str, int, int], None]]:
     """Draw a bar for each stage on stderr, where that is a terminal; yields the function of stage, done and total."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -93,7 +135,9 @@ def run_command(function: Callable[[], int | None], *, debug: bool = False) -> i
         The function's own code (None is 0); 2 for wrong input or a full disk; 130 when interrupted; 1 for a bug.
     """
     try:
-        code = function() or 0
+        # Where a bug is looked for, Python's own form says where a warning came from.
+        with contextlib.nullcontext() if debug else warnings_as_lines():
+            code = function() or 0
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a bug too is said in one sentence
         if debug:
             say("".join(traceback.format_exception(error)).rstrip("\n"))

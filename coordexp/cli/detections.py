@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.cli.arguments import by_name, number, positive
+from coordexp.cli.arguments import add_aliases, by_name, number, positive
 from coordexp.cli.console import show
 from coordexp.errors import ComparisonError
 
@@ -43,6 +43,7 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME=]FRAME",
         help="how a detector's files write boxes, such as norm1000:xyxy, repeatable; coordexp doctor boxes finds it",
     )
+    add_aliases(parser)
 
 
 def unit_rule(options: argparse.Namespace) -> "UnitRule | None":
@@ -73,18 +74,22 @@ def read_files(
     frames: "Mapping[str, Frame]",
     command: Sequence[str],
     errors: "Console",
+    *,
+    aliases: Mapping[str, str],
 ) -> "dict[str, list[Results]]":
     """Read the files of each name; refuse those that fit the ground truth far better in another frame, or warn.
 
     A name whose frame is given is taken at its word. Of several files of one name the first is looked at. ``command``
-    is that which was typed, without its frames: it is printed with the right ones.
+    is that which was typed, without its frames: it is printed with the right ones. ``aliases``: further names of
+    categories.
     """
+    from coordexp.detection.detections import detections_of
     from coordexp.detection.ground_truth import read_ground_truth
     from coordexp.detection.result_files import read_results
     from coordexp.doctor.boxes import diagnose
 
     truth = read_ground_truth(annotations)
-    files = {name: [read_results(path, truth) for path in several] for name, several in paths.items()}
+    files = {name: [read_results(path, truth, aliases=aliases) for path in several] for name, several in paths.items()}
     found = {name: diagnose(several[0], truth) for name, several in files.items() if name not in frames}
     other = {name: said.best.frame for name, said in found.items() if said is not None and "better" in said.outcome}
     given = [word for name, frame in {**frames, **other}.items() for word in ("--frame", f"{name}={frame}")]
@@ -98,6 +103,9 @@ def read_files(
         if said.outcome == "far better":
             raise ComparisonError(text)
         show(errors, f"warning: {text}")
+    for name, several in files.items():
+        for results in several:  # refused here, before hours of measuring others
+            detections_of(results, truth, frames.get(name))
     return files
 
 

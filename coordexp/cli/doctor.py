@@ -13,7 +13,7 @@ import json
 import shlex
 from pathlib import Path
 
-from coordexp.cli.arguments import add_config
+from coordexp.cli.arguments import add_aliases, add_config, read_aliases
 from coordexp.cli.console import error_console, output_console, show
 from coordexp.errors import ConfigError, DataError
 
@@ -23,13 +23,14 @@ HELP = "whether a run would start, without loading weights; boxes: how a file of
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--annotations", type=Path, help="for boxes: ground truth in COCO's format")
+    add_aliases(parser)
     parser.add_argument("--format", choices=("table", "json"), default="table")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.overrides[:1] == ["boxes"]:
         return _examine_boxes(options)
-    if options.annotations is not None:
+    if options.annotations is not None or options.aliases is not None:
         raise ConfigError("--annotations belongs to doctor boxes --annotations GT.json FILE; expected boxes and a file")
     looking = "looking at files, checkpoint, machine and services"
     with error_console().status(looking) as status:
@@ -40,7 +41,10 @@ def run(options: argparse.Namespace) -> int:
             if done % 50 == 0 or done == total:
                 status.update(f"{looking}: {done:,} of {total:,} pictures decoded")
 
-        found = examine(options.config, options.overrides, on_pictures=on_pictures)
+        def on_headers(done: int, total: int) -> None:
+            status.update(f"{looking}: {done:,} of {total:,} headers of pictures read")
+
+        found = examine(options.config, options.overrides, on_pictures=on_pictures, on_headers=on_headers)
     if options.format == "json":
         show(output_console(), examination_json(found))
     else:
@@ -49,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examine_boxes(options: argparse.Namespace) -> int:
+    from coordexp.detection.detections import detections_of, order_remarks
     from coordexp.detection.ground_truth import read_ground_truth
     from coordexp.detection.result_files import read_results
     from coordexp.doctor.boxes import MIN_IMAGES, diagnose
@@ -57,21 +62,25 @@ def _examine_boxes(options: argparse.Namespace) -> int:
         raise ConfigError("expected doctor boxes --annotations GT.json FILE, with one file")
     path = Path(options.overrides[1])
     truth = read_ground_truth(options.annotations)
-    results = read_results(path, truth)
+    results = read_results(path, truth, aliases=read_aliases(options.aliases))
     said = diagnose(results, truth)
     if said is None:
         raise DataError(
             f"{path}: fewer than {MIN_IMAGES} images of {truth.path} have objects and one of its {len(results)} boxes; "
             "its frame cannot be told"
         )
+    detections = detections_of(results, truth, said.best.frame)  # refuses what compare would refuse
     name = path.name.partition(".")[0]
     frame = [] if said.outcome in ("good", "unclear") else ["--frame", f"{name}={said.best.frame}"]
     command = shlex.join(["coordexp", "compare", "--annotations", str(options.annotations), f"{name}={path}", *frame])
+    if options.aliases is not None:
+        command = f"{command} {shlex.join(['--aliases', str(options.aliases)])}"
+    remarks = (*truth.remarks, *results.remarks, *order_remarks(detections, path))
     if options.format == "json":
         plain, best = ({"frame": str(fit.frame), "mean_iou": fit.mean_iou} for fit in (said.plain, said.best))
-        found = {"outcome": said.outcome, "as_coco": plain, "best": best, "command": command}
+        found = {"outcome": said.outcome, "as_coco": plain, "best": best, "remarks": remarks, "command": command}
         show(output_console(), json.dumps(found, indent=2))
     else:
-        for line in (*truth.remarks, *results.remarks, f"{path}: {said.outcome}", said.sentence, command):
+        for line in (*remarks, f"{path}: {said.outcome}", said.sentence, command):
             show(output_console(), line)
     return 0 if said.outcome == "good" else 2

@@ -31,10 +31,14 @@ def run(options: argparse.Namespace) -> None:
         )
     ids = done.vocab.coord_ids
     if not done.num_added:
-        lines = [f"{options.model}: has the coordinate tokens already; {output} is an unchanged copy"]
+        copy = "a copy with the model's own names" if done.renamed else "an unchanged copy"
+        lines = [f"{options.model}: has the coordinate tokens already; {output} is {copy}"]
     else:
-        new = f"{done.num_added} new tokens, <|coord_*|> is {done.vocab.wildcard_id}"
+        tokens = "new token" if done.num_added == 1 else "new tokens"
+        new = f"{done.num_added} {tokens}, <|coord_*|> is {done.vocab.wildcard_id}"
         lines = [f"{output}: {new}; the tables have {done.num_rows} rows"]
+    if done.renamed:
+        lines.append(f"{options.model}: {done.renamed}")
     if done.left_behind:
         lines.append(f"{output}: left behind: {done.left_behind}")
     show(output_console(), "\n".join([*lines, f"{output}: coordinate ids {ids.start}..{ids.stop - 1}"]))

@@ -23,6 +23,7 @@ from coordexp.cli import (
     report,
     sweep,
     train,
+    ui,
 )
 from coordexp.cli.arguments import add_debug
 from coordexp.cli.console import run_command, safe, say
@@ -38,6 +39,7 @@ VERBS: Mapping[str, ModuleType] = {
     "predict": predict,
     "compare": compare,
     "report": report,
+    "ui": ui,
     "doctor": doctor,
     "inspect": inspect,
     "new": new,

@@ -20,6 +20,7 @@ HELP = "objects in pictures, by a trained checkpoint"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pictures", nargs="+", type=Path, metavar="PICTURE", help="image files")
     parser.add_argument("--model", required=True, help="a merged checkpoint, an adapter, a hub id, or embedded")
+    parser.add_argument("--base", help="of an adapter: directory or hub id (default: what the adapter names)")
     parser.add_argument("--output", type=Path, default=Path("predictions"), help="folder of the files (%(default)s)")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="what is printed (%(default)s)")
     ways = ("constrained", "free")
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.files import write_text
 
     check_output(options.output)
-    model, adapter = checkpoint_of(options.model)
+    model, adapter = checkpoint_of(options.model, options.base)
     settings = settings_of(EvaluationSettings, options, decoding=(options.decoding,), model=model, adapter=adapter)
     for sentence in [*unlike_training(settings), *turned(options.pictures)]:
         say(f"warning: {sentence}")

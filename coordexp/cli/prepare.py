@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add("--images", type=Path, required=True, help="folder of the images")
         add("--output", type=Path, required=True, help="new folder for samples.jsonl and manifest.json")
         add("--max-objects", type=positive, help="keep this many of an image, the largest (default: all)")
-        add("--ordering", choices=("top_left", "random", "size", "centre"), default="top_left")
+        add("--ordering", choices=("top_left", "left_top", "random", "size", "centre"), default="top_left")
         add("--seed", type=seed, default=0, help="of --ordering random (%(default)s)")
         boxes = kind.add_mutually_exclusive_group()
         boxes.add_argument("--coord-tokens", action="store_true", help="boxes as <|coord_k|> strings")
@@ -52,9 +52,9 @@ def run(options: argparse.Namespace) -> None:
 def _run_annotations(options: argparse.Namespace) -> None:
     from coordexp.cli.views import manifest_lines, manifest_table
     from coordexp.config import load_config
-    from coordexp.data.prepare import SAMPLES, PrepareSpec, prepare
-    from coordexp.data.sources.coco_table import Reading
-    from coordexp.detection.ceiling import ceiling_of_table
+    from coordexp.data.reading import Reading
+    from coordexp.data.sources.prepare import SAMPLES, PrepareSpec, prepare
+    from coordexp.detection.ceiling import ceiling_of_arrays
 
     coord_tokens, bins = options.coord_tokens, options.bins
     if options.config is not None:
@@ -63,7 +63,7 @@ def _run_annotations(options: argparse.Namespace) -> None:
     reading = Reading(options.boxes_in, options.merge_categories)
     spec = settings_of(PrepareSpec, options, coord_tokens=coord_tokens, bins=bins, reading=reading)
     with stage_bars() as progress:
-        prepared = prepare(spec, ceiling=ceiling_of_table, progress=progress)
+        prepared = prepare(spec, ceiling=ceiling_of_arrays, progress=progress)
     console = output_console()
     state = "written" if prepared.is_new else "already made from these annotations with these options"
     show(console, f"{spec.output}: {state}")
@@ -76,9 +76,9 @@ def _run_annotations(options: argparse.Namespace) -> None:
 
 def _run_shapes(options: argparse.Namespace) -> None:
     from coordexp.config.schema.data import Shapes
-    from coordexp.data.prepare import PrepareSpec, prepare
+    from coordexp.data.sources.prepare import PrepareSpec, prepare
     from coordexp.data.sources.shapes import write_shapes
-    from coordexp.detection.ceiling import ceiling_of_table
+    from coordexp.detection.ceiling import ceiling_of_arrays
 
     output: Path = options.output
     # Replace a generated set only; anything else may be a user's work.
@@ -90,5 +90,5 @@ def _run_shapes(options: argparse.Namespace) -> None:
     for split in ("train", "val"):
         annotations = output / f"instances_{split}.json"
         spec = PrepareSpec(annotations=annotations, images=output / split, output=output / "jsonl" / split)
-        prepare(spec, ceiling=ceiling_of_table)
+        prepare(spec, ceiling=ceiling_of_arrays)
     show(output_console(), f"{output}: {shapes.num_train} training and {shapes.num_val} validation images")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from coordexp.cli.arguments import by_name, named_files, number
+from coordexp.cli.arguments import by_name, named_files, number, read_aliases
 from coordexp.cli.console import error_console, output_console, show
 from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files, slice_names, unit_rule
 from coordexp.errors import ConfigError, is_name
@@ -78,6 +78,8 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     data = read_by(data, _readings(options.reading, list(data.groups)))
     output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
     named = named_files(options.files)
+    if options.aliases is not None and not named:
+        raise ConfigError("--aliases names categories of --with NAME=FILE, and there is none")
     frames = named_frames(options.frame, list(named))
     if named:
         found = Artifacts(data, cache=output / ".artifacts", runs_dir=options.runs_dir)
@@ -85,7 +87,9 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
         if annotations is None:
             raise ConfigError(f"--with: the annotations that {data.name} was evaluated on are not on this machine")
         command = ["coordexp", "report", *options.experiment, *(w for text in options.files for w in ("--with", text))]
-        files = read_files(named, annotations, frames, command, errors)
+        command += [] if options.aliases is None else ["--aliases", str(options.aliases)]
+        aliases = read_aliases(options.aliases)
+        files = read_files(named, annotations, frames, command, errors, aliases=aliases)
         data = with_files(data, files, annotations, frames=frames, scratch=output / ".artifacts")
     settings = Settings(
         resamples=options.resamples,

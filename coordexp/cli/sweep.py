@@ -62,5 +62,5 @@ def run_and_report(
 
     report = partial(report_sweep, console=console)
     ending = run_sweep(sweep, fresh=fresh, console=console, debug=debug, function=function or train, report=report)
-    show_ending(console, ending.missing, ending.sentence)
+    show_ending(console, ending)
     return ending.code

@@ -23,14 +23,15 @@ def run(options: argparse.Namespace) -> int:
     group = config.experiment.group if options.group is None else options.group
     seed = config.experiment.seed if options.seed is None else options.seed
     if options.dry_run:
-        from coordexp.ablation.describe import num_train_images, steps_line
+        from coordexp.ablation.describe import steps_line
         from coordexp.ablation.preparation import check_dry_run, data_not_here
         from coordexp.runs.plan import RunPlan
+        from coordexp.train.setup.door import num_images_of
 
         one = config.run(group, seed)
         plans = [RunPlan(one)]
         check_dry_run(plans)
-        notes = [] if one.training.epochs is None else [steps_line(one, num_train_images(one))]
+        notes = [] if one.training.epochs is None else [steps_line(one, num_images_of(one, "train"))]
         show(output_console(), to_yaml(one) + "\n".join(f"# {line}" for line in [*notes, *data_not_here(plans)]))
         return 0
     return run_and_report(config.reduced(group, seed), console=output_console(), debug=options.debug)

@@ -18,7 +18,7 @@ from coordexp.findings import Verdict, size_text
 from coordexp.metrics import BOX_KINDS, GENERATION_METRICS, BoxKind, Decoding, Metric, MetricName
 
 if TYPE_CHECKING:
-    from coordexp.data.prepare import Manifest
+    from coordexp.data.sources.prepare import Manifest
     from coordexp.doctor.examine import Examination
     from coordexp.evaluate.predict import Prediction
     from coordexp.train.preview import Preview, Role
@@ -44,6 +44,8 @@ _ROWS = (
     ("  targets", "counts", "boxes"),
     ("  targets cut at the image border", "counts", "clipped"),
     ("  targets widened to one bin", "counts", "thin"),
+    ("  of no extent, left out", "counts", "no_extent"),
+    ("  with swapped corners, put in order", "counts", "swapped"),
     ("  targets over --max-objects, left out", "written", "capped_objects"),
     ("  crowds, kept apart", "counts", "crowd"),
     ("  ignored, kept apart", "counts", "ignored"),

@@ -2,14 +2,16 @@
 
 import os
 import socket
+import tempfile
 from collections.abc import Mapping, Sequence
 
 from coordexp.config.schema import Cluster, RunConfig
+from coordexp.cpus import usable_cpus
 from coordexp.errors import ResourceError, counted
+from coordexp.temporary import check_can_be_made, folder_for_sockets
 
 _CONNECT_SECONDS = 3.0
 _RAY_SOCKET = "/ray/session_2026-11-25_12-20-10_282157_1234567/sockets/dash_MetricsHead"  # the longest of its names
-_SOCKET_BYTES = 107  # the longest path of a Unix socket
 _PARTS = 10_000  # of a resource: the smallest share that Ray can give
 
 
@@ -19,9 +21,16 @@ def cluster_address() -> str | None:
 
 
 def ray_folder() -> str:
-    """Return where a private Ray keeps its sockets and logs: as Ray chooses, or /tmp where that is too long."""
-    chosen = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    return chosen if len(os.fsencode(chosen + _RAY_SOCKET)) <= _SOCKET_BYTES else "/tmp"
+    """Return where a private Ray keeps its sockets and logs: as Ray chooses, or /tmp where that is too long.
+
+    Raises:
+        ResourceError: if nothing can be made there.
+    """
+    given = os.environ.get("RAY_TMPDIR")
+    # Where TMPDIR cannot be written Python takes another folder; Ray itself would end.
+    folder = folder_for_sockets(given or tempfile.gettempdir(), below=len(_RAY_SOCKET), variable="RAY_TMPDIR")
+    check_can_be_made(folder, variable="RAY_TMPDIR" if folder == given else "TMPDIR")
+    return folder
 
 
 def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
@@ -32,14 +41,26 @@ def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
     workers = sum(workers_on(node, cpus=cluster.cpus_per_worker, gpus=cluster.gpus_per_worker) for node in nodes)
     slots = workers // cluster.num_workers
     if not slots:
-        worker = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
         raise ResourceError(
-            f"one run needs {cluster.num_workers} x {resources_text([worker])}, but the cluster has "
-            f"{resources_text(nodes)}; change cluster.num_workers, cluster.cpus_per_worker or cluster.gpus_per_worker "
-            "(fewer workers go on from the checkpoints if training.gradient_accumulation_steps keeps the images of a "
-            "step)"
+            f"{needs_text(cluster)}, but the cluster has {resources_text(nodes)}; change cluster.num_workers, "
+            f"cluster.cpus_per_worker or cluster.gpus_per_worker{_fewer_workers(cluster)}"
         )
     return min(slots, cluster.max_concurrent_runs or slots)
+
+
+def needs_text(cluster: Cluster) -> str:
+    """Return what one run needs, as the beginning of a sentence."""
+    worker = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
+    return f"one run needs {cluster.num_workers} x {resources_text([worker])}"
+
+
+def _fewer_workers(cluster: Cluster) -> str:
+    """Return how a run that has begun goes on with fewer workers; under DeepSpeed it does not."""
+    if cluster.strategy != "ddp" or cluster.num_workers == 1:
+        return ""
+    return (
+        " (fewer workers go on from the checkpoints if training.gradient_accumulation_steps keeps the images of a step)"
+    )
 
 
 def workers_on(node: Mapping[str, float], *, cpus: float, gpus: float) -> int:
@@ -59,7 +80,7 @@ def resources_text(nodes: Sequence[Mapping[str, float]]) -> str:
 
 
 def local_nodes(num_gpus: int) -> list[dict[str, float]]:
-    return [{"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(num_gpus)}]
+    return [{"CPU": float(usable_cpus()), "GPU": float(num_gpus)}]
 
 
 def local_slots(config: RunConfig) -> int:

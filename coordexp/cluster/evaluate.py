@@ -4,7 +4,7 @@ Queues are those of one process, and the files are written here, in the order of
 result is the same to the byte for any number of workers that compute alike.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -14,15 +14,18 @@ from ray.actor import ActorClass, ActorProxy
 from ray.exceptions import RayActorError, RayTaskError
 
 from coordexp.cluster.capacity import resources_text, workers_on
+from coordexp.cluster.waiting import entrypoint_text, explain_actors, grows_by_itself, nodes_for_work, offers_cpus
 from coordexp.errors import CoordExpError, ResourceError
 from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.checkpoint import open_data, open_evaluation
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
+from coordexp.evaluate.generated_by import GeneratedBy
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import Decoding
 from coordexp.runs.folder import EvaluationFolder
 
 _MAX_RESTARTS = 2
+_LOOK_SECONDS = 10.0  # between two looks at what workers wait for
 _Result = TypeVar("_Result")
 
 
@@ -52,6 +55,11 @@ class EvaluationWorker:
         return self._evaluation().answering.hardware
 
     @ray.method
+    def generated_by(self, num_workers: int) -> dict[Decoding, GeneratedBy]:
+        """Return what writes the answers of all workers, of which this is one."""
+        return GeneratedBy.of_evaluation(self._evaluation().answering, self._settings, num_processes=num_workers)
+
+    @ray.method
     def answer(self, decoding: Decoding, queue: Sequence[int]) -> list[ReadAnswer]:
         return self._evaluation().answer(decoding, [queue])
 
@@ -69,37 +77,73 @@ def evaluate_on_ray(
     *,
     output: EvaluationFolder,
     on_images: Callable[[int], None],
+    on_wait: Callable[[str], None] = lambda sentence: None,
 ) -> dict[str, float]:
     """Evaluate on the Ray cluster this process has joined, and return the metrics by name.
 
-    A worker that dies is started again, up to twice, and its queue is done again. The paths of ``settings`` must lead
-    to the same files on every node; ``on_images`` is called with the number of images just finished.
+    A worker that dies is started again, up to twice, and its queue is done again.
+
+    Args:
+        settings: their paths must lead to the same files on every node.
+        data: what is evaluated on.
+        workers: what is asked of the cluster.
+        output: folder of the results.
+        on_images: is called with the number of images just finished.
+        on_wait: is called with what workers without a place wait for, where that is new.
     """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    # What the cluster can never give is refused: Ray would wait for ever.
-    if sum(workers_on(node, cpus=workers.cpus, gpus=workers.gpus) for node in nodes) < workers.num_workers:
-        worker = {"CPU": workers.cpus, "GPU": workers.gpus}
-        raise ResourceError(
-            f"the evaluation needs {workers.num_workers} x {resources_text([worker])}, but the cluster has "
-            f"{resources_text(nodes)}; change --num-workers, --cpus-per-worker or --gpus-per-worker"
-        )
+    _check_fits(workers)
     settings = replace(absolute(settings), num_threads=settings.num_threads or workers.cpus)
     actor: ActorClass[EvaluationWorker] = ray.remote(
         num_cpus=workers.cpus, num_gpus=workers.gpus, max_restarts=_MAX_RESTARTS, max_task_retries=_MAX_RESTARTS
     )(EvaluationWorker)
     pool = [actor.remote(settings) for _ in range(workers.num_workers)]
     try:
-        queues = _get(pool[0].queues.remote())
+        queues_of_first = pool[0].queues.remote()
+        _say_wait(queues_of_first, workers, on_wait)
+        queues = _get(queues_of_first)
         return score(
             data,
             settings,
             lambda way: _answer_all(pool, way, queues, on_images),
             output,
             hardware=f"{workers.num_workers} x {_get(pool[0].hardware.remote())}",
+            generated_by=_get(pool[0].generated_by.remote(workers.num_workers)),
         )
     finally:
         for worker in pool:
             ray.kill(worker)  # pyright: ignore[reportArgumentType]
+
+
+def _check_fits(workers: Workers) -> None:
+    """Refuse what the cluster can never give: Ray would wait for ever."""
+    nodes = nodes_for_work()
+    if _fit(workers, nodes.left) or not offers_cpus(nodes.whole) or grows_by_itself():
+        return
+    if _fit(workers, nodes.whole):
+        raise ResourceError(f"{_needs(workers)}, but {entrypoint_text(nodes.whole)}")
+    raise ResourceError(
+        f"{_needs(workers)}, but the cluster has {resources_text(nodes.whole)}; change --num-workers, "
+        "--cpus-per-worker or --gpus-per-worker"
+    )
+
+
+def _fit(workers: Workers, nodes: Sequence[Mapping[str, float]]) -> bool:
+    return sum(workers_on(node, cpus=workers.cpus, gpus=workers.gpus) for node in nodes) >= workers.num_workers
+
+
+def _needs(workers: Workers) -> str:
+    worker = {"CPU": workers.cpus, "GPU": workers.gpus}
+    return f"the evaluation needs {workers.num_workers} x {resources_text([worker])}"
+
+
+def _say_wait(reference: "ray.ObjectRef[_Result]", workers: Workers, on_wait: Callable[[str], None]) -> None:
+    """Wait for a worker's first answer, and say meanwhile what it has no place for."""
+    said = ""
+    while not ray.wait([reference], timeout=_LOOK_SECONDS)[0]:
+        sentence = explain_actors(_needs(workers)) or ""
+        if sentence and sentence != said:
+            on_wait(sentence)
+        said = sentence
 
 
 def absolute(settings: EvaluationSettings) -> EvaluationSettings:
@@ -111,6 +155,7 @@ def absolute(settings: EvaluationSettings) -> EvaluationSettings:
         adapter=None if settings.adapter is None else settings.adapter.resolve(),
         annotations=settings.annotations.resolve(),
         images=settings.images.resolve(),
+        set_path=None if settings.set_path is None else settings.set_path.resolve(),
         generations=None if settings.generations is None else settings.generations.resolve(),
     )
 

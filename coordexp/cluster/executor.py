@@ -7,17 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import cast
 
-import ray
 from ray import tune
 from ray.tune import Stopper, TuneError
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 from ray.tune.stopper import NoopStopper
 
-from coordexp.cluster.capacity import count_slots
 from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
-from coordexp.config.schema import Cluster, RunConfig
+from coordexp.cluster.waiting import ClusterSurroundings, slots_on_cluster
+from coordexp.config.schema import RunConfig
 from coordexp.errors import chain
 from coordexp.runs.executor import RunEvents, TrainFunction
 from coordexp.runs.plan import RunPlan
@@ -32,6 +31,8 @@ _LOOK_SECONDS = 0.5  # between two looks for a stop, and two calls of `on_look`
 class RayExecutor:
     """Does runs on the Ray cluster that this process has joined or is joining."""
 
+    surroundings = ClusterSurroundings()
+
     def __init__(self, started: "Future[None] | None" = None) -> None:
         self._started = started
 
@@ -39,7 +40,7 @@ class RayExecutor:
         """Refuse a cluster too small for one run, or one whose nodes do not share the experiment's files."""
         if self._started is not None:
             self._started.result()
-        available_slots(config.cluster)
+        slots_on_cluster(config.cluster)
         check_shared_storage(config)
 
     def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
@@ -61,7 +62,7 @@ class RayExecutor:
             tune_config=tune.TuneConfig(
                 search_alg=queue,
                 num_samples=-1,
-                max_concurrent_trials=available_slots(cluster),
+                max_concurrent_trials=slots_on_cluster(cluster),
                 reuse_actors=True,
                 trial_name_creator=_name,
                 trial_dirname_creator=_name,
@@ -82,11 +83,6 @@ class RayExecutor:
         for plan in queue.plans.values():
             if plan.status().state == "running":
                 end_without_driver(plan)
-
-
-def available_slots(cluster: Cluster) -> int:
-    """Return how many runs the joined cluster holds at once; refuse a run that never fits: Ray would wait for ever."""
-    return count_slots(cluster, [node["Resources"] for node in ray.nodes() if node["Alive"]])
 
 
 def own_error(error: TuneError) -> BaseException:

@@ -4,12 +4,20 @@ import contextlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
+from pathlib import Path
 
 from coordexp.cluster.capacity import check_answers, cluster_address, ray_folder
+from coordexp.cluster.last_words import LastWords
+from coordexp.cpus import usable_cpus
 from coordexp.errors import ResourceError
 from coordexp.runs.stop import SUBMITTED_ENV
+from coordexp.temporary import shorten_temporary_folder
+
+_DASHBOARD_SECONDS_ENV = "RAY_DASHBOARD_STARTUP_TIMEOUT_S"
+_MORE_SECONDS = 10.0
 
 # Environment variables of Ray: read when it is imported or initialised; a value that is set already stays.
 LAUNCHER_ENV = {
@@ -17,6 +25,7 @@ LAUNCHER_ENV = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints a table of Tune's own settings
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_COLOR_PREFIX": "0",  # what Ray warns of ends in a job's log, where colours are rubbish
+    _DASHBOARD_SECONDS_ENV: "42",  # with Ray's 60 a failed start takes longer than a person waits
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -47,14 +56,11 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
     process that Ray starts has so many OpenMP threads; ``debug`` lets Ray's own log lines through.
 
     Raises:
-        ResourceError: at once, if ``RAY_ADDRESS`` names no cluster that answers; later, if the cluster is lost.
+        ResourceError: at once, if ``RAY_ADDRESS`` names no cluster that answers, or a private Ray has no place for its
+            files; within a minute, if Ray does not start; later, if the cluster is lost.
     """
     address = cluster_address()
-    wanted = LAUNCHER_ENV if address is not None else LAUNCHER_ENV | LOOPBACK_ENV
-    for name, value in wanted.items():
-        os.environ.setdefault(name, value)
-    if address is None:
-        os.environ["RAY_TMPDIR"] = ray_folder()
+    _set_environment(address)
     import ray  # late: Ray reads the environment above when it is imported
     from ray.exceptions import RayError
 
@@ -65,47 +71,184 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         return
     if address is not None and SUBMITTED_ENV not in os.environ:  # a job's cluster is there
         check_answers(address)
-    with ThreadPoolExecutor(1, thread_name_prefix="ray-start") as starter:
-        started = starter.submit(start_session, threads, debug=debug)
-        try:
-            yield started
-        except RayError as error:  # a head that was replaced knows nothing of us
-            where = "private Ray of this command" if address is None else f"Ray cluster at {address}"
-            raise ResourceError(
-                f"the {where} was lost or replaced ({type(error).__name__}); where it is whole, the same command "
-                "continues"
-            ) from error
-        finally:
-            started.exception()  # a half-started session cannot be shut down
+    cluster = "private Ray of this command" if address is None else f"Ray cluster at {address}"
+    starting = _StartingRay(threads, debug=debug, cluster=cluster)
+    try:
+        yield starting.ready
+    except RayError as error:  # a head that was replaced knows nothing of us
+        raise ResourceError(
+            f"the {cluster} was lost or replaced ({type(error).__name__}); where it is whole, the same command "
+            "continues"
+        ) from error
+    finally:
+        starting.close()
+
+
+def _set_environment(address: str | None) -> None:
+    wanted = LAUNCHER_ENV if address is not None else LAUNCHER_ENV | LOOPBACK_ENV
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+    if address is None:
+        os.environ["RAY_TMPDIR"] = ray_folder()
+        shorten_temporary_folder()
+
+
+class _StartingRay:
+    """A Ray that starts or is joined in a thread of its own, for at most so long as a person waits."""
+
+    def __init__(self, threads: int, *, debug: bool, cluster: str) -> None:
+        self.ready: Future[None] = Future()
+        self._cluster = cluster
+        self._has_started = threading.Event()
+        self._is_closed = threading.Event()
+        self._last_words: LastWords | None = None
+        # Daemons: Ray's own start cannot be ended, and must not keep a command that has given up.
+        threading.Thread(target=self._start, args=(threads, debug), name="ray-start", daemon=True).start()
+        threading.Thread(target=self._give_up_in_time, name="ray-start-limit", daemon=True).start()
+
+    def close(self) -> None:
+        """Leave Ray; one that is still starting cannot be shut down, and ends with this process."""
+        if self.ready.exception() is None or self._has_started.is_set():
+            import ray
+
             ray.shutdown()
+        if self._last_words is not None:
+            self._last_words.close()
+        self._is_closed.set()
+
+    def _start(self, threads: int, debug: bool) -> None:
+        try:
+            start_session(threads, debug=debug)
+            self._last_words = last_words(self._cluster)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+            self._settle(error)
+        else:
+            self._settle(None)
+        finally:
+            self._has_started.set()
+        self._is_closed.wait()  # Linux ends Ray's processes with the thread that started them
+
+    def _give_up_in_time(self) -> None:
+        if not self._has_started.wait(start_seconds()):
+            self._settle(
+                ResourceError(
+                    f"the {self._cluster} has not started within {start_seconds():g} s ({reason_in_logs()}); mend the "
+                    "cause, or export RAY_DASHBOARD_STARTUP_TIMEOUT_S=300 where the disk or the machine is slow; "
+                    "cluster.executor=inline needs no Ray"
+                )
+            )
+
+    def _settle(self, error: BaseException | None) -> None:
+        with contextlib.suppress(InvalidStateError):  # whichever of the two threads is first
+            if error is None:
+                self.ready.set_result(None)
+            else:
+                self.ready.set_exception(error)
+
+
+def last_words(cluster: str) -> LastWords | None:
+    """Return what speaks if Ray ends this process; None where its head has no address, as with a stand-in for Ray."""
+    import ray
+
+    return LastWords(ray.get_runtime_context().gcs_address, cluster=cluster) if ray.is_initialized() else None
+
+
+def start_seconds() -> float:
+    """Return how long Ray may take to start: a little more than it gives its dashboard, the slowest of its parts."""
+    given = os.environ.get(_DASHBOARD_SECONDS_ENV, "")
+    return _MORE_SECONDS + float(given if given.isdigit() else LAUNCHER_ENV[_DASHBOARD_SECONDS_ENV])
 
 
 def start_session(threads: int, *, debug: bool) -> None:
-    """Join the cluster at ``RAY_ADDRESS``, or start a private Ray on loopback."""
+    """Join the cluster at ``RAY_ADDRESS``, or start a private Ray on loopback.
+
+    Raises:
+        ResourceError: if that fails, with Ray's own reason.
+    """
     import ray
 
     if not debug:
         for name in ("ray", "ray.tune", "ray.train"):
             logging.getLogger(name).setLevel(logging.ERROR)
+    address = cluster_address()
     shown = logging.WARNING if debug else logging.ERROR
     env_vars = PROCESS_ENV | {"OMP_NUM_THREADS": str(threads)}
-    if cluster_address() is None:
-        ray.init(
-            address="local",
-            include_dashboard=True,  # without it a dead driver leaks its placement group
-            dashboard_host="127.0.0.1",
-            object_store_memory=_OBJECT_STORE_BYTES,
-            log_to_driver=debug,
-            logging_level=shown,
-            runtime_env={"env_vars": env_vars | PRIVATE_SESSION_ENV},
-        )
-        return
-    own = {name: value for name, value in env_vars.items() if name not in submitted_env()}  # Ray refuses a name twice
     try:
+        if address is None:
+            ray.init(
+                address="local",
+                num_cpus=usable_cpus(),  # Ray's own count knows a container's quota, and not the affinity of a job
+                include_dashboard=True,  # without it a dead driver leaks its placement group
+                dashboard_host="127.0.0.1",
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=debug,
+                logging_level=shown if debug else logging.CRITICAL,  # our sentence has the reason of a failed start
+                runtime_env={"env_vars": env_vars | PRIVATE_SESSION_ENV},
+            )
+            logging.getLogger("ray").setLevel(shown)
+            return
+        own = {name: value for name, value in env_vars.items() if name not in submitted_env()}  # Ray refuses a double
         ray.init(log_to_driver=debug, logging_level=shown, runtime_env={"env_vars": own})
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:_REASON_CHARACTERS]
-        raise ResourceError(f"the Ray cluster at RAY_ADDRESS cannot be joined ({reason})") from error
+    except Exception as error:
+        reason = reason_of(error)
+        if address is None:
+            logs = session_folder() or os.environ.get("RAY_TMPDIR", "/tmp")
+            raise ResourceError(
+                f"Ray cannot start on this machine ({reason}); its logs are in {logs}; cluster.executor=inline needs "
+                "no Ray"
+            ) from error
+        hint = _token_hint(error)
+        raise ResourceError(f"the Ray cluster at {address} cannot be joined ({reason}){hint}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return the last line of what Ray raised that says why, or of its logs where that says nothing.
+
+    What Ray raises of a dashboard is the end of its log, of which the last line is the reason.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error" in line or "error" in line] or lines
+    return _shortened_reason(telling[-1]) if telling else reason_in_logs()
+
+
+def reason_in_logs() -> str:
+    """Return the last error in the logs of this process's private session, or that there is none."""
+    folder = session_folder()
+    if folder is None:
+        return "Ray gives no reason"
+    logs = sorted((folder / "logs").glob("*.err")) + sorted((folder / "logs").glob("*.log"))
+    for log in logs:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        errors = [line.strip() for line in lines if "Error" in line or "error" in line]
+        if errors:
+            return f"{log.name}: {_shortened_reason(errors[-1])}"
+    return f"Ray gives no reason in {folder / 'logs'}"
+
+
+def session_folder() -> Path | None:
+    """Return the folder of this process's private session, whose name ends with the process's number."""
+    sessions = sorted(Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray").glob(f"session_*_{os.getpid()}"))
+    return sessions[-1] if sessions else None
+
+
+def _shortened_reason(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _REASON_CHARACTERS else f"{text[:_REASON_CHARACTERS]}..."
+
+
+def _token_hint(error: Exception) -> str:
+    """Return what to do where a head takes connections and lets nobody join: Ray says no more than that it failed."""
+    from ray.exceptions import AuthenticationError
+
+    if not isinstance(error, ConnectionError | AuthenticationError):
+        return ""
+    place = "RAY_AUTH_TOKEN, or in the file ~/.ray/auth_token or RAY_AUTH_TOKEN_PATH"
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        return f"; RAY_AUTH_MODE is token, so the cluster's token is expected in {place}; another one is refused"
+    return (
+        f"; it takes connections, so it may ask for a token: export RAY_AUTH_MODE=token, with the cluster's token in "
+        f"{place}"
+    )
 
 
 def submitted_env() -> dict[str, str]:

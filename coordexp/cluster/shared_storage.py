@@ -4,16 +4,15 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.sources.source import SPLITS
+from coordexp.data.sample import SPLITS
 from coordexp.errors import ResourceError
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.train.setup.source import source_of_run
+from coordexp.train.setup.data import set_of_run
 
 ANSWER_SECONDS = 90.0  # a node's first process imports Ray, and fetches the job's working directory
 _LOOK_SECONDS = 10.0  # a network file system may show a new file to others a little later
@@ -60,15 +59,14 @@ def check_shared_storage(config: RunConfig, *, seconds: float = ANSWER_SECONDS) 
 
 
 def input_paths(config: RunConfig) -> dict[str, str]:
-    """Return the files and folders a run reads besides its experiment's directory, by configuration key."""
+    """Return the folders of pictures, which are all that a run reads beside its experiment's directory, by key."""
+    if config.data.format == "shapes":
+        return {}
+    records = set_of_run(config).record.splits
     if config.data.path is not None:
+        # One key for both: a set may lie in several folders below it, or be listed from elsewhere.
         return {"data.path": str(config.data.path)} if config.data.path.exists() else {}
-    paths: dict[str, Path] = {}
-    for split in SPLITS:
-        source = source_of_run(config, split)
-        if source.generated is None:
-            paths |= {f"data.{split}_annotations": source.annotations, f"data.{split}_images": source.images}
-    return {key: str(path) for key, path in paths.items() if path.exists()}
+    return {f"data.{split}_images": records[split].folder for split in SPLITS}
 
 
 def unseen_of(paths: Sequence[str], *, seconds: float = _LOOK_SECONDS) -> list[str]:

@@ -1,6 +1,8 @@
 """Turn what pydantic says about a tree into sentences a user can act on."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -15,6 +17,9 @@ from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError, kind_of, masked
 
 Where = Callable[[str], str]
+Overrides = Mapping[str, str]
+"""What errors call the override that gave a dotted key."""
+_NONE: Overrides = MappingProxyType({})
 _S = TypeVar("_S", bound=Section)
 
 _EXPECTED = {
@@ -41,15 +46,27 @@ _NOT_THIS_FORM = ("model_type", "tuple_type")
 _MAX_SHOWN = 60
 
 
-def validated(tree: Tree, *, where: Where) -> ExperimentConfig:
+def validated(tree: Tree, *, where: Where, overrides: Overrides = _NONE) -> ExperimentConfig:
     """Validate a whole experiment, see :func:`check`."""
-    return check(ExperimentConfig, tree, where=where)
+    return check(ExperimentConfig, tree, where=where, overrides=overrides)
 
 
-def check(kind: type[_S], tree: Tree, *, where: Where, unknown: Callable[[str], str] = unknown_key) -> _S:
+def check(
+    kind: type[_S],
+    tree: Tree,
+    *,
+    where: Where,
+    unknown: Callable[[str], str] = unknown_key,
+    overrides: Overrides = _NONE,
+) -> _S:
     """Validate the raw values of a section, or raise a ConfigError with one line for each thing that is wrong.
 
-    ``where`` says where a dotted key was given (``""``: the whole).
+    Args:
+        kind: the section.
+        tree: its raw values.
+        where: says where a dotted key was given (``""``: the whole).
+        unknown: says what is wrong with a key that does not exist.
+        overrides: keys of the command line; a rule over several keys is blamed on those of them that it names.
     """
     try:
         return kind.model_validate(tree)
@@ -58,7 +75,8 @@ def check(kind: type[_S], tree: Tree, *, where: Where, unknown: Callable[[str], 
     # "List too short" is dropped where its items are reported as invalid.
     with_items = {detail["loc"][:end] for detail in details for end in range(len(detail["loc"]))}
     said = [one for one in details if one["type"] != "too_short" or one["loc"] not in with_items]
-    raise ConfigError("\n  also ".join(dict.fromkeys(_sentence(detail, where, unknown) for detail in said)))
+    sentences = (_sentence(detail, where, unknown, overrides) for detail in said)
+    raise ConfigError("\n  also ".join(dict.fromkeys(sentences)))
 
 
 def described(detail: ErrorDetails, *, above: str = "") -> str:
@@ -93,8 +111,8 @@ def _without_branches(details: list[ErrorDetails]) -> list[ErrorDetails]:
     return kept
 
 
-def _sentence(detail: ErrorDetails, where: Where, unknown: Callable[[str], str]) -> str:
-    place = where(_key(detail))
+def _sentence(detail: ErrorDetails, where: Where, unknown: Callable[[str], str], overrides: Overrides) -> str:
+    place = _blamed_overrides(detail, overrides) or where(_key(detail))
     match [part for part in detail["loc"] if part != "[key]"]:
         case ["ablation", "groups", group, *inner] if inner or detail["type"] == "value_error":
             # Said of the configuration that a group makes, not of the mapping of groups.
@@ -113,6 +131,41 @@ def _sentence(detail: ErrorDetails, where: Where, unknown: Callable[[str], str])
             return f"{place}: {detail['msg'].removeprefix('Value error, ')}"
         case _:
             return f"{place}: {described(detail)}"
+
+
+def _blamed_overrides(detail: ErrorDetails, overrides: Overrides) -> str:
+    """Return the overrides whose keys a broken rule names; "" where it names none.
+
+    A rule over several keys fails at the section that holds them, and that section's line in the file was right before
+    the override. The message names its keys in full, or as the section calls them.
+    """
+    if detail["type"] != "value_error":
+        return ""
+    section, overlay = _key(detail), ""
+    match [str(part) for part in detail["loc"]]:
+        case ["ablation", "groups", group, *inner]:
+            section, overlay = ".".join(inner), f"ablation.groups.{group}."
+        case _:
+            pass
+    blamed: list[str] = []
+    for given, place in overrides.items():
+        key = given.removeprefix(overlay)
+        names = _names_in_full(key)
+        if section and key.startswith(f"{section}."):
+            names += _names_in_full(key, below=section)
+        if any(re.search(rf"(?<![\w.]){re.escape(name)}(?!\w|\.\w)", detail["msg"]) for name in names):
+            blamed.append(place)
+    return ", ".join(dict.fromkeys(blamed))
+
+
+def _names_in_full(key: str, *, below: str = "") -> list[str]:
+    """Return a dotted key and the sections above it, up to ``below``, as a message may call them.
+
+    A section of the root is left out: its name is an ordinary word (``data``, ``model``).
+    """
+    parts = (key.removeprefix(f"{below}.") if below else key).split(".")
+    shortest = 1 if below else 2
+    return [".".join(parts[:end]) for end in range(shortest, len(parts) + 1)]
 
 
 def _key(detail: ErrorDetails) -> str:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
 from coordexp.config.explain import validated
 from coordexp.config.groups import GROUPS, check_groups, read_groups
 from coordexp.config.schema import KEYS, Experiment, ExperimentConfig, RunConfig
 from coordexp.config.trees import Tree, leaves, merged, nested, place_of, value_at, with_named_weights, with_value
-from coordexp.config.yaml_file import Document, parse_value, read_mapping
+from coordexp.config.yaml_file import Document, parse_value, read_mapping, written_yaml
 from coordexp.errors import ConfigError, masked, nearest_of
 from coordexp.files import JsonValue
 from coordexp.shipped import find_experiment, shipped_experiments
@@ -67,14 +65,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
             raise ConfigError(f"{override.place}: there is no group {name!r}; {nearest_of(name, there)}")
         tree = _overridden(tree, override, places)
     _fill(tree, places, document.path)
-    config = validated(tree, where=where)
+    config = validated(tree, where=where, overrides=_places_of(parsed))
     check_groups(config, overridden=[one.key for one in of_all if one.key != GROUPS], folders=folders, where=where)
     return config
 
 
 def to_yaml(config: RunConfig) -> str:
     """Write a configuration as YAML that :func:`load_config` reads back to an equal one."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return written_yaml(config.model_dump(mode="json"))
 
 
 def database_uri(runs_dir: str | Path) -> str:
@@ -152,6 +150,15 @@ def _overridden(tree: Tree, override: _Override, places: dict[str, str]) -> Tree
     if isinstance(override.value, dict):
         places |= dict.fromkeys(leaves(override.value, prefix=f"{override.key}."), override.place)
     return with_value(tree, parts, override.value, place=override.place)
+
+
+def _places_of(overrides: Sequence[_Override]) -> dict[str, str]:
+    """Return what errors call each key that the command line gives."""
+    places: dict[str, str] = {}
+    for override in overrides:
+        for key in leaves(nested(override.key.split("."), override.value)):
+            places[key] = override.place
+    return places
 
 
 def _shown(text: str) -> str:

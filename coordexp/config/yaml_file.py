@@ -1,19 +1,28 @@
-"""YAML as a configuration needs it: YAML 1.2, no key twice, and every key knows its line."""
+"""YAML 1.2, read and written by one library.
+
+Two libraries disagree about which texts look like numbers. PyYAML follows YAML 1.1 and writes ``1e3`` or a revision
+such as ``5e81234`` without quotes; a reader of YAML 1.2 takes both for numbers.
+"""
 
 import functools
+import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ruamel.yaml import YAML, RoundTripConstructor
+from ruamel.yaml import YAML, RoundTripConstructor, SafeConstructor, SafeRepresenter, ScalarNode
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from coordexp.config.trees import Tree
-from coordexp.errors import ConfigError, kind_of, show
-from coordexp.files import JsonValue
+from coordexp.errors import ConfigError, DataError, kind_of, show
+from coordexp.files import JsonValue, lfs_problem
 
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")  # an escape can make it of quoted text
+
+
+_MAY_BE_PLAIN = re.compile(r"[\w/.+-][\w/.+@:,()= -]*")
+_NO_LINE_WIDTH = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,31 @@ class _Constructor(RoundTripConstructor):
     """A date is text: no key is one."""
 
 
+class _ForeignConstructor(SafeConstructor):
+    """The same for files of other tools, whose readers take the last one of equal keys without a word."""
+
+    def check_mapping_key(self, node: object, key_node: object, mapping: object, key: object, value: object) -> bool:
+        return True
+
+
+class _Representer(SafeRepresenter):
+    """Put a text in quotes wherever a reader might take it for something else.
+
+    Left to itself, ruamel writes ``?0`` without quotes, which then is the key 0, and breaks lines at U+2028.
+    """
+
+    def represent_str(self, data: str) -> ScalarNode:
+        style = None  # ruamel then puts quotes around what looks like a number, a bool or a date
+        if not data.isprintable():
+            style = '"'  # the only style with escapes
+        elif not _MAY_BE_PLAIN.fullmatch(data):
+            style = "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
 _Constructor.add_constructor("tag:yaml.org,2002:timestamp", RoundTripConstructor.construct_yaml_str)
+_ForeignConstructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+_Representer.add_representer(str, _Representer.represent_str)
 
 
 def read_mapping(path: Path) -> Document:
@@ -44,6 +77,9 @@ def read_mapping(path: Path) -> Document:
         raise ConfigError(f"{path}: cannot read the configuration file ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+    pointer = lfs_problem(path)
+    if pointer:
+        raise ConfigError(pointer)
     loaded = _loaded(text, str(path))
     if not isinstance(loaded, CommentedMap):
         got = "nothing (the file is empty)" if loaded is None else kind_of(loaded)
@@ -59,6 +95,39 @@ def parse_value(text: str, *, name: str) -> JsonValue:
     if not text.strip():
         raise ConfigError(f"{name}: no value given; write null to unset a key")
     return _plain(_loaded(text, name), name, {})
+
+
+def parse_foreign(text: str) -> object:
+    """Parse YAML that another tool wrote: plain values, ``yes`` and dates as text, the last one of equal keys.
+
+    Raises:
+        DataError: if it is not valid YAML.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = _ForeignConstructor
+    try:
+        return yaml.load(text)
+    except (YAMLError, ValueError, LookupError, RecursionError) as error:
+        raise DataError(f"not valid YAML ({str(error).splitlines()[0]})") from None
+
+
+def written_yaml(value: JsonValue, *, flow: bool | None = False, width: int = _NO_LINE_WIDTH) -> str:
+    """Write a value as YAML that :func:`parse_value` reads back to an equal one.
+
+    Args:
+        value: keys keep their order.
+        flow: lists and mappings on one line; None: only those without another one inside.
+        width: number of letters after which a line is broken.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Representer = _Representer
+    yaml.default_flow_style = flow
+    yaml.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue] (it is a bool)
+    yaml.allow_unicode = True
+    yaml.width = width
+    text = io.StringIO()
+    yaml.dump(value, text)
+    return text.getvalue().removesuffix("...\n")  # which ends a document of one scalar
 
 
 @functools.lru_cache(maxsize=128)  # a command reads the shipped files again and again, and parsing is slow

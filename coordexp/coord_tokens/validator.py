@@ -10,23 +10,31 @@ An object holds its box as ``bbox`` or ``bbox_2d``, ``[x1, y1, x2, y2]``. All bo
 Without ``bbox_format``, ``bbox`` is normalised. ``bbox_2d`` is in use for thousandths (Qwen2-VL, Qwen3-VL) and for
 pixels (Qwen2.5-VL), so that a record must say which, or prove it: numbers that fit only one of the readings.
 
-Coord tokens and thousandths are *pre-quantised*: nothing may scale them again. Numbers that are slightly beyond the
-image, as YOLO's six digits do, are clipped to it.
+Coord tokens and thousandths are *pre-quantised*: nothing may scale them again.
+
+:func:`annotate_coord_tokens` refuses boxes that are inverted, of no extent, or more than slightly beyond the image (six
+digits of YOLO are slightly beyond, and clipped). :func:`record_boxes` returns boxes as they are written, for readers of
+whole data sets, which have a rule of their own for these (:mod:`coordexp.data.box_rule`).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, cast, get_args
 
+import numpy as np
+
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array, ints_to_tokens, quantise_boxes, tokens_to_ints
+from coordexp.coord_tokens.smart_resize import smart_resize
 from coordexp.errors import DataError, kind_of, show
 
 BBoxFormat = Literal["normalised", "norm1000", "pixels", "smart28"]
 BBOX_FORMAT: BBoxFormat = "norm1000"
 _SLACK = 0.02
 """Of an image's side: so far beyond it a box may reach, and is clipped."""
+_FARTHEST = 0.5
+"""Of an image's side: a number farther beyond it is no fraction of the image, but something else."""
+_LARGEST_PX = 1e9
 
 Box = tuple[float, float, float, float]
 _Form = Literal["numbers in [0, 1]", "coord tokens", "integer bins", "pixels"]
@@ -45,9 +53,8 @@ class RecordBoxes:
     """The boxes of a record."""
 
     objects: list[dict[str, object]]  # as they stand in the record
-    boxes_norm_xyxy: list[Box]  # of each object; a bin k is k / 1000
+    boxes_norm_xyxy: list[Box]  # of each object, corners as they are written; a bin k is k / 1000
     prequantised: bool  # whether the record holds coord tokens or bins
-    num_clipped: int  # boxes that reached beyond the image
     form: _Form | None  # None where a record has no boxes
 
 
@@ -68,8 +75,10 @@ def annotate_coord_tokens(record: dict[str, object]) -> bool:
         DataError: if a box is wrong, or boxes are written in different forms; it names the object.
     """
     found = record_boxes(record)
+    for index, (item, box) in enumerate(zip(found.objects, found.boxes_norm_xyxy, strict=True)):
+        _check_strictly(f"objects[{index}]: bbox {show(item.get('bbox', item.get('bbox_2d')))}", box, found)
     quantise = encode_array if found.prequantised else quantise_boxes
-    bins = quantise(found.boxes_norm_xyxy).tolist()
+    bins = quantise(np.clip(found.boxes_norm_xyxy, 0.0, 1.0)).tolist()
     for item, ints in zip(found.objects, bins, strict=True):
         item["bbox_coord_ints"] = ints
         item["bbox_coord_tokens"] = ints_to_tokens(ints)
@@ -105,27 +114,26 @@ def record_boxes(record: Mapping[str, object], *, bbox_format: BBoxFormat | None
         objects.append(item)
         boxes.append(box)
     prequantised = written == BBOX_FORMAT if form is None else form in ("coord tokens", "integer bins")
-    clipped: list[Box] = [(max(0.0, x1), max(0.0, y1), min(1.0, x2), min(1.0, y2)) for x1, y1, x2, y2 in boxes]
-    num_clipped = sum(before != after for before, after in zip(boxes, clipped, strict=True))
-    return RecordBoxes(objects, clipped, prequantised, num_clipped, form)
+    return RecordBoxes(objects, boxes, prequantised, form)
+
+
+def _check_strictly(what: str, box: Box, record: RecordBoxes) -> None:
+    """Refuse a box that is not one inside the image; bins may be equal, and are then a bin wide."""
+    x1, y1, x2, y2 = box
+    if record.prequantised:
+        if x2 < x1 or y2 < y1:
+            raise DataError(f"{what} is inverted, expected x1 <= x2 and y1 <= y2")
+        return
+    if not all(-_SLACK <= value <= 1 + _SLACK for value in box):
+        inside = "[0, 1]" if record.form == "numbers in [0, 1]" else "its image"
+        raise DataError(f"{what} is not inside {inside}")
+    if min(1.0, x2) <= max(0.0, x1) or min(1.0, y2) <= max(0.0, y1):
+        raise DataError(f"{what} is empty or inverted, expected x1 < x2 and y1 < y2")
 
 
 def smart28(width: int, height: int) -> tuple[int, int]:
     """Return the size to which Qwen2.5-VL's processor resizes an image."""
-    return smart_size(width, height, factor=28, low=56 * 56, high=12_845_056)
-
-
-def smart_size(width: float, height: float, *, factor: int, low: int, high: int) -> tuple[int, int]:
-    """Return the size to which Qwen's processors resize an image: multiples of a factor, the area within limits."""
-    sides = max(factor, round(width / factor) * factor), max(factor, round(height / factor) * factor)
-    if sides[0] * sides[1] > high:
-        shrink = math.sqrt(width * height / high)
-        across, down = (max(factor, int(side / shrink / factor) * factor) for side in (width, height))
-        return across, down
-    if sides[0] * sides[1] < low:
-        grow = math.sqrt(low / (width * height))
-        return math.ceil(width * grow / factor) * factor, math.ceil(height * grow / factor) * factor
-    return sides
+    return smart_resize(width, height, factor=28, low=56 * 56, high=12_845_056)
 
 
 def check_scaling(boxes: RecordBoxes, *, accept_prequantised: bool) -> None:
@@ -197,28 +205,23 @@ def _read_box(item: Mapping[str, object], numbers_are: BBoxFormat, record: Mappi
         raise DataError(f"{name} {show(bbox)} mixes kinds; expected four numbers or four coord tokens")
     if numbers_are == "normalised":
         return "numbers in [0, 1]", _from_fractions(bbox)
+    if not all(-_LARGEST_PX <= value <= _LARGEST_PX for value in bbox):  # also refuses NaN
+        raise DataError(f"{name} {show(bbox)} are no pixels of an image")
     width, height = _size(record) if numbers_are == "pixels" else smart28(*_size(record))
     x1, y1, x2, y2 = bbox
-    fractions = [x1 / width, y1 / height, x2 / width, y2 / height]
-    if not all(-_SLACK <= value <= 1 + _SLACK for value in fractions):
-        raise DataError(f"bbox {show(bbox)} is not inside its image of {width} x {height} pixels")
-    return "pixels", _from_fractions(fractions)
+    return "pixels", (x1 / width, y1 / height, x2 / width, y2 / height)
 
 
 def _from_bins(bins: list[int], *, largest: int) -> Box:
     if not all(0 <= k <= largest for k in bins):
         raise DataError(f"bbox {show(bins)} has a bin outside 0..{largest}")
     x1, y1, x2, y2 = bins
-    if x2 < x1 or y2 < y1:
-        raise DataError(f"bbox {show(bins)} is inverted, expected x1 <= x2 and y1 <= y2")
     return x1 / NUM_BINS, y1 / NUM_BINS, x2 / NUM_BINS, y2 / NUM_BINS
 
 
 def _from_fractions(values: list[float] | tuple[float, ...]) -> Box:
-    if not all(-_SLACK <= value <= 1 + _SLACK for value in values):  # also refuses NaN
+    if not all(-_FARTHEST <= value <= 1 + _FARTHEST for value in values):  # also refuses NaN
         hint = f'; bins need "bbox_format": "{BBOX_FORMAT}"' if all(type(value) is int for value in values) else ""
         raise DataError(f"bbox {show(values)} is not inside [0, 1]{hint}")
     x1, y1, x2, y2 = map(float, values)
-    if min(1.0, x2) <= max(0.0, x1) or min(1.0, y2) <= max(0.0, y1):
-        raise DataError(f"bbox {show(values)} is empty or inverted, expected x1 < x2 and y1 < y2")
     return x1, y1, x2, y2

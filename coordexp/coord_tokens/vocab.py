@@ -2,8 +2,9 @@
 
 A coordinate is one of 1000 bins: the one token ``<|coord_34|>`` or, in the text arm, three digits, ``034``. What is
 written between the markers of a box is described by the :class:`NumberTokens` of a vocabulary, and nothing else that
-writes, measures, reads or constrains a box asks which of the two it has. A tokenizer that lacks a token, or has some of
-them with ids that do not fit, is refused with a TokenizerError.
+writes, measures, reads or constrains a box asks which of the two it has. A tokenizer that lacks a token of an answer,
+or has some of them with ids that do not fit, is refused with a TokenizerError. No answer holds the wildcard
+``<|coord_*|>``: other trainers leave it out, and an expansion adds it.
 
 Shapes: M boxes, L tokens of a box, C tokens of a box that carry its numbers, D hidden, N new rows, K bins.
 """
@@ -99,7 +100,7 @@ class CoordVocab:
     """Token ids of an answer: of its coordinates and of its object structure."""
 
     numbers: NumberTokens  # <|coord_0|> .. <|coord_999|>, or digits
-    wildcard_id: int | None  # of <|coord_*|>; None in the text arm, which adds no token
+    wildcard_id: int | None  # of <|coord_*|>; None in the text arm, and where another trainer left it out
     obj_start_id: int
     box_start_id: int | None  # ends the description; None under structure: spec
     obj_end_id: int
@@ -148,13 +149,13 @@ def coord_vocab(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "n
     ids = tokenizer.get_vocab()
     first = _id_of(ids, int_to_token(0))
     for k in range(NUM_BINS):
-        found = _id_of(ids, int_to_token(k))
-        if found != first + k:
+        coord_id = _id_of(ids, int_to_token(k))
+        if coord_id != first + k:
             raise TokenizerError(
-                f"{int_to_token(k)} has id {found}, expected {first + k}: coord ids must be contiguous"
+                f"{int_to_token(k)} has id {coord_id}, expected {first + k}: coord ids must be contiguous"
             )
     numbers = NumberTokens(range(first, first + NUM_BINS))
-    return _with_markers(ids, numbers, structure=structure, wildcard_id=_id_of(ids, WILDCARD_TOKEN))
+    return _with_markers(ids, numbers, structure=structure, wildcard_id=ids.get(WILDCARD_TOKEN))
 
 
 def expand_vocab(
@@ -202,22 +203,31 @@ def expand_vocab(
 
 
 def expand_tokenizer(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "native") -> CoordVocab:
-    """Add the tokens of coordinates, and of objects under ``spec``, to a tokenizer that lacks them, in place."""
+    """Add what a tokenizer lacks of coordinates, and of objects under ``spec``, in place.
+
+    The 1,000 coord tokens are added together or not at all, because their ids must be contiguous, and so are the two
+    object markers. Where the coord tokens are there without the wildcard, it gets the next free id.
+
+    Raises:
+        TokenizerError: if a part of the coord tokens or markers is there, or they could not follow the old ids.
+    """
     known = tokenizer.get_vocab()
-    coords, markers = added_tokens("native"), added_tokens(structure)[NUM_BINS + 1 :]
+    coords = [int_to_token(k) for k in range(NUM_BINS)]
+    markers = added_tokens(structure)[NUM_BINS + 1 :]
     for tokens, what in ((coords, "coordinate tokens"), (markers, "object markers")):
         missing = [token for token in tokens if token not in known]
         if missing and len(missing) < len(tokens):
             raise TokenizerError(
                 f"the tokenizer has {len(tokens) - len(missing)} of the {len(tokens)} {what} but not {missing[0]}; "
-                "expected all of them or none"
+                "expected all of them or none: take the tokenizer from before they were added, or add the rest to it"
             )
-    if max(known.values()) + 1 != len(tokenizer) and any(token not in known for token in (*coords, *markers)):
+    lacking = [token for token in added_tokens(structure) if token not in known]
+    if lacking and max(known.values()) + 1 != len(tokenizer):
         raise TokenizerError(
             f"the tokenizer has {len(tokenizer)} entries but ids up to {max(known.values())}; "
             "expected ids without gaps, so that new tokens follow the old ones"
         )
-    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in (*coords, *markers)])
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in lacking])
     return coord_vocab(tokenizer, structure=structure)
 
 
@@ -253,10 +263,11 @@ def added_rows(
         low_K = position_K.floor().long().clamp(max=8)
         digits_10D = digit_rows_10D.float().cpu()
         numeric_KD = torch.lerp(digits_10D[low_K], digits_10D[low_K + 1], (position_K - low_K).unsqueeze(1))
-        # Coord rows that were there before (a native checkpoint expanded for spec) may be trained: they stay.
-        old = max(0, num_before - vocab.coord_ids.start)
-        start = vocab.coord_ids.start + old - num_before
-        rows_ND[start : start + NUM_BINS - old] = numeric_KD[old:].to(mean_D)
+        # Coord rows that were there before may be trained: they stay. They are there where a native checkpoint is
+        # expanded for spec, or where another trainer added the coord tokens without the wildcard.
+        if vocab.coord_ids.start >= num_before:
+            start = vocab.coord_ids.start - num_before
+            rows_ND[start : start + NUM_BINS] = numeric_KD.to(mean_D)
     return rows_ND
 
 
@@ -273,6 +284,12 @@ def _with_markers(
     ids: dict[str, int], numbers: NumberTokens, *, structure: Structure = "native", wildcard_id: int | None = None
 ) -> CoordVocab:
     start, box, end = STRUCTURE_TOKENS[structure]
+    missing = [token for token in STRUCTURE_TOKENS["native"] if token not in ids]
+    if structure == "native" and missing:
+        raise TokenizerError(
+            f"the tokenizer has no token {missing[0]!r}, a marker of data.structure: native, which no expansion adds; "
+            "take the tokenizer of the released model, or set data.structure: spec, whose markers are added"
+        )
     return CoordVocab(
         numbers,
         wildcard_id,

@@ -10,12 +10,18 @@ from torch.utils.data import Dataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.bins import NUM_COORDS
-from coordexp.coord_tokens.grammar.sequence import Target, encode_target, target_length, text_encoder
+from coordexp.coord_tokens.grammar.sequence import (
+    Target,
+    encode_target,
+    num_whole_objects,
+    target_length,
+    text_encoder,
+)
 from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batch import EncodedSample
 from coordexp.data.image_file import read_image
 from coordexp.data.patches import ImageSpec, to_patches
-from coordexp.data.sample import Ordering, Sample
+from coordexp.data.sample import Objects, Ordering, Sample
 from coordexp.errors import DataError, TokenizerError, summary
 
 DEFAULT_PROMPT = "Describe all objects in the image with their bounding boxes."
@@ -98,6 +104,8 @@ class DetectionDataset(Dataset[EncodedSample]):
         num_capped_images: samples with more than ``max_objects`` objects.
         num_capped_objects: objects left out of them: the smallest (:meth:`coordexp.data.sample.Objects.largest`).
         num_cut_samples: samples longer than ``max_length``, which lose the end of their target.
+        num_cut_objects: objects that are not whole in those targets; under ``ordering: random`` in the first epoch.
+        longest_uncut: the ``max_length`` under which no target is cut.
     """
 
     def __init__(
@@ -127,7 +135,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         self._prompt = prompt
         self._image_spec = image_spec
         self._max_objects = max_objects
-        self._max_length = max_length
+        self.max_length = max_length
         self._seed = seed
         self._ordering: Ordering = ordering
         self._encode_text = text_encoder(tokenizer)
@@ -139,7 +147,8 @@ class DetectionDataset(Dataset[EncodedSample]):
         self._epoch = torch.zeros((), dtype=torch.int64)
         if ordering == "random":
             self._epoch.share_memory_()  # loader workers that live on read the next epoch here
-        self.num_capped_images = self.num_capped_objects = self.num_cut_samples = 0
+        self.num_capped_images = self.num_capped_objects = 0
+        self.num_cut_samples = self.num_cut_objects = self.longest_uncut = 0
         self.num_target_tokens = self.num_target_objects = 0
         self.lengths = [self._measure(sample) for sample in samples]
 
@@ -170,7 +179,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         patches, grid = self._patches(index, sample)
         prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
         if self._vocab is not None and not is_filler:
-            target, boxes = self._target(sample, room=self._max_length - len(prompt_ids))
+            target, boxes = self._target(sample, room=self.max_length - len(prompt_ids))
         else:
             target, boxes = self._no_target, np.zeros((0, 4), np.float32)
         return EncodedSample(
@@ -191,17 +200,20 @@ class DetectionDataset(Dataset[EncodedSample]):
         prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
         if self._vocab is None:
             return prompt_ids
-        return prompt_ids + self._target(sample, room=self._max_length - len(prompt_ids))[0].ids
+        return prompt_ids + self._target(sample, room=self.max_length - len(prompt_ids))[0].ids
 
     def _target(self, sample: Sample, *, room: int) -> tuple[Target, NDArray[np.float32]]:
         """Return a target, and the boxes of its complete objects."""
         assert self._vocab is not None
-        # Capped before it is shuffled: which objects are learnt must not change with the epoch.
-        objects = sample.objects.largest(self._max_objects)
-        objects = objects.ordered(self._ordering, seed=(self._seed, self.epoch, sample.image_id % 2**64))
+        objects = self._ordered_objects(sample)
         target = encode_target(objects.descs, objects.boxes_norm_xyxy, self._vocab, self._encode_text, room=room)
         # What is cut is cut from the end: the complete objects are the first ones.
         return target, objects.boxes_norm_xyxy[: len(target.coord_positions)].astype(np.float32)
+
+    def _ordered_objects(self, sample: Sample) -> Objects:
+        # Capped before it is shuffled: which objects are learnt must not change with the epoch.
+        objects = sample.objects.largest(self._max_objects)
+        return objects.ordered(self._ordering, seed=order_seed(self._seed, self.epoch, sample))
 
     def _patches(self, index: int, sample: Sample) -> _Patches:
         found = self._cache.get(index)
@@ -220,13 +232,16 @@ class DetectionDataset(Dataset[EncodedSample]):
     def _measure(self, sample: Sample) -> int:
         prompt = len(self._prompt) + self._num_image_tokens(sample)
         target = 0 if self._vocab is None else self._measure_target(sample)
-        if prompt + bool(target) > self._max_length:
+        if prompt + bool(target) > self.max_length:
             raise DataError(
-                f"{sample.image}: prompt and image take {prompt} tokens, data.max_length is {self._max_length}; "
+                f"{sample.image}: prompt and image take {prompt} tokens, data.max_length is {self.max_length}; "
                 f"raise it, or lower data.max_pixels"
             )
-        self.num_cut_samples += prompt + target > self._max_length
-        length = min(prompt + target, self._max_length)
+        self.longest_uncut = max(self.longest_uncut, prompt + target)
+        if prompt + target > self.max_length:
+            self.num_cut_samples += 1
+            self.num_cut_objects += self._num_cut_objects(sample, room=self.max_length - prompt)
+        length = min(prompt + target, self.max_length)
         self.num_target_tokens += length - prompt
         return length
 
@@ -241,3 +256,17 @@ class DetectionDataset(Dataset[EncodedSample]):
         except DataError as error:
             raise DataError(f"{sample.image}: {error}") from None
         return target_length(lengths, self._vocab.structure, num_box_tokens=self._vocab.numbers.num_box_tokens)
+
+    def _num_cut_objects(self, sample: Sample, *, room: int) -> int:
+        """Return how many objects of a target are not whole within ``room`` tokens."""
+        assert self._vocab is not None
+        objects = self._ordered_objects(sample)
+        lengths = [len(self._encode_text(desc)) for desc in objects.descs]
+        num_box_tokens = self._vocab.numbers.num_box_tokens
+        num_whole = num_whole_objects(lengths, self._vocab.structure, num_box_tokens=num_box_tokens, room=room)
+        return len(objects) - num_whole
+
+
+def order_seed(seed: int, epoch: int, sample: Sample) -> tuple[int, int, int]:
+    """Return the seed of ``ordering: random`` for one sample in one epoch."""
+    return seed, epoch, sample.image_id % 2**64

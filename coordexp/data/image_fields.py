@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from coordexp.data.sources.coco_file import id_of, read_utf8, read_without_outlines
+from coordexp.data.coco_file import id_of, read_utf8, read_without_outlines
+from coordexp.data.image_facts import ImageFacts
 from coordexp.errors import DataError, nearest_of, show
 from coordexp.files import read_once
 
@@ -46,6 +47,18 @@ def read_image_records(path: Path) -> dict[int, Record]:
             if isinstance(image_id, int):
                 records[image_id] = image
     return records
+
+
+def records_of(annotations: Path, facts: ImageFacts | None) -> dict[int, Record]:
+    """Return the fields of a COCO file's images, and the tags that a set has for them beside it."""
+    records = read_image_records(annotations)
+    if facts is None:
+        return records
+    merged: dict[int, Record] = dict(records)
+    for fact in facts.images:
+        if fact.id in merged:
+            merged[fact.id] = {"file_name": fact.file, **fact.tags, **merged[fact.id]}
+    return merged
 
 
 def field_value(record: Record, field: str) -> object:

@@ -6,9 +6,10 @@ A picture is read as people see it: turned as its EXIF tag says, and on white wh
 import struct
 import warnings
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,12 +19,20 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from coordexp.errors import DataError
+from coordexp.files import lfs_problem
 
 MAX_IMAGE_PIXELS = 120_000_000
 MAX_IMAGE_SIDE_PX = 32_768
 _MAX_ASPECT_RATIO = 200
 # Only formats of photographs: Pillow also opens EPS (by running Ghostscript) and some twenty rare formats.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+# Formats without a place for EXIF; by the name of the file, so that it is not opened to look.
+_WITHOUT_EXIF = (".bmp", ".gif", ".ppm")
+# Headers read at once, so that a disk elsewhere does not answer one after the other.
+_HEADER_READERS = 8
+_HEADERS_OF_A_TASK = 64
+OnHeaders = Callable[[int, int], None]
+"""Called with how many headers are read, and of how many."""
 _MAX_16_BIT = 65_535
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -88,23 +97,95 @@ def check_image(path: Path, *, width: int, height: int) -> None:
         picture.load()
 
 
+def thumbnail(path: Path, *, width: int, height: int) -> Image.Image:
+    """Return a small picture in grey, as people see it; of a JPEG only every eighth pixel is decoded.
+
+    Raises:
+        DataError: if the file is missing or does not decode.
+    """
+    with _opened(path) as picture:
+        header = _header(picture, path)
+        picture.draft("L", (8 * width, 8 * height))
+        small = picture.convert("L")
+        turned = small.transpose(_TURNS[header.orientation]) if header.orientation in _TURNS else small
+        return turned.resize((width, height), Image.Resampling.BOX)
+
+
 def read_header(path: Path) -> Header:
+    """Return what an image file says before its pixels; within :func:`headers_once`, a file is opened once.
+
+    Raises:
+        DataError: if the file is missing, is no picture, or is too large.
+    """
+    kept = _kept_headers.headers
+    if kept is None:
+        return _read_header(path)
+    if path not in kept:
+        try:
+            kept[path] = _read_header(path)
+        except DataError as error:
+            kept[path] = error
+    known = kept[path]
+    if isinstance(known, DataError):
+        raise DataError(str(known))
+    return known
+
+
+def _read_header(path: Path) -> Header:
     with _opened(path) as picture:
         return _header(picture, path)
+
+
+@dataclass
+class _KeptHeaders:
+    """What :func:`headers_once` keeps: nothing outside of it, since a picture may change."""
+
+    headers: dict[Path, "Header | DataError"] | None = None
+    on_headers: OnHeaders | None = None
+
+
+_kept_headers = _KeptHeaders()
+
+
+@contextmanager
+def headers_once(on_headers: OnHeaders | None = None) -> Generator[None]:
+    """Open each picture once while the block runs, however often its header is asked for.
+
+    ``on_headers`` is called with how many headers of a set are read, and of how many, now and then.
+    """
+    _kept_headers.headers, _kept_headers.on_headers = {}, on_headers
+    try:
+        yield
+    finally:
+        _kept_headers.headers, _kept_headers.on_headers = None, None
 
 
 def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:
     """Return the headers of the readable pictures that a viewer turns or mirrors, by their place."""
 
-    def header_of(path: Path) -> Header | None:
-        try:
-            return read_header(path)
-        except DataError:  # said where the picture is used
-            return None
+    def headers_of(batch: Sequence[Path]) -> list[Header | None]:
+        headers: list[Header | None] = []
+        for path in batch:
+            header = None
+            if path.suffix.lower() not in _WITHOUT_EXIF:
+                with suppress(DataError):  # said where the picture is used
+                    header = read_header(path)
+            headers.append(header)
+        return headers
 
-    with ThreadPoolExecutor(8) as pool:
-        headers = pool.map(header_of, paths, chunksize=64)
-        return {place: header for place, header in enumerate(headers) if header is not None and header.orientation != 1}
+    turned: dict[int, Header] = {}
+    report, done = _kept_headers.on_headers, 0
+    # A task for many pictures: handing one over takes as long as reading a header.
+    batches = [paths[start : start + _HEADERS_OF_A_TASK] for start in range(0, len(paths), _HEADERS_OF_A_TASK)]
+    with ThreadPoolExecutor(_HEADER_READERS) as pool:
+        for headers in pool.map(headers_of, batches):
+            for place, header in enumerate(headers, start=done):
+                if header is not None and header.orientation != 1:
+                    turned[place] = header
+            done += len(headers)
+            if report is not None:
+                report(done, len(paths))
+    return turned
 
 
 def turn_boxes(boxes_norm_xyxy: NDArray[np.float64], orientation: int) -> NDArray[np.float64]:
@@ -150,6 +231,9 @@ def _opened(path: Path) -> Generator[Image.Image]:
     except DataError:
         raise
     except UnidentifiedImageError:
+        pointer = lfs_problem(path)
+        if pointer:
+            raise DataError(pointer) from None
         expected = ", ".join(_formats())
         raise DataError(f"{path}: image does not decode (cannot identify it, expected {expected})") from None
     except _DECODE_ERRORS as error:

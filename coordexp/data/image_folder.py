@@ -1,5 +1,6 @@
 """The names that annotations give to pictures -> files of an image folder; only DataError, whatever a name is."""
 
+import difflib
 import itertools
 import os
 import re
@@ -14,6 +15,7 @@ from coordexp.errors import DataError, is_text, show
 
 PICTURES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jp2", ".avif", ".ppm"))
 """Endings of picture files, in lower case."""
+_NUM_NEAR, _NEAR_AMONG = 5, 20_000  # missing names that are looked at closely, and files among which; it takes time
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+://")
 _WAYS = ("", "read with / for \\", "read without percent codes", "in another Unicode form", "in other case")
 
@@ -42,6 +44,7 @@ class ImageFolder:
         self.checks = check
         self._listings: dict[str, dict[str, bool]] = {}
         self._names: dict[str, str] = {}
+        self._num_missed = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -118,11 +121,31 @@ class ImageFolder:
         return relative
 
     def _missing(self, name: str, relative: str | None) -> str:
+        near = self._near(name)
         if _ADDRESS.match(name):
-            return f"{show(name)} is a URL, expected the name of a file in {self.root}: download the pictures"
+            return f"{show(name)} is a URL, expected the name of a file in {self.root}: download the pictures{near}"
         if relative is None:
-            return f"the image path {show(name)} leaves the image folder {self.root}"
-        return f"image file {self.root / relative} not found"
+            return f"the image path {show(name)} leaves the image folder {self.root}{near}"
+        return f"image file {self.root / relative} not found{near}"
+
+    def _near(self, name: str) -> str:
+        """Return the end of a sentence with the files whose names are nearest to one that is missing; "" without any.
+
+        Only the first names that are missing are looked at: of 118,000 each would take a second.
+        """
+        self._num_missed += 1
+        if not self.checks or self._num_missed > _NUM_NEAR or len(self._by_last) > _NEAR_AMONG:
+            return ""
+        last = _forms(_of_address(name))[-1][-1]
+        near_files = self._by_last.get(last, [])
+        if not near_files:
+            keys = difflib.get_close_matches(last, self._by_last, n=_NUM_NEAR)
+            key = next((key for key in keys if not _is_another_number(key, last)), None)
+            near_files = [] if key is None else self._by_last[key]
+        if not near_files:
+            return ""
+        shown = " and ".join(map(show, near_files[:2]))
+        return f"; there {'is' if len(near_files) == 1 else 'are'} {shown}"
 
     @cached_property
     def _by_last(self) -> dict[str, list[str]]:
@@ -177,6 +200,13 @@ def _says_other_split(parts: Sequence[str], root: str) -> bool:
     """Return whether folders that are not there say another split than the name of the root does."""
     said, own = (set(re.findall("train|val|test", text.lower())) for text in ("/".join(parts), root))
     return bool(said and own) and not said & own
+
+
+def _is_another_number(first: str, second: str) -> bool:
+    """Return whether two names differ in their numbers alone: 100.png is near 000.png, and another picture."""
+    numbers = [[int(digits) for digits in re.findall(r"\d+", name)] for name in (first, second)]
+    texts = [re.sub(r"\d+", "0", name) for name in (first, second)]
+    return texts[0] == texts[1] and numbers[0] != numbers[1]
 
 
 def _common_tail(first: Sequence[str], second: Sequence[str]) -> int:

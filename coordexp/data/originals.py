@@ -1,8 +1,9 @@
 """Pictures by their names: the original before a tool's suffix, and the part of them that belongs to a split."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import PurePosixPath
 
 from coordexp.files import sha256_of_text
@@ -28,13 +29,32 @@ class Part:
     fraction: float
     seed: int
 
-    def choose(self, names: Iterable[str]) -> set[str]:
-        """Return the names of the part: copies of one picture stay together, and no order or other key matters."""
-        by_picture: dict[str, set[str]] = {}
+    def choose(self, names: Iterable[str], units: Mapping[str, str] | None = None) -> set[str]:
+        """Return the names of the part: copies of one picture stay together, and no order or other key matters.
+
+        Args:
+            names: of all pictures.
+            units: the unit of a picture by its name. A unit stays together as well, and the part is the one whose size
+                is nearest to its share of the pictures. Without it, the share is one of pictures, copies as one.
+        """
+        by_unit: dict[str, set[str]] = {}
         for name in names:
-            key = original_name(name) if is_copy(name) else name.replace("\\", "/")
-            by_picture.setdefault(key, set()).add(name)
-        ranked = sorted(by_picture, key=lambda picture: sha256_of_text(f"{self.seed}/{picture}"))
-        num_val = min(max(1, round(self.fraction * len(ranked))), len(ranked) - 1)
+            unit = original_name(name) if is_copy(name) else name.replace("\\", "/")
+            if units and units.get(name):
+                # A picture without a unit is one of its own, and must not join a unit that is called as it is.
+                unit = f"unit {units[name]}"
+            by_unit.setdefault(unit, set()).add(name)
+        ranked = sorted(by_unit, key=lambda unit: sha256_of_text(f"{self.seed}/{unit}"))
+        num_val = round(self.fraction * len(ranked))
+        if units:
+            num_val = nearest_number([len(by_unit[unit]) for unit in ranked], self.fraction)
+        num_val = min(max(1, num_val), len(ranked) - 1)
         chosen = ranked[:num_val] if self.is_val else ranked[num_val:]
-        return set().union(*(by_picture[picture] for picture in chosen))
+        return set().union(*(by_unit[unit] for unit in chosen))
+
+
+def nearest_number(sizes: Sequence[int], fraction: float) -> int:
+    """Return how many units, in their order, come nearest to a fraction of all; the smaller number of two as near."""
+    wanted = fraction * sum(sizes)
+    distances = [abs(total - wanted) for total in accumulate(sizes, initial=0)]
+    return distances.index(min(distances))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from coordexp.coord_tokens.smart_resize import smart_resize
 from coordexp.data.sample import Sample
 from coordexp.errors import ConfigError
 
@@ -81,15 +82,7 @@ class ImageSpec:
     def grid(self, *, width: int, height: int) -> tuple[int, int]:
         """Return the patch grid (rows, columns) of an image of this size, as Qwen-VL resizes it."""
         factor = self.patch_size * self.merge_size
-        rows, columns = round(height / factor) * factor, round(width / factor) * factor
-        if rows * columns > self.max_pixels:
-            shrink = math.sqrt(height * width / self.max_pixels)
-            rows = max(factor, math.floor(height / shrink / factor) * factor)
-            columns = max(factor, math.floor(width / shrink / factor) * factor)
-        elif rows * columns < self.min_pixels:
-            grow = math.sqrt(self.min_pixels / (height * width))
-            rows = math.ceil(height * grow / factor) * factor
-            columns = math.ceil(width * grow / factor) * factor
+        columns, rows = smart_resize(width, height, factor=factor, low=self.min_pixels, high=self.max_pixels)
         return rows // self.patch_size, columns // self.patch_size
 
     def num_tokens(self, *, width: int, height: int) -> int:

@@ -15,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import NUM_BINS, quantise_boxes
-from coordexp.errors import DataError
+from coordexp.errors import DataError, counted
+from coordexp.files import LFS_POINTER
 
-Ordering = Literal["top_left", "random", "size", "centre"]
+Ordering = Literal["top_left", "left_top", "random", "size", "centre"]
+Split = Literal["train", "val"]
+SPLITS: tuple[Split, ...] = ("train", "val")
 SIZE_EDGES_PX2 = (32.0**2, 96.0**2)
 """Areas between COCO's small, medium and large objects."""
 _NUM_REJECTED_SHOWN = 5
@@ -51,24 +54,28 @@ class Objects:
     def ordered(self, ordering: Ordering = "top_left", *, seed: Sequence[int] = (0,)) -> "Objects":
         """Order them by y1, then x1, then as they are; or ``random``: a shuffle that depends on ``seed`` alone.
 
-        ``size`` begins with the largest box, ``centre`` with the one whose centre is nearest to that of the image;
-        equal ones go by y1 and x1. All of it is in bins, what a sequence holds of them: data in numbers and the same
-        data in bins have one order.
+        ``left_top`` is by x1, then y1. ``size`` begins with the largest box, ``centre`` with the one whose centre is
+        nearest to that of the image; equal ones go by y1 and x1. All of it is in bins, what a sequence holds of them:
+        data in numbers and the same data in bins have one order.
         In pictures of less than 1,000 pixels a side, boxes of whole pixels have the order of :meth:`by_corner`.
         """
         if ordering == "random":
             return self.take(np.random.default_rng(list(seed)).permutation(len(self)))
         x1, y1, x2, y2 = quantise_boxes(self.boxes_norm_xyxy).T
-        first = {
-            "top_left": (),
-            "size": (-(x2 - x1) * (y2 - y1),),
-            "centre": ((x1 + x2 - NUM_BINS) ** 2 + (y1 + y2 - NUM_BINS) ** 2,),
+        # The last key of each is the primary one, as lexsort has it.
+        sort_keys = {
+            "top_left": (x1, y1),
+            "left_top": (y1, x1),
+            "size": (x1, y1, -(x2 - x1) * (y2 - y1)),
+            "centre": (x1, y1, (x1 + x2 - NUM_BINS) ** 2 + (y1 + y2 - NUM_BINS) ** 2),
         }
-        return self.take(np.lexsort((x1, y1, *first[ordering])))  # the last key is the primary one
+        return self.take(np.lexsort(sort_keys[ordering]))
 
-    def by_corner(self) -> "Objects":
-        """Order them by y1, then x1, unrounded, then as they are: for a file whose reader may not round."""
-        return self.take(np.lexsort((self.boxes_norm_xyxy[:, 0], self.boxes_norm_xyxy[:, 1])))
+    def by_corner(self, ordering: Literal["top_left", "left_top"] = "top_left") -> "Objects":
+        """Order them by their corner, unrounded, then as they are: for a file whose reader may not round."""
+        x1, y1 = self.boxes_norm_xyxy[:, 0], self.boxes_norm_xyxy[:, 1]
+        sort_keys = {"top_left": (x1, y1), "left_top": (y1, x1)}  # the last key is the primary one
+        return self.take(np.lexsort(sort_keys[ordering]))
 
     def largest(self, num: int) -> "Objects":
         """Keep the ``num`` largest boxes in bins (earlier ones among equals), in their given order."""
@@ -186,6 +193,7 @@ class SplitData:
         samples: one for each usable image of the file, in its order, also for images without objects.
         counts: numbers of records of the file and of ``rejected_...`` ones by kind; ``boxes`` that became targets;
             ``crowd`` and ``ignored`` boxes, which are no targets; ``clipped`` targets, cut at the image border;
+            ``no_extent`` boxes, which are no targets, and ``swapped`` ones, put in order;
             ``thin`` targets, widened to one bin when they are quantised; ``images_without_objects``;
             ``not_chosen`` and ``held_out``, images that a part of a split leaves out, whose boxes and images without
             objects are then those of the part; ``of_rejected_images``, annotations lost with their image;
@@ -230,6 +238,9 @@ class Rejections:
         if not over:
             return self.all()
         counts = ", ".join(f"{bad[kind]} of {totals[kind]} {kind}" for kind in over)
+        pointers = [reason for kind, _, reason in self._found if kind in over and LFS_POINTER in reason]
+        if pointers:  # of a whole clone, mostly: one cure for all of them
+            raise DataError(f"{pointers[0]}; {counted(len(pointers), 'file')} of {self._source} are such pointers")
         found = [f"{entry}: {reason}" for kind, entry, reason in self._found if kind in over]
         why = f"{cause}; " if cause else ""
         num_shown = 1 if cause else _NUM_REJECTED_SHOWN
@@ -237,8 +248,8 @@ class Rejections:
         more = f"; and {len(found) - num_shown} more" if len(found) > num_shown else ""
         raise DataError(
             f"{self._source}: {why}{counts} cannot be used (data.max_bad_fraction accepts {max_bad_fraction:g}): "
-            f"{shown}{more}. Correct them, or raise data.max_bad_fraction (prepare: --max-bad-fraction) to leave them "
-            "out"
+            f"{shown}{more}. Correct them, or raise data.max_bad_fraction (prepare, evaluate: --max-bad-fraction) to "
+            "leave them out"
         )
 
     def all(self) -> tuple[Rejected, ...]:

@@ -1,69 +1,59 @@
-"""The splits a configuration names: read them, fingerprint their bytes, choose a part that stands for the whole."""
+"""The splits of a set: load them, look whether a run can use them, choose a part that stands for the whole."""
 
-import hashlib
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.config.schema.data import Data
+from coordexp.data.chosen import chosen_for_evaluation, chosen_part
+from coordexp.data.data_set import DataSet
 from coordexp.data.leaks import leak_sentence
-from coordexp.data.sample import SIZE_EDGES_PX2, Sample, Samples, SplitData, fold
-from coordexp.data.sources.chosen import ChosenSource, chosen_part
-from coordexp.data.sources.coco import LvisSource
-from coordexp.data.sources.source import Split, found_sentence, source_of
+from coordexp.data.sample import SIZE_EDGES_PX2, Sample, Samples, Split, SplitData, fold
 from coordexp.errors import DataError, counted
-from coordexp.files import known_hashes, sha256_of_file, sha256_of_text
-from coordexp.findings import Check, failure, ok, require, warning
+from coordexp.files import sha256_of_text
+from coordexp.findings import Check, failure, ok, warning
 
-HASHED_BYTES = 64 * 2**30  # of a folder's images
-_OF_VIEWERS = ("Thumbs.db", "desktop.ini")  # beside hidden names such as .DS_Store and .nfs0000
 _NUM_DRAWS = 128
 _SHOWN_NAMES = 8
 
 
-def load_split(data: Data, split: Split, *, data_dir: Path, accept_prequantised: bool = False) -> SplitData:
-    """Read a split; a generated data set is made first in ``data_dir``, unless it is there.
-
-    Raises:
-        DataError: if the data cannot be used, or boxes are bins already without ``accept_prequantised``.
-    """
-    loaded = require(check_split(data, split, data_dir=data_dir, accept_prequantised=accept_prequantised))
-    assert loaded is not None  # a missing file was a failure
-    return loaded
-
-
-def check_split(
-    data: Data, split: Split, *, data_dir: Path, accept_prequantised: bool = False, max_images: int | None = None
+def check_loaded(
+    loaded: SplitData,
+    data: Data,
+    split: Split,
+    *,
+    annotations: str,
+    is_lvis: bool,
+    max_images: int | None = None,
 ) -> Check[SplitData | None]:
-    """Look whether the files of a split are there, and read them; arguments and errors are those of ``load_split``.
+    """Choose the part of a split that a run uses, and look whether it can; None, after a failure, if it cannot.
 
-    Of validation images ``max_images`` are chosen (``evaluation.max_images``).
+    Args:
+        loaded: all of the split.
+        data: the keys that choose a part of it.
+        split: which one it is.
+        annotations: what it was read from, for messages.
+        is_lvis: its AP is LVIS's, which counts 300 boxes of an image where COCO's counts 100.
+        max_images: how many validation images are chosen (``evaluation.max_images``); None for all.
     """
     check = f"{split} annotations"
-    source = source_of(data, split, data_dir=data_dir, max_images=max_images)
-    if split == "train" and (found := found_sentence(data)):
-        yield ok("data", f"{data.path}: {found}")
-    if source.generated is None:
-        missing = [*missing_files(source.annotations, source.images, split)]
-        if missing:
-            yield from missing
-            return None
-    loaded = source.read(max_bad_fraction=data.max_bad_fraction, accept_prequantised=accept_prequantised)
     if split == "train" and data.max_train_images is not None:
         loaded = chosen_part(loaded, data.max_train_images, seed=data.train_subset_seed)
-    if (error := _no_box(loaded, source.annotations, split)) is not None:
+    if split == "val" and max_images is not None:
+        loaded = chosen_for_evaluation(loaded, max_images, seed=data.split_seed)
+    error = _no_box(loaded, annotations, split)
+    if error is not None:
         yield failure(check, error)
         return None
     if split == "val":
-        whole = source.whole if isinstance(source, ChosenSource) else source
-        said = crowded_sentence(loaded.samples, limit=300 if isinstance(whole, LvisSource) else 100)
-        said = said or ("" if loaded.counts["boxes"] else "there is no box in any image, so that AP is not defined")
-        loaded = replace(loaded, warnings=(*loaded.warnings, said)) if said else loaded
+        sentence = crowded_sentence(loaded.samples, limit=300 if is_lvis else 100)
+        if not loaded.counts["boxes"]:
+            sentence = sentence or "there is no box in any image, so that AP is not defined"
+        if sentence:
+            loaded = replace(loaded, warnings=(*loaded.warnings, sentence))
     holds = [counted(len(loaded.samples), "image"), counted(loaded.counts["boxes"], "box")]
     holds += [counted(len(loaded.categories), "category")] if loaded.categories else []
     yield ok(check, f"{', '.join(holds)}, each checked")
@@ -79,7 +69,27 @@ def check_split(
     return loaded
 
 
-def _no_box(loaded: SplitData, annotations: Path, split: Split) -> DataError | None:
+def check_split(
+    data_set: DataSet, data: Data, split: Split, *, accept_prequantised: bool, max_images: int | None = None
+) -> Check[SplitData | None]:
+    """Load a split of a set for a run; arguments and errors are those of :func:`check_loaded`."""
+    record = data_set.record.splits[split]
+    if record.prequantised and not accept_prequantised:
+        yield failure(f"{split} annotations", DataError(record.prequantised))
+        return None
+    return (
+        yield from check_loaded(
+            data_set.load(split),
+            data,
+            split,
+            annotations=record.annotations,
+            is_lvis=record.is_lvis,
+            max_images=max_images,
+        )
+    )
+
+
+def _no_box(loaded: SplitData, annotations: str, split: Split) -> DataError | None:
     """Return why a split cannot be trained or measured on: it has no box, or only crowds."""
     no_targets = loaded.counts.get("crowd", 0) + loaded.counts.get("ignored", 0)
     if loaded.counts["boxes"] or (split == "val" and not no_targets):
@@ -127,74 +137,6 @@ def untrained_names(train: Iterable[str], val: Iterable[str]) -> str:
 def between_splits(train: SplitData, val: SplitData) -> list[str]:
     said = untrained_names(names_of(train.samples), names_of(val.samples)), leak_sentence(train.samples, val.samples)
     return [sentence for sentence in said if sentence]
-
-
-def missing_files(annotations: Path, images: Path, split: Split) -> Check[None]:
-    """Look whether the annotation file and the image folder of a split are there; neither is read."""
-    if not annotations.exists():
-        missing = f"{annotations}: file not found; put the annotations there, or set data.{split}_annotations"
-        yield failure(f"{split} annotations", DataError(missing))
-    elif annotations.is_dir() and not images.is_relative_to(annotations) and not list(annotations.glob("*.xml")):
-        error = DataError(f"{annotations}: that is a folder; data.path takes the folder of a data set in any format")
-        yield failure(f"{split} annotations", error)
-    if not images.is_dir() or next(images.iterdir(), None) is None:
-        wrong = "the image folder is empty" if images.is_dir() else "no such image folder"
-        error = DataError(f"{images}: {wrong}; put the images there, or set data.{split}_images")
-        yield failure(f"{split} images", error)
-
-
-def data_fingerprint(paths: Iterable[Path], *, known: Path, without: Path | None = None) -> str:
-    """Return a SHA-256 over data: the bytes of files, and names, sizes and bytes of the files in folders.
-
-    Give it annotation files and image folders. The hashes of a folder's files are kept, so that an image is read
-    once and again only where it was written to: COCO's 19 GB cost the first command a reading, the next ones a look at
-    the names. Of a folder above 64 GiB only every n-th file is read, 64 GiB in all: an added, lost, renamed or
-    re-encoded picture is always noticed there, one changed to the same byte size only among those. Where the data lies
-    does not matter, nor do hidden files and what else viewers and file systems leave beside pictures.
-
-    The hashes are kept in the folder ``known``; the folder ``without`` changes while runs train, and counts for
-    nothing where it lies below another.
-
-    Raises:
-        DataError: if a path does not exist.
-    """
-    digest = hashlib.sha256()
-    for path in paths:
-        if path.is_dir():
-            lines = _folder_lines(path, known, without)
-        elif path.is_file():
-            lines = [sha256_of_file(path)]
-        else:
-            raise DataError(f"{path}: no such file or folder")
-        digest.update(f"{len(lines)}\n".encode())
-        digest.update("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
-
-
-def _folder_lines(folder: Path, known: Path, without: Path | None) -> list[str]:
-    files = sorted(_names_and_sizes(folder, without))
-    total = sum(size for _, size in files)
-    stride = max(1, -(-total // HASHED_BYTES))
-    read = [folder / name for name, _ in files[::stride]]
-    hashes = known_hashes(read, known / f"{sha256_of_text(str(folder.resolve()))[:16]}.json")
-    return [f"{name}\0{size}" for name, size in files] + hashes
-
-
-def _names_and_sizes(folder: Path, without: Path | None) -> Iterator[tuple[str, int]]:
-    pending = [folder]
-    left_out = None if without is None else without.resolve()
-    while pending:
-        current = pending.pop()
-        with os.scandir(current) as entries:
-            for entry in entries:
-                if entry.name.startswith(".") or entry.name in _OF_VIEWERS:
-                    continue
-                if entry.is_dir():
-                    if left_out is None or Path(entry.path).resolve() != left_out:
-                        pending.append(Path(entry.path))
-                else:
-                    name = Path(entry.path).relative_to(folder).as_posix()
-                    yield name, entry.stat().st_size
 
 
 def stratified_subset(samples: Sequence[Sample], n: int) -> list[int]:

@@ -16,7 +16,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.data.image_fields import Record, field_texts, fields_sentence, read_image_records
+from coordexp.data.image_facts import ImageFacts
+from coordexp.data.image_fields import Record, field_texts, fields_sentence, records_of
 from coordexp.errors import ConfigError, DataError, counted, show
 
 FEW_UNITS = 20
@@ -172,9 +173,15 @@ class Units:
         return of_units_RU[:, self.of_image] if self.has_several else of_units_RU
 
 
-def read_unit_names(annotations: Path, rule: UnitRule) -> UnitNames:
-    """Find the unit of each image of a COCO file, or raise a DataError that says which fields there are."""
-    records = read_image_records(annotations)
+def read_unit_names(annotations: Path, rule: UnitRule, facts: ImageFacts | None = None) -> UnitNames:
+    """Find the unit of each image of a COCO file, or raise a DataError that says which fields there are.
+
+    ``facts`` are what a set knows of its validation images beside: their units, if they were made by this very rule,
+    and their tags, which the annotations may not have.
+    """
+    if facts is not None and facts.unit_by == rule.text:
+        return UnitNames(rule.text, facts.units)
+    records = records_of(annotations, facts)
     names = rule.names(list(records.values()), where=str(annotations))
     return UnitNames(rule.text, dict(zip(records, names, strict=True)))
 

@@ -4,12 +4,12 @@ Legend of shapes: ``R`` weightings, ``N`` images, ``K`` categories, ``D`` detect
 recall levels.
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
+from coordexp.cpus import usable_cpus
 from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats
 from coordexp.detection.matches import Matches, Weights, totals
 
@@ -88,7 +88,7 @@ def precisions(matches: Matches, first: int, last: int, weights_RN: Weights) -> 
     from coordexp.detection.kernels import fill_average_precisions  # here: numba takes half a second
 
     values = np.empty((len(weights_RN), last - first, len(matches.start) - 1))
-    num = max(1, min(len(weights_RN), os.cpu_count() or 1))
+    num = max(1, min(len(weights_RN), usable_cpus()))
     with ThreadPoolExecutor(num) as pool:
         parts = zip(np.array_split(weights_RN, num), np.array_split(values, num), strict=True)
         for done in [pool.submit(fill_average_precisions, matches, first, *part) for part in parts]:

@@ -50,6 +50,16 @@ def iou(a_xywh: Floats, b_xywh: Floats) -> Floats:
     return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
 
 
+def in_order(boxes_xywh: Floats) -> tuple[Floats, int]:
+    """Return boxes ``[M, 4]`` with swapped corners put in order, and how many of them had a negative side."""
+    sizes = boxes_xywh[:, 2:]
+    is_swapped = (sizes < 0).any(axis=1)
+    if not is_swapped.any():
+        return boxes_xywh, 0
+    ordered = np.concatenate([boxes_xywh[:, :2] + np.minimum(sizes, 0), np.abs(sizes)], axis=1)
+    return ordered, int(np.count_nonzero(is_swapped))
+
+
 def to_boxes_px_xywh(boxes_norm_xyxy: Floats, sizes_px: Floats) -> Floats:
     """Return ``[M, 4]`` left, top, width and height in pixels of boxes whose corners may be swapped.
 

@@ -1,47 +1,85 @@
 """The codec ceiling of a data set: COCO's AP of its own ground truth after encode and decode, on every image."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from coordexp.coord_tokens.bins import decode_array, quantise_boxes
-from coordexp.data.sources.coco_table import CROWD, CocoTable
+from coordexp.data.split_arrays import CROWD, NO_EXTENT, SplitArrays
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
-from coordexp.detection.boxes import Floats, to_boxes_norm_xyxy, to_boxes_px_xywh
+from coordexp.detection.boxes import MAX_DETECTIONS, Floats, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
 
 
-def codec_ceiling(annotations_json: str | Path) -> float | None:
+def codec_ceiling(annotations_json: str | Path, *, only_with_extent: bool = False) -> float | None:
     """Return the AP of the ground truth after encoding to coord tokens and back: no model can pass it.
 
     The boxes are quantised as training targets are, thinner ones made a bin wide. A crowd is matched, never missed.
+
+    Args:
+        annotations_json: in COCO's format or LVIS's.
+        only_with_extent: leaves boxes of no extent out. They are objects that no box can match, so that they lower the
+            ceiling and say nothing of the codec or of the frame of the boxes.
 
     Raises:
         DataError: if the file is malformed, or an image has no size.
     """
     truth = read_ground_truth(Path(annotations_json))
+    if only_with_extent:
+        truth = _with_extent(truth)
     sizes_px = truth.sizes_of(truth.image_ids)
     return ceiling_of(truth, np.clip(to_boxes_norm_xyxy(truth.boxes_px_xywh, sizes_px), 0.0, 1.0), sizes_px)
 
 
-def ceiling_of_table(table: CocoTable) -> float | None:
-    """Return the codec ceiling of what was read from an annotation file; None without any object."""
-    image_of = np.repeat(np.arange(len(table.images)), np.diff(table.first))
-    image_ids = np.array([image.image_id for image in table.images], np.int64)
-    sizes_px = np.array([(image.width, image.height) for image in table.images], np.float64).reshape(-1, 2)
+def exact_ceiling(annotations_json: str | Path) -> float | None:
+    """Return the AP of the ground truth against itself, not quantised, without boxes of no extent.
+
+    It is below 1 where an image has more objects of a category than the :data:`MAX_DETECTIONS` that AP looks at.
+    """
+    truth = _with_extent(read_ground_truth(Path(annotations_json)))
+    return _ap_of_boxes(truth, truth.boxes_px_xywh)
+
+
+def num_beyond_limit(annotations_json: str | Path) -> tuple[int, int]:
+    """Return how many objects come after the first :data:`MAX_DETECTIONS` of their category and image, and of all."""
+    truth = read_ground_truth(Path(annotations_json))
+    pairs = np.stack([truth.image_ids, truth.category_ids], axis=1)[~truth.is_crowd]
+    counts = np.unique(pairs, axis=0, return_counts=True)[1]
+    return int(np.maximum(counts - MAX_DETECTIONS, 0).sum()), len(pairs)
+
+
+def _with_extent(truth: GroundTruth) -> GroundTruth:
+    has_extent = np.all(truth.boxes_px_xywh[:, 2:] > 0, axis=1)
+    return replace(
+        truth,
+        image_ids=truth.image_ids[has_extent],
+        category_ids=truth.category_ids[has_extent],
+        boxes_px_xywh=truth.boxes_px_xywh[has_extent],
+        areas_px2=truth.areas_px2[has_extent],
+        is_crowd=truth.is_crowd[has_extent],
+    )
+
+
+def ceiling_of_arrays(arrays: SplitArrays, categories: Mapping[int, str]) -> float | None:
+    """Return the codec ceiling of a split as it was read; None without any object."""
+    has_extent = arrays.kinds < NO_EXTENT
+    image_of = np.repeat(np.arange(len(arrays)), np.diff(arrays.first))[has_extent]
+    boxes_px_xywh = arrays.boxes_px_xywh[has_extent]
     truth = GroundTruth(
         path=Path(),
-        sizes_px=dict.fromkeys(image_ids.tolist()),
-        categories={category_id: category.name for category_id, category in table.categories.items()},
-        image_ids=image_ids[image_of],
-        category_ids=table.category_ids,
-        boxes_px_xywh=table.boxes_px_xywh,
-        areas_px2=table.boxes_px_xywh[:, 2] * table.boxes_px_xywh[:, 3],
-        is_crowd=table.kinds == CROWD,
+        sizes_px=dict.fromkeys(arrays.image_ids.tolist()),
+        categories=dict(categories),
+        image_ids=arrays.image_ids[image_of],
+        category_ids=arrays.category_ids[has_extent],
+        boxes_px_xywh=boxes_px_xywh,
+        areas_px2=boxes_px_xywh[:, 2] * boxes_px_xywh[:, 3],
+        is_crowd=(arrays.kinds == CROWD)[has_extent],
     )
-    return ceiling_of(truth, table.boxes_norm_xyxy, sizes_px[image_of])
+    return ceiling_of(truth, arrays.boxes_norm_xyxy[has_extent], arrays.sizes_px[image_of].astype(np.float64))
 
 
 def ceiling_of(truth: GroundTruth, boxes_norm_xyxy: Floats, sizes_px: Floats) -> float | None:
@@ -49,7 +87,11 @@ def ceiling_of(truth: GroundTruth, boxes_norm_xyxy: Floats, sizes_px: Floats) ->
 
     All scores are equal, so precision follows the order of the detections: by image id, then as in the file.
     """
-    boxes_px_xywh = to_boxes_px_xywh(decode_array(quantise_boxes(boxes_norm_xyxy)), sizes_px)
+    return _ap_of_boxes(truth, to_boxes_px_xywh(decode_array(quantise_boxes(boxes_norm_xyxy)), sizes_px))
+
+
+def _ap_of_boxes(truth: GroundTruth, boxes_px_xywh: Floats) -> float | None:
+    """Return COCO's AP of one box ``[G, 4]`` for each object, of equal scores, crowds left out."""
     found = Detections(truth.image_ids, truth.category_ids, boxes_px_xywh, np.ones(len(truth.image_ids)))
     matches = Matcher(truth, found.rows(~truth.is_crowd)).matches()
     return PrecisionTable.of(matches).average_precision(AVERAGE_PRECISIONS["AP"])

@@ -17,7 +17,7 @@ import numpy as np
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_of_defined
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import AREA_RANGES_PX2, MAX_DETECTIONS, Floats, Ints
-from coordexp.detection.detections import Detections, read_detections
+from coordexp.detection.detections import Detections, order_remarks, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.errors import ResourceError
 
@@ -69,6 +69,8 @@ def evaluate_detections(
     for remark in ground_truth.remarks:
         warnings.warn(remark, stacklevel=2)
     detections = read_detections(Path(detections_json), ground_truth)
+    for remark in order_remarks(detections, Path(detections_json)):
+        warnings.warn(remark, stacklevel=2)
     if image_ids is not None:
         ground_truth, detections = ground_truth.on_images(image_ids), detections.on_images(image_ids)
     return evaluate_boxes(ground_truth, detections)

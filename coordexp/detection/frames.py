@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from coordexp.coord_tokens.validator import smart_size
+from coordexp.coord_tokens.smart_resize import smart_resize
 from coordexp.detection.boxes import Floats, Ints
 from coordexp.errors import ConfigError
 
@@ -91,5 +91,7 @@ def smart_sizes(unit: str, sizes_px: Floats) -> Floats:
     """Return the sizes to which Qwen's processors resize images of these sizes."""
     factor, *given = (int(number) for number in re.findall(r"\d+", unit))
     low, high = _SMART_AREAS_PX2[factor]
-    sizes = [smart_size(*size, factor=factor, low=low, high=given[0] if given else high) for size in sizes_px.tolist()]
+    sizes = [
+        smart_resize(*size, factor=factor, low=low, high=given[0] if given else high) for size in sizes_px.tolist()
+    ]
     return np.array(sizes, np.float64).reshape(-1, 2)

@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from coordexp.data.sources.coco import LvisCategory, LvisImage
-from coordexp.data.sources.coco_file import (
+from coordexp.data.coco_file import (
     Annotation,
     AnnotationColumns,
     Category,
@@ -20,6 +19,7 @@ from coordexp.data.sources.coco_file import (
     Image,
     read_coco_file,
 )
+from coordexp.data.lvis_file import LvisCategory, LvisImage
 from coordexp.detection.boxes import Bools, Floats, Ints
 from coordexp.detection.image_names import ImageNames
 from coordexp.errors import DataError, show
@@ -28,6 +28,11 @@ from coordexp.files import read_once
 LARGEST_NUMBER = 1e300
 _MOST_BAD = 0.05
 """Share of a file's annotations that may be left out; of a small file one may."""
+
+_ALL_AREAS_ARE_0 = (
+    "every annotation has area 0, so COCO calls every object small and AP by size means nothing; leave area out to "
+    "have that of the box"
+)
 
 BoxPxXywh = tuple[float, float, float, float]
 
@@ -82,6 +87,11 @@ class GroundTruth:
     file_names: Mapping[int, str] = field(default_factory=dict[int, str])
     remarks: tuple[str, ...] = ()
 
+    @property
+    def size_remarks(self) -> list[str]:
+        """What a reader of AP by size must know, which the data sets of a training need not."""
+        return [remark for remark in self.remarks if remark.endswith(_ALL_AREAS_ARE_0)]
+
     @cached_property
     def names(self) -> ImageNames:
         return ImageNames(self.file_names)
@@ -134,7 +144,7 @@ def read_ground_truth(path: Path) -> GroundTruth:
     roots = file.roots
     categories = {one.id: one.name.strip() for one in file.categories.good if one.id not in roots}
     columns = AnnotationColumns.of(file.annotations)
-    areas = _areas(file.annotations.good, columns.box_px_xywh, f"{path}: annotations")
+    areas, area_remarks = _areas(file.annotations.good, columns)
     problems = {entry.place: entry.reason for entry in file.annotations.bad}
     is_bad = np.zeros(len(areas), np.bool_)
     for is_wrong, problem in (
@@ -143,7 +153,7 @@ def read_ground_truth(path: Path) -> GroundTruth:
     ):
         problems |= dict.fromkeys(columns.place[is_wrong & ~is_bad].tolist(), problem)
         is_bad |= is_wrong
-    remarks = tuple(f"{path.name}: {sentence}" for sentence in file.repairs)
+    remarks = tuple(f"{path.name}: {sentence}" for sentence in (*file.repairs, *area_remarks))
     if problems:
         first, total = min(problems), file.annotations.total
         said = f"{path}: annotations[{first}]: {problems[first]}"
@@ -209,14 +219,30 @@ def _size(image: Image) -> tuple[int, int] | None:
     return None if image.width is None or image.height is None else (int(image.width), int(image.height))
 
 
-def _areas(annotations: Sequence[Annotation], boxes_px_xywh: Floats, where: str) -> Floats:
-    """Return the annotated areas; where there is none, as in files made for boxes alone, the area of the box."""
-    areas = boxes_px_xywh[:, 2] * boxes_px_xywh[:, 3]
-    for place, annotation in enumerate(annotations):
+def _areas(annotations: Sequence[Annotation], columns: AnnotationColumns) -> tuple[Floats, list[str]]:
+    """Return the annotated areas, and what is to be said of them.
+
+    Where an annotation has no area, as in files made for boxes alone, or one that cannot be read, the area of its box
+    counts: the box is good, and area decides only which size the object has.
+    """
+    box_areas = columns.box_px_xywh[:, 2] * columns.box_px_xywh[:, 3]
+    areas = box_areas.copy()
+    unreadable: list[tuple[int, object]] = []
+    for row, annotation in enumerate(annotations):
         area = annotation.area
         if area is None:
             continue
         if isinstance(area, bool) or not isinstance(area, int | float) or not abs(area) < LARGEST_NUMBER:
-            raise DataError(f"{where}[{place}]: area must be a finite number, got {show(area)}")
-        areas[place] = area
-    return areas
+            unreadable.append((row, area))
+        else:
+            areas[row] = area
+    remarks: list[str] = []
+    if unreadable:
+        row, area = unreadable[0]
+        remarks.append(
+            f"the area of {len(unreadable)} of {len(areas)} annotations is no finite number, such as that of "
+            f"annotations[{columns.place[row]}], {show(area)}: the area of the box counts"
+        )
+    if len(areas) and not areas.any() and box_areas.any():
+        remarks.append(_ALL_AREAS_ARE_0)
+    return areas, remarks

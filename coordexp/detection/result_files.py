@@ -4,18 +4,22 @@ An image may be named instead of numbered (Ultralytics writes the stem), and so 
 another sign than its id is counted and said. Legend of shapes: ``D`` detections.
 """
 
-from dataclasses import dataclass
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from coordexp.data.sources.coco_file import id_of
+from coordexp.data.coco_file import id_of
 from coordexp.detection.boxes import Floats, Ints, iou_table
 from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.forms.read import read_file
+from coordexp.detection.forms.walk import HoldsAnswersError, ResultFile
 from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.image_names import ImageNames
-from coordexp.detection.result_forms import ResultFile, read_file
 from coordexp.errors import DataError, show
 
 
@@ -48,31 +52,92 @@ class Results:
         return len(self.image_ids)
 
 
-def read_results(path: Path, truth: GroundTruth) -> Results:
-    """Read a file of detections and find its images, and categories that it names, in the ground truth."""
-    file = read_file(path)
+def read_results(path: Path, truth: GroundTruth, *, aliases: Mapping[str, str] | None = None) -> Results:
+    """Read a file of detections and find its images, and categories that it names, in the ground truth.
+
+    ``aliases``: further names of categories -> those of the ground truth.
+
+    Raises:
+        DataError: naming the entry that cannot be read, or whose image or category the ground truth does not have.
+    """
+    try:
+        file = read_file(path)
+    except HoldsAnswersError as found:
+        raise DataError(_way_to_read_answers(path, truth, found)) from None
     image_ids, remarks = _image_ids(file, truth, path)
     is_named = any(isinstance(key, str) for key in file.categories)
-    ids = [key if abs(key) < 2**63 else -1 for key in file.categories if isinstance(key, int)]
     if is_named:
-        index, ids = CategoryIndex(truth.categories), list[int]()
-        for place, name in enumerate(map(str, file.categories)):
-            if (found := index.find(name)) is None:
-                where = f"{path}: detection[{np.flatnonzero(file.category == place)[0]}]"
-                known = ", ".join(list(truth.categories.values())[:5])
-                raise DataError(f"{where}: no category of the annotation file is called {show(name)}; it has {known}")
-            ids.append(found)
+        category_ids = _ids_of_names(file, truth, path, aliases or {})
+    else:
+        category_ids = [key if abs(key) < 2**63 else -1 for key in file.categories if isinstance(key, int)]
+    frame, by_ids = _frame_of_categories(file, category_ids, truth)
     return Results(
         path=path,
         image_ids=image_ids[file.image],
-        categories=np.array(ids, np.int64)[file.category],
+        categories=np.array(category_ids, np.int64)[file.category],
         is_named=is_named,
         boxes=file.boxes,
         scores=file.scores,
-        frame=file.frame,
+        frame=frame,
         is_plain=file.is_plain and not is_named and not remarks,
-        remarks=tuple(f"{path.name}: {remark}" for remark in remarks),
+        remarks=tuple(f"{path.name}: {remark}" for remark in (*file.remarks, *by_ids, *remarks)),
     )
+
+
+def _frame_of_categories(file: ResultFile, category_ids: list[int], truth: GroundTruth) -> tuple[Frame, list[str]]:
+    """Return the frame of a file; where its form counts categories by place and its numbers cannot be places, by id."""
+    if file.frame.categories == "ids" or any(isinstance(key, str) for key in file.categories):
+        return file.frame, []
+    places = file.frame.category_ids(np.array(category_ids, np.int64), truth.categories)
+    num_no_places = int(np.count_nonzero(places < 0))
+    if not num_no_places or not set(category_ids) <= truth.categories.keys():
+        return file.frame, []
+    return replace(file.frame, categories="ids"), [
+        f"{num_no_places} of its {len(category_ids)} categories are no places from 0, and all are ids: read as ids"
+    ]
+
+
+def _ids_of_names(file: ResultFile, truth: GroundTruth, path: Path, aliases: Mapping[str, str]) -> list[int]:
+    """Return the id of each category that a file names."""
+    index = CategoryIndex(truth.categories, aliases=aliases)
+    ids = [index.find(str(name)) for name in file.categories]
+    unknown = [place for place, category_id in enumerate(ids) if category_id is None]
+    if unknown:
+        first_row = np.flatnonzero(file.category == unknown[0])[0]
+        names = ", ".join(show(file.categories[place]) for place in unknown[:5])
+        known = ", ".join(list(truth.categories.values())[:5])
+        alias = json.dumps({str(file.categories[unknown[0]]): next(iter(truth.categories.values()), "")})
+        raise DataError(
+            f"{path}: detection[{first_row}]: no category of the annotation file is called {names}; it has {known}. "
+            f"Names that mean one of these: --aliases FILE, a JSON such as {alias}"
+        )
+    return [category_id for category_id in ids if category_id is not None]
+
+
+_FORMS_OF_TEXTS = {'"bbox_2d"': "qwen-json", '"box_2d"': "gemini_2_5", "<loc": "paligemma", "<|det|>": "deepseek_vl_2"}
+"""What a text holds -> the form of answers that has it; ours and digits need no name."""
+
+
+def _way_to_read_answers(path: Path, truth: GroundTruth, found: HoldsAnswersError) -> str:
+    """Return the refusal of a file of answers: where the text is, and the command that finds boxes in such texts."""
+    detections = path.parent / "detections.expected.json"
+    if detections.is_file():  # an evaluation of ours keeps both
+        return f"{path}: {found}; the boxes of these answers are in {detections}"
+    text = json.dumps(found.text, ensure_ascii=False).replace("\\", "")
+    form = next((name for mark, name in _FORMS_OF_TEXTS.items() if mark in text), "")
+    command = [
+        "coordexp",
+        "evaluate",
+        "--generations",
+        str(path),
+        "--annotations",
+        str(truth.path),
+        "--images",
+        "FOLDER",
+    ]
+    command += ["--model", "CHECKPOINT"] if form in ("", "qwen-json") else []
+    command += ["--answer", form] if form else []
+    return f"{path}: {found}; its detections are written by\n{shlex.join(command)}"
 
 
 def _image_ids(file: ResultFile, truth: GroundTruth, path: Path) -> tuple[Ints, list[str]]:

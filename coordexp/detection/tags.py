@@ -5,11 +5,12 @@ A tag is a field of the images in the annotation file, or a column of a CSV that
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordexp.data.image_fields import field_texts, read_image_records
+from coordexp.data.image_facts import ImageFacts
+from coordexp.data.image_fields import field_texts, records_of
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import DataError, counted, is_name, nearest_of, plain, show
 from coordexp.files import read_content
@@ -44,8 +45,12 @@ class Tags:
     remarks: tuple[str, ...] = ()
 
 
-def read_tags(truth: GroundTruth, asked: Sequence[str], *, option: str = "--slices") -> Tags:
+def read_tags(
+    truth: GroundTruth, asked: Sequence[str], *, option: str = "--slices", facts: ImageFacts | None = None
+) -> Tags:
     """Read tags: each ``asked`` is a field of the images, or the path of a CSV with a column for the image.
+
+    ``facts`` are what a set knows of the images beside their annotations.
 
     Raises:
         DataError: if a field or file says nothing of these images, or has too many values to be slices.
@@ -56,21 +61,41 @@ def read_tags(truth: GroundTruth, asked: Sequence[str], *, option: str = "--slic
         if Path(text).suffix.lower() in _TABLES:
             read, said = _of_table(Path(text), truth)
         else:
-            read, said = _of_field(text, truth, option=option)
+            read, said = _of_field(text, truth, option=option, facts=facts)
         tags |= {tag.name: tag for tag in read}
         remarks += said
-    for tag in tags.values():
+    return _with_remarks(tags.values(), truth, remarks)
+
+
+def tags_of_set(truth: GroundTruth, facts: ImageFacts) -> Tags:
+    """Return the tags that a set was made with; those that make no slices are named in a remark."""
+    names = dict.fromkeys(name for fact in facts.images for name in fact.tags)
+    tags: list[Tag] = []
+    remarks: list[str] = []
+    for name in names:
+        tag = Tag(name, facts.tag_values(name))
+        if problem := _no_slices(tag):
+            remarks.append(f"data.tags: {show(name)} makes no slices: {problem}.")
+        else:
+            tags.append(tag)
+    return _with_remarks(tags, truth, remarks)
+
+
+def _with_remarks(tags: Iterable[Tag], truth: GroundTruth, remarks: Sequence[str]) -> Tags:
+    """Return tags with the remarks on them, and how many images have no value of one."""
+    tags, remarks = list(tags), list(remarks)
+    for tag in tags:
         without = len(truth.sizes_px) - len(tag.of_image)
         if without:
             remarks.append(
                 f"{without:,} of {counted(len(truth.sizes_px), 'image')} have no value of {tag.name}: they are in none "
                 "of its slices."
             )
-    return Tags(tuple(tags.values()), tuple(remarks))
+    return Tags(tuple(tags), tuple(remarks))
 
 
-def _of_field(field: str, truth: GroundTruth, *, option: str) -> tuple[list[Tag], list[str]]:
-    records = read_image_records(truth.path)
+def _of_field(field: str, truth: GroundTruth, *, option: str, facts: ImageFacts | None) -> tuple[list[Tag], list[str]]:
+    records = records_of(truth.path, facts)
     texts = field_texts(list(records.values()), field, option=option, where=str(truth.path))
     tag = Tag(field, {image_id: text for image_id, text in zip(records, texts, strict=True) if text is not None})
     if problem := _no_slices(tag):

@@ -40,7 +40,8 @@ class Base:
     # Of the coord tokens, after expansion, and of structure tokens added behind them; an empty range behind the
     # tokenizer's entries for a text arm.
     offset_ids: range
-    encoding: Encoding | None  # tokenizer, prompt and image sizes; None where they could not be read
+    encoding: Encoding | None  # tokenizer, prompt and image sizes; None where they are not here, or could not be read
+    is_damaged: bool = False  # they are here and could not be read, which is a failure of its own
 
     @property
     def weights_bytes(self) -> int:
@@ -85,7 +86,8 @@ def examine_checkpoint(run: RunConfig) -> Check[Base | None]:
         ids = range(num_tokens, num_tokens)
         if not vocab.numbers.are_text:
             ids = range(vocab.coord_ids.start, vocab.coord_ids.stop + len(vocab.added_structure_ids))
-    return Base(checked.model, _dtype(run, checked.model, checked), ids, checked.encoding)
+    dtype = _dtype(run, checked.model, checked)
+    return Base(checked.model, dtype, ids, checked.encoding, is_damaged=checked.encoding is None)
 
 
 def published_config(hub_id: str) -> Qwen3VLConfig | None:

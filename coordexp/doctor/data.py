@@ -1,21 +1,25 @@
 """The data of a run: the run's own reading of its annotations, and all of its pictures decoded once."""
 
-import os
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.grammar.sequence import EncodeText
-from coordexp.data.image_file import check_image
-from coordexp.data.sample import Sample, SplitData
-from coordexp.data.sources.source import Split
-from coordexp.errors import DataError, counted
+from coordexp.cpus import usable_cpus
+from coordexp.data.data_set import DataSet
+from coordexp.data.image_file import OnHeaders, check_image
+from coordexp.data.sample import Sample, Split, SplitData
+from coordexp.data.sources.door import ReadData, check_read, read_unwritten
+from coordexp.errors import DataError, ResourceError, counted
 from coordexp.findings import Check, failure, guarded, ok
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.train.setup.encoding import check_split_of
-from coordexp.train.setup.source import source_of_run
+from coordexp.runs.lock import experiment_lock
+from coordexp.train.setup.data import accepts_prequantised, check_split_of
+from coordexp.train.setup.door import check_set_of, generated_of
 
 
 @dataclass(frozen=True)
@@ -29,14 +33,46 @@ class DataFacts:
     data: SplitData | None = field(default=None, compare=False, repr=False)  # where it was read
 
 
-def examine_split(run: RunConfig, split: Split, pictures: "Pictures") -> Check[DataFacts | None]:
-    """Check the annotations and images of a split; None where nothing could be read."""
-    made = source_of_run(run, split).generated
+SplitCheck = Callable[[Split], Check[SplitData | None]]
+"""Looks whether a run can use a split of data that were read."""
+
+
+def examine_set(run: RunConfig, *, on_headers: OnHeaders | None = None) -> Check[SplitCheck | None]:
+    """Make the set of a run, or look whether it is still that of its sources; None where nothing could be read.
+
+    Where another command works on the experiment, or its folder cannot be written, the data are read all the same, and
+    nothing is written. Pictures that coordexp generates are not drawn for this: nothing can be wrong with them.
+    """
+    if run.data.format == "shapes":
+        return None
+    with contextlib.suppress(ResourceError), experiment_lock(run):  # said by examine_experiment
+        data_set = yield from check_set_of(run, on_headers=on_headers)
+        return None if data_set is None else partial(_check_in_set, run, data_set)
+    read = yield from read_unwritten(run.data, data_dir=ExperimentFolder.of(run).data)
+    return None if read is None else partial(_check_unwritten, run, read)
+
+
+def _check_in_set(run: RunConfig, data_set: DataSet, split: Split) -> Check[SplitData | None]:
+    return (yield from check_split_of(run, split, data_set))
+
+
+def _check_unwritten(run: RunConfig, read: ReadData, split: Split) -> Check[SplitData | None]:
+    accepts, max_images = accepts_prequantised(run), run.evaluation.max_images
+    return (yield from check_read(read, run.data, split, accept_prequantised=accepts, max_images=max_images))
+
+
+def examine_split(
+    run: RunConfig, split: Split, check: SplitCheck | None, pictures: "Pictures"
+) -> Check[DataFacts | None]:
+    """Check a split that was read, and its images; None where nothing could be read."""
+    made = generated_of(run, split)
     if made is not None:
         made_in = f"{counted(made.num_images, 'image')} will be generated in {ExperimentFolder.of(run).data}"
         yield ok(f"{split} data", f"{made_in}, unless they are there")
         return DataFacts(made.sizes_px, made.max_objects, made.descs, made.descs)
-    data = yield from guarded(f"{split} annotations", check_split_of(run, split))
+    if check is None:
+        return None
+    data = yield from guarded(f"{split} annotations", check(split))
     if data is None:
         return None
     yield from pictures.check(split, data.samples)
@@ -82,15 +118,16 @@ def examine_descriptions(split: Split, facts: DataFacts, encode: EncodeText) -> 
 class Pictures:
     """Decodes pictures, each once, in parallel: a file that is cut short shows nowhere else before a run needs it."""
 
-    def __init__(self, on_pictures: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Call ``on_pictures`` with how many of a split are decoded, and of how many."""
+    def __init__(self, on_pictures: OnHeaders = lambda done, total: None, on_headers: OnHeaders | None = None) -> None:
+        """Call ``on_pictures`` with how many of a split are decoded, and of how many; ``on_headers`` of headers."""
+        self.on_headers = on_headers
         self._on_pictures = on_pictures
         self._problems: dict[Path, str] = {}
 
     def check(self, split: Split, samples: Sequence[Sample]) -> Check[None]:
         """Decode the pictures of a split, and compare their sizes with the annotated ones."""
         check, problems = f"{split} images", list[str]()
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(usable_cpus()) as pool:
             for done, problem in enumerate(pool.map(self._problem, samples), start=1):
                 self._on_pictures(done, len(samples))
                 problems += [problem] if problem else []

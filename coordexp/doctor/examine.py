@@ -1,7 +1,6 @@
 """All checks of ``doctor``, one after the other; a failure of one never hides another."""
 
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,22 @@ from coordexp.config.schema.fields import Key
 from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
+from coordexp.data.image_file import OnHeaders
+from coordexp.data.near_pictures import near_sentence
 from coordexp.data.patches import fed_sentence
-from coordexp.data.sources.source import SPLITS, Split
+from coordexp.data.sample import SPLITS, Split, SplitData
 from coordexp.data.splits import between_splits
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
-from coordexp.doctor.data import DataFacts, Pictures, examine_descriptions, examine_split, of_both_splits
+from coordexp.doctor.data import (
+    DataFacts,
+    Pictures,
+    examine_descriptions,
+    examine_set,
+    examine_split,
+    of_both_splits,
+)
+from coordexp.doctor.limits import examine_limits
 from coordexp.doctor.machine import Machine, examine_cluster, examine_disk, examine_experiment, examine_tracking
 from coordexp.doctor.memory import EVALUATION, MemoryEstimate, SequenceSize, estimate, run_model
 from coordexp.errors import DataError, ResourceError, counted
@@ -56,13 +65,21 @@ class Examination:
 
 
 def examine(
-    path: Path, overrides: list[str], *, on_pictures: Callable[[int, int], None] = lambda done, total: None
+    path: Path,
+    overrides: list[str],
+    *,
+    on_pictures: OnHeaders = lambda done, total: None,
+    on_headers: OnHeaders | None = None,
 ) -> Examination:
-    """Examine the experiment of a configuration file; writes nothing and loads no weights.
+    """Examine the experiment of a configuration file; loads no weights, and writes nothing but the experiment's set.
 
-    ``on_pictures`` hears how many pictures of a split are decoded, and of how many.
+    Args:
+        path: of the configuration.
+        overrides: ``KEY=VALUE`` for it.
+        on_pictures: called with how many pictures of a split are decoded, and of how many.
+        on_headers: the same, of headers that are read.
     """
-    findings, longest = collect(_examine(path, overrides, Pictures(on_pictures)))
+    findings, longest = collect(_examine(path, overrides, Pictures(on_pictures, on_headers)))
     return Examination(tuple(dict.fromkeys(findings)), longest)  # groups that differ in one thing share all others
 
 
@@ -111,16 +128,21 @@ def _examine_variant(
     run: RunConfig, plans: list[RunPlan], machine: Machine, pictures: Pictures
 ) -> Check[LongestBatch | None]:
     facts: dict[Split, DataFacts] = {}
+    check = yield from guarded("data", examine_set(run, on_headers=pictures.on_headers))
     for split in SPLITS:
-        found = yield from examine_split(run, split, pictures)
+        found = yield from examine_split(run, split, check, pictures)
         facts |= {} if found is None else {split: found}
     if "val" in facts and facts["val"].categories:
         categories = dict(enumerate(facts["val"].categories))
         yield from attempt("categories", lambda: CategoryIndex(categories, aliases=run.evaluation.aliases))
-    read = {split: known.data for split, known in facts.items() if known.data is not None}
+    read: dict[Split, SplitData] = {split: known.data for split, known in facts.items() if known.data is not None}
     if len(read) == 2:
         yield from (warning("val annotations", said) for said in between_splits(read["train"], read["val"]))
+        sentence = "" if run.data.unit_by else near_sentence(read["train"].samples, read["val"].samples)
+        if sentence:
+            yield warning("val images", sentence)
     base = yield from guarded("checkpoint", examine_checkpoint(run))
+    yield from examine_limits(run, read, None if base is None else base.encoding)
     if base is None:
         yield from examine_disk(plans, None)
         yield warning("memory", "not estimated: the model's shape is unknown")
@@ -145,8 +167,16 @@ def _examine_memory(
         every = sum(parameter.numel() for parameter in model.parameters())
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         yield ok("optimizer", f"{trained:,} of {every:,} parameters train, in {counted(len(groups), 'group')}")
+    if base.is_damaged:
+        # Sizes of pictures and prompt would be guesses, and a failure that follows from them a second, false one.
+        yield warning("memory", "not estimated: tokenizer or image processor could not be read, as said above")
+        return None
     longest = longest_sequence(run, base, facts, max_objects=run.data.max_objects)
     ordinary = longest_sequence(run, base, facts, max_objects=min(run.data.max_objects, _ORDINARY_OBJECTS))
+    if longest.prompt + 1 > run.data.max_length and base.encoding is None:
+        limit = "" if run.data.max_pixels else "; data.max_pixels limits that"
+        yield warning("memory", f"not estimated: the tokens of a picture are known once the model is here{limit}")
+        return None
     if longest.prompt + 1 > run.data.max_length:
         raise DataError(
             f"prompt and image take up to {longest.prompt} tokens, data.max_length is {run.data.max_length}; "

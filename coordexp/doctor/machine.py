@@ -6,6 +6,7 @@ Nothing is created there but the lock beside a database that exists.
 import contextlib
 import os
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,23 +16,21 @@ import torch
 from coordexp.ablation.preparation import needed_disk_bytes
 from coordexp.cluster.capacity import check_answers, cluster_address, count_slots, local_nodes, ray_folder
 from coordexp.config.schema import ExperimentConfig, RunConfig
+from coordexp.cpus import usable_cpus
 from coordexp.errors import ResourceError, counted
 from coordexp.files import nearest_existing
-from coordexp.findings import Check, attempt, ok, size_text, warning
+from coordexp.findings import Check, attempt, guarded, ok, size_text, warning
 from coordexp.runs.executor import InlineExecutor
 from coordexp.runs.experiment import check_disk, check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import check_unlocked, check_writable
 from coordexp.runs.plan import RunPlan
-from coordexp.tracking.connection import (
-    check_names_file,
-    connect,
-    look_at_artifacts,
-    server_of,
-    sqlite_path,
-    tracking_errors,
-)
+from coordexp.temporary import short_temporary_folder
+from coordexp.tracking.address import sqlite_path
+from coordexp.tracking.connection import check_names_file
 from coordexp.tracking.publish import tracking_uri
+from coordexp.tracking.server import CHECK as TRACKING
+from coordexp.tracking.server import examine_server
 from coordexp.train.setup.strategy import check_strategy
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -57,7 +56,7 @@ class Machine:
             gpu_names=tuple(gpu.name for gpu in gpus),
             gpu_bytes=tuple(gpu.total_memory for gpu in gpus),
             ram_bytes=ram_bytes,
-            num_cpus=len(os.sched_getaffinity(0)),
+            num_cpus=usable_cpus(),
         )
 
     def describe(self) -> str:
@@ -101,6 +100,9 @@ def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]
 def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:
     """Check that one run fits into what the executor gives it, and that its workers can share it as asked."""
     yield from attempt("strategy", lambda: check_strategy(run))
+    temporary = yield from attempt("temporary files", short_temporary_folder)
+    if temporary not in (None, tempfile.gettempdir()):
+        yield ok("temporary files", f"{tempfile.gettempdir()} is too long for sockets; a run uses {temporary}")
     if run.cluster.executor == "inline":
         problems = [*attempt("executor", lambda: InlineExecutor().check(run))]
         yield from problems or [ok("executor", "inline: one run after the other in one process, without Ray")]
@@ -129,23 +131,23 @@ def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:
 
 
 def examine_tracking(run: RunConfig) -> Check[None]:
-    """Check that the tracking server or database answers; a database that is not there yet is not made."""
-    said = yield from attempt("mlflow", lambda: _look_at_tracking(tracking_uri(run), run.experiment.name))
-    if said is not None:
-        yield ok("mlflow", said)
+    """Check the tracking server or database as a run does; a database that is not there yet is not made."""
+    uri = tracking_uri(run)
+    path = sqlite_path(uri)
+    if path is not None:
+        is_writable = yield from attempt(TRACKING, lambda: _check_writable(uri, path))
+        if is_writable is None:
+            return
+        if not path.exists():
+            yield ok(TRACKING, f"{path} will be made")
+            return
+    yield from guarded(TRACKING, examine_server(uri, run.experiment.name))
 
 
-def _look_at_tracking(uri: str, name: str) -> str:
-    if (path := sqlite_path(uri)) is not None:
-        check_names_file(uri, path)
-        existing = nearest_existing(path)
-        is_there = existing == path
-        if not os.access(existing, os.W_OK if is_there else os.W_OK | os.X_OK) or not (is_there or existing.is_dir()):
-            raise ResourceError(f"{path}: the tracking database cannot be written; set tracking.uri")
-        if not is_there:
-            return f"{path} will be made"
-    client = connect(uri)
-    with tracking_errors(uri, "look up where artifacts go"):
-        experiment = client.get_experiment_by_name(name) or client.get_experiment("0")  # a new one is beside that
-    look_at_artifacts(uri, experiment.artifact_location)
-    return f"{server_of(uri)} answers"
+def _check_writable(uri: str, path: Path) -> bool:
+    check_names_file(uri, path)
+    existing = nearest_existing(path)
+    is_there = existing == path
+    if not os.access(existing, os.W_OK if is_there else os.W_OK | os.X_OK) or not (is_there or existing.is_dir()):
+        raise ResourceError(f"{path}: the tracking database cannot be written; set tracking.uri")
+    return True

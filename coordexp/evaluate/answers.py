@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from coordexp.detection.detections import Detections
 from coordexp.errors import show
 from coordexp.evaluate.distributions import NUM_OBJECTS, UNITS, BinCurve, Distributions, ImageCurves, ObjectCurves
 from coordexp.files import read_model, write_text
-from coordexp.metrics import BOX_KINDS, BoxKind, Decoding
+from coordexp.metrics import BOX_KINDS, TOP_TOKENS, BoxKind, Decoding
 from coordexp.runs.folder import DecodingFolder
 
 if TYPE_CHECKING:  # a report reads answers, and loads nothing that makes them
@@ -34,11 +34,16 @@ if TYPE_CHECKING:  # a report reads answers, and loads nothing that makes them
 
 Four = tuple[float, float, float, float]
 Texts = NDArray[np.object_]  # strings of numpy's own type would lose a NUL at their end
+_FEWEST_BOXES = 10  # before anything is said about the scale of a model's coordinates
 _COORD_WEIGHT = 0.7
 _LOW = 0.05  # an AP below which one wants to know what is written in place of the names of categories
 _SHOWN_NAMES = 5
-ObjectRow = tuple[int, str, int | None, Sequence[int], Sequence[float], Sequence[float], float]
-"""Image id, description, category or None, bins, expected coordinates, widths, score."""
+_WRITTEN = ("bins", "expected", "width", "score")  # of an object in objects.jsonl
+ObjectRow = tuple[
+    int, str, int | None, Sequence[int], Sequence[float], Sequence[float], float, Sequence[Sequence[float]]
+]
+"""Image id, description, category or None, bins, expected coordinates, widths, score, expected coordinates from the
+likeliest tokens alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +60,8 @@ class Objects:
             coordinates are written as text, those of ``bins``.
         width: ``[D, 4]`` standard deviations of the bin distributions there, in bins; 0 where coordinates are text.
         scores: ``[D]`` the named score of the evaluation.
+        served: ``[D, C, 4]`` expected coordinates from the likeliest tokens alone, for each number of ``TOP_TOKENS``;
+            where coordinates are written as text, those of ``bins``.
     """
 
     image_ids: Ints
@@ -65,10 +72,12 @@ class Objects:
     expected: Floats
     width: Floats
     scores: Floats
+    served: Floats
 
     @classmethod
     def of(cls, rows: Sequence[ObjectRow]) -> "Objects":
-        image_ids, descs, category_ids, bins, expected, width, scores = zip(*rows, strict=True) if rows else ((),) * 7
+        columns = zip(*rows, strict=True) if rows else ((),) * 8
+        image_ids, descs, category_ids, bins, expected, width, scores, served = columns
         return cls(
             np.array(image_ids, np.int64),
             np.array(descs, np.object_),
@@ -78,6 +87,7 @@ class Objects:
             np.array(expected, np.float64).reshape(-1, 4),
             np.array(width, np.float64).reshape(-1, 4),
             np.array(scores, np.float64),
+            np.array(served, np.float64).reshape(len(rows), -1, 4) if rows else np.zeros((0, len(TOP_TOKENS), 4)),
         )
 
     @classmethod
@@ -101,6 +111,10 @@ class Objects:
         sizes = np.array([sizes_px[image_id] for image_id in known.image_ids.tolist()], np.float64).reshape(-1, 2)
         boxes = to_boxes_px_xywh(known.boxes_norm_xyxy(kind), sizes)
         return Detections(known.image_ids, known.category_ids, boxes, known.scores)
+
+    def served_by(self, num_tokens: int) -> "Objects":
+        """Return the same objects, expected coordinates taken from so many likeliest tokens; one of ``TOP_TOKENS``."""
+        return replace(self, expected=self.served[:, TOP_TOKENS.index(num_tokens)])
 
     def ordered_width(self, kind: BoxKind) -> Floats:
         """Return the widths in the order of the box's ordered corners: swapped corners swap theirs."""
@@ -150,8 +164,12 @@ def read_answer(
         places = [number.start for number in item.numbers]
         expected = answer.expected[places].tolist() if has_bins else [k / NUM_BINS for k in item.bins]
         width = answer.width[places].tolist() if has_bins else [0.0] * 4
-        found = score_of(score, answer.log_probs, item)
-        rows.append((answer.image_id, item.desc, categories.find(item.desc), item.bins, expected, width, found))
+        served = (
+            answer.served[:, places].tolist() if has_bins else [[k / NUM_BINS for k in item.bins]] * len(TOP_TOKENS)
+        )
+        object_score = score_of(score, answer.log_probs, item)
+        category_id = categories.find(item.desc)
+        rows.append((answer.image_id, item.desc, category_id, item.bins, expected, width, object_score, served))
     if has_bins:  # at every token that carries a number; digits do so within a box alone
         is_number = (answer.ids >= form.number_ids.start) & (answer.ids < form.number_ids.stop)
         coord_mass = answer.coord_mass[is_number]
@@ -173,6 +191,18 @@ def read_answer(
     )
 
 
+def seem_in_pixels(detections: Detections, sizes_px: Mapping[int, tuple[int, int]]) -> bool:
+    """Say whether the numbers of answers look like pixels, although each was read as a thousandth of a side.
+
+    In images of less than 1,000 pixels a side, thousandths soon exceed the number of pixels; pixels never do.
+    """
+    sizes = np.array([sizes_px[image_id] for image_id in detections.image_ids.tolist()], np.float64).reshape(-1, 1, 2)
+    corners_px = detections.boxes_px_xywh.reshape(-1, 2, 2).cumsum(axis=1)
+    in_small_images = sizes.max(axis=(1, 2)) < NUM_BINS
+    fit_as_pixels = (np.rint(corners_px / sizes * NUM_BINS) <= sizes)[in_small_images]
+    return len(fit_as_pixels) >= _FEWEST_BOXES and bool(fit_as_pixels.all())
+
+
 def distributions_of(answers: Sequence[ReadAnswer]) -> Distributions:
     """Return the curves of the first objects of each answer that keeps them."""
     images: list[ImageCurves] = []
@@ -191,10 +221,12 @@ def write_objects(path: Path, answers: Sequence[ReadAnswer]) -> None:
     lines: list[dict[str, object]] = []
     for answer in answers:
         items: list[dict[str, object]] = []
-        columns = [column.tolist() for column in vars(answer.objects).values()]
-        for _, desc, category_id, is_known, *numbers in zip(*columns, strict=True):
+        objects = answer.objects
+        columns = (objects.descs, objects.category_ids, objects.is_known)
+        numbers = (objects.bins, objects.expected, objects.width, objects.scores)
+        for desc, category_id, is_known, *values in zip(*(c.tolist() for c in (*columns, *numbers)), strict=True):
             item: dict[str, object] = {"desc": desc, "category_id": category_id if is_known else None}
-            items.append(item | dict(zip(("bins", "expected", "width", "score"), numbers, strict=True)))
+            items.append(item | dict(zip(_WRITTEN, values, strict=True)))
         about = {"failures": answer.failures, "truncated": answer.truncated}
         lines.append({"image_id": answer.image_id, "objects": items, **about})
     write_text(path, "".join(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n" for line in lines))
@@ -221,6 +253,20 @@ def score_of(name: ScoreName, log_probs: Floats, item: "WrittenObject") -> float
     coord = math.exp(math.fsum(math.fsum(log_probs[at]) for at in item.numbers) / len(item.numbers))
     desc = math.exp(math.fsum(log_probs[item.words]) / len(log_probs[item.words]))
     return {"coord": coord, "desc": desc, "coord_desc": _COORD_WEIGHT * coord + (1 - _COORD_WEIGHT) * desc}[name]
+
+
+def unread_sentence(decoding: Decoding, metrics: Mapping[str, float], *, form: str) -> str | None:
+    """Say that answers hold text and not one object that can be read: those are not pictures without objects."""
+    malformed = metrics.get(f"{decoding}/malformed", 0.0)
+    if metrics.get(f"{decoding}/num_objects", 0.0) or not malformed:
+        return None
+    prefix = f"{decoding}/malformed/"
+    counts = {name.removeprefix(prefix): number for name, number in metrics.items() if name.startswith(prefix)}
+    kind = max(counts, key=lambda name: counts[name])
+    return (
+        f"warning: {decoding}: the answers hold not one object that can be read as {form} ({malformed:,.0f} pieces of "
+        f"text, most of them {kind}), so AP is 0 for want of reading; are they of another form (--answer)?"
+    )
 
 
 def unknown_sentence(folder: DecodingFolder, decoding: Decoding, metrics: Mapping[str, float]) -> str | None:

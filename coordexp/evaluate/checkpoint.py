@@ -7,16 +7,21 @@ from pathlib import Path
 
 import torch
 
+from coordexp.config.schema.data import Data
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.coord_tokens.vocab import CoordVocab, text_vocab
+from coordexp.data.data_set import DataSet
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
+from coordexp.data.image_file import OnHeaders
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample
-from coordexp.data.sources.coco import CocoSource, LvisSource
+from coordexp.data.sources.door import SetPlace, open_set
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.errors import CheckpointError, ResourceError
+from coordexp.errors import CheckpointError, DataError, ResourceError, counted
+from coordexp.evaluate.answers import seem_in_pixels
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.given import read_given_answers
@@ -29,39 +34,96 @@ from coordexp.model.checkpoint.directory import find_checkpoint, local_checkpoin
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
 from coordexp.model.families import family_of
 from coordexp.model.loading import LoadedModel, load
-from coordexp.runs.folder import RunFolder
+from coordexp.runs.folder import EvaluationFolder, RunFolder
 
 _MAX_LENGTH = 32_768  # of prompt and image; the answer has its own limit
 
 
+def make_set(settings: EvaluationSettings, set_dir: Path, *, on_headers: OnHeaders | None = None) -> DataSet:
+    """Read annotations and pictures once, into a set below ``set_dir``, or check the one that is there.
+
+    Raises:
+        DataError: if they cannot be used.
+    """
+    truth = read_ground_truth(settings.annotations)
+    reading = settings.reading
+    data = Data.model_validate(
+        {
+            "format": "coco" if truth.federated is None else "lvis",
+            **dict.fromkeys(("train_annotations", "val_annotations"), settings.annotations),
+            **dict.fromkeys(("train_images", "val_images"), settings.images),
+            "boxes_in": reading.boxes_in,
+            "categories": {"merge": reading.merge},
+            "max_bad_fraction": reading.max_bad_fraction,
+        }
+    )
+    place = SetPlace(data_dir=set_dir, known=set_dir / ".hashes")
+    return open_set(data, place, splits=("val",), on_headers=on_headers)
+
+
 def open_data(settings: EvaluationSettings) -> EvaluationData:
-    """Read images, ground truth and given answers; needs no model.
+    """Return images, ground truth and given answers; needs no model.
 
     Raises:
         DataError: if they cannot be used, or an alias stands for no category.
     """
-    truth = read_ground_truth(settings.annotations)
-    kind = CocoSource if truth.federated is None else LvisSource
-    source = kind(settings.annotations, settings.images, reading=settings.reading)
-    with tempfile.TemporaryDirectory() as folder:  # where the file must be written otherwise to be measured on
-        made = replace(source, made=Path(folder) / "ground_truth.json").ground_truth()
-        truth = truth if made == settings.annotations else replace(read_ground_truth(made), path=settings.annotations)
-    read = source.read(max_bad_fraction=0.0, accept_prequantised=False)
+    if settings.set_path is None:
+        with tempfile.TemporaryDirectory() as folder:
+            return _data_of(settings, make_set(settings, Path(folder)))
+    if not settings.set_path.is_dir():
+        raise DataError(f"{settings.set_path}: not here; --output has to be a folder that every node sees")
+    return _data_of(settings, DataSet.open(settings.set_path))
+
+
+def _data_of(settings: EvaluationSettings, data_set: DataSet) -> EvaluationData:
+    read = data_set.load("val")
     samples = read.samples
     is_subset = settings.num_images is not None and settings.num_images < len(samples)
     if settings.num_images is not None:
         samples = [samples[index] for index in stratified_subset(samples, settings.num_images)]
+    truth = replace(read_ground_truth(data_set.ground_truth), path=settings.annotations)
+    remarks = (*read.notes, *read.warnings, *truth.size_remarks)
+    if read.rejected:
+        first = read.rejected[0]
+        left_out = f"{counted(len(read.rejected), 'record')} left out, e.g. {first.where}: {first.reason}"
+        remarks = (*remarks, left_out)
     given = None
     if settings.generations is not None:
-        wanted = [sample.image_id for sample in samples]
-        given = read_given_answers(settings.generations, known=truth.sizes_px.keys(), wanted=wanted)
+        answers = read_given_answers(
+            settings.generations,
+            known=truth.sizes_px.keys(),
+            wanted=[sample.image_id for sample in samples],
+            names=truth.names,
+            prefers_text=settings.answer == "qwen-json",
+        )
+        given, remarks = answers.by_image, (*remarks, *answers.remarks)
     categories = CategoryIndex(truth.categories, aliases=settings.aliases)
-    return EvaluationData(truth, samples, categories, is_subset, given, (*read.notes, *read.warnings))
+    return EvaluationData(truth, samples, categories, is_subset, given, remarks)
 
 
 def open_evaluation(settings: EvaluationSettings, data: EvaluationData) -> Evaluation:
     """Load the model and plan the evaluation; a CoordExpError says that one of the images does not fit."""
     return Evaluation(open_model(settings, data.truth.categories.values()), data, settings)
+
+
+def scale_warning(settings: EvaluationSettings, folder: EvaluationFolder, data: EvaluationData) -> str | None:
+    """Return a warning where an untouched model seems to answer in pixels, although its family does not.
+
+    A model that others have tuned may: its boxes, read as thousandths, then give an AP that means nothing.
+    """
+    if settings.answer != "qwen-json":
+        return None
+    directory = local_checkpoint(settings.model)
+    if directory is not None and model_family(directory).json_boxes == "pixels":
+        return None
+    detections = read_detections(folder.decoding("free").detections("argmax"), data.truth)
+    if not seem_in_pixels(detections, data.sizes_px):
+        return None
+    return (
+        "warning: every box, read as pixels, lies within its image: this model seems to answer in pixels, while its "
+        "numbers are read as thousandths of the image's sides. The metrics above then mean nothing; give the boxes of "
+        "its answers to coordexp compare as a file of detections, with --frame NAME=px:xyxy"
+    )
 
 
 def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> AnsweringModel:

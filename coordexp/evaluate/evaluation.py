@@ -18,6 +18,7 @@ from coordexp.evaluate.distributions import images_with_curves
 from coordexp.evaluate.generate.generation import generate_queue, image_queues
 from coordexp.evaluate.generate.given import GivenAnswer, read_batch, target_ids
 from coordexp.evaluate.generate.model import AnsweringModel
+from coordexp.evaluate.generated_by import GeneratedBy
 from coordexp.evaluate.results import write_results
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.files import write_json
@@ -105,6 +106,7 @@ class Evaluation:
             lambda decoding: self.answer(decoding, self.queues, on_images=on_images),
             output,
             hardware=f"1 x {self.answering.hardware}",
+            generated_by=GeneratedBy.of_evaluation(self.answering, self.settings, num_processes=1),
         )
 
     def answer(
@@ -172,11 +174,13 @@ def score(
     output: EvaluationFolder,
     *,
     hardware: str = "",
+    generated_by: Mapping[Decoding, GeneratedBy] | None = None,
 ) -> dict[str, float]:
     """Have the images answered under each decoding, write the files, and compute the metrics.
 
     ``answer`` returns the answers of every process in the one that scores, and an empty list in the others.
-    ``hardware``, the name of what generates, is kept beside the results, since speed is of a machine.
+    ``hardware``, the name of what generates, is kept beside the results, since speed is of a machine;
+    ``generated_by``, the engine under each decoding, beside the detections.
 
     Returns:
         ``{decoding}/{boxes}/AP`` and so on, undefined ones absent; nothing in a process that does not score.
@@ -201,6 +205,8 @@ def score(
         found = write_results(
             output.decoding(decoding), answers, truth, data.sizes_px, settings=settings, published=published
         )
+        if generated_by is not None:
+            generated_by[decoding].write(output.decoding(decoding).generated_by)
         found = {str(MetricName(decoding, name, boxes)): value for (boxes, name), value in found.items()}
         metrics |= found | {str(MetricName(decoding, "seconds")): time.monotonic() - started}
         if settings.generations is None:

@@ -17,7 +17,7 @@ from coordexp.data.sample import Sample
 from coordexp.detection.boxes import Floats, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.errors import DataError
+from coordexp.errors import ConfigError, DataError
 from coordexp.evaluate.answers import Four, ReadAnswer
 from coordexp.evaluate.checkpoint import open_model
 from coordexp.evaluate.distributions import BinCurve
@@ -74,6 +74,7 @@ def predict(
     model: str | Path,
     pictures: Sequence[str | Path],
     *,
+    base: str | Path | None = None,
     decoding: Decoding = "constrained",
     max_new_tokens: int = 512,
     batch_size: int = 16,
@@ -87,6 +88,7 @@ def predict(
     Args:
         model: a merged checkpoint, a folder or a hub id; or the folder of an adapter, which names its base.
         pictures: image files.
+        base: the checkpoint that an adapter was trained on; None for the one that it names.
         decoding: ``constrained`` writes under the object grammar, ``free`` as the model likes.
         max_new_tokens: length limit of an answer.
         batch_size: pictures generated together.
@@ -100,9 +102,10 @@ def predict(
 
     Raises:
         CheckpointError: if the model cannot be used.
+        ConfigError: if ``base`` is given with a model that is no adapter.
         DataError: if there is no picture, or one cannot be read.
     """
-    checkpoint, adapter = checkpoint_of(model)
+    checkpoint, adapter = checkpoint_of(model, base)
     settings = EvaluationSettings(
         batch_size=batch_size,
         max_new_tokens=max_new_tokens,
@@ -116,9 +119,13 @@ def predict(
     return predict_with(settings, [Path(picture) for picture in pictures], on_pictures=on_pictures)
 
 
-def checkpoint_of(model: str | Path) -> tuple[str, Path | None]:
-    """Return checkpoint and adapter; the folder of an adapter names its base."""
-    return (named_base(Path(model)), Path(model)) if is_adapter(Path(model)) else (str(model), None)
+def checkpoint_of(model: str | Path, base: str | Path | None = None) -> tuple[str, Path | None]:
+    """Return checkpoint and adapter of a model; an adapter's checkpoint is ``base``, or what the adapter names."""
+    if not is_adapter(Path(model)):
+        if base is not None:
+            raise ConfigError(f"--base {base} is for an adapter, and {model} is none; leave it out")
+        return str(model), None
+    return named_base(Path(model)) if base is None else str(base), Path(model)
 
 
 def predict_with(

@@ -20,7 +20,7 @@ from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.answers import Objects, ReadAnswer, distributions_of, write_objects, write_tokens
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.files import read_json_lines, write_json
-from coordexp.metrics import BOX_KINDS, BoxKind
+from coordexp.metrics import BOX_KINDS, SERVED_AP, BoxKind
 from coordexp.runs.folder import DecodingFolder
 
 Values = dict[tuple[BoxKind | None, str], float]
@@ -81,9 +81,30 @@ def write_results(
             beside = {name: of_cut.average_precision(name) for name in ("AP", "AP50")}
         found |= {(kind, name): value for name, value in measured.items()}
         found |= {(kind, f"{name}_cut"): value for name in ("AP", "AP50") if (value := beside.get(name)) is not None}
+    if settings.details and not has_one_reading:
+        found |= served_precision(known, truth, sizes_px)
     if settings.details:
         analyse_boxes(evaluated, known).write(folder.path)
         distributions_of(answers).write(folder.path)
+    return found
+
+
+def served_precision(objects: Objects, truth: GroundTruth, sizes_px: Mapping[int, tuple[int, int]]) -> Values:
+    """Return AP of the expected boxes that a client of a server computes from the likeliest tokens alone.
+
+    Whoever serves a merged checkpoint gets no distribution over the bins, but log probabilities of a few tokens.
+
+    Args:
+        objects: of known categories.
+        truth: what they are compared with.
+        sizes_px: image id -> original width and height.
+    """
+    found: Values = {}
+    for num_tokens, name in SERVED_AP.items():
+        detections = objects.served_by(num_tokens).detections("expected", sizes_px)
+        value = BoxEvaluation(truth, detections).average_precision("AP")
+        if value is not None:
+            found["expected", name] = value
     return found
 
 

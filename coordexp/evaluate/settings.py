@@ -7,7 +7,7 @@ from typing import Literal
 
 from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
-from coordexp.data.sources.coco_table import Reading
+from coordexp.data.reading import Reading
 from coordexp.errors import ConfigError
 from coordexp.evaluate.generate.qwen_json import JSON_FAILURE_KINDS
 from coordexp.metrics import Decoding
@@ -30,6 +30,8 @@ class EvaluationSettings:
         adapter: directory of a trained adapter for ``model``.
         annotations: COCO instances file.
         images: folder of its images.
+        reading: how the annotations are read.
+        set_path: the set that was made of them; None: it is made for this evaluation alone.
         num_images: only so many images, spread over the number of objects, fixed by the data; None for all.
         answer: the form of an answer: the target sequence in coord tokens or in digits, or the JSON of an untouched
             Qwen3-VL; None: coord tokens where the tokenizer has them, else digits.
@@ -52,6 +54,7 @@ class EvaluationSettings:
     annotations: Path = Path()
     images: Path = Path()
     reading: Reading = field(default_factory=Reading)
+    set_path: Path | None = None
     num_images: int | None = None
     answer: AnswerName | None = None
     generations: Path | None = None

@@ -8,7 +8,7 @@ import json
 import re
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -16,41 +16,35 @@ import numpy as np
 from coordexp.data.image_file import read_header
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
+from coordexp.detection.forms.answers import AnswerRecord, images_of, read_answers
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.image_names import ImageNames
 from coordexp.errors import DataError, ResourceError, counted, show
-from coordexp.files import read_json_lines
 
 _BOX = re.compile(r'"box_2d"|"bbox_2d"|(?:<loc\d{4}>){4}|<\|det\|>')
 """What opens a box in a text, by which lost ones are counted."""
 
 
-@dataclass(frozen=True)
-class _Line:
-    """One answer: ``{"image_id": 7, "text": "..."}``, or with ``file_name``."""
-
-    text: str | dict[str, object] | None  # null: the model failed
-    image_id: int | str | None = None
-    file_name: str | None = None
-    image: str | None = None
-    label: str | None = None
-
-
 def read_vlm_answers(
-    answer: str, generations: Path, truth: GroundTruth, images: Path, *, aliases: dict[str, str]
-) -> tuple[Detections, str]:
-    """Read a file with a line an image: ``{"image_id": 7, "text": "..."}``, or with ``file_name``.
+    answer: str,
+    generations: Path,
+    truth: GroundTruth,
+    images: Path,
+    *,
+    aliases: dict[str, str],
+    wanted: Collection[int],
+) -> tuple[Detections, list[str]]:
+    """Read a file with a line an image: ``{"image_id": 7, "text": "..."}``, or with ``file_name``, or an engine's own.
 
     ``text`` may be the object that a model's own processor returns (Florence-2, Moondream). ``label`` names
     the category of boxes whose answer names none, as Moondream's, which is asked for one; it may then have several
-    lines an image.
+    lines an image. Answers for images that are not ``wanted`` are left out.
 
     Returns:
-        Detections, all with the score 1 if the model writes none; and a sentence about how much was read.
+        Detections, all with the score 1 if the model writes none; and sentences about how much was read, and how.
 
     Raises:
         ResourceError: if supervision is not installed.
-        DataError: if a line is something else, an image is unknown, or has no line.
+        DataError: if a line is something else, an image is unknown, or one that is wanted has no line.
     """
     try:
         with warnings.catch_warnings():
@@ -58,16 +52,13 @@ def read_vlm_answers(
             from supervision import Detections as Parsed  # pyright: ignore[reportMissingImports] - an extra
     except ImportError:
         raise ResourceError('answers of other models are read by supervision; pip install "coordexp[vlm]"') from None
-    names, index = truth.names, CategoryIndex(truth.categories, aliases=aliases)
+    index = CategoryIndex(truth.categories, aliases=aliases)
+    lines, remarks = _wanted_lines(generations, truth, wanted)
     rows: list[tuple[int, int, list[float], float]] = []
-    unknown, seen = Counter[str](), set[int]()
+    unknown = Counter[str]()
     num_unreadable = num_malformed = 0
-    for number, line in enumerate(read_json_lines(_Line, generations), start=1):
-        image_id = _image_of(line, truth, names, where=f"{generations}:{number}")
-        if image_id in seen and line.label is None:
-            raise DataError(f"{generations}:{number}: a second answer for image {image_id}; expected one an image")
-        seen.add(image_id)
-        if line.text is None:
+    for line, image_id in lines:
+        if not isinstance(line.text, str | dict):
             num_unreadable += 1
             continue
         size = truth.sizes_px[image_id] or read_header(images / truth.file_names[image_id]).shown
@@ -90,9 +81,6 @@ def read_vlm_answers(
                 unknown[str(label)] += 1
             else:
                 rows.append((image_id, category_id, [x1, y1, x2 - x1, y2 - y1], float(score)))
-    if missing := sorted(truth.sizes_px.keys() - seen):
-        num = len(truth.sizes_px)
-        raise DataError(f"{generations}: no answer for {len(missing)} of {num} images, such as {missing[0]}")
     image_ids, category_ids, boxes, found_scores = zip(*rows, strict=True) if rows else ((), (), (), ())
     detections = Detections(
         np.array(image_ids, np.int64),
@@ -101,19 +89,29 @@ def read_vlm_answers(
         np.array(found_scores, np.float64),
     )
     frequent = ", ".join(f"{show(name)} {count}" for name, count in unknown.most_common(5))
-    return detections, (
-        f"{counted(len(rows), 'box')} from {counted(len(seen), 'answer')}; without a box: {num_unreadable}; "
+    read = (
+        f"{counted(len(rows), 'box')} from {counted(len(lines), 'answer')}; without a box: {num_unreadable}; "
         f"boxes that could not be read: {num_malformed}; of a name that is no category: {unknown.total()}"
         + (f" (most frequent: {frequent})" if frequent else "")
     )
+    return detections, [*remarks, read]
 
 
-def _image_of(line: _Line, truth: GroundTruth, names: ImageNames, *, where: str) -> int:
-    for value in (line.image_id, line.file_name, line.image):
-        if isinstance(value, int) and value in truth.sizes_px:
-            return value
-        if isinstance(value, str) and (found := names.find(value)) is not None:
-            return found
-    raise DataError(
-        f"{where}: its image is not among the {len(truth.sizes_px)} of the annotation file; expected image_id"
-    )
+def _wanted_lines(
+    generations: Path, truth: GroundTruth, wanted: Collection[int]
+) -> tuple[list[tuple[AnswerRecord, int]], tuple[str, ...]]:
+    """Return the answers for the images that are wanted, each with its image, and how the images were found."""
+    answers = read_answers(generations)
+    images = images_of(answers, generations, known=truth.sizes_px.keys(), names=truth.names)
+    seen: set[int] = set()
+    for answer, image_id in zip(answers, images.image_ids, strict=True):
+        if image_id in seen and answer.label is None:
+            raise DataError(f"{answer.place}: a second answer for image {image_id}; expected one an image")
+        if answer.text is None and answer.token_ids is not None:
+            raise DataError(f"{answer.place}: token ids, which only the model's own tokenizer reads; expected its text")
+        seen.add(image_id)
+    missing = sorted(set(wanted) - seen)
+    if missing:
+        raise DataError(f"{generations}: no answer for {len(missing)} of {len(wanted)} images, such as {missing[0]}")
+    lines = zip(answers, images.image_ids, strict=True)
+    return [(answer, image_id) for answer, image_id in lines if image_id in wanted], images.remarks

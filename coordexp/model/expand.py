@@ -39,12 +39,21 @@ _MEAN_COLUMNS = 256  # of a table averaged at a time; a multiple of every vector
 
 @dataclass(frozen=True)
 class Expansion:
-    """The ids after an expansion, its new tokens (0: copied as it is), the rows of the tables now, and what is lost."""
+    """What an expansion made.
+
+    Attributes:
+        vocab: the ids after it.
+        num_added: new tokens; 0 where the checkpoint had all of them.
+        num_rows: rows of the tables now.
+        left_behind: what the copy does not have, for a person.
+        renamed: which other names the weights had; the copy has the model's.
+    """
 
     vocab: CoordVocab
     num_added: int
     num_rows: int
     left_behind: str = ""
+    renamed: str = ""
 
 
 def expand_to(
@@ -105,7 +114,7 @@ def expand_checkpoint(
     num_after = len(tokenizer)
     if num_after == num_before:
         _write_copy(base, output, dtype=dtype, link=link, progress=progress)
-        return Expansion(vocab, 0, num_rows)
+        return Expansion(vocab, 0, num_rows, renamed=base.renamed)
     digits = digit_ids(tokenizer) if init == "numeric" else None
 
     def grow(table_VD: Tensor) -> Tensor:
@@ -120,7 +129,7 @@ def expand_checkpoint(
 
     num_rows = max(num_rows, num_after)  # rows beyond the tokenizer's entries are padding, and used up first
     _write_copy(base, output, dtype=dtype, link=link, progress=progress, processor=processor, grow=grow, rows=num_rows)
-    return Expansion(vocab, num_after - num_before, num_rows, base.left_behind)
+    return Expansion(vocab, num_after - num_before, num_rows, base.left_behind, base.renamed)
 
 
 def cast_checkpoint(source: Path, output: Path, *, dtype: DTypeName = "auto", progress: Progress = silent) -> None:
@@ -142,7 +151,8 @@ def _write_copy(
     """Write a copy in another dtype; with ``grow``, of tables with ``rows`` rows, beside another processor."""
     source = base.weights.directory
     specs = {name: base.weights.specs[name].cast_to(dtype) for name in base.shapes}
-    if grow is None and all(specs[name] == base.weights.specs[name] for name in specs):
+    is_same = grow is None and all(specs[name] == base.weights.specs[name] for name in specs)
+    if is_same and not base.renamed:
         files = sorted(file for file in source.iterdir() if file.is_file())
         total = sum(file.stat().st_size for file in files)
         check_space(output, 0 if link else total)

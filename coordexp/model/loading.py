@@ -1,5 +1,6 @@
 """Load a model, from the package, a directory or the hub, with or without a trained adapter."""
 
+import contextlib
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,14 @@ from coordexp.coord_tokens.vocab import (
     expand_vocab,
 )
 from coordexp.errors import ConfigError, ResourceError
-from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, peft_folder, read_adapter
+from coordexp.model.checkpoint.adapter import (
+    AdapterInfo,
+    TrainedBase,
+    check_adapter_keys,
+    naming_the_adapter,
+    peft_folder,
+    read_adapter,
+)
 from coordexp.model.checkpoint.directory import find_checkpoint, is_hub_id, library_errors
 from coordexp.model.checkpoint.stored_model import StoredModel, load_stock, quiet
 from coordexp.model.processor import Processor
@@ -82,7 +90,10 @@ def load(
     trained = TrainedBase(None) if info is None else info.base
     if revision is None and trained.path == str(path_or_id):
         revision = trained.revision
-    directory = find_checkpoint(path_or_id, revision=revision)
+    # What the user gave is not the adapter's fault.
+    is_named = info is not None and trained.path == str(path_or_id) and is_hub_id(path_or_id)
+    with naming_the_adapter(info) if info is not None and is_named else contextlib.nullcontext():
+        directory = find_checkpoint(path_or_id, revision=revision)
     processor = Processor.from_directory(directory)
     StoredModel.of_headers(directory)
     model, _ = load_stock(
@@ -90,7 +101,8 @@ def load(
     )
     if is_hub_id(path_or_id):
         model.name_or_path = str(path_or_id)  # so that PEFT writes the hub id, not a path in this machine's cache
-    vocab = _vocab_of(processor.tokenizer, structure=structure)
+    # A base with coord tokens may still lack the markers that its adapter was trained for.
+    vocab = _vocab_of(processor.tokenizer, structure=structure or trained.structure)
     if vocab is None and trained.structure is not None:
         vocab = expand_vocab(
             model,

@@ -19,7 +19,7 @@ from coordexp.data.dataset import IMAGE_TOKEN, TEMPLATE_ARGUMENTS
 from coordexp.data.patches import ImageProcessor
 from coordexp.errors import CheckpointError, DataError, kind_of, show
 from coordexp.files import JsonValue, kept_model, parse_model, write_text
-from coordexp.model.checkpoint.directory import library_errors, model_config, read_json
+from coordexp.model.checkpoint.directory import library_errors, model_config, read_json, refuse_lfs_pointers
 from coordexp.model.checkpoint.stored_model import Dimensions
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ class StoredProcessor:
 
 def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     """Read the tokenizer of a checkpoint, with its chat template."""
+    refuse_lfs_pointers(directory)
     _require(directory, _TOKENIZER_FILES, what="tokenizer")
     with library_errors(f"{directory}: tokenizer does not load"):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)

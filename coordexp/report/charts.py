@@ -376,8 +376,9 @@ def edge_charts(edge: EdgeDistributions, looks: Mapping[str, Look]) -> list[Char
 
 
 def number(value: float) -> str:
+    """Write a number of a chart: four digits, a typographic minus before it, and a plain one in its exponent."""
     text = f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}".replace(",", "\u2009")
-    return text.replace("-", MINUS) if not text.startswith("1e") else text
+    return f"{MINUS}{text[1:]}" if text.startswith("-") else text
 
 
 def _mean_lines(data: ExperimentData, name_of: Callable[[RunData], str]) -> list[Line]:

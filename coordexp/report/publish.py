@@ -4,7 +4,9 @@ results/shapes/
     numbers.json          each group's and seed's AP, intervals, pairs, what AP50 is lost to, and how they were computed
     fingerprints.json     what decided each run; config-GROUP.yaml: its configuration
     annotations.json.gz   the ground truth
+    images.json.gz        path, unit and tags of each of its images
     detections/A-s0.json.gz   of every run, the boxes by which its group is read
+    detections/generated_by.json   the engine that wrote each of them, where that is known
     distributions/A-s0.json.gz   of each group's first run, the distributions over bins of some objects
     report.html, report.md and the figures
 """
@@ -13,7 +15,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, NotRequired, cast
@@ -36,8 +38,10 @@ from coordexp.report.study.foreign import foreign_rows
 from coordexp.report.study.study import Settings, Study
 from coordexp.report.text.records import to_numbers
 from coordexp.report.write import study_of, write_report, writing
+from coordexp.runs.folder import GENERATED_BY
 
 NUMBERS, ANNOTATIONS, DETECTIONS, DISTRIBUTIONS = "numbers.json", "annotations.json.gz", "detections", "distributions"
+IMAGES = "images.json.gz"
 _KEPT = (".html", ".md", ".svg")  # of the files of a report
 _SAME = 1e-9  # a sum in another order differs by less
 _HEADLINE = ("AP", "interval")  # of a group
@@ -99,8 +103,12 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
         (building / DETECTIONS).mkdir()
         (building / DISTRIBUTIONS).mkdir()
         _pack(annotations, building / ANNOTATIONS)
+        _pack_image_facts(artifacts, data.runs[0], building)
         for run in data.runs:
             _pack(_file(artifacts, run, final_detections(run)), _detections(building, run.group, run.seed))
+        engines = {run.name: asdict(run.generator.record) for run in data.runs if run.generator.record is not None}
+        if engines:
+            write_json(building / DETECTIONS / GENERATED_BY, engines, indent=1)
         for run in (runs[0] for runs in data.groups.values()):
             _from_here(_file(artifacts, run, NAMES.config), building / f"config-{run.group}.yaml")
             if (curves := artifacts.file(run, FINAL_CONSTRAINED.distributions)) is not None:
@@ -133,7 +141,13 @@ def check(directory: Path, console: Console) -> int:
         data = ExperimentData(name=str(directory), uri="", runs=runs)
         computed = published.computed
         unit_by = UnitRule.parse(computed["unit_by"], option="computed.unit_by") if "unit_by" in computed else None
-        settings = Settings(resamples=computed["resamples"], seed=computed["seed"], unit_by=unit_by)
+        facts = directory / IMAGES
+        settings = Settings(
+            resamples=computed["resamples"],
+            seed=computed["seed"],
+            unit_by=unit_by,
+            image_facts=facts if unit_by is not None and facts.is_file() else None,
+        )
         study, _ = study_of(data, output=Path(scratch), runs_dir=Path(scratch), console=console, settings=settings)
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))
@@ -161,6 +175,13 @@ def _file(artifacts: Artifacts, run: RunData, name: Path) -> Path:
     if (path := artifacts.file(run, name)) is None:
         raise ComparisonError(f"{run.name}: {name} is neither in its directory nor in MLflow: it is not published")
     return path
+
+
+def _pack_image_facts(artifacts: Artifacts, run: RunData, building: Path) -> None:
+    """Pack units and tags of the images; runs before sets have none."""
+    image_facts = artifacts.image_facts(run)
+    if image_facts is not None:
+        _pack(image_facts, building / IMAGES)
 
 
 def _pack(source: Path, target: Path) -> None:

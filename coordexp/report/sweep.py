@@ -5,11 +5,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
 from markupsafe import Markup
 from rich.console import Console
 
 from coordexp.config.trees import Tree, with_value
+from coordexp.config.yaml_file import written_yaml
 from coordexp.data.tuning_split import TuningSplit
 from coordexp.files import write_text
 from coordexp.report.figures import INK, PALETTE, SOFT, figure_style, inline_svg, new_figure, save_figure
@@ -126,7 +126,7 @@ def _group_file(sweep_trials: SweepTrials, chosen: Winner, split: TuningSplit) -
         f"{split.num_val + split.num_train + split.num_excluded} training images (seed {settings.tuning_split.seed});\n"
         "# the final validation images had no part in it.\n"
     )
-    return comment + yaml.safe_dump(tree, sort_keys=False, default_flow_style=None, width=120)
+    return comment + written_yaml(tree, flow=None, width=120)
 
 
 def _next_commands(sweep_trials: SweepTrials, group: str) -> list[str]:

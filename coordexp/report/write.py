@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +11,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.errors import DataError, ResourceError, TrackingError
+from coordexp.errors import DataError, ResourceError, TrackingError, counted
+from coordexp.evaluate.generated_by import generator_of
 from coordexp.files import write_text
 from coordexp.metrics import BoxKind
 from coordexp.report.charts import write_plots
 from coordexp.report.page.page import render_page
-from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts
-from coordexp.report.study.data import ExperimentData, read_by
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, STORED_ANNOTATIONS, Artifacts
+from coordexp.report.study.data import ExperimentData, RunData, read_by
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, better_first, make_study
 from coordexp.report.text.records import to_csv, to_json
@@ -30,6 +31,7 @@ from coordexp.shipped import python_command
 from coordexp.statistics.results import Estimate
 from coordexp.tracking import open_tracker
 from coordexp.tracking.charts import COLOR_TAG, group_colors
+from coordexp.tracking.connection import FileTooLargeError
 from coordexp.tracking.store import MAX_TAG_LENGTH, READING
 
 REPORT_FOLDER = ExperimentFolder(Path()).report.name
@@ -82,8 +84,18 @@ def study_of(
 
     with writing(output), bar:
         artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
+        data = with_generators(data, artifacts)
         study = make_study(data, artifacts, settings, on_progress=show)
     return study, artifacts
+
+
+def with_generators(data: ExperimentData, artifacts: Artifacts) -> ExperimentData:
+    """Return the same runs, each with the engine that wrote its final answers, as the file beside them says."""
+    runs: list[RunData] = []
+    for run in data.runs:
+        record = None if run.foreign is not None else artifacts.file(run, FINAL_CONSTRAINED.generated_by)
+        runs.append(run if record is None else replace(run, generator=generator_of(record)))
+    return replace(data, runs=tuple(runs))
 
 
 def write_report(study: Study, output: Path) -> list[Path]:
@@ -103,7 +115,7 @@ def print_study(study: Study, paths: list[Path], console: Console, *, everything
         print_paths(paths, console)
     else:
         for line in screen_lines(study, page=paths[0], again=again, width=console.width):
-            style = "yellow" if line.startswith("! ") else "bold" if line.startswith(study.data.title) else ""
+            style = "yellow" if line.startswith(("! ", "  ")) else "bold" if line.startswith(study.data.title) else ""
             console.print(Text(line, style), soft_wrap=True)
 
 
@@ -133,6 +145,7 @@ def store_report(study: Study, paths: Sequence[Path], artifacts: Artifacts) -> s
     data = study.data
     if not data.parent_id:
         return ""
+    too_large: list[str] = []
     colors = group_colors(data.groups)
     page = f"#/experiments/{data.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
     try:
@@ -145,16 +158,34 @@ def store_report(study: Study, paths: Sequence[Path], artifacts: Artifacts) -> s
             if run.run_id:  # it has begun
                 # Of the numbers that are stored with the ablation now; and the colour that its group has there.
                 tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
-        for path in paths:
-            tracker.log_file(data.parent_id, path, REPORT_FOLDER)
-        annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-        if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES:
-            with suppress(DataError):  # whoever writes to the server chose the path: it may be no such file
-                read_ground_truth(annotations)
-                tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
+        files = [(path, REPORT_FOLDER) for path in paths]
+        for path, folder in [*files, *_data_files(data, artifacts)]:
+            try:
+                tracker.log_file(data.parent_id, path, folder)
+            except FileTooLargeError as error:  # the smaller ones are stored all the same
+                too_large.append(str(error))
     except TrackingError as error:
         return f"the report is not in MLflow: {error}"
-    return ""
+    if not too_large:
+        return ""
+    more = f" (and {counted(len(too_large) - 1, 'more file')})" if len(too_large) > 1 else ""
+    return f"the report is in MLflow but for what is too large: {too_large[0]}{more}"
+
+
+def _data_files(data: ExperimentData, artifacts: Artifacts) -> list[tuple[Path, str]]:
+    """Return the annotations, and units and tags of their images, with the folder that they are stored in."""
+    annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
+    if annotations is None or annotations.stat().st_size > MAX_ANNOTATIONS_BYTES:
+        return []
+    try:
+        read_ground_truth(annotations)
+    except DataError:  # whoever writes to the server chose the path: it may be no such file
+        return []
+    files = [(annotations, STORED_ANNOTATIONS)]
+    image_facts = artifacts.image_facts(data.trained[0])
+    if image_facts is not None:
+        files.append((image_facts, STORED_ANNOTATIONS))
+    return files
 
 
 def comparison_metrics(study: Study) -> dict[str, float | None]:

@@ -61,8 +61,25 @@ class Follower:
         raise NotImplementedError
 
 
+class Surroundings:
+    """What else happens where runs are executed: nothing, in one process. Asked from a thread of its own."""
+
+    def trouble(self) -> str | None:
+        """Return a sentence while no run can go on, such as a head that is gone; None where all is well."""
+        return None
+
+    def explain_wait(self, waiting: Sequence[RunPlan], running: Sequence[RunPlan]) -> str | None:
+        """Return what begun runs without workers wait for, and who holds it; None where their workers start."""
+        return None
+
+
 class Executor(Protocol):
     """Does runs; each one's status says afterwards how it ended."""
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What may keep runs waiting here."""
+        ...
 
     def check(self, config: RunConfig) -> None:
         """Raise a ResourceError if the machine or cluster lacks what one run asks for."""
@@ -76,6 +93,8 @@ class Executor(Protocol):
 
 class InlineExecutor:
     """Does one run after the other in this process, without Ray; the numbers are the same."""
+
+    surroundings = Surroundings()
 
     def check(self, config: RunConfig) -> None:
         workers = config.cluster.num_workers
@@ -111,25 +130,13 @@ def attempt(
     told as a failure, and the next try finds that.
     """
     is_first = ranks.rank() == 0
-    with run_lock(plan.folder) if is_first else contextlib.nullcontext():
-        reason, before = stop_reason(plan.run_dir), plan.status()
-        if is_first and reason is not None:
-            tell(plan.run_dir, Ended("stopped", reason))
-        if ranks.from_first([reason is not None or before.state == "failed"])[0]:
-            return
-        log = plan.folder.progress_log
-        log.parent.mkdir(parents=True, exist_ok=True)
-
-        def print_line(line: str) -> None:
-            if is_first:
-                with log.open("a", encoding="utf-8") as handle:
-                    handle.write(line.rstrip("\n") + "\n")
-
+    with contextlib.ExitStack() as held:
         try:
-            reporter = make_reporter()
-            if is_first:
-                _start(plan, reporter, before, print_line)
-            ended = function(plan.config, reporter=reporter, print_line=print_line) or Ended("finished")
+            _hold_lock(plan, held)
+            before = plan.status()
+            if not _may_begin(plan, before):
+                return
+            ended = _do(plan, function, make_reporter, before)
         except RunStoppedError as stopped:
             ended = Ended("stopped", str(stopped))
         except Exception as caught:
@@ -142,6 +149,45 @@ def attempt(
             return
         if is_first:
             tell(plan.run_dir, ended)
+
+
+def _hold_lock(plan: RunPlan, held: contextlib.ExitStack) -> None:
+    """Hold the run's lock on rank 0 until ``held`` is closed; what keeps rank 0 from it is raised on every rank."""
+    refusal: Exception | None = None
+    if ranks.rank() == 0:
+        try:
+            held.enter_context(run_lock(plan.folder))
+        except (CoordExpError, OSError) as error:
+            refusal = error
+    (refusal,) = ranks.from_first([refusal])
+    if refusal is not None:
+        raise refusal
+
+
+def _may_begin(plan: RunPlan, before: RunStatus) -> bool:
+    """Return, the same on every rank, whether the run is neither asked to stop nor failed for good."""
+    reason = stop_reason(plan.run_dir)
+    if reason is not None and ranks.rank() == 0:
+        tell(plan.run_dir, Ended("stopped", reason))
+    (may_begin,) = ranks.from_first([reason is None and before.state != "failed"])
+    return may_begin
+
+
+def _do(plan: RunPlan, function: TrainFunction, make_reporter: Callable[[], LocalReporter], before: RunStatus) -> Ended:
+    """Do the run from its last checkpoint on, and return how it ended; ``before`` is its status before this try."""
+    is_first = ranks.rank() == 0
+    log = plan.folder.progress_log
+    log.parent.mkdir(parents=True, exist_ok=True)
+
+    def print_line(line: str) -> None:
+        if is_first:
+            with log.open("a", encoding="utf-8") as handle:
+                handle.write(line.rstrip("\n") + "\n")
+
+    reporter = make_reporter()
+    if is_first:
+        _start(plan, reporter, before, print_line)
+    return function(plan.config, reporter=reporter, print_line=print_line) or Ended("finished")
 
 
 def _start(plan: RunPlan, reporter: LocalReporter, before: RunStatus, print_line: Callable[[str], None]) -> None:

@@ -4,7 +4,7 @@ import itertools
 import json
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from coordexp.errors import ConfigError, ResourceError
 from coordexp.files import JsonValue, nearest_existing, parse_model, write_json
 from coordexp.metrics import BoxKind
 from coordexp.runs.folder import ExperimentFolder
+
+_STRATEGY, _WORKERS = "cluster.strategy", "cluster.num_workers"
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,12 @@ def check_experiment(config: ExperimentConfig) -> ExperimentRecord | None:
     def shown(values: Mapping[str, JsonValue], key: str) -> str:
         return json.dumps(values[key]) if key in values else "(absent)"
 
-    changes = ", ".join(f"{key}: {shown(old, key)} -> {shown(new, key)}" for key in changed)
+    # Only under DeepSpeed are workers part of a run: beside another strategy they are no reason of their own.
+    reasons = [key for key in changed if not (key == _WORKERS and _STRATEGY in changed)]
+    changes = ", ".join(f"{key}: {shown(old, key)} -> {shown(new, key)}" for key in reasons)
     raise ConfigError(
         f"experiment {folder.name} exists in {folder.path.parent} with another configuration ({changes}); "
-        f"{_same_step(config, value_at(recorded.config, STEP_IMAGES))}choose another experiment.name, or --fresh"
+        f"{_way_back(config, recorded, changed)}choose another experiment.name, or --fresh"
     )
 
 
@@ -120,10 +124,31 @@ def _keys_of(record: ExperimentRecord, groups: Iterable[str]) -> dict[str, JsonV
     return leaves(record.config) | leaves({name: record.groups[name] for name in groups}, prefix="ablation.groups.")
 
 
-def _same_step(config: RunConfig, images: JsonValue) -> str:
-    """Return which accumulation keeps a step of so many images on these workers; "" where none does."""
-    at_once = config.training.per_device_batch_size * config.cluster.num_workers
-    if type(images) is not int or images == config.global_batch_size or images % at_once:
+def _way_back(config: RunConfig, recorded: ExperimentRecord, changed: Collection[str]) -> str:
+    """Return why a run cannot go on with other workers or another strategy, and what continues it.
+
+    "" where other keys have changed too, or where no accumulation keeps the images of a step.
+    """
+    if not {STEP_IMAGES, _STRATEGY, _WORKERS}.issuperset(changed):
+        return ""
+    strategy, images = value_at(recorded.config, _STRATEGY), value_at(recorded.config, STEP_IMAGES)
+    workers = value_at(recorded.config, _WORKERS)
+    reason, settings = "", list[str]()
+    if _STRATEGY in changed:
+        reason = f"{strategy} and {config.cluster.strategy} keep the optimizer's state in different files, so "
+        settings.append(f"{_STRATEGY}={strategy}")
+    elif _WORKERS in changed:
+        reason = f"{strategy} keeps the optimizer's state in one part for each worker, so "
+    if not isinstance(workers, int):  # under DDP any number of them continues
+        workers = config.cluster.num_workers
+    elif workers != config.cluster.num_workers:
+        settings.append(f"{_WORKERS}={workers}")
+
+    at_once = config.training.per_device_batch_size * workers
+    if not isinstance(images, int) or images % at_once:
         return ""
     steps = images // at_once
-    return f"training.gradient_accumulation_steps={steps} keeps a step of {images} images and continues; else "
+    if steps != config.training.gradient_accumulation_steps:
+        settings.append(f"training.gradient_accumulation_steps={steps}")
+    step = f"keeps a step of {images} images and continues" if STEP_IMAGES in changed else "continues"
+    return f"{reason}{' '.join(settings)} {step}; else "

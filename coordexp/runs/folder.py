@@ -10,6 +10,8 @@ from coordexp.metrics import BoxKind, Decoding
 
 _STEP = "step_"
 _EVALUATIONS = "eval"
+GENERATED_BY = "generated_by.json"
+"""Beside detections, in a run's folder, in published results, and beside files that others bring."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class DecodingFolder(_Folder):
     unknown = Within("unknown.json")  # descriptions that name no category, with their counts
     analysis = Within("analysis.json")  # what stands behind the numbers: parts of AP, histograms, calibration
     distributions = Within("distributions.json")  # whole coord distributions of some objects
+    generated_by = Within(GENERATED_BY)  # the engine that wrote the answers
 
     def detections(self, box: BoxKind) -> Path:
         return self.path / f"detections.{box}.json"
@@ -44,6 +47,7 @@ class EvaluationFolder(_Folder):
     """One evaluation of a checkpoint."""
 
     metrics = Within("metrics.json")  # by name; written by the verb `evaluate`, a run has them in its rows
+    data = Within("data")  # the set of the verb `evaluate`; a run has that of its experiment
     hardware = Within("hardware.json")  # what generated the answers, by name
 
     def decoding(self, decoding: Decoding) -> DecodingFolder:
@@ -118,7 +122,7 @@ class ExperimentFolder(_Folder):
 
     record = Within("experiment.json")  # the configuration that the name is bound to
     sweep_journal = Within("trials.jsonl")  # the trials of a sweep, as Optuna keeps them
-    data = Within("data")  # a generated data set
+    data = Within("data")  # the set, and generated pictures
     codec_ceiling = Within("codec_ceiling.json")  # AP of the ground truth itself after encoding and decoding
     hashes = Within("hashes.json")  # of the base's files, so that the large ones are read once
     report = Within("report")  # tables, plots and the page

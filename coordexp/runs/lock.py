@@ -5,8 +5,8 @@ import os
 import socket
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from coordexp.config.schema import RunConfig
@@ -15,6 +15,7 @@ from coordexp.files import kept_model, nearest_existing, write_json
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 
 _DYING_SECONDS = 90.0  # as long as Ray may take to see that a node is gone, whose worker it then replaces
+_CLOCK_SECONDS = 5.0  # the start of a process is counted from the boot, whose time moves when the clock is set
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,31 @@ class LockHolder:
 
     process: int
     host: str
+    started: float | None = None  # Unix time; None in files of earlier versions
 
     def __str__(self) -> str:
         return f"process {self.process} on {self.host}"
 
+    @classmethod
+    def here(cls) -> "LockHolder":
+        """Return this process as a holder."""
+        return cls(os.getpid(), socket.gethostname(), psutil.Process().create_time())
+
     def has_ended(self) -> bool:
-        is_here = self.host == socket.gethostname() and Path("/proc/self").exists()
-        return is_here and not Path("/proc", str(self.process)).exists()
+        """Return whether the holder is known to be gone; nothing is known of a process on another host.
+
+        A process id alone says little: after a reboot, or in a container, another process soon has it.
+        """
+        if self.host != socket.gethostname():
+            return False
+        try:
+            process = psutil.Process(self.process)
+            if process.status() == psutil.STATUS_ZOMBIE:  # killed, and its parent does not look
+                return True
+            started = process.create_time()
+        except psutil.NoSuchProcess:
+            return True
+        return self.started is not None and abs(started - self.started) > _CLOCK_SECONDS
 
 
 def last_holder(folder: ExperimentFolder) -> LockHolder | None:
@@ -42,7 +61,7 @@ def experiment_lock(config: RunConfig) -> Generator[None]:
     folder = ExperimentFolder.of(config)
     check_writable(folder)
     with _locked(folder):
-        write_json(folder.lock_holder, asdict(LockHolder(os.getpid(), socket.gethostname())))
+        write_json(folder.lock_holder, asdict(LockHolder.here()))
         try:
             yield
         finally:

@@ -1,20 +1,17 @@
 """An experiment on one's own data: its files are checked as a run does, and what depends on them is measured."""
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
 from coordexp.ablation.preparation import checked_ceiling
 from coordexp.config import ExperimentConfig, load_config
 from coordexp.config.trees import Tree, with_value
-from coordexp.config.yaml_file import parse_value
-from coordexp.data.sample import SplitData
-from coordexp.data.sources.source import SPLITS, Split, source_of
+from coordexp.config.yaml_file import parse_value, written_yaml
+from coordexp.data.sample import SPLITS, Split, SplitData
+from coordexp.data.sources.door import check_read, read_unwritten
 from coordexp.data.splits import between_splits
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import Pictures, facts_of, of_both_splits
@@ -26,7 +23,7 @@ from coordexp.findings import Check, Finding, collect, guarded, ok, warning
 from coordexp.model.checkpoint.directory import EMBEDDED
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.shipped import find_experiment, shipped_experiments
-from coordexp.train.setup.encoding import check_split_of
+from coordexp.train.setup.data import accepts_prequantised
 
 _ROUND_TO = 64  # tokens
 _NO_LIMIT = 1_000_000
@@ -100,7 +97,7 @@ class _Draft:
             self._chosen[key], self._comments[key] = value, comment
 
     def load(self) -> ExperimentConfig:
-        chosen = [f"{key}={json.dumps(value)}" for key, value in self._chosen.items()]
+        chosen = [f"{key}={_flow(value)}" for key, value in self._chosen.items()]
         return load_config(self._path, [*chosen, *self._overrides])
 
     def write(self, output: Path, about: Sequence[str]) -> None:
@@ -140,15 +137,21 @@ def _checked(run: ExperimentConfig) -> tuple[list[Finding], dict[Split, SplitDat
     """Return what the run's own checks found of both splits, and the splits; raise what would stop a run."""
     findings: list[Finding] = []
     data: dict[Split, SplitData] = {}
+    read = _passed(read_unwritten(run.data, data_dir=ExperimentFolder.of(run).data), findings)
+    assert read is not None  # a missing file was a failure
     for split in SPLITS:
-        loaded = _passed(check_split_of(run, split), findings)
-        assert loaded is not None  # a missing file was a failure
-        _passed(Pictures().check(split, loaded.samples), findings)
-        data[split] = loaded
+        checked = check_read(
+            read,
+            run.data,
+            split,
+            accept_prequantised=accepts_prequantised(run),
+            max_images=run.evaluation.max_images,
+        )
+        data[split] = _passed(checked, findings)
+        _passed(Pictures().check(split, data[split].samples), findings)
     findings += [warning("val annotations", said) for said in between_splits(data["train"], data["val"])]
-    truth = source_of(run.data, "val", data_dir=ExperimentFolder.of(run).data).ground_truth_file
-    if truth.is_file():  # of other formats it is made when a run starts
-        ceiling = checked_ceiling(run, truth)
+    if read.splits["val"].is_original:  # another ground truth is made when a run starts
+        ceiling = checked_ceiling(run, read.sources["val"].annotations)
         value = "not defined" if ceiling is None else f"{ceiling:.3f}"
         findings.append(ok("codec ceiling", f"the ground truth has an AP of {value} after 1,000 bins and back"))
     return findings, data
@@ -212,4 +215,4 @@ def _choose_steps(draft: _Draft, num_images: int) -> None:
 
 
 def _flow(value: JsonValue) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
+    return written_yaml(value, flow=True).removesuffix("\n")

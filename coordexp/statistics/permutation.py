@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from coordexp.cpus import usable_cpus
 from coordexp.detection.average_precision import AveragePrecision, mean_precisions
 from coordexp.detection.boxes import Floats
 from coordexp.detection.matches import Matches
@@ -53,7 +54,7 @@ def swap_test(
 
     Source of the early end: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 78 (1991).
     """
-    with ThreadPoolExecutor() as workers:  # sorting releases the GIL
+    with ThreadPoolExecutor(usable_cpus()) as workers:  # sorting releases the GIL
         pools = list(workers.map(pooled, [a for a, _ in pairs], [b for _, b in pairs]))
     slopes = np.mean([swap_slopes(pool, metric) for pool in pools], axis=0)
     values = np.full(len(draws_RN), np.nan)

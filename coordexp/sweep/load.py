@@ -54,7 +54,8 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     def where(key: str) -> str:
         return place_of(key, places) or str(path)
 
-    settings = check(SweepConfig, tree, where=where, unknown=_unknown_key)
+    overridden = {key: place for key, place in places.items() if place.startswith("override")}
+    settings = check(SweepConfig, tree, where=where, unknown=_unknown_key, overrides=overridden)
     # An experiment named on the command line is relative to the current folder, one in the file to the file's.
     beside = Path.cwd() if where("experiment").startswith("override") else path.parent
     settings = settings.model_copy(update={"experiment": (beside / settings.experiment).resolve()})

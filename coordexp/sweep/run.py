@@ -30,6 +30,9 @@ from coordexp.ablation.preparation import (
     write_run_files,
 )
 from coordexp.config import to_yaml
+from coordexp.config.schema.data import Data
+from coordexp.data.image_file import OnHeaders
+from coordexp.data.sources.door import save_parts
 from coordexp.data.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError, counted
 from coordexp.runs.budget import LARGER, SPENT
@@ -41,9 +44,11 @@ from coordexp.runs.progress import show_stage
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
 from coordexp.sweep.space import point_text
-from coordexp.sweep.trials import SweepTrials, proposed, rungs
+from coordexp.sweep.trials import SweepTrials, known_points, proposed, rungs
+from coordexp.tracking.connection import way_on
 from coordexp.tracking.publish import Recorder, is_recorded
 from coordexp.train import train
+from coordexp.train.setup.door import open_set_of, place_of
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 
 
@@ -63,10 +68,9 @@ def run_sweep(
     :func:`coordexp.ablation.run.run_ablation`; ``report`` writes files, which are kept in MLflow.
     """
     with open_campaign(sweep.config, fresh=fresh, console=console) as campaign:
-        with show_stage("divides the training images", console):
+        with show_stage("divides the training images", console) as on_headers:
             proposed(sweep)  # refuses, before the files of another sweep are replaced
-            part, folder = sweep.settings.tuning_split, ExperimentFolder.of(sweep.config)
-            split = write_tuning_split(sweep.config.data, folder.path, data_dir=folder.data, **part.model_dump())
+            split = divide_training_images(sweep, on_headers=on_headers)
         note = steps_note(sweep.config, split.num_train)
         if note is not None:
             campaign.show(note)
@@ -102,8 +106,21 @@ def run_sweep(
             for path in report(trials, split):
                 campaign.tracker.log_file(stages.recorder.parent_id, path, "report")
         except TrackingError as error:
-            code, missing = EXIT_FAILED, (*missing, str(error))
-    return replace(ending, code=code, missing=missing)
+            code, missing = EXIT_FAILED, (*missing, f"{error}{way_on(error)}")
+    return replace(ending, code=code, missing=missing, notes=campaign.new_notes(stages.recorder))
+
+
+def divide_training_images(sweep: Sweep, *, on_headers: OnHeaders | None = None) -> TuningSplit:
+    """Choose the tuning split from the experiment's set, and write the set that trials read.
+
+    ``on_headers`` is called with how many headers of pictures are read, and of how many.
+    """
+    config, settings = sweep.config, sweep.settings.tuning_split
+    whole = open_set_of(config, on_headers=on_headers)
+    divided = write_tuning_split(whole, config.data, ExperimentFolder.of(config).path, **settings.model_dump())
+    of_trials = Data.model_validate(config.data.model_dump() | divided.split.data_keys())
+    save_parts(divided, whole, of_trials, place_of(config))
+    return divided.split
 
 
 @dataclass(frozen=True)
@@ -186,6 +203,7 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
         f"sweep           {settings.name}, of group {settings.group} in {settings.experiment}",
         f"trials          {settings.num_points} ({settings.search.method}), {length} each; "
         f"{len(proposed(sweep))} proposed so far",
+        *_point_lines(sweep),
         f"stops early     {stops}",
         f"winners         {settings.winners.num} points again, {settings.winners.num * len(settings.winners.seeds)} "
         "further runs",
@@ -195,3 +213,13 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
         *data_not_here(plans),
     ]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _point_lines(sweep: Sweep) -> list[str]:
+    """Return a line for each point that is known, and how many will follow from results."""
+    points = known_points(sweep)
+    lines = [f"  t{number:03d}          {point_text(point)}" for number, point in enumerate(points)]
+    num_open = sweep.settings.num_points - len(points)
+    if num_open > 0:
+        lines.append(f"  {counted(num_open, 'more point')} will follow from the results of these")
+    return lines

@@ -32,9 +32,13 @@ def sampler(settings: SweepConfig, number: int) -> optuna.samplers.BaseSampler:
     # the sweep is resumed, and propose the same points twice.
     seed = int(sha256_of_text(f"{settings.search.seed}/{number}")[:8], 16)
     if settings.search.method == "optuna":
-        random_first = min(10, max(2, settings.num_points // 4))
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=random_first)
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=num_random_first(settings))
     return optuna.samplers.RandomSampler(seed=seed)
+
+
+def num_random_first(settings: SweepConfig) -> int:
+    """Return how many trials Optuna draws at random before it learns from results."""
+    return min(10, max(2, settings.num_points // 4))
 
 
 def suggest(trial: optuna.trial.Trial, space: Mapping[str, Parameter]) -> Point:

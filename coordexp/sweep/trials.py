@@ -25,7 +25,7 @@ from coordexp.runs.status import Ended, Killed, tell
 from coordexp.runs.stop import clear_stop, request_stop, stop_reason
 from coordexp.sweep.load import Sweep, trial_config
 from coordexp.sweep.schema import Number
-from coordexp.sweep.space import Point, grid, sampler, suggest
+from coordexp.sweep.space import Point, grid, num_random_first, sampler, suggest
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -222,6 +222,28 @@ class _Event:
 def proposed(sweep: Sweep) -> list[Mapping[str, Number]]:
     """Return what Optuna has proposed so far, in order; refuse a name with another search."""
     return [event.params for event in _recorded_events(sweep) if event.params is not None]
+
+
+def known_points(sweep: Sweep) -> list[Point]:
+    """Return the points that are known before a run takes a step, in the order of their trials.
+
+    They are what was proposed so far, then the whole grid or every random draw, since a draw depends on its number
+    alone. Of Optuna's search those are missing that will follow from results.
+    """
+    settings, recorded = sweep.settings, proposed(sweep)
+    method, num_known = settings.search.method, settings.num_points
+    if method == "optuna":
+        num_known = min(num_known, num_random_first(settings))
+    study = optuna.create_study(direction="maximize")
+    points: list[Point] = []
+    for number in range(max(num_known, len(recorded))):
+        study.sampler = sampler(settings, number)
+        if number < len(recorded):
+            study.enqueue_trial(dict(recorded[number]))
+        elif method == "grid":
+            study.enqueue_trial(dict(grid(settings.space)[number]))
+        points.append(suggest(study.ask(), settings.space))
+    return points
 
 
 def _recorded_events(sweep: Sweep) -> list[_Event]:

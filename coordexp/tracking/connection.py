@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import re
@@ -9,23 +10,26 @@ import sqlite3
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from filelock import FileLock
 
 from coordexp.config.schema.tracking import address_problem
-from coordexp.errors import TrackingError, masked, shortened
+from coordexp.errors import TrackingError
 from coordexp.files import nearest_existing
+from coordexp.findings import size_text
+from coordexp.tracking.address import is_http, server_of, sqlite_path, without_secrets
+from coordexp.tracking.causes import TOO_LARGE, Cause, cause_at_first, cause_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from requests import Response
 
-DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow opens itself, without a server
-_SQLITE = "sqlite:///"
-_PROBE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 _LOCK_SECONDS = 10
 _FIRST_USE_SECONDS = 120
+_PROBE_SECONDS = 5
+_LARGE_PROBE_SECONDS = 20
 _ENVIRONMENT = {
     # MLflow's own defaults block four minutes a call when the server is down.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
@@ -40,105 +44,164 @@ _ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 # They print migrations, retries and tracebacks of errors that we report in one sentence.
-_NOISY = ("alembic", "mlflow.store.db.utils", "mlflow.utils.validation", "urllib3.connectionpool")
+_NOISY = ("alembic", "mlflow.exceptions", "mlflow.store.db.utils", "mlflow.utils.validation", "urllib3.connectionpool")
 # The request itself is wrong: sending it again cannot help.
 _PERMANENT = (
     *("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"),
     *("BAD_REQUEST", "PERMISSION_DENIED", "UNAUTHENTICATED"),
 )
-_REASONS = {
-    "Connection refused": "connection refused",
-    "NameResolutionError": "no such host",
-    "timed out": "no answer in time",
-    "not authenticated": "it wants another user name or password in MLFLOW_TRACKING_USERNAME and _PASSWORD",
-    "ReadOnlySqlTransaction": "its database is read-only now",
-    "DiskFull": "its database has no room left",
-    "database or disk is full": "its database has no room left",
-    "too many 500 error": "it answers with status 500, and its own log says why",
-    "too many 503 error": "it, or its database, is down for now (status 503)",
-    "out-of-date database schema": "another version of MLflow made it: install that one, or back it up and run "
-    "`mlflow db upgrade`",
-}
-_PACKAGES = {"s3": "boto3", "gs": "google-cloud-storage", "wasbs": "azure-storage-blob"}
-_SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
-_SECRET_IN_QUERY = re.compile(
-    r"(?i)\b((?:[\w-]*(?:token|password|passwd|secret|signature|credential|key))=)[^&#\s'\"]+"
-)
+# It would be taken once a person has changed something at the server.
+_MENDABLE = ("PERMISSION_DENIED", "UNAUTHENTICATED")
+_DELETED = "must be in the 'active' state"
 # MLflow calls these a bad request, or the client's fault, but they pass: a disk is cleared, a replica becomes primary.
 _DATABASE_TROUBLE = re.compile(r"ReadOnlySqlTransaction|DiskFull|database or disk is full")
+_PACKAGES = {"s3": "boto3", "gs": "google-cloud-storage", "wasbs": "azure-storage-blob"}
+_SEARCH = "/api/2.0/mlflow/experiments/search"
+_ARTIFACTS_OF_SERVER = "mlflow-artifacts:"
+_log = logging.getLogger(__name__)
 
 
 class ServerUnreachableError(TrackingError):
     """The server or database does not answer now; the same call may work later."""
 
 
-class ArtifactError(TrackingError):
+class ServerRefusesError(TrackingError):
+    """The server answers and refuses; the same call works once somebody has mended that."""
+
+
+class ArtifactError(ServerRefusesError):
     """Files cannot be stored, though the server or database answers."""
 
 
+class FileTooLargeError(ArtifactError):
+    """A file is larger than the server, or a proxy before it, takes; smaller ones are stored."""
+
+
+def way_on(error: Exception) -> str:
+    """Return the end of a sentence on what a server does not have: whether the same command sends it."""
+    if isinstance(error, ServerUnreachableError):
+        return "; the same command sends it"
+    if isinstance(error, ServerRefusesError):
+        return "; once that is mended, the same command sends it"
+    return ""
+
+
 def connect(uri: str) -> "MlflowClient":
-    """Return a client; a sqlite file is made on first use. What cannot be used is a TrackingError within 12 seconds."""
+    """Return a client; a sqlite file is made on first use.
+
+    Raises:
+        ServerUnreachableError: if nobody answers as MLflow there, within about 12 seconds.
+        TrackingError: if the address, the database, or user and password cannot be used.
+    """
     for name, value in _ENVIRONMENT.items():  # MLflow reads it from the environment only
         os.environ.setdefault(name, value)
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if (problem := address_problem(uri)) is not None:
         raise TrackingError(f"the tracking URI {problem}")
-    if path := sqlite_path(uri):
+    path = sqlite_path(uri)
+    if path is not None:
         _check_sqlite(uri, path)
     from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
 
     # Two first commands would both make MLflow's tables, and one would die.
     first_use = FileLock(f"{path}.lock", timeout=_FIRST_USE_SECONDS) if path else contextlib.nullcontext()
     with tracking_errors(uri, "open it"), first_use:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-    if uri.lower().startswith("http"):
-        # One short question, whose answer is waited for no longer than a person does.
-        before = {name: os.environ[name] for name in _PROBE}
-        os.environ.update(_PROBE)
-        try:
-            client.search_experiments(max_results=1)
-        except MlflowException as error:
-            if error.error_code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-                raise TrackingError(f"tracking server {server_of(uri)} refuses: {_reason(error)}") from error
-            raise ServerUnreachableError(
-                f"tracking server {server_of(uri)} does not answer as MLflow ({_reason(error)}): "
-                "start it, or correct tracking.uri or MLFLOW_TRACKING_URI"
-            ) from error
-        finally:
-            os.environ.update(before)
+    if is_http(uri):
+        _say_once_what_is_not_checked(uri)
+        _check_answers(client, uri)
     return client
 
 
-def sqlite_path(uri: str) -> Path | None:
-    """Return the database file of a sqlite URI, or None for a server."""
-    return Path(uri.removeprefix(_SQLITE).partition("?")[0]) if uri.startswith(_SQLITE) else None
+def _check_answers(client: "MlflowClient", uri: str) -> None:
+    """Find out before MLflow does whether somebody answers: it would ask for minutes.
+
+    The first, short question has timeouts of its own and no password, so any answer is good. The second one is asked by
+    MLflow, in its own way and with its own password.
+    """
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+
+    try:
+        first_answer = _post(uri, b'{"max_results": 1}', seconds=_PROBE_SECONDS)
+    except (RequestException, OSError) as error:  # a certificate file that is not there is an OSError
+        raise _does_not_answer(uri, cause_at_first(error, uri)) from error
+    try:
+        client.search_experiments(max_results=1)
+    except MlflowException as error:
+        if error.error_code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+            cause = cause_at_first(error, uri)
+            raise ServerRefusesError(f"tracking server {server_of(uri)} refuses: {cause}") from error
+        if first_answer.history:
+            place = without_secrets(first_answer.url.partition(_SEARCH)[0].partition("?")[0])
+            cause = Cause(f"it sends requests on to {place}", "give the address that answers itself")
+        else:
+            cause = cause_at_first(error, uri)
+        raise _does_not_answer(uri, cause) from error
 
 
-def server_of(uri: str) -> str:
-    """Return what a sentence calls an address: a database's, or scheme, host and port of a server alone."""
-    if address_problem(uri) is not None:
-        return "an address that cannot be used"
-    scheme, separator, rest = uri.partition("://")
-    return uri if sqlite_path(uri) else f"{scheme}{separator}{rest.partition('/')[0]}"
+def _does_not_answer(uri: str, cause: Cause) -> ServerUnreachableError:
+    cure = cause.cure or "start it, or correct tracking.uri or MLFLOW_TRACKING_URI"
+    return ServerUnreachableError(
+        f"tracking server {server_of(uri)} does not answer as MLflow ({cause.reason}): {cure}"
+    )
 
 
-def without_secrets(text: str) -> str:
-    """Return a URI, or a line that holds one, without passwords and tokens."""
-    text = _SECRET_IN_QUERY.sub(r"\1***", masked(text))
-    for name in _SECRETS:
-        secret = os.environ.get(name)
-        for form in (secret, unquote(secret)) if secret else ():
-            text = text.replace(form, "***")
-    return text
+def _post(uri: str, body: bytes, *, seconds: float) -> "Response":
+    """Ask a server for its experiments in one try, through the same proxy and with the same trust as MLflow does."""
+    import requests
+    from mlflow.environment_variables import (
+        MLFLOW_TRACKING_CLIENT_CERT_PATH,
+        MLFLOW_TRACKING_INSECURE_TLS,
+        MLFLOW_TRACKING_SERVER_CERT_PATH,
+    )
+
+    return requests.post(
+        server_of(uri) + _SEARCH,
+        data=body,
+        headers={"Content-Type": "application/json"},
+        timeout=seconds,
+        verify=MLFLOW_TRACKING_SERVER_CERT_PATH.get() or not MLFLOW_TRACKING_INSECURE_TLS.get(),
+        cert=MLFLOW_TRACKING_CLIENT_CERT_PATH.get(),
+    )
+
+
+def takes_request_of(uri: str, num_bytes: int) -> bool:
+    """Return whether a server, and each proxy before it, takes a request this large; True where that is not known.
+
+    It is asked for its experiments, with a body that is blank for the rest: nothing is stored.
+    """
+    from requests import RequestException
+
+    try:
+        answer = _post(uri, b'{"max_results": 1}'.ljust(num_bytes), seconds=_LARGE_PROBE_SECONDS)
+    except (RequestException, OSError):
+        return True
+    return answer.status_code != 413
+
+
+@functools.cache
+def _say_once_what_is_not_checked(uri: str) -> None:
+    """Say in one line what urllib3 would say at each of thousands of requests."""
+    import urllib3
+    from mlflow.environment_variables import MLFLOW_TRACKING_INSECURE_TLS
+
+    if uri.lower().startswith("https") and MLFLOW_TRACKING_INSECURE_TLS.get():
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        _log.warning(
+            "the certificate of %s is not checked, since MLFLOW_TRACKING_INSECURE_TLS is set: anybody on the way can "
+            "read what is sent; MLFLOW_TRACKING_SERVER_CERT_PATH trusts that certificate alone",
+            server_of(uri),
+        )
 
 
 @contextlib.contextmanager
 def tracking_errors(uri: str, doing: str) -> Generator[None]:
     """Turn what MLflow, its database and its HTTP client raise into one TrackingError: "cannot DOING".
 
-    A ServerUnreachableError where the same call may work later.
+    A ServerUnreachableError where the same call may work later, a ServerRefusesError where it works once somebody has
+    mended something.
     """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -146,33 +209,48 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
     try:
         yield
     except MlflowException as error:
-        is_final = error.error_code in _PERMANENT and not _DATABASE_TROUBLE.search(str(error))
-        kind = TrackingError if is_final else ServerUnreachableError
-        raise kind(f"MLflow at {server_of(uri)}: cannot {doing}: {_reason(error)}") from error
+        kind = _kind_of(error.error_code, str(error))
+        raise kind(f"MLflow at {server_of(uri)}: cannot {doing}: {cause_of(error, uri)}") from error
     except ImportError as error:
         needed = f"needs a package that is not installed ({error}); install it"
         raise TrackingError(f"MLflow at {server_of(uri)} {needed}") from error
     # requests' errors are OSErrors; a damaged database raises an error that is not an OSError.
     except (SQLAlchemyError, OSError, UnicodeError) as error:
-        raise ServerUnreachableError(f"MLflow at {server_of(uri)}: cannot {doing}: {_reason(error)}") from error
+        raise ServerUnreachableError(f"MLflow at {server_of(uri)}: cannot {doing}: {cause_of(error, uri)}") from error
+
+
+def _kind_of(error_code: str, text: str) -> type[TrackingError]:
+    if _DATABASE_TROUBLE.search(text):
+        return ServerUnreachableError
+    if error_code in _MENDABLE or _DELETED in text or TOO_LARGE.search(text):
+        return ServerRefusesError
+    return TrackingError if error_code in _PERMANENT else ServerUnreachableError
 
 
 @contextlib.contextmanager
-def artifact_errors(uri: str, root: str) -> Generator[None]:
+def artifact_errors(uri: str, root: str, *, file: Path | None = None) -> Generator[None]:
     """Turn what MLflow's stores of files raise, each its own kinds of errors, into one ArtifactError.
 
-    A ServerUnreachableError where it is the server or database that does not answer.
+    A ServerUnreachableError where it is the server or database that does not answer, a FileTooLargeError where ``file``
+    is too large for it.
     """
     try:
         yield
     except Exception as error:
         connect(uri)  # raises where it is the server that is away
+        cause = cause_of(error, uri)
+        if TOO_LARGE.search(str(error)):
+            what = "a file" if file is None else f"{file.name} ({size_text(file.stat().st_size)})"
+            raise FileTooLargeError(f"MLflow at {server_of(uri)} does not take {what}: {cause}") from error
         place = f"the artifact root {without_secrets(root)}"
         if isinstance(error, ImportError):
             package = _PACKAGES.get(root.partition(":")[0], error.name)
             raise ArtifactError(f"{place} needs the package {package}: pip install {package}") from error
+        if root.startswith(_ARTIFACTS_OF_SERVER):
+            cure = cause.cure or "its own log, or that of a proxy before it, says why"
+            raise ArtifactError(f"MLflow at {server_of(uri)} stores no files: {cause.reason}; {cure}") from error
         raise ArtifactError(
-            f"{place} cannot be written: {_reason(error)}; fix that, or set tracking.uri to a server that stores "
+            f"{place} cannot be written: {cause.reason}; fix that, or set tracking.uri to a server that stores "
             "files itself (--artifacts-destination)"
         ) from error
 
@@ -186,8 +264,11 @@ def look_at_artifacts(uri: str, root: str) -> None:
             existing = nearest_existing(Path(url2pathname(urlsplit(root).path)))
             if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, f"{existing} is no folder that can be written from here")
-        else:
-            mlflow.artifacts.list_artifacts(artifact_uri=root, tracking_uri=uri)
+            return
+        # Of a root itself, MLflow 3.17 asks https://host/ where the server is https://host/mlflow; of a folder in it
+        # it asks the server. One that is not there has no files.
+        place = f"{root.rstrip('/')}/coordexp" if root.startswith(_ARTIFACTS_OF_SERVER) else root
+        mlflow.artifacts.list_artifacts(artifact_uri=place, tracking_uri=uri)
 
 
 def check_names_file(uri: str, path: Path) -> None:
@@ -206,14 +287,5 @@ def _check_sqlite(uri: str, path: Path) -> None:
             connection.rollback()
     except (OSError, sqlite3.Error, UnicodeError) as error:  # a damaged page may hold any text
         raise TrackingError(
-            f"tracking database {path} cannot be used ({_reason(error)}): expected a writable sqlite file"
+            f"tracking database {path} cannot be used ({cause_of(error, uri).reason}): expected a writable sqlite file"
         ) from error
-
-
-def _reason(error: BaseException) -> str:
-    """Cut a library's message down to what a person needs: one line without a password."""
-    text = (isinstance(error, OSError) and error.strerror) or str(error).strip()
-    for words, reason in _REASONS.items():
-        if words in text:
-            return reason
-    return shortened(without_secrets((text.splitlines() or [type(error).__name__])[0]))

@@ -1,34 +1,29 @@
 """The runs of an ablation or a sweep in MLflow: a parent, a child for each run, curves, artifacts, how it ended."""
 
 import json
-import re
-import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
 from coordexp.config.keys import identity
 from coordexp.config.load import database_uri
 from coordexp.config.schema import RunConfig
 from coordexp.config.schema.fields import Key
 from coordexp.config.trees import within
-from coordexp.errors import CoordExpError, TrackingError
-from coordexp.files import JsonValue, kept_model, sha256_of_file, write_json
-from coordexp.metrics import headline
-from coordexp.runs.experiment import directory_bytes
+from coordexp.errors import CoordExpError, TrackingError, counted
+from coordexp.files import JsonValue, kept_model, write_json
+from coordexp.findings import collect, size_text
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.rows import read_rows
 from coordexp.runs.status import RunStatus, State
+from coordexp.tracking.address import server_of, without_secrets
 from coordexp.tracking.charts import COLOR_TAG, group_colors
-from coordexp.tracking.connection import ServerUnreachableError, without_secrets
-from coordexp.tracking.payload import last_values
+from coordexp.tracking.connection import ServerUnreachableError, way_on
+from coordexp.tracking.results import Withheld, store_files
+from coordexp.tracking.server import examine_server
 from coordexp.tracking.spool import RowSync
 from coordexp.tracking.store import (
-    ANNOTATIONS,
-    HARDWARE,
     MAX_TAG_LENGTH,
     PLANNED,
     READING,
@@ -39,7 +34,6 @@ from coordexp.tracking.store import (
     Tracker,
     open_tracker,
 )
-from coordexp.train.setup.source import source_of_run
 
 _FINAL: dict[State, FinalStatus] = {
     "finished": "FINISHED",
@@ -61,12 +55,6 @@ def read_recorded(run: RunFolder) -> Recorded | None:
     return kept_model(Recorded, run.recorded)
 
 
-def read_hardware(run: RunFolder) -> str:
-    """Return what generated a run's final answers, by name; "" where that was not kept."""
-    kept = kept_model(dict[str, str], run.evaluation("final").hardware) or {}
-    return kept.get("hardware", "")
-
-
 def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:
     """Return whether this server has all rows and results of a run, so that nothing is left to send."""
     status = plan.status()
@@ -82,6 +70,16 @@ def open_experiment_tracker(config: RunConfig) -> Tracker:
     """Reach the tracking server or database now, before anything is trained; a TrackingError if it cannot be used."""
     root = config.experiment.runs_dir.absolute() / "mlartifacts"
     return open_tracker(tracking_uri(config), experiment=config.experiment.name, artifact_root=root)
+
+
+def tracking_notes(config: RunConfig) -> list[str]:
+    """Ask the tracking server what the runs rely on; return what it lacks that they get along without.
+
+    Raises:
+        TrackingError: if they could not be recorded there.
+    """
+    findings, _ = collect(examine_server(tracking_uri(config), config.experiment.name))
+    return [finding.sentence for finding in findings if finding.verdict == "warning"]
 
 
 def shared_identity(run: RunConfig) -> dict[str, JsonValue]:
@@ -104,7 +102,8 @@ class _Followed:
     run_id: str = ""  # before it is created in MLflow
     ended: RunStatus | None = None  # once that and its results are stored
     waiting: RunStatus | None = None  # while the server does not take that it ended so
-    problem: str = ""  # why something of it is not stored
+    problem: str = ""  # why something of it is not stored, and whether the same command stores it
+    withheld: Withheld = field(default_factory=Withheld)  # what the server cannot have of it
     is_noted: bool = False  # its folder says that the server has all of it
 
 
@@ -161,37 +160,84 @@ class Recorder:
             self._end(run, status)
 
     def close(self, *, cut_short: bool = False) -> list[str]:
-        """Send what is left and end the parent; return a sentence for each thing the server does not have."""
+        """Send what is left and end the parent.
+
+        Returns:
+            A sentence for each thing that the server does not have and could: why, and whether the same command sends
+            it. What it cannot have is in :meth:`notes`.
+        """
         unsent = self._sync.close()
-        names_by_problem: dict[str, list[str]] = {}
         statuses = {name: run.plan.status() for name, run in self._runs.items()}
-        for name, status in statuses.items():
-            run = self._runs[name]
-            if status.state not in ("waiting", "running") and run.ended != status:
-                # The server was just waited for in vain: trying each run would take minutes.
-                if away := next((other.problem for other in self._runs.values() if other.waiting), ""):
-                    run.problem = run.problem or away
-                elif not (run.problem and names_by_problem):  # what keeps one run from being stored keeps others, too
-                    self._end(run, status)
-            if reason := run.problem or unsent.get(run.plan.folder.metrics, ""):
-                names_by_problem.setdefault(reason, []).append(name)
+        self._store_rest(statuses)
         self._note_recorded()
-        missing = [
-            f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
-            for reason, names in names_by_problem.items()
-        ]
-        states = {status.state for status in statuses.values()}
-        is_whole = not cut_short and not states & {"waiting", "stopped", "running"}
+
+        names_by_problem: dict[str, list[str]] = {}
+        for name, run in self._runs.items():
+            if problem := run.problem or unsent.get(run.plan.folder.metrics, ""):
+                names_by_problem.setdefault(problem, []).append(name)
+        missing = [f"{_first_of(names)}: {problem}" for problem, names in names_by_problem.items()]
+
         try:
-            if self._why_not_begun:
-                self._tracker.set_tags(self.parent_id, {WHY_NOT_BEGUN: self._why_not_begun})
-            # Where every run was recorded before, nothing was done, and the end of the whole stays where it was.
-            ended_at = None if self._runs else self._tracker.ended_at(self.parent_id)
-            final = "KILLED" if not is_whole else "FAILED" if "failed" in states else "FINISHED"
-            self._tracker.finish(self.parent_id, final, ended_at=ended_at)
+            self._end_parent({status.state for status in statuses.values()}, cut_short=cut_short)
         except TrackingError as error:
-            missing.append(str(error))
+            missing.append(f"{error}{way_on(error)}")
         return missing
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each thing of the runs that this server cannot have, and where it is instead."""
+        not_listed = {run.withheld.not_listed for run in self._runs.values() if run.withheld.not_listed}
+        sizes = {
+            f"{name}/{path.name}": path.stat().st_size
+            for name, run in self._runs.items()
+            for path in run.withheld.too_large
+        }
+        if not sizes:
+            return sorted(not_listed)
+        largest = max(sizes, key=sizes.__getitem__)
+        too_large = (
+            f"MLflow at {server_of(self._tracker.uri)}, or a proxy before it, does not take "
+            f"{counted(len(sizes), 'file')} (status 413), the largest {largest} of {size_text(sizes[largest])}: they "
+            f"stay in {self._record.parent}. Raise its limit (nginx: client_max_body_size), and the same command sends "
+            "them"
+        )
+        return [too_large, *sorted(not_listed)]
+
+    def _store_rest(self, statuses: Mapping[str, RunStatus]) -> None:
+        """Store the ends of runs that the server does not have yet, as far as a try makes sense."""
+        over = [run for name, run in self._runs.items() if statuses[name].state not in ("waiting", "running")]
+        unstored = [run for run in over if run.ended != statuses[run.plan.name]]
+        never_failed = [run for run in unstored if not run.problem]
+        failed_before = [run for run in unstored if run.problem]
+
+        # The server was just waited for in vain, or goes away now: trying each run would take minutes.
+        for run in never_failed:
+            if self._why_away() or not self._end(run, statuses[run.plan.name]):
+                break
+        # What keeps one run from being stored keeps others, too.
+        for run in failed_before:
+            if self._why_away() or not self._end(run, statuses[run.plan.name]) or run.problem:
+                break
+
+        for run in unstored:
+            if run.ended != statuses[run.plan.name]:
+                run.problem = run.problem or self._why_away()
+
+    def _why_away(self) -> str:
+        """Return what a run that waits for the server was told; "" while none waits."""
+        return next((run.problem for run in self._runs.values() if run.waiting), "")
+
+    def _end_parent(self, states: set[State], *, cut_short: bool) -> None:
+        """End the experiment's own run as its runs ended."""
+        if self._why_not_begun:
+            self._tracker.set_tags(self.parent_id, {WHY_NOT_BEGUN: self._why_not_begun})
+        final: FinalStatus = "FINISHED"
+        if cut_short or states & {"waiting", "stopped", "running"}:
+            final = "KILLED"
+        elif "failed" in states:
+            final = "FAILED"
+        # Where every run was recorded before, nothing was done, and the end of the whole stays where it was.
+        ended_at = None if self._runs else self._tracker.ended_at(self.parent_id)
+        self._tracker.finish(self.parent_id, final, ended_at=ended_at)
 
     def _sources(self) -> list[tuple[str, Path]]:
         """Return the runs whose rows are sent; those that have begun since are created."""
@@ -203,7 +249,7 @@ class Recorder:
                 except ServerUnreachableError:
                     break  # as their rows, later
                 except CoordExpError as error:
-                    run.problem = str(error)
+                    run.problem = f"{error}{way_on(error)}"
         return [(run.run_id, run.plan.folder.metrics) for run in runs if run.run_id]
 
     def _end_waiting(self) -> bool:
@@ -223,7 +269,7 @@ class Recorder:
                     self._store(run, status)
                     run.ended, run.problem = status, ""
                 except (CoordExpError, OSError) as error:
-                    run.problem = str(error)
+                    run.problem = f"{error}{way_on(error)}"
                     run.waiting = status if isinstance(error, ServerUnreachableError) else None
             return run.waiting is None
 
@@ -256,54 +302,23 @@ class Recorder:
         self._tracker.finish(run_id, _FINAL[status.state], message=status.message, ended_at=_written_at(folder.status))
         if status.state == "pruned":
             self._tracker.set_tags(run_id, {"pruned": f"at step {status.step}"})
-        files = (folder.config, folder.fingerprint, folder.param_groups, folder.metrics, folder.progress_log)
-        for path in (*files, folder.error_log):
-            if path.is_file():
-                self._tracker.log_file(run_id, path)
-        values = last_values(read_rows(folder.metrics))
-        self._tracker.log_measured(run_id, values)
-        if status.state == "finished":
-            self._store_results(run_id, run.plan, values)
-
-    def _store_results(self, run_id: str, plan: RunPlan, values: Mapping[str, float]) -> None:
-        """Store the final evaluation and the merged checkpoint, which MLflow then lists among its models."""
-        folder, config = plan.folder, plan.config
-        annotations = source_of_run(config, "val").ground_truth_file
-        evaluated_on = sha256_of_file(annotations)[:32] if annotations.is_file() else ""
-        tags = {HARDWARE: read_hardware(folder), ANNOTATIONS: evaluated_on}
-        self._tracker.set_tags(run_id, {name: value for name, value in tags.items() if value})
-        final, merged = folder.evaluation("final").path, folder.merged
-        if final.is_dir():
-            self._tracker.log_directory(run_id, final, final.relative_to(plan.run_dir).as_posix())
-        if not merged.is_dir():
-            return
-        num_bytes = directory_bytes(merged)
-        # Where it lies, with the machine that sees it there: ``file://node-3/shared/runs/x``.
-        uri, place = f"file://{socket.gethostname()}{quote(str(merged.absolute()))}", repr(str(merged))
-        if num_bytes <= config.tracking.max_artifact_mib * 2**20:
-            self._tracker.log_directory(run_id, merged, merged.name)
-            uri = f"runs:/{run_id}/{merged.name}"
-            place = f"mlflow.artifacts.download_artifacts({uri!r})"
-        # Only now: what is named is there, whole.
-        self._tracker.set_tags(run_id, {"merged_checkpoint": str(merged)})
-        ap = values.get(headline(config.reading))
-        params = {"group": plan.group, "seed": str(plan.seed), "base": str(config.model.path)[:500]}
-        self._tracker.log_model(
-            run_id,
-            re.sub(r"[/:.%\"']", "-", plan.name),
-            step=config.training.num_steps,
-            params=params | ({} if ap is None else {"AP": f"{ap:.4f}"}),
-            tags={"uri": uri, "load": f"coordexp.model.load({place})", "bytes": str(num_bytes), "run_key": plan.key},
-        )
+        run.withheld = store_files(self._tracker, run_id, run.plan, status)
 
     def _note_recorded(self) -> None:
         """Note in its folder each run that is over and has its results and every row on the server."""
         for run in list(self._runs.values()):
-            is_over = run.ended is not None and run.ended.state in ("finished", "pruned") and not run.is_noted
-            if is_over and not self._sync.why_unsent(run.run_id, run.plan.folder.metrics):
+            is_over = run.ended is not None and run.ended.state in ("finished", "pruned")
+            # Files that a proxy does not take are sent by the same command, once it does.
+            if not is_over or run.is_noted or run.withheld.too_large:
+                continue
+            if not self._sync.why_unsent(run.run_id, run.plan.folder.metrics):
                 recorded = Recorded(without_secrets(self._tracker.uri), run.plan.key)
                 write_json(run.plan.folder.recorded, asdict(recorded))
                 run.is_noted = True
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _written_at(status: Path) -> float | None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from coordexp.errors import TrackingError
 from coordexp.files import parse_model
 from coordexp.runs.reporter import Row
-from coordexp.tracking.connection import ServerUnreachableError, server_of
+from coordexp.tracking.address import server_of
+from coordexp.tracking.connection import ServerUnreachableError, way_on
 from coordexp.tracking.store import Tracker
 
 _LONGEST_WAIT_SECONDS = 60.0
@@ -65,11 +66,12 @@ class RowSync:
         return {path: reason for run_id, path in self._sources() if (reason := self.why_unsent(run_id, path))}
 
     def why_unsent(self, run_id: str, path: Path) -> str:
-        """Return why MLflow does not have all rows of a run's file; "" where it has."""
+        """Return why MLflow lacks rows of a run's file, and whether the same command sends them; "" if it has all."""
         sent = self._sent.get((run_id, path), _SentSoFar())
         if not path.exists() or path.read_bytes().count(b"\n") <= sent.rows:
             return ""
-        return sent.error or f"MLflow at {server_of(self._tracker.uri)} was not done in time"
+        late = ServerUnreachableError(f"MLflow at {server_of(self._tracker.uri)} was not done in time")
+        return sent.error or f"{late}{way_on(late)}"
 
     def _run(self) -> None:
         wait = self._interval
@@ -96,10 +98,11 @@ class RowSync:
                     self._send(run_id, path, sent)
                     sent.error = ""
             except ServerUnreachableError as error:
-                sent.error = str(error)
+                sent.error = f"{error}{way_on(error)}"
                 return False
             except (TrackingError, OSError) as error:
-                sent.error, sent.given_up = str(error), isinstance(error, TrackingError)
+                sent.error = f"{error}{way_on(error)}"
+                sent.given_up = isinstance(error, TrackingError)
                 _log.warning("rows of %s are not sent to MLflow: %s", path, error)
         return True
 

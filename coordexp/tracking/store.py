@@ -14,9 +14,11 @@ from coordexp.config.identity.fingerprint import git_state
 from coordexp.errors import TrackingError
 from coordexp.files import JsonValue, write_text
 from coordexp.runs.reporter import Row
+from coordexp.tracking.address import DATABASES
 from coordexp.tracking.charts import MEASURED, VIEW_TAG, view_of_runs
-from coordexp.tracking.connection import DATABASES, artifact_errors, connect, server_of, tracking_errors
+from coordexp.tracking.connection import artifact_errors, connect, tracking_errors
 from coordexp.tracking.payload import PointData, batches, check_same, flatten_config, row_points
+from coordexp.tracking.server import check_not_deleted, model_errors
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,6 +30,8 @@ RUN_DIR = "run_dir"
 READING = "reading"
 HARDWARE = "hardware"
 ANNOTATIONS = "annotations_sha256"
+MERGED = "merged_checkpoint"
+MERGED_URI = "merged_checkpoint_uri"
 PLANNED = "planned"
 WHY_NOT_BEGUN = "why_not_begun"
 COMMIT = "mlflow.source.git.commit"
@@ -56,11 +60,7 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
     client = connect(uri)
     with tracking_errors(uri, f"open experiment {experiment!r}"):
         found = client.get_experiment_by_name(experiment) or _create(client, uri, experiment, artifact_root)
-        if found.lifecycle_stage != "active":
-            raise TrackingError(
-                f"experiment {experiment!r} was deleted in MLflow at {server_of(uri)}: expected another "
-                f"experiment name, or `mlflow experiments restore --experiment-id {found.experiment_id}`"
-            )
+        check_not_deleted(uri, found)
         if EXPERIMENT_TAG not in found.tags:
             client.set_experiment_tag(found.experiment_id, EXPERIMENT_TAG, "ablation")
         if VIEW_TAG not in found.tags:  # a person may have changed it since
@@ -163,12 +163,19 @@ class Tracker:
         return end_ms / 1000 if end_ms else None
 
     def log_file(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
-        with artifact_errors(self.uri, self._artifact_root):
+        """Store one file; a FileTooLargeError where a proxy before the server does not take it."""
+        with artifact_errors(self.uri, self._artifact_root, file=path):
             self._client.log_artifact(run_id, str(path), artifact_path)
 
     def log_directory(self, run_id: str, local_dir: Path, artifact_path: str) -> None:
-        with artifact_errors(self.uri, self._artifact_root):
-            self._client.log_artifacts(run_id, str(local_dir), artifact_path)
+        """Store all files of a folder and of those in it.
+
+        The largest is first: where it is too large, which is a FileTooLargeError, there is no half of a folder.
+        """
+        files = [path for path in local_dir.rglob("*") if path.is_file()]
+        for path in sorted(files, key=lambda path: (-path.stat().st_size, path)):
+            folder = path.parent.relative_to(local_dir)
+            self.log_file(run_id, path, (Path(artifact_path) / folder).as_posix())
 
     def log_measured(self, run_id: str, metrics: Mapping[str, float]) -> None:
         """Store the last value of everything a run has logged: many times what MLflow shows, and what reports read."""
@@ -182,12 +189,12 @@ class Tracker:
 
         What an interruption left is completed. A model that is ready only gets new tags (a run directory may have
         moved), so a repeat changes nothing. ``params`` say what it is and are shown as columns, ``tags`` where it lies
-        and how it is loaded.
+        and how it is loaded. A NoLoggedModelsError where the server has no list of models, or refuses.
         """
         from mlflow.entities import LoggedModelOutput
 
         client = self._client
-        with tracking_errors(self.uri, f"list the merged checkpoint of run {run_id}"):
+        with model_errors(self.uri):
             listed = client.search_logged_models([self.experiment_id], filter_string=f"source_run_id = '{run_id}'")
             found = next((item for item in listed if item.model_type == MODEL_TYPE), None)
             if found is None:

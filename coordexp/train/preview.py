@@ -12,11 +12,11 @@ from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import decode
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.data.image_file import read_image
-from coordexp.data.sample import Sample, SplitData
-from coordexp.data.sources.source import Split
+from coordexp.data.sample import Sample, Split, SplitData
 from coordexp.model.checkpoint.directory import find_checkpoint
 from coordexp.model.processor import Processor
-from coordexp.train.setup.encoding import Encoding, build_encoding, read_split, train_order
+from coordexp.train.setup.data import read_split
+from coordexp.train.setup.encoding import Encoding, build_encoding, train_order
 
 Role = Literal["prompt", "image", "description", "coord", "structure"]
 BoxPx = tuple[float, float, float, float]

@@ -10,8 +10,10 @@ from pathlib import Path
 import torch
 from transformers import set_seed
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from transformers.utils.logging import disable_progress_bar
 
 from coordexp.config.schema import RunConfig
+from coordexp.data.box_limits import BoxLimits
 from coordexp.errors import CoordExpError, DivergedError
 from coordexp.files import write_json
 from coordexp.model.merging.merge import merge_model
@@ -19,8 +21,10 @@ from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder, step_of
 from coordexp.runs.reporter import LocalReporter, final_metrics
-from coordexp.runs.status import Ended, note_traceback, one_sentence
+from coordexp.runs.status import Ended, note_traceback, one_sentence, read_status
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
+from coordexp.temporary import shorten_temporary_folder
+from coordexp.train.facts import training_facts
 from coordexp.train.forward import model_inputs
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
@@ -89,18 +93,18 @@ def train_run(
         write_json(folder.param_groups, [asdict(row) for row in describe(parts.param_groups)], indent=2)
     ranks.barrier()
     try:
-        _train(run, folder.scratch)
+        limits = _train(run, folder.scratch)
     finally:
         if is_first:
             shutil.rmtree(folder.scratch, ignore_errors=True)
     reported = ranks.from_first([final_metrics(folder.path)])[0]
     if "final/steps" not in reported:
-        _evaluate(run, step)
+        _evaluate(run, step, limits)
     ended, lost = _merge(run) if merges and is_first else (Ended("finished"), {})
     # MLflow counts the rows that it has: what is made again has to stand in the same place. So the row that every try
     # makes comes first, and that of a merge, which may fail at one try and not at the next, behind it.
     if "final/seconds" not in reported:  # a run that finished without its merge has been timed
-        run.log.add_row(step, {"final/seconds": time.monotonic() - started})
+        run.log.add_row(step, {"final/seconds": _seconds_so_far(folder, since=started)})
     if lost:
         run.log.add_row(step, lost)
     ranks.barrier()
@@ -108,9 +112,18 @@ def train_run(
     return ended
 
 
+def _seconds_so_far(folder: RunFolder, *, since: float) -> float:
+    """Return the wall time of a whole run, with the tries before this one; this process began it at ``since``."""
+    status = read_status(folder.path)
+    # Only an executor keeps a status; whoever calls `train_run` alone has this process's time.
+    return time.monotonic() - since if status.since is None else status.seconds_until(time.time())
+
+
 def set_up_process(config: RunConfig) -> str | None:
-    """Set threads, seeds and algorithms of this process; return the sentence of :func:`ranks.ignore_launchers`."""
+    """Set threads, seeds, algorithms and output of this process; return what :func:`ranks.ignore_launchers` says."""
     ignored = ranks.ignore_launchers()
+    shorten_temporary_folder()  # loaders exchange files by sockets there
+    disable_progress_bar()  # transformers draws one for each checkpoint that it saves, between a run's own lines
     # On a CPU their number decides last digits, and must be the same whatever started the process.
     if config.training.num_threads is not None or not torch.cuda.is_available():
         torch.set_num_threads(config.threads_of_worker)
@@ -119,8 +132,12 @@ def set_up_process(config: RunConfig) -> str | None:
     return ignored
 
 
-def _train(run: Run, scratch: Path) -> None:
-    """Take the optimizer steps that are left; afterwards the model is plain on every rank."""
+def _train(run: Run, scratch: Path) -> BoxLimits:
+    """Take the optimizer steps that are left; afterwards the model is plain on every rank.
+
+    Returns:
+        How many boxes the limits on objects and tokens took away.
+    """
     trainer = make_trainer(run, scratch)
     confirm_comparable(run.config, run.parts, trainer.accelerator)
     checkpoint = run.log.reporter.newest
@@ -129,7 +146,9 @@ def _train(run: Run, scratch: Path) -> None:
         first_step = step_of(checkpoint)
         run.log.resume(checkpoint)
         trainer.averages.resume(checkpoint)
-    run.log.start(start_lines(run.config, run.parts, trainer.samples, trainer.sampler), step=first_step)
+    parts = run.parts
+    limits = parts.encoding.box_limits(trainer.samples, parts.train.samples, parts.val.samples)
+    run.log.start(start_lines(run.config, parts, trainer.samples, trainer.sampler, limits), step=first_step)
     if checkpoint is not None and first_step >= run.config.training.num_steps:
         trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
         unset_hf_deepspeed_config()  # as Schedule does
@@ -147,6 +166,7 @@ def _train(run: Run, scratch: Path) -> None:
     # Evaluation and merge see the model's own precision, not training's autocast.
     trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
     _let_go(trainer)
+    return limits
 
 
 def _let_go(trainer: CoordTrainer) -> None:
@@ -164,7 +184,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     return trainer
 
 
-def _evaluate(run: Run, step: int) -> None:
+def _evaluate(run: Run, step: int, limits: BoxLimits) -> None:
     """Evaluate on everything and commit it for good: what comes after it cannot cost it."""
     run.parts.model.eval()
     run.stop_if_asked()
@@ -175,16 +195,22 @@ def _evaluate(run: Run, step: int) -> None:
             run.log.note(sentence)
         if run.config.evaluation.every_steps is not None:
             run.log.add_row(step, run.evaluator.subset_of_final())
-    run.log.add_row(step, {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)})
+    times = {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)}
+    run.log.add_row(step, times | limits.metrics())
     run.log.commit(step, is_final=True)
 
 
 def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
-    """Merge the adapter into the base, which ends no run: everything measured is committed. What it lost comes too."""
+    """Write the merged checkpoint, which ends no run: all that was measured is committed. What was lost comes too.
+
+    A run that trained all weights has no adapter to merge: its weights are the checkpoint.
+    """
     config, parts, log = run.config, run.parts, run.log
-    log.note("merges its adapter into the base")
+    is_whole = config.training.tuning == "full"
+    log.note("writes its weights as a checkpoint" if is_whole else "merges its adapter into the base")
     folder, encoding = RunFolder.of(config), parts.encoding
     try:
+        facts = training_facts(config, parts)
         # A few short validation samples, answers included, to describe the merged model by.
         dataset = encoding.dataset(parts.val.samples)
         shortest = sorted(range(len(dataset)), key=lambda index: (dataset.lengths[index], index))[:_MERGE_SAMPLES]
@@ -197,12 +223,16 @@ def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
             overwrite=True,
             samples=[model_inputs(batch, encoding.image_spec, dtype=torch.float32) for batch in batches] or None,
             trained_with=encoding.trained_with,
+            facts=facts,
             gives_up=True,
         )
     except (CoordExpError, OSError, RuntimeError) as error:  # of which torch's lack of memory is one
         note_traceback(folder.path)
-        warning = f"its adapter was not merged: {one_sentence(error)}; the same command tries that again"
+        what = "its checkpoint was not written" if is_whole else "its adapter was not merged"
+        warning = f"{what}: {one_sentence(error)}; the same command tries that again"
         return Ended("finished", warning, is_merged=False), {}
+    if facts.served:
+        log.note(f"AP as served: {facts.served}")
     lost = {"final/merge_lost_logits": merged.lost_at_logits, "final/merge_lost_weights": merged.most_lost}
-    log.note(f"merged in {merged.dtype}: {merged.sentence}")
+    log.note(f"{'written' if is_whole else 'merged'} in {merged.dtype}: {merged.sentence}")
     return Ended("finished", merged.warning), {name: value for name, value in lost.items() if value is not None}

@@ -65,7 +65,7 @@ class Schedule(TrainerCallback):
                     self.log.add_validation(step, *losses)
             if self._evaluates_at(step) and not is_last:
                 metrics = self.evaluator.on_subset(step)
-                num_images = len(self.evaluator.subset_indices())
+                num_images = len(self.evaluator.subset_indices)
                 self.log.add_evaluation(step, metrics, num_images=num_images, is_final=False)
             checkpoint = Path(str(args.output_dir)) / f"checkpoint-{step}"  # where the trainer has just saved
             self.trainer.averages.save(checkpoint)

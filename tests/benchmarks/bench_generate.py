@@ -54,11 +54,16 @@ def scripted(answers: Mapping[int, Sequence[int]], *, end_id: int, device: torch
             return rows
 
         def choose(self, logits_NV: Tensor, rows: Sequence[int] | None = None) -> None:
-            at_N = self._num_written_B if rows is None else self._num_written_B[list(rows)]
+            written_B = self.state.num_written_B
+            at_N = written_B if rows is None else written_B[list(rows)]
             script_NT = self.script_BT if rows is None else self.script_BT[list(rows)]
             next_N1 = script_NT.gather(1, at_N.clamp(max=script_NT.shape[1] - 1).unsqueeze(1))
             lead_N1 = torch.full_like(next_N1, 1000, dtype=logits_NV.dtype)
             super().choose(logits_NV.scatter_add(1, next_N1, lead_N1), rows)
+
+        def keep_used(self) -> None:
+            self.script_BT = self.script_BT[self.used]
+            super().keep_used()
 
     with mock.patch.object(generation, "AnswerRows", ScriptedRows):
         yield

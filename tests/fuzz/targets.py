@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from coordexp.config import load_config
 from coordexp.config.keys import known_keys
+from coordexp.config.schema.data import Shapes
 from coordexp.coord_tokens.codec import int_to_token
 from coordexp.coord_tokens.grammar.constrain import plain_text_ids
 from coordexp.coord_tokens.grammar.parse import parse_generated
@@ -23,7 +24,7 @@ from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import coord_vocab, expand_vocab
 from coordexp.data.image_file import read_image
 from coordexp.data.sources.coco import CocoSource, LvisSource
-from coordexp.data.sources.shapes import Shapes, write_shapes
+from coordexp.data.sources.shapes import write_shapes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CoordExpError
@@ -220,7 +221,7 @@ def _read_answers(folder: Path) -> None:
     ids = [image["id"] for image in json.loads((folder / "instances_val.json").read_text())["images"]]
     tokenizer, vocab = _tokenizer_with_coords()
     text_ids = frozenset(plain_text_ids(tokenizer))
-    for answer in read_given_answers(folder / "answers.jsonl", known=ids, wanted=ids).values():
+    for answer in read_given_answers(folder / "answers.jsonl", known=ids, wanted=ids).by_image.values():
         text = answer.text or ""
         parse_json_answer(text)
         parse_generated(tokenizer.encode(text), vocab, text_ids=text_ids)

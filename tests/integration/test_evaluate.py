@@ -13,6 +13,7 @@ from pycocotools.cocoeval import COCOeval
 
 from coordexp.cli.main import main
 from coordexp.evaluate.analysis import Analysis
+from coordexp.model.loading import load
 from tests.support.evaluate_command import NUM_IMAGES, arguments
 from tests.support.evaluation import analyse
 from tests.support.metrics import unregistered
@@ -129,7 +130,6 @@ def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpo
     from peft import LoraConfig, get_peft_model
 
     from coordexp.model.checkpoint.adapter import save_adapter
-    from coordexp.model.loading import load
 
     model = get_peft_model(load(checkpoint).model, LoraConfig(r=2, target_modules=["q_proj"]))
     save_adapter(model, tmp_path / "adapter")
@@ -171,3 +171,31 @@ def test_given_answers_that_do_not_fit_are_one_sentence(checkpoint, shapes, tmp_
     assert f"no answer for {NUM_IMAGES - 1} of {NUM_IMAGES} images" in capsys.readouterr().err
     assert main(["evaluate", *command, "--decoding", "free", "constrained"]) == 2
     assert "a file of answers is one decoding" in capsys.readouterr().err
+
+
+def test_an_engine_is_checked_against_our_own_answers(checkpoint, shapes, answered, tmp_path, capsys):
+    """Our own answers are all ours; with one coordinate moved by nine bins, that is what differs."""
+    command = [*arguments(checkpoint, shapes), "--annotations", str(answered.annotations)]
+    command += ["--aliases", str(answered.aliases), "--decoding", "constrained"]
+    assert main(["evaluate", *command, "--output", str(tmp_path / "ours")]) == 0
+    record = json.loads((tmp_path / "ours" / "constrained" / "generated_by.json").read_text())
+    assert (record["engine"], record["precision"], record["decoding"]) == ("coordexp", "float32", "constrained")
+
+    path = tmp_path / "ours" / "constrained" / "answers.jsonl"
+    check = ["evaluate", *command, "--num-images", str(NUM_IMAGES), "--check-engine"]
+    capsys.readouterr()
+    assert main([*check, str(path)]) == 0
+    same = capsys.readouterr().out
+    assert "100.0%" in same
+    assert "at most 0 bins" in same
+
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    first_coord = load(checkpoint).vocab.coord_ids.start
+    moved = next(line["token_ids"] for line in lines if any(token >= first_coord for token in line["token_ids"]))
+    place = next(at for at, token in enumerate(moved) if first_coord <= token < first_coord + 1000)
+    moved[place] += 9 if moved[place] < first_coord + 900 else -9
+    (tmp_path / "moved.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main([*check, str(tmp_path / "moved.jsonl")]) == 0
+    differs = capsys.readouterr().out
+    assert "100.0%" not in differs
+    assert "at most 9 bins" in differs

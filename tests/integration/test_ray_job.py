@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordexp.data.sources.shapes import Shapes, write_shapes
+from coordexp.config.schema.data import Shapes
+from coordexp.data.sources.shapes import write_shapes
 from coordexp.runs.folder import step_of
 from coordexp.runs.reporter import committed_checkpoints, read_rows
 from coordexp.runs.status import read_status

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
@@ -41,6 +42,37 @@ with ray_session(threads=1) as started:
     except ValueError as error:
         print(error)
 """
+
+
+def environment_with_long_tmpdir(tmp_path: Path) -> dict[str, str]:
+    folder = tmp_path / ("x" * 110)
+    folder.mkdir()
+    environment = client_environment(tmp_path) | {"TMPDIR": str(folder)}
+    for name in ("RAY_TMPDIR", "RAY_AUTH_TOKEN"):
+        environment.pop(name, None)
+    return environment
+
+
+def run_driver(script: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_private_ray_starts_where_the_temporary_folder_is_too_long_for_its_sockets(tmp_path):
+    done = run_driver(DRIVER.replace("time.sleep(100)", "pass"), environment_with_long_tmpdir(tmp_path), tmp_path)
+    assert done.stdout.startswith("ready"), done.stderr
+
+
+def test_a_ray_that_cannot_start_ends_the_command_within_a_minute_with_its_reason(tmp_path):
+    """The guard taken away: Ray's dashboard then dies, and hangs; any other cause looks the same from here."""
+    unguarded = "from coordexp.cluster import session\nsession.shorten_temporary_folder = lambda: None\n"
+    began = time.monotonic()
+    done = run_driver(unguarded + DRIVER, environment_with_long_tmpdir(tmp_path), tmp_path)
+    assert done.returncode == 1
+    assert "Ray cannot start on this machine" in done.stderr
+    assert "AF_UNIX path too long" in done.stderr.splitlines()[-1]
+    assert time.monotonic() - began < 90  # of which a busy machine needs many to import
 
 
 def test_a_killed_driver_leaves_nothing_behind(tmp_path):

@@ -193,6 +193,7 @@ def test_rows_that_join_the_adapter_are_printed(base, tmp_path):
     spec = prepared(with_changes(small_config(base, tmp_path, max_steps=1), data={"structure": "spec"}))
     run = _run(spec, [])
     trainer = make_trainer(run, tmp_path / "scratch")
-    lines = start_lines(spec, run.parts, trainer.samples, trainer.sampler)
+    limits = run.parts.encoding.box_limits(trainer.samples, run.parts.train.samples, run.parts.val.samples)
+    lines = start_lines(spec, run.parts, trainer.samples, trainer.sampler, limits)
     assert any("the rows of the added object tokens" in line for line in lines)
     assert not any("parameters train in" in line for line in lines), "all that trains is in float32"

@@ -13,7 +13,7 @@ from coordexp.coord_tokens.vocab import END_TOKEN
 from coordexp.data.batch import EncodedSample, collate
 from coordexp.data.dataset import Prompt
 from coordexp.data.patches import ImageSpec, to_patches
-from coordexp.data.sources.shapes import CATEGORIES, draw_scene
+from coordexp.data.shapes import CATEGORIES, draw_scene
 from coordexp.evaluate.generate.qwen_json import JSON_FAILURE_KINDS, detection_prompt
 from coordexp.model.loading import load
 from coordexp.model.tiny.parts import save_base

@@ -26,7 +26,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from coordexp.data.sources.shapes import Shapes, write_shapes
+from coordexp.config.schema.data import Shapes
+from coordexp.data.sources.shapes import write_shapes
 from tests.rehearsal.checkpoint import SIZES
 
 ROOT = Path(__file__).parents[2]

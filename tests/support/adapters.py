@@ -15,7 +15,7 @@ from coordexp.coord_tokens.codec import int_to_token
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.data.dataset import DEFAULT_PROMPT
-from coordexp.data.sources.shapes import draw_scene
+from coordexp.data.shapes import draw_scene
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.parts import build_image_processor, build_tokenizer
 from tests.support.offsets import COORD_IDS, tokenizer, wrapped

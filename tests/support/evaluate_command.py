@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from coordexp.data.sources.shapes import Shapes, write_shapes
+from coordexp.config.schema.data import Shapes
+from coordexp.data.sources.shapes import write_shapes
 from coordexp.model.tiny.parts import save_base
 from tests.support.model_fixtures import random_base
 

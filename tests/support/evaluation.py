@@ -17,7 +17,7 @@ from coordexp.evaluate.analysis import Analysis, analyse_boxes
 from coordexp.evaluate.answers import Objects, ReadAnswer
 from coordexp.evaluate.evaluation import EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
-from coordexp.metrics import BOX_KINDS
+from coordexp.metrics import BOX_KINDS, TOP_TOKENS
 from coordexp.runs.folder import DecodingFolder, EvaluationFolder
 from tests.support.detections import Scene
 
@@ -36,9 +36,10 @@ class Item(NamedTuple):
 def objects_of(images: Mapping[int, Sequence[Item]]) -> Objects:
     return Objects.of(
         [
-            (image_id, desc, category_id, bins, expected or [k / 1000 for k in bins], width, score)
+            (image_id, desc, category_id, bins, means, width, score, [means] * len(TOP_TOKENS))
             for image_id, items in images.items()
             for desc, bins, category_id, expected, width, score in items
+            for means in [expected or [k / 1000 for k in bins]]
         ]
     )
 
@@ -75,12 +76,13 @@ def analyse(annotations_json: Path, folder: Path) -> Analysis:
 
 
 def read_objects(path: Path) -> Objects:
-    """Read ``objects.jsonl``."""
+    """Read ``objects.jsonl``, which has the means of whole distributions alone."""
     names = ("desc", "category_id", "bins", "expected", "width", "score")
-    lines = map(json.loads, path.read_bytes().removesuffix(b"\n").split(b"\n"))
-    return Objects.of(
-        [(line["image_id"], *(item[name] for name in names)) for line in lines for item in line["objects"]]
-    )
+    rows = []
+    for line in map(json.loads, path.read_bytes().removesuffix(b"\n").split(b"\n")):
+        for item in line["objects"]:
+            rows.append((line["image_id"], *(item[name] for name in names), [item["expected"]] * len(TOP_TOKENS)))
+    return Objects.of(rows)
 
 
 def sample_of(image_id: int, size: tuple[int, int]) -> Sample:

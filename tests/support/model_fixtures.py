@@ -13,11 +13,12 @@ from coordexp.coord_tokens.vocab import CoordVocab, Structure, expand_vocab
 from coordexp.data.batch import EncodedSample
 from coordexp.data.dataset import Prompt
 from coordexp.data.patches import ImageSpec, to_patches
-from coordexp.data.sources.shapes import draw_scene
+from coordexp.data.shapes import draw_scene
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.generation import generate_queue
 from coordexp.evaluate.generate.model import AnsweringModel
+from coordexp.metrics import TOP_TOKENS
 from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer
 
 
@@ -111,4 +112,6 @@ def base(request: pytest.FixtureRequest) -> Base:
 def answer_of(ids: Sequence[int], *, image_id: int = 1, **options) -> Answer:
     """An answer of these ids whose numbers are their position."""
     at = np.arange(len(ids))
-    return Answer(image_id, np.array(ids, np.int64), -0.01 * at, 0.5 + 0.01 * at, 0.001 * at, 10.0 + at, **options)
+    served = np.stack([0.001 * at] * len(TOP_TOKENS))
+    columns = (-0.01 * at, 0.5 + 0.01 * at, 0.001 * at, 10.0 + at, served)
+    return Answer(image_id, np.array(ids, np.int64), *columns, **options)

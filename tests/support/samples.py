@@ -4,13 +4,13 @@ from functools import partial
 
 import numpy as np
 
-from coordexp.data.prepare import prepare as prepare_with
+from coordexp.data.reading import Reading
 from coordexp.data.sample import Objects
-from coordexp.data.sources.coco_table import Reading
 from coordexp.data.sources.jsonl import JsonlSource, format_record
-from coordexp.detection.ceiling import ceiling_of_table
+from coordexp.data.sources.prepare import prepare as prepare_with
+from coordexp.detection.ceiling import ceiling_of_arrays
 
-prepare = partial(prepare_with, ceiling=ceiling_of_table)
+prepare = partial(prepare_with, ceiling=ceiling_of_arrays)
 
 
 def things(*pairs):

@@ -10,7 +10,7 @@ from pycocotools.coco import COCO
 
 from coordexp.config import ExperimentConfig, load_config
 from coordexp.data.image_file import read_image
-from coordexp.data.splits import load_split
+from coordexp.data.sources.door import load_split
 from coordexp.train.setup.weighted_terms import build_criterion
 
 ROOT = Path(__file__).parents[2]

@@ -88,6 +88,21 @@ def test_a_file_is_read_again_only_where_it_has_changed(tmp_path: Path) -> None:
     assert read == ["a", "b", "a"]
 
 
+def test_a_folder_is_read_again_where_a_file_in_it_has_changed(tmp_path: Path) -> None:
+    """The folder's own time stays when a file in it is written in place."""
+
+    @read_once
+    def text_of(folder: Path) -> str:
+        return "".join(file.read_text() for file in sorted(folder.rglob("*.txt")))
+
+    (tmp_path / "below").mkdir()
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "below" / "b.txt").write_text("two")
+    assert text_of(tmp_path) == text_of(tmp_path) == "onetwo"
+    (tmp_path / "below" / "b.txt").write_text("three")
+    assert text_of(tmp_path) == "onethree"
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

@@ -39,8 +39,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_no_source_asks_for_code_or_pickles_of_a_checkpoint() -> None:
-    for path in (ROOT / "coordexp").rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
+    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "coordexp").rglob("*.py")}
+    assert any("torch.load(" in text for text in sources.values()), "the search finds what it is about"
+    assert any("trust_remote_code=False" in text for text in sources.values())
+    for path, text in sources.items():
         assert not re.search(r"(trust_remote_code|allow_pickle)\s*=\s*(?!False)", text), path
         assert text.count("torch.load(") == text.count("weights_only=True"), path
         assert len(re.findall(r"Auto\w+\.from_pretrained\(", text)) <= text.count("trust_remote_code=False"), path

@@ -1,9 +1,10 @@
 """Section ``data``: where samples come from and how one becomes a sequence."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import Field, StrictBool, field_validator, model_validator
 
 from coordexp.config.schema.fields import WHOLE, Fraction, NaturalInt, PositiveInt, Section, Seed, Text, key
 
@@ -56,6 +57,14 @@ class Data(Section):
     """A folder with pictures and labels as COCO, LVIS, JSONL, Pascal VOC or YOLO, instead of the four paths."""
     val_fraction: Annotated[float, Field(strict=True, gt=0, lt=1)] = key(0.2, "results", decides=["data", "tokens"])
     """Share of the pictures of data.path for validation, if the data set has no split."""
+    unit_by: Text | None = key(None, "plan", decides=["data", "tokens"])
+    """What says which pictures belong together (frames of a clip, a patient, a slide); with a parenthesis: a pattern
+    that is searched in the path of a picture below its folder, whose first group is the unit; else a field of the image
+    in the annotations, or a column of data.tags. A unit stays on one side of data.val_fraction and of a tuning split;
+    null: each picture is one of its own."""
+    tags: Path | tuple[Text, ...] | None = key(None, "plan", decides=["data"])
+    """What else is known of pictures, for slices of a report: a list of fields of the image in the annotations, or one
+    CSV file with the columns file, tag, ..."""
     split_seed: Seed = key(0, "results", decides=["data", "tokens"])
     """Seed of that split and of evaluation.max_images, the same for every group and experiment.seed."""
     boxes_in: Literal["auto", "shown", "stored"] = key("auto", "results", decides=["data", "tokens"])
@@ -81,9 +90,11 @@ class Data(Section):
     tokens."""
     prompt: Text = key("Describe all objects in the image with their bounding boxes.", "results", decides=["tokens"])
     """What the model is asked, in training and in evaluation."""
-    ordering: Literal["top_left", "random", "size", "centre"] = key("top_left", "results", decides=["tokens"])
-    """Order of the objects in an answer; top_left is easy to learn, size: largest first, centre: most central first,
-    random: new each epoch."""
+    ordering: Literal["top_left", "left_top", "random", "size", "centre"] = key(
+        "top_left", "results", decides=["tokens"]
+    )
+    """Order of the objects in an answer; top_left: by the upper edge, then the left one, easy to learn; left_top: by
+    the left edge, then the upper one; size: largest first; centre: most central first; random: new each epoch."""
     max_objects: PositiveInt = key(30, "results", decides=["tokens"])
     """The most objects of an image to train on, the largest ones; all count in AP."""
     max_length: PositiveInt = key(4096, "results", decides=["tokens"])
@@ -114,6 +125,21 @@ class Data(Section):
         if not isinstance(said, dict) or said.get("path") is None:
             return said
         return {**said, "format": "auto", **dict.fromkeys(FOUR)}
+
+    @field_validator("unit_by")
+    @classmethod
+    def _pattern_has_a_group(cls, value: str | None) -> str | None:
+        if value is None or not ("(" in value or ")" in value):
+            return value
+        try:
+            pattern = re.compile(value)
+        except re.error as error:
+            raise ValueError(
+                f"a value with a parenthesis is a regular expression, and this is none ({error})"
+            ) from None
+        if not pattern.groups:
+            raise ValueError("the pattern has no group; put what names the unit in parentheses, such as ^(.+)_\\d+")
+        return value
 
     @model_validator(mode="after")
     def _keys_agree(self) -> "Data":

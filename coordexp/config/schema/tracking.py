@@ -1,7 +1,7 @@
 """Section ``tracking``: where runs are recorded."""
 
 import re
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from pydantic import model_validator
 
@@ -33,6 +33,10 @@ def address_problem(uri: str) -> str | None:
             "environment: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; for a "
             "database its own, as PGUSER and PGPASSWORD"
         )
+    if scheme in ("http", "https") and not _is_web_address(uri):
+        return f"is no address: {_EXPECTED}"
+    if scheme in ("http", "https") and "#" in uri:
+        return "must end before its #: what follows there is a page in a browser"
     if uri == "databricks" or uri.startswith("arn:"):
         return None
     if not separator or scheme == "file":
@@ -40,6 +44,15 @@ def address_problem(uri: str) -> str | None:
     if is_file:
         return None if rest.startswith("/") else f"names no database file: {_EXPECTED}"
     return None if rest.strip("/") and not rest.startswith("/") else f"is no address: {_EXPECTED}"
+
+
+def _is_web_address(uri: str) -> bool:
+    """Return whether an address has a host, and a port that is a number where it has one."""
+    try:
+        parts = urlsplit(uri)
+        return bool(parts.hostname) and parts.port != 0  # the port is read here, and refused if it is none
+    except ValueError:
+        return False
 
 
 class Tracking(Section):

@@ -65,8 +65,21 @@ def encode_target(
 
 def target_length(desc_lengths: Iterable[int], structure: Structure, *, num_box_tokens: int = NUM_COORDS) -> int:
     """Return the tokens of a target whose descriptions have these numbers of tokens, and whose boxes have so many."""
-    num_markers = sum(token is not None for token in STRUCTURE_TOKENS[structure])
-    return sum(length + num_markers + num_box_tokens for length in desc_lengths) + 1
+    num_more = _num_beside_desc(structure, num_box_tokens)
+    return sum(length + num_more for length in desc_lengths) + 1
+
+
+def num_whole_objects(
+    desc_lengths: Sequence[int], structure: Structure, *, num_box_tokens: int = NUM_COORDS, room: int
+) -> int:
+    """Return how many objects of a target, from its first one on, are whole within ``room`` tokens."""
+    ends = np.cumsum(np.asarray(desc_lengths, np.int64) + _num_beside_desc(structure, num_box_tokens))
+    return int(np.searchsorted(ends, room, side="right"))
+
+
+def _num_beside_desc(structure: Structure, num_box_tokens: int) -> int:
+    """Return the tokens of an object beside its description: the markers and the box."""
+    return num_box_tokens + sum(token is not None for token in STRUCTURE_TOKENS[structure])
 
 
 def text_encoder(tokenizer: PreTrainedTokenizerBase) -> EncodeText:

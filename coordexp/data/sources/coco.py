@@ -1,25 +1,24 @@
-"""A split in COCO's format or LVIS's.
+"""A split in COCO's format or LVIS's."""
 
-LVIS marks, for each image, which absent categories were verified (``neg_category_ids``) and which were not annotated
-exhaustively (``not_exhaustive_category_ids``); its evaluation needs both. Its images are those of COCO: ``--images`` is
-the folder that holds ``train2017`` and ``val2017``, or one of these itself.
-"""
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
-from urllib.parse import unquote, urlsplit
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
+from numpy.typing import NDArray
 
+from coordexp.data.coco_file import AnnotationColumns, CocoFile, read_coco_file, read_image_records
 from coordexp.data.image_folder import ImageFolder
+from coordexp.data.lvis_file import LvisCategory, LvisImage
 from coordexp.data.originals import Part
-from coordexp.data.sample import Generated, Samples, SplitData
-from coordexp.data.sources.coco_file import Category, CocoFile, Image, read_coco_file
-from coordexp.data.sources.coco_table import TARGET, CocoTable, Reading, as_coco, build_table
-from coordexp.errors import DataError, show
+from coordexp.data.reading import Reading
+from coordexp.data.sample import Generated, SplitData
+from coordexp.data.sources.coco_table import CocoTable, build_table, kinds_of
+from coordexp.data.sources.read_split import ReadSplit, as_coco
+from coordexp.data.split_arrays import NO_EXTENT, Lists, SplitArrays
+from coordexp.errors import DataError
 from coordexp.files import write_json
 
 
@@ -33,46 +32,66 @@ class CocoSource:
     reading: Reading = field(default_factory=Reading)
     part: Part | None = None  # which of the pictures belong to the split; None for all
     generated: Generated | None = None
+    checks_images: bool = True  # whether the pictures have to be there
     is_converted = False  # to COCO's format from another
 
     @property
     def name(self) -> str:
         return self.annotations.stem
 
+    @property
+    def given_images(self) -> Path:
+        """The folder in which the user gives the pictures: ``images``, unless they are unpacked into that."""
+        return self.images
+
     def file(self) -> CocoFile:
         return read_coco_file(self.annotations)
 
     def read(self, *, max_bad_fraction: float = 0.0, accept_prequantised: bool = False) -> SplitData:
+        """Read the split as samples; see :meth:`read_split`."""
+        del accept_prequantised  # boxes are pixels: none can be a bin already
+        return self.read_split(max_bad_fraction=max_bad_fraction).data
+
+    def read_split(self, *, max_bad_fraction: float) -> ReadSplit:
         """Read the split, whose ``file_name`` are relative to the folder ``images``.
 
-        Boxes become fractions of the image and are clipped to it; crowd boxes, and those that say ``ignore: 1``, are
-        counted and left out. Two images may name one file: they keep their own objects, and are counted. That an image
-        file exists is checked here; that it decodes, when it is used.
+        Boxes become fractions of the image by the rule of :mod:`coordexp.data.box_rule`. Crowd boxes, those that say
+        ``ignore: 1``, and those of no extent are no targets. Two images may name one file: they keep their own objects,
+        and are counted. That an image file exists is checked here; that it decodes, when it is used.
 
         Raises:
             DataError: if the file is missing, no JSON, of another structure, or more than ``max_bad_fraction`` of its
-                images, annotations or categories is bad (COCO's train2017 has 2 boxes of zero height among 860,001).
+                images, annotations or categories is bad.
         """
-        del accept_prequantised  # boxes are pixels: none can be a bin already
-        table = self.table(max_bad_fraction=max_bad_fraction)
-        is_target = table.kinds == TARGET
-        categories = {key: entry.name for key, entry in table.categories.items()}
-        category_ids = sorted(categories)
-        samples = Samples(
-            folder=self.images,
-            names=[image.name for image in table.images],
-            sizes_px=np.array([(image.width, image.height) for image in table.images], np.int64),
-            image_ids=np.array([image.image_id for image in table.images], np.int64),
-            first=np.concatenate([[0], np.cumsum(is_target)])[table.first],
-            texts=tuple(categories[key] for key in category_ids),
-            text_index=np.searchsorted(np.array(category_ids, np.int64), table.category_ids[is_target]),
-            boxes_norm_xyxy=table.boxes_norm_xyxy[is_target],
-        )
-        return SplitData(samples, table.rejections.all(), table.counts, categories, table.warnings, table.notes)
-
-    def table(self, *, max_bad_fraction: float) -> CocoTable:
         file = self._own()
-        return build_table(file, ImageFolder(self.images), max_bad_fraction=max_bad_fraction, reading=self.reading)
+        folder = ImageFolder(self.images, check=self.checks_images)
+        table = build_table(file, folder, max_bad_fraction=max_bad_fraction, reading=self.reading)
+        written_names = {image.id: image.file_name or str(image.id) for image in file.images.good}
+        is_made = self.is_converted or self.part is not None or table.is_turned or bool(table.notes)
+        return ReadSplit(
+            arrays=_arrays(
+                table,
+                self.images,
+                [written_names[image.image_id] for image in table.images],
+                with_no_extent=not self.is_converted,
+            ),
+            rejected=table.rejections.all(),
+            counts=table.counts,
+            categories={key: entry.name for key, entry in table.categories.items()},
+            warnings=table.warnings,
+            notes=(*table.notes, *table.box_notes),
+            category_fields={key: entry.extras() for key, entry in table.categories.items()},
+            all_split_names=list(written_names.values()),
+            is_original=not is_made,
+            description=f"made of {self.annotations.name}; {'; '.join(table.notes)}",
+        )
+
+    def generate(self) -> None:
+        """Write the pictures and annotations of a split that is generated, unless they are there."""
+
+    def image_fields(self) -> Mapping[int, Mapping[str, object]]:
+        """Return what the annotation file says of each image, by image id; nothing of a format that is no JSON."""
+        return {} if self.is_converted else read_image_records(self.annotations)
 
     def _own(self) -> CocoFile:
         """Return the entries of the split's part of the pictures."""
@@ -108,53 +127,76 @@ class CocoSource:
 def _ground_truth(source: CocoSource, *stamp: int) -> Path:
     """Write what is needed once in a process; the stamp is that of the annotations."""
     del stamp
-    table = source.table(max_bad_fraction=source.reading.max_bad_fraction)
-    is_needed = source.is_converted or source.part is not None or table.is_turned or bool(table.notes)
-    if not is_needed or source.made is None:
+    read = source.read_split(max_bad_fraction=source.reading.max_bad_fraction)
+    if read.is_original or source.made is None:
         if source.made is not None:
             source.made.unlink(missing_ok=True)  # of other keys
         return source.annotations
-    said = f"made of {source.annotations.name}; {'; '.join(table.notes)}"
-    write_json(source.made, {"info": {"description": said}, **as_coco(table)})
+    write_json(source.made, {"info": {"description": read.description}, **as_coco(read)})
     return source.made
 
 
-class LvisCategory(Category, gc=False, kw_only=True):
-    """An entry of ``categories``, with its frequency: rare, common or frequent."""
+def _arrays(table: CocoTable, folder: Path, split_names: list[str], *, with_no_extent: bool) -> SplitArrays:
+    """Return a table as arrays.
 
-    frequency: Annotated[Literal["r", "c", "f"], Meta(description="r, c or f (rare, common, frequent)")]
+    With ``with_no_extent`` the boxes of no extent come last of their image: pycocotools counts each as an object that
+    is missed.
+    """
+    category_ids = sorted(table.categories)
+    names_of_lists = dict.fromkeys(name for image in table.images for name in image.extras)
+    sizes_px = np.array([(image.width, image.height) for image in table.images], np.int64)
+    image_ids = np.array([image.image_id for image in table.images], np.int64)
+    columns = {
+        "image": np.repeat(np.arange(len(image_ids)), np.diff(table.first)),
+        "category_ids": table.category_ids,
+        "kinds": table.kinds,
+        "boxes_norm_xyxy": table.boxes_norm_xyxy,
+        "boxes_px_xywh": table.boxes_px_xywh,
+        "areas_px2": table.areas_px2,
+        "annotation_ids": table.annotation_ids,
+    }
+    if with_no_extent and len(table.no_extent.key):
+        added = _columns_of(table.no_extent, image_ids, sizes_px)
+        joined = {name: np.concatenate([columns[name], added[name]]) for name in columns}
+        order = np.argsort(joined["image"], kind="stable")
+        columns = {name: column[order] for name, column in joined.items()}
+    return SplitArrays(
+        folder=folder,
+        names=[image.name for image in table.images],
+        sizes_px=sizes_px,
+        orientations=table.orientations,
+        image_ids=image_ids,
+        first=np.searchsorted(columns["image"], np.arange(len(image_ids) + 1)),
+        texts=tuple(table.categories[key].name for key in category_ids),
+        text_index=np.searchsorted(np.array(category_ids, np.int64), columns["category_ids"]),
+        boxes_norm_xyxy=columns["boxes_norm_xyxy"],
+        kinds=columns["kinds"],
+        category_ids=columns["category_ids"],
+        boxes_px_xywh=columns["boxes_px_xywh"],
+        areas_px2=columns["areas_px2"],
+        annotation_ids=columns["annotation_ids"],
+        clipped=table.clipped,
+        split_names=split_names,
+        lists={name: Lists.of([image.extras[name] for image in table.images]) for name in names_of_lists},
+    )
 
-    def extras(self) -> dict[str, str]:
-        return {"frequency": self.frequency}
 
-
-class LvisImage(Image, gc=False, kw_only=True):
-    """An entry of ``images``, with its lists of categories; its file is named by ``coco_url``."""
-
-    neg_category_ids: Annotated[list[int], Meta(description="a list of category ids")]
-    not_exhaustive_category_ids: Annotated[list[int], Meta(description="a list of category ids")]
-    coco_url: object = None
-
-    def name_in(self, folder: Path) -> str:
-        """Return ``train2017/7.jpg`` for ``http://.../train2017/7.jpg``, or ``7.jpg`` in a folder ``train2017``."""
-        if self.file_name is not None:
-            return self.file_name
-        expected = "expected an address that ends in a folder and a file name"
-        address = self.coco_url if isinstance(self.coco_url, str) else ""
-        try:
-            parts = PurePosixPath(unquote(urlsplit(address).path)).parts
-        except ValueError as error:
-            raise DataError(f"coco_url is {show(self.coco_url)}, {expected} ({error})") from None
-        if len(parts) < 2:
-            raise DataError(f"coco_url is {show(self.coco_url)}, {expected}")
-        *_, parent, name = parts
-        return name if parent in {"/", folder.name} else f"{parent}/{name}"
-
-    def extras(self) -> dict[str, list[int]]:
-        return {
-            "neg_category_ids": self.neg_category_ids,
-            "not_exhaustive_category_ids": self.not_exhaustive_category_ids,
-        }
+def _columns_of(
+    no_extent: AnnotationColumns, image_ids: NDArray[np.int64], sizes_px: NDArray[np.int64]
+) -> dict[str, NDArray[Any]]:
+    by_id = np.argsort(image_ids)
+    image = by_id[np.searchsorted(image_ids[by_id], no_extent.image_id)]
+    corners_px = no_extent.box_px_xywh.copy()
+    corners_px[:, 2:] += corners_px[:, :2]
+    return {
+        "image": image,
+        "category_ids": no_extent.category_id,
+        "kinds": kinds_of(no_extent) + np.int8(NO_EXTENT),
+        "boxes_norm_xyxy": np.clip(corners_px / np.tile(sizes_px[image], 2), 0.0, 1.0),
+        "boxes_px_xywh": no_extent.box_px_xywh,
+        "areas_px2": no_extent.area_px2,
+        "annotation_ids": no_extent.key,
+    }
 
 
 class LvisSource(CocoSource):

@@ -1,23 +1,20 @@
 """Entries of an annotation file -> a table: objects under their images, boxes clipped and scaled, orphans refused.
 
-Other formats of labels become a :class:`~coordexp.data.sources.coco_file.CocoFile` and go the same way.
+Other formats of labels become a :class:`~coordexp.data.coco_file.CocoFile` and go the same way.
 Shapes: I images, N objects.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import are_thin
-from coordexp.coord_tokens.validator import BBoxFormat
-from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
-from coordexp.data.image_folder import ImageFolder
-from coordexp.data.sample import Rejections, fold
-from coordexp.data.sources.coco_file import (
+from coordexp.data.box_rule import apply_box_rule, box_notes
+from coordexp.data.coco_file import (
     SECTIONS,
     Annotation,
     AnnotationColumns,
@@ -28,23 +25,13 @@ from coordexp.data.sources.coco_file import (
     Image,
     Section,
 )
-from coordexp.data.sources.frame import BoxesIn, Turned, check_frame, find_turned
+from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
+from coordexp.data.image_folder import ImageFolder
+from coordexp.data.reading import BoxesIn, Reading
+from coordexp.data.sample import Rejections, fold
+from coordexp.data.sources.frame import Turned, check_frame, find_turned
+from coordexp.data.split_arrays import CROWD, IGNORED, TARGET
 from coordexp.errors import DataError, counted, is_text, show
-
-Split = Literal["train", "val"]
-SPLITS: tuple[Split, ...] = ("train", "val")
-TARGET, CROWD, IGNORED = 0, 1, 2
-_FLAGS = {TARGET: {"iscrowd": 0}, CROWD: {"iscrowd": 1}, IGNORED: {"iscrowd": 0, "ignore": 1}}
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How records are read, the same in both splits."""
-
-    boxes_in: BoxesIn = "auto"  # in which frame the boxes of pictures stand that a viewer turns
-    merge: bool = False  # whether categories whose names are equal once folded are one
-    bbox_format: BBoxFormat | None = None  # what numbers are in boxes of JSONL, where a record does not say
-    max_bad_fraction: float = 0.0  # largest accepted fraction of bad records, for the ground truth
 
 
 class CocoImage(NamedTuple):
@@ -70,30 +57,17 @@ class CocoTable:
     boxes_px_xywh: NDArray[np.float64]  # [N, 4] as in the file, in the picture as shown
     boxes_norm_xyxy: NDArray[np.float64]  # [N, 4] clipped to the image, as fractions of it
     areas_px2: NDArray[np.float64]  # [N] as in the file, else of the box
+    annotation_ids: NDArray[np.int64]  # [N] as in the file; 0 where there is none
+    clipped: NDArray[np.int64]  # [I] targets of an image that were cut at its border
+    orientations: NDArray[np.uint8]  # [I] how a viewer turns a picture (EXIF)
     categories: dict[int, Category]
     counts: dict[str, int]  # as in SplitData; warnings and notes, too
     rejections: Rejections
+    no_extent: AnnotationColumns  # boxes without a width or a height: no targets, but a ground truth of COCO keeps them
     warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was read otherwise than it is written: such a file cannot serve for AP as it is
+    box_notes: tuple[str, ...] = ()  # what the rule for boxes did to targets; AP takes the file as it is
     is_turned: bool = False
-
-
-def as_coco(table: CocoTable) -> dict[str, list[dict[str, object]]]:
-    """Return a table as the sections of COCO's format, ids of annotations from 1."""
-    image_ids = np.repeat([image.image_id for image in table.images], np.diff(table.first)).tolist()
-    columns = (table.category_ids, table.boxes_px_xywh, table.areas_px2, table.kinds)
-    rows = zip(image_ids, *(column.tolist() for column in columns), strict=True)
-    return {
-        "images": [
-            {"id": one.image_id, "file_name": one.name, "width": one.width, "height": one.height, **one.extras}
-            for one in table.images
-        ],
-        "annotations": [
-            {"id": at, "image_id": image_id, "category_id": category_id, "bbox": box, "area": area, **_FLAGS[kind]}
-            for at, (image_id, category_id, box, area, kind) in enumerate(rows, start=1)
-        ],
-        "categories": [{"id": key, "name": one.name, **one.extras()} for key, one in table.categories.items()],
-    }
 
 
 def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float, reading: Reading) -> CocoTable:
@@ -111,11 +85,19 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         ids = [merged[key].id if key in merged else key for key in objects.category_id.tolist()]
         objects = replace(objects, category_id=np.array(ids, np.int64))
     turned, sizes = _frames(images, objects, image_index, folder, reading.boxes_in)
-    odd = check_frame(file.path, objects.box_px_xywh, sizes[image_index], max_bad_fraction=max_bad_fraction)
-    boxes, was_clipped = _clipped(objects.box_px_xywh, sizes[image_index])
-    outside = (boxes[:, 0] >= boxes[:, 2]) | (boxes[:, 1] >= boxes[:, 3])
-    for i in _places(outside):
-        width, height = sizes[image_index[i]].astype(int).tolist()
+    sizes_of_boxes = sizes[image_index]
+    corners = objects.box_px_xywh.copy()
+    corners[:, 2:] += corners[:, :2]
+    ruled = apply_box_rule(corners, sizes_of_boxes)
+    odd = check_frame(
+        file.path,
+        objects.box_px_xywh[ruled.has_extent],
+        sizes_of_boxes[ruled.has_extent],
+        max_bad_fraction=max_bad_fraction,
+    )
+    boxes = ruled.corners_xyxy / np.tile(sizes_of_boxes, 2)
+    for i in _places(ruled.is_outside):
+        width, height = sizes_of_boxes[i].astype(int).tolist()
         shown = [round(value, 2) for value in objects.box_px_xywh[i].tolist()]
         reason = f"bbox {shown} lies outside its image of {width} x {height} pixels"
         bad_annotations.append(_bad_row(objects, i, reason))
@@ -139,18 +121,24 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         rows = image_index == place
         boxes[rows] = turn_boxes(boxes[rows], turned.headers[place].orientation)
         objects.box_px_xywh[rows] = _turned_px(objects.box_px_xywh[rows], turned.headers[place])
-    kept = np.flatnonzero(~outside)
+    no_extent, images_of_no_extent = objects.only(~ruled.has_extent), image_index[~ruled.has_extent]
+    kept = np.flatnonzero(ruled.has_extent & ~ruled.is_outside)
     order = kept[np.argsort(image_index[kept], kind="stable")]
     objects, boxes = objects.only(order), boxes[order]
     first = np.searchsorted(image_index[order], np.arange(len(images) + 1))
-    kinds = np.where(objects.is_crowd, CROWD, np.where(objects.is_ignored, IGNORED, TARGET)).astype(np.int8)
+    kinds = kinds_of(objects)
     is_target = kinds == TARGET
+    was_clipped = ruled.was_clipped[order] & is_target
     targets_of_images = np.diff(np.concatenate([[0], np.cumsum(is_target)])[first])
+    clipped_before = np.concatenate([[0], np.cumsum(was_clipped)])
+    clipped_of_images = np.diff(clipped_before[first])
     counts = {
         "boxes": int(is_target.sum()),
         "crowd": int((kinds == CROWD).sum()),
         "ignored": int((kinds == IGNORED).sum()),
-        "clipped": int((was_clipped[order] & is_target).sum()),
+        "clipped": int(was_clipped.sum()),
+        "no_extent": len(no_extent.key),
+        "swapped": file.num_swapped,
         "thin": int(are_thin(boxes[is_target]).sum()),
         "images_without_objects": int((targets_of_images == 0).sum()),
         "of_rejected_images": num_lost,
@@ -168,13 +156,31 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         boxes_px_xywh=objects.box_px_xywh,
         boxes_norm_xyxy=boxes,
         areas_px2=objects.area_px2,
+        annotation_ids=objects.key,
+        clipped=clipped_of_images,
+        orientations=np.array(
+            [turned.headers[place].orientation if place in turned.headers else 1 for place in range(len(images))],
+            np.uint8,
+        ),
         categories=categories,
         counts=counts,
         rejections=rejections,
+        no_extent=no_extent,
         warnings=(*filter(None, (odd, cause)), *warnings),
         notes=(*file.repairs, *folder.notes, *_repairs_of(file, images, merged), *notes),
+        box_notes=tuple(
+            box_notes(
+                lambda place: images[place].name,
+                clipped=image_index[order][was_clipped].tolist(),
+                no_extent=images_of_no_extent.tolist(),
+            )
+        ),
         is_turned=bool(turned.headers),
     )
+
+
+def kinds_of(objects: AnnotationColumns) -> NDArray[np.int8]:
+    return np.where(objects.is_crowd, CROWD, np.where(objects.is_ignored, IGNORED, TARGET)).astype(np.int8)
 
 
 def _frames(
@@ -306,10 +312,6 @@ def _usable_annotations(
         bad.extend(_bad_row(found, i, reason) for i, reason in zip(_places(wrong), reasons, strict=False))
         found = found.only(~wrong)
 
-    flat = (found.box_px_xywh[:, 2] <= 0) | (found.box_px_xywh[:, 3] <= 0)
-    shown = [show(list(file.annotations.good[i].bbox)) for i in _places(flat)]
-    refuse(flat, [f"bbox {box} has a width or height of zero or less" for box in shown])
-
     num_lost = sum(entry.image_id in lost_ids for entry in bad)
     bad = [entry for entry in bad if entry.image_id not in lost_ids]
     is_lost = np.isin(found.image_id, np.array(sorted(lost_ids), np.int64))
@@ -349,13 +351,3 @@ def _places(mask: NDArray[np.bool_]) -> list[int]:
 def _bad_row(columns: AnnotationColumns, index: int, reason: str) -> BadEntry:
     key, image_id = int(columns.key[index]), int(columns.image_id[index])
     return BadEntry(int(columns.place[index]), str(key), reason, key, image_id)
-
-
-def _clipped(
-    boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Clip boxes to images of ``sizes_px`` ``[N, 2]``; return ``[N, 4]`` fractions, and which boxes it changed."""
-    low, high = boxes_px_xywh[:, :2], boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]
-    was_clipped = np.any((low < 0) | (high > sizes_px), axis=1)
-    corners = np.concatenate([np.maximum(low, 0.0) / sizes_px, np.minimum(high, sizes_px) / sizes_px], axis=1)
-    return corners, was_clipped

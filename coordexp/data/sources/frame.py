@@ -7,20 +7,20 @@ to say so.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.validator import smart28
 from coordexp.data.image_file import Header
+from coordexp.data.reading import BoxesIn
 from coordexp.errors import DataError
 
-BoxesIn = Literal["shown", "stored", "auto"]
 Size = tuple[float, float]
 
 _FEWEST = 20  # boxes that show a frame; fewer may lie anywhere
 _FEWEST_OF_SMALLER = 200
+_BEYOND_SHARE = 0.5
 _WRONG_REACH = 0.6  # of an image's side
 _FEWEST_AT_EDGE = 3  # box edges at the edge of a resized copy; fewer may be there by chance
 _SLACK = 0.02  # of an image's side: annotations reach a little beyond their image everywhere
@@ -43,17 +43,28 @@ def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float
             f"{is_beyond.mean():.0%} of the boxes reach beyond their image, and none would as two corners: they look "
             "like left, top, right, bottom"
         )
-    if is_beyond.mean() >= 0.5:
-        return (
-            f"{is_beyond.mean():.0%} of the boxes reach beyond their image: they look like pixels of larger copies, or "
-            "of other images"
-        )
+    if is_beyond.mean() >= _BEYOND_SHARE:
+        return _beyond_sentence(float(is_beyond.mean()))
     if len(reach) >= _FEWEST_OF_SMALLER and reach.max() < _WRONG_REACH:
         return (
             f"no box reaches beyond {reach.max():.0%} of its image's width or height: they look like pixels of smaller "
             "copies"
         )
     return None
+
+
+def beyond_problem(corners_norm_xyxy: NDArray[np.float64]) -> str | None:
+    """Return what the boxes ``[N, 4]`` of a whole file look like if most reach beyond their image; else None."""
+    if len(corners_norm_xyxy) < _FEWEST:
+        return None
+    is_beyond = (corners_norm_xyxy > 1 + _SLACK).any(axis=1)
+    return _beyond_sentence(float(is_beyond.mean())) if is_beyond.mean() >= _BEYOND_SHARE else None
+
+
+def _beyond_sentence(share: float) -> str:
+    return (
+        f"{share:.0%} of the boxes reach beyond their image: they look like pixels of larger copies, or of other images"
+    )
 
 
 def check_frame(

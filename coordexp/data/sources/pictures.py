@@ -1,14 +1,18 @@
 """Labels beside pictures -> entries as in COCO's format, so that all formats go the same way from there."""
 
-from collections import Counter
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from coordexp.data.sources.coco_file import Annotation, BadEntry, Category, CocoFile, Entries, Image
+from coordexp.data.box_rule import ordered_corners
+from coordexp.data.coco_file import Annotation, BadEntry, Category, CocoFile, Entries, Image
 from coordexp.errors import DataError
+from coordexp.files import is_lfs_pointer, lfs_problem
+
+_DECLARED = re.compile(rb"\s*<\?xml[^>]*encoding=[\"']([A-Za-z][\w.-]*)[\"']")
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ def coco_of(
     bad: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> CocoFile:
-    """Return labelled pictures as a COCO file: ids count from 1, boxes without extent are left out and counted.
+    """Return labelled pictures as a COCO file: ids count from 1, corners are put in order.
 
     ``categories`` come first in their order, others follow by name. ``bad`` says what labels could not be read, with
     file and line; ``notes`` what was repaired.
@@ -39,26 +43,22 @@ def coco_of(
     ids = {name: at for at, name in reversed([*enumerate(names, start=1)])}
     images: list[Image] = []
     annotations: list[Annotation] = []
-    repairs: Counter[str] = Counter()
-    flat = ""
     for image_id, picture in enumerate(pictures, start=1):
         width, height = picture.size or (None, None)
         images.append(Image(id=image_id, file_name=picture.name, width=width, height=height))
-        for name, (x1, y1, x2, y2) in picture.boxes:
-            left, right, top, bottom = min(x1, x2), max(x1, x2), min(y1, y2), max(y1, y2)
-            if left == right or top == bottom:
-                flat = flat or f"boxes of no extent are left out, the first of {picture.name}"
-                repairs[flat] += 1
-                continue
+        corners, was_swapped = ordered_corners(np.array([box for _, box in picture.boxes], np.float64).reshape(-1, 4))
+        columns = zip(picture.boxes, corners.tolist(), was_swapped.tolist(), strict=True)
+        for (name, _), (left, top, right, bottom), swapped in columns:
             box = left, top, right - left, bottom - top
-            annotations.append(Annotation(image_id, ids[name], box, id=len(annotations) + 1))
+            annotation = Annotation(image_id, ids[name], box, id=len(annotations) + 1, was_swapped=swapped)
+            annotations.append(annotation)
     total = len(annotations)
     rejected = [BadEntry(total + at, "", reason) for at, reason in enumerate(bad)]
     return CocoFile(
         path=path,
         categories=Entries([Category(key, name) for name, key in ids.items()][::-1], [], np.arange(len(ids))),
         images=Entries(images, [], np.arange(len(images))),
-        annotations=Entries(annotations, rejected, np.arange(total), repairs),
+        annotations=Entries(annotations, rejected, np.arange(total)),
         notes=tuple(notes),
     )
 
@@ -73,11 +73,16 @@ def read_text(path: Path) -> str:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
-    encodings = ("utf-16",) if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "cp1252")
+    if is_lfs_pointer(content):
+        raise DataError(lfs_problem(path))
+    encodings = ["utf-16"] if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ["utf-8-sig", "cp1252"]
+    declared = _DECLARED.match(content)
+    if declared is not None:
+        encodings.insert(0, declared[1].decode("ascii"))
     for encoding in encodings:
         try:
             return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
-        except UnicodeDecodeError:
+        except (UnicodeDecodeError, LookupError):
             continue
     raise DataError(f"{path}: not text in UTF-8; expected a file of labels")
 

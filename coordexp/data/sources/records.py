@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from coordexp.data.sources.coco_file import id_of
+from coordexp.data.coco_file import id_of
 from coordexp.errors import DataError, kind_of, show
 
 _DESCS = ("desc", "label", "name", "category", "class", "ref", "text")
@@ -30,7 +30,11 @@ def as_record(found: Mapping[str, object]) -> dict[str, object]:
         record["objects"] = _from_answer(record)
     elif objects is None and ("bbox" in record or "bbox_2d" in record):  # one line an object
         record["objects"] = [{name: record[name] for name in (*_DESCS, "bbox", "bbox_2d") if name in record}]
-    if isinstance(items := record.get("objects"), list):
+    items = record.get("objects")
+    if items is None:
+        keys = ", ".join(str(key) for key in found) or "nothing"
+        raise DataError(f"objects is missing, expected a list; the record has {keys}. Without objects: an empty list")
+    if isinstance(items, list):
         record["objects"] = [_named(item) for item in items]
     for name in ("width", "height"):
         if not isinstance(record.get(name), int) and record.get(name) is not None:
@@ -61,7 +65,9 @@ def _from_swift(objects: Mapping[str, object], texts: list[str]) -> dict[str, ob
     refs, boxes, kind = objects.get("ref"), objects.get("bbox"), objects.get("bbox_type")
     if not isinstance(refs, list) or not isinstance(boxes, list):
         there = ", ".join(map(str, objects)) or "nothing"
-        raise DataError(f"objects holds {there}; expected lists under ref and bbox, as ms-swift writes them")
+        raise DataError(
+            f"objects holds {there}; expected lists under ref and bbox, as ms-swift writes them, or a list of objects"
+        )
     if kind is not None and (not isinstance(kind, str) or kind not in _BBOX_TYPES):
         raise DataError(f"objects.bbox_type is {show(kind)}, expected real, norm1 or norm1000")
     if len(refs) != len(boxes):

@@ -1,31 +1,26 @@
 """Generated coloured shapes, written to disk as a COCO data set: JPEG files and instances JSON."""
 
 import json
-import math
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Self
 
 import numpy as np
-from PIL import Image, ImageDraw
 
 from coordexp.config.schema.data import Shapes
-from coordexp.data.sample import Generated, SplitData
+from coordexp.data.sample import Generated, Split
+from coordexp.data.shapes import CATEGORIES, IMAGE_SIZES_PX, draw_scene
 from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.coco_table import Split
+from coordexp.data.sources.read_split import ReadSplit
 from coordexp.errors import DataError
 from coordexp.files import replace_directory, write_json, write_text
 
 GENERATOR_VERSION = 2
 _MANIFEST = "shapes.json"
-COLOURS = {"red": (205, 45, 45), "green": (40, 160, 70), "blue": (50, 80, 205), "yellow": (225, 195, 40)}
-SHAPES = ("circle", "square", "triangle")
-CATEGORIES = tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES)
-IMAGE_SIZES_PX = ((192, 192), (224, 160), (160, 224))
-_SIDE_RANGE_PX = (34, 116)
-_MAX_OVERLAP_FRACTION = 0.1
-_PLACEMENT_TRIES = 30
-_Box: TypeAlias = tuple[int, int, int, int]
+_DRAWN = ".shapes"  # pictures that are whole, and not in their place yet
+_PREPARED = "jsonl"  # what `prepare shapes` makes of the pictures that were there
+_OF_THE_SET = ("val_ground_truth.json", "val_chosen.json")  # beside generated pictures
 
 
 @dataclass(frozen=True)
@@ -44,62 +39,22 @@ class ShapesSource(CocoSource):
     def name(self) -> str:
         return f"shapes_{self.images.name}"
 
-    def read(self, *, max_bad_fraction: float = 0.0, accept_prequantised: bool = False) -> SplitData:
+    def generate(self) -> None:
         write_shapes(self.images.parent, self.spec)
-        return super().read(max_bad_fraction=max_bad_fraction, accept_prequantised=accept_prequantised)
+
+    def read_split(self, *, max_bad_fraction: float) -> ReadSplit:
+        self.generate()
+        return super().read_split(max_bad_fraction=max_bad_fraction)
 
     def ground_truth(self) -> Path:
         return self.annotations
 
 
-@dataclass(frozen=True)
-class Shape:
-    """One drawn shape: ``category`` indexes CATEGORIES; the box is whole pixels."""
-
-    category: int
-    box_px_xywh: _Box
-
-    @property
-    def polygon_px(self) -> list[float]:
-        """Outline as COCO's flat ``[x, y, x, y, ...]``."""
-        x, y, w, h = self.box_px_xywh
-        match SHAPES[self.category % len(SHAPES)]:
-            case "square":
-                points = [(x, y), (x + w, y), (x + w, y + h), (x, y + h)]
-            case "triangle":
-                points = [(x + w / 2, y), (x + w, y + h), (x, y + h)]
-            case _:
-                angles = [2 * math.pi * i / 24 for i in range(24)]
-                points = [(x + w / 2 * (1 + math.cos(a)), y + h / 2 * (1 + math.sin(a))) for a in angles]
-        return [coordinate for point in points for coordinate in point]
-
-    @property
-    def area_px(self) -> float:
-        """Of the outline, as COCO's small, medium and large have it."""
-        flat = self.polygon_px
-        xs, ys = np.array(flat[::2]), np.array(flat[1::2])
-        return float(abs(np.dot(xs, np.roll(ys, -1)) - np.dot(ys, np.roll(xs, -1))) / 2)
-
-
-def draw_scene(
-    rng: np.random.Generator, *, max_objects: int = 4, sides_px: tuple[int, int] = _SIDE_RANGE_PX
-) -> tuple[Image.Image, list[Shape]]:
-    """Draw 1 to ``max_objects`` shapes on a noisy grey background."""
-    width, height = IMAGE_SIZES_PX[rng.integers(len(IMAGE_SIZES_PX))]
-    shapes: list[Shape] = []
-    for _ in range(int(rng.integers(1, max_objects + 1))):
-        taken = [shape.box_px_xywh for shape in shapes]
-        box = _place(rng, width=width, height=height, taken=taken, sides_px=sides_px)
-        if box is not None:
-            shapes.append(Shape(category=int(rng.integers(len(CATEGORIES))), box_px_xywh=box))
-    return _paint(rng, width=width, height=height, shapes=shapes), shapes
-
-
 def write_shapes(root: Path, spec: Shapes) -> Path:
-    """Write the data set unless ``root`` already holds this very one.
+    """Write the data set unless ``root`` already holds this very one; only its own files are touched.
 
     Layout: ``train/*.jpg``, ``val/*.jpg``, ``instances_train.json``, ``instances_val.json``,
-    ``shapes.json`` (the spec). Everything is written beside ``root``, which is returned, and renamed into place.
+    ``shapes.json`` (the spec). All is drawn beside them first. Returns ``root``.
 
     Raises:
         DataError: if ``root`` holds something else than a generated data set; it is not replaced.
@@ -108,13 +63,33 @@ def write_shapes(root: Path, spec: Shapes) -> Path:
     manifest = root / _MANIFEST
     if manifest.is_file() and manifest.read_text(encoding="utf-8") == said:
         return root
-    if root.exists() and not manifest.is_file() and not (root.is_dir() and not any(root.iterdir())):
+    if not manifest.is_file() and _holds_other_files(root):
         raise DataError(f"{root}: exists and holds no {_MANIFEST}; expected an empty place for the generated data set")
-    with replace_directory(root) as building:
+    root.mkdir(parents=True, exist_ok=True)
+    drawn = root / _DRAWN
+    with replace_directory(drawn) as building:
         for index, (split, count) in enumerate((("train", spec.num_train), ("val", spec.num_val))):
             _write_split(building, spec, split=split, count=count, stream=(spec.seed, index))
-        write_text(building / _MANIFEST, said)
+    # From here on the folder may be replaced again, and is not taken for whole before the last line.
+    write_text(manifest, "not whole: the command that generates these pictures was ended; it writes them again\n")
+    shutil.rmtree(root / _PREPARED, ignore_errors=True)
+    for path in sorted(drawn.iterdir()):
+        target = root / path.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        path.replace(target)
+    drawn.rmdir()
+    write_text(manifest, said)
     return root
+
+
+def _holds_other_files(root: Path) -> bool:
+    """Return whether something is in a place that neither we nor a killed command of ours has put there."""
+    if not root.exists():
+        return False
+    if not root.is_dir():
+        return True
+    return any(not path.name.startswith((".", "set-")) and path.name not in _OF_THE_SET for path in root.iterdir())
 
 
 def _write_split(root: Path, spec: Shapes, *, split: str, count: int, stream: tuple[int, int]) -> None:
@@ -144,39 +119,3 @@ def _write_split(root: Path, spec: Shapes, *, split: str, count: int, stream: tu
     write_json(
         root / f"instances_{split}.json", {"images": images, "annotations": annotations, "categories": categories}
     )
-
-
-def _place(
-    rng: np.random.Generator, *, width: int, height: int, taken: list[_Box], sides_px: tuple[int, int]
-) -> _Box | None:
-    for _ in range(_PLACEMENT_TRIES):
-        w, h = (int(side) for side in rng.integers(*sides_px, size=2))
-        box = (int(rng.integers(0, width - w)), int(rng.integers(0, height - h)), w, h)
-        if all(_overlap_fraction(box, other) <= _MAX_OVERLAP_FRACTION for other in taken):
-            return box
-    return None
-
-
-def _overlap_fraction(a: _Box, b: _Box) -> float:
-    across = min(a[0] + a[2], b[0] + b[2]) - max(a[0], b[0])
-    down = min(a[1] + a[3], b[1] + b[3]) - max(a[1], b[1])
-    return max(across, 0) * max(down, 0) / min(a[2] * a[3], b[2] * b[3])
-
-
-def _paint(rng: np.random.Generator, *, width: int, height: int, shapes: list[Shape]) -> Image.Image:
-    level = rng.integers(150, 235)
-    noise = rng.normal(level, 6, size=(height, width, 3)).clip(0, 255).astype(np.uint8)
-    picture = Image.fromarray(noise)
-    pen = ImageDraw.Draw(picture)
-    for shape in shapes:
-        base = np.array(list(COLOURS.values())[shape.category // len(SHAPES)])
-        colour = tuple(int(c) for c in (base + rng.integers(-18, 19, size=3)).clip(0, 255))
-        x, y, w, h = shape.box_px_xywh
-        match SHAPES[shape.category % len(SHAPES)]:
-            case "circle":
-                pen.ellipse((x, y, x + w - 1, y + h - 1), fill=colour)
-            case "square":
-                pen.rectangle((x, y, x + w - 1, y + h - 1), fill=colour)
-            case _:
-                pen.polygon([(x + (w - 1) / 2, y), (x + w - 1, y + h - 1), (x, y + h - 1)], fill=colour)
-    return picture

@@ -1,43 +1,33 @@
 """One split of a data set, and the one place that chooses its format.
 
-Every source is asked for its ``name`` in records, its ``annotations`` and ``images``, what will be ``generated``, for
+Every source is asked for its ``name`` in records, its ``annotations`` and ``images``, for ``given_images`` (where the
+user has the pictures, if they are unpacked into ``images``), what will be ``generated``, for
 ``read(...)``, ``count_images()``, and for the COCO file that AP is measured on: ``ground_truth_file`` is where that is
 or will be, ``ground_truth()`` makes it where the format has none.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sources.chosen import ChosenSource, Whole
+from coordexp.data.reading import Reading
+from coordexp.data.sample import SPLITS, Split
 from coordexp.data.sources.coco import CocoSource, LvisSource
-from coordexp.data.sources.coco_table import SPLITS, Reading, Split
-from coordexp.data.sources.folder import find_folder
+from coordexp.data.sources.folder import Source, find_folder, is_hugging_face
+from coordexp.data.sources.hugging_face import HuggingFaceSource
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
 from coordexp.data.sources.shapes import ShapesSource
-from coordexp.errors import ConfigError, DataError
+from coordexp.errors import ConfigError
 
-__all__ = ["SPLITS", "Source", "Split", "found_sentence", "recorded_source", "source_of"]
-
-Source: TypeAlias = Whole | ChosenSource
-"""One split in one format; a new format is one file beside this one, and what finds it in ``folder.py``."""
+__all__ = ["SPLITS", "Source", "Split", "found_sentence", "source_of"]
 
 
-def source_of(data: Data, split: Split, *, data_dir: Path, max_images: int | None = None) -> Source:
-    """Return the source of a split; ``max_images`` (``evaluation.max_images``) is of the validation split alone.
+def source_of(data: Data, split: Split, *, data_dir: Path) -> Source:
+    """Return the source of a split.
 
     Raises:
         ConfigError: if a path that the format needs is not set.
         DataError: if ``data.path`` holds nothing that is known.
     """
-    whole = _whole(data, split, data_dir)
-    if split == "train" or max_images is None:
-        return whole
-    return ChosenSource.of(whole, max_images, seed=data.split_seed, folder=data_dir)
-
-
-def _whole(data: Data, split: Split, data_dir: Path) -> Whole:
     if data.format == "shapes":
         return ShapesSource.of(data_dir, split, data.shapes)
     reading = Reading(data.boxes_in, data.categories.merge, data.bbox_format, data.max_bad_fraction)
@@ -50,6 +40,8 @@ def _whole(data: Data, split: Split, data_dir: Path) -> Whole:
             raise ConfigError(f"data.{split}_{what} is not set; data.format: {data.format} needs it")
     annotations, images = (path for path in paths if path is not None)
     made = data_dir / ground_truth_name(split)
+    if annotations.is_file() and is_hugging_face(annotations):
+        return HuggingFaceSource(annotations, images, made, reading)
     if data.is_jsonl(annotations):
         return JsonlSource(annotations, images, made, reading, split=split)
     return (LvisSource if data.format == "lvis" else CocoSource)(annotations, images, made, reading)
@@ -58,44 +50,3 @@ def _whole(data: Data, split: Split, data_dir: Path) -> Whole:
 def found_sentence(data: Data) -> str:
     """Return what ``data.path`` holds, in one line; "" where the data is named by four paths, or generated."""
     return "" if data.path is None else find_folder(data.path).sentence(data.path, data.val_fraction)
-
-
-def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path | None) -> Source | None:
-    """Return the source of a split that a run has recorded in its parameters; None where they do not tell.
-
-    ``data_dir`` is where the run's generated data set is, if it is here.
-    """
-    whole = _recorded(params, split, data_dir)
-    number = params.get("evaluation.max_images", "null")
-    if split == "train" or number == "null":
-        return whole
-    if whole is None or data_dir is None:
-        return None
-    seed = int(params.get("data.split_seed", Data().split_seed))
-    return ChosenSource.of(whole, int(number), seed=seed, folder=data_dir)
-
-
-def _recorded(params: Mapping[str, str], split: Split, data_dir: Path | None) -> Whole | None:
-    form = params.get("data.format", "shapes")
-    if form == "shapes":
-        return None if data_dir is None else ShapesSource.of(data_dir, split, Data().shapes)
-    made = None if data_dir is None else data_dir / ground_truth_name(split)
-    if form == "auto":
-        try:
-            found = find_folder(Path(params["data.path"]))
-        except DataError:  # on another machine; the ground truth may be here
-            return CocoSource(made, made.parent / "images") if made is not None and made.is_file() else None
-        default = Data()  # what a record leaves out
-        fraction = float(params.get("data.val_fraction", default.val_fraction))
-        seed = int(params.get("data.split_seed", default.split_seed))
-        where = data_dir or found.where
-        return found.source(split, data_dir=where, reading=Reading(), fraction=fraction, seed=seed)
-    annotations, images = params.get(f"data.{split}_annotations"), params.get(f"data.{split}_images")
-    if annotations is None:
-        return None
-    path = Path(annotations)
-    # Without a folder of images: a path that does not exist.
-    folder = path / "images" if images is None else Path(images)
-    if form == "jsonl" or path.suffix == ".jsonl":
-        return None if made is None else JsonlSource(path, folder, made, split=split)
-    return (LvisSource if form == "lvis" else CocoSource)(path, folder, made)

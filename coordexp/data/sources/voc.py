@@ -4,18 +4,20 @@ Corners are whole pixels counted from 1, both inside the box, as VOC's own devki
 ``xmin - 1`` to ``xmax``. Tools that count from 0 give themselves away by a corner of 0 or a fraction.
 """
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+from coordexp.data.coco_file import CocoFile
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.coco_file import CocoFile
 from coordexp.data.sources.pictures import Labelled, coco_of, lines_of, read_text
 from coordexp.errors import DataError, counted, show
 
+_BOX_TAGS = frozenset(("bndbox", "robndbox", "bbox", "box", "polygon", "xmin"))
 Corners = tuple[float, float, float, float]
 
 
@@ -52,8 +54,9 @@ class VocSource(CocoSource):
 def _count_from_zero(folders: tuple[Path, ...]) -> bool:
     """Return whether a box that has extent has a corner of 0, or a fraction: VOC's own have neither."""
     for path in (path for folder in folders for path in folder.iterdir() if path.suffix.lower() == ".xml"):
-        for box in re.findall(r"<bndbox>(.*?)</bndbox>", read_text(path), re.DOTALL):
-            sides = {name: float(value) for name, value in re.findall(r"<([xy]m\w+)>\s*(-?\d+\.?\d*)\s*</", box)}
+        for box in re.findall(r"<bndbox>(.*?)</bndbox>", read_text(path), re.DOTALL | re.IGNORECASE):
+            numbers = re.findall(r"<([xy]m\w+)>\s*(-?\d+\.?\d*)\s*</", box, re.IGNORECASE)
+            sides = {name.lower(): float(value) for name, value in numbers}
             is_box = len(sides) == 4 and sides["xmin"] != sides["xmax"] and sides["ymin"] != sides["ymax"]
             if is_box and (min(sides.values()) == 0 or any(value % 1 for value in sides.values())):
                 return True
@@ -61,11 +64,16 @@ def _count_from_zero(folders: tuple[Path, ...]) -> bool:
 
 
 def _from_one(box: Corners) -> Corners:
-    """Return corners, counted from 1 and both inside, as edges; a box of no extent keeps none."""
+    """Return corners, counted from 1 and both inside, as edges; a box of no extent keeps none.
+
+    The smaller of two corners moves: the corners stay swapped where they are, so that the rule for boxes counts them.
+    """
     x1, y1, x2, y2 = box
     if x1 == x2 or y1 == y2:
         return box
-    return min(x1, x2) - 1, min(y1, y2) - 1, max(x1, x2), max(y1, y2)
+    left, right = (x1 - 1, x2) if x1 < x2 else (x1, x2 - 1)
+    top, bottom = (y1 - 1, y2) if y1 < y2 else (y1, y2 - 1)
+    return left, top, right, bottom
 
 
 def xml_files(folder: Path, listed: Path | None) -> list[Path]:
@@ -91,10 +99,11 @@ def _read(path: Path, folder: ImageFolder, *, from_zero: bool) -> tuple[Labelled
         root = ET.fromstring(text.split("?>", 1)[-1].lstrip() if text.lstrip().startswith("<?xml") else text)
     except ET.ParseError as error:
         raise DataError(f"{path}: not valid XML ({error})") from None
+    _tidy(root, path)
     size = root.find("size")
     width, height = (0.0, 0.0) if size is None else (_number(size, side, path) for side in ("width", "height"))
     boxes: list[tuple[str, Corners]] = []
-    objects = root.findall("object")
+    objects = list(root.iter("object"))  # some tools put them below <objects>
     for at, item in enumerate(objects, start=1):
         name, box = (item.findtext("name") or "").strip(), item.find("bndbox")
         if not name or box is None:
@@ -109,9 +118,27 @@ def _read(path: Path, folder: ImageFolder, *, from_zero: bool) -> tuple[Labelled
 def _number(item: ET.Element, name: str, path: Path) -> float:
     text = item.findtext(name) or ""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise DataError(f"{path}: {name} is {show(text)}, expected a number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(f"{path}: {name} is {show(text)}, expected a number")
+    return number
+
+
+def _tidy(root: ET.Element, path: Path) -> None:
+    """Give all tags their plain names in lower case; refuse what is no annotation, or holds boxes outside objects.
+
+    Such a file would otherwise count as a picture without objects.
+    """
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2].lower()  # a namespace stands in braces
+    if root.tag != "annotation":
+        raise DataError(f"{path}: the outermost tag is {show(root.tag)}, expected annotation (Pascal VOC)")
+    inside = {id(element) for item in root.iter("object") for element in item.iter()}
+    lost = [element.tag for element in root.iter() if element.tag in _BOX_TAGS and id(element) not in inside]
+    if lost:
+        raise DataError(f"{path}: {counted(len(lost), 'tag')} of boxes outside an object, the first <{lost[0]}>")
 
 
 def _picture(path: Path, written: str, folder: ImageFolder) -> str:

@@ -20,7 +20,8 @@ from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import pixel_values, upload
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.model import AnsweringModel
-from coordexp.evaluate.generate.rows import AnswerRows, row_attention
+from coordexp.evaluate.generate.row_cache import row_attention
+from coordexp.evaluate.generate.rows import AnswerRows
 from coordexp.evaluate.generate.stock import answers_of_batches
 from coordexp.model.families import family_of
 from coordexp.model.head_bypass import float32_head
@@ -114,6 +115,8 @@ def _answers_of_rows(
     assert head is not None
     # accelerate puts bfloat16 around the forward pass of a model that trains whole; here is called what is inside.
     half = torch.autocast(core.device.type, torch.bfloat16, enabled="_original_forward" in vars(owner))
+    language_model = core.get_submodule("language_model")
+    assert isinstance(language_model, PreTrainedModel)
     rows = new_rows(num_rows)
 
     def begin(chosen: Sequence[EncodedSample]) -> None:
@@ -154,7 +157,7 @@ def _answers_of_rows(
             break
         if not num_waiting and 2 * len(rows.used) <= len(rows):
             rows.keep_used()
-        with half, row_attention(core.get_submodule("language_model")):
+        with half, row_attention(language_model):
             hidden_BD = core(**rows.next_inputs()).last_hidden_state[:, 0]
         with float32_head(answering.model):
             rows.choose(head(hidden_BD))

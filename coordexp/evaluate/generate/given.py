@@ -19,11 +19,11 @@ from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.data.batch import collate
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import pixel_values
-from coordexp.detection.boxes import Integer
-from coordexp.errors import DataError
+from coordexp.detection.forms.answers import AnswerRecord, images_of, read_answers
+from coordexp.detection.image_names import ImageNames
+from coordexp.errors import DataError, show
 from coordexp.evaluate.generate.answer import Answer, finish_answer, read_raw_logits
 from coordexp.evaluate.generate.model import AnsweringModel
-from coordexp.files import read_json_lines
 from coordexp.model.head_bypass import float32_head, pass_through_head
 
 _CHUNK_ELEMENTS = 16 * 1024 * 1024  # of the logits that exist at a time
@@ -31,7 +31,7 @@ _CHUNK_ELEMENTS = 16 * 1024 * 1024  # of the logits that exist at a time
 
 @dataclass(frozen=True)
 class GivenAnswer:
-    """One line of a file of answers: ``{"image_id": 7, "text": "..."}``, or ``token_ids`` instead of ``text``.
+    """The answer for an image: its text, or its tokens.
 
     Attributes:
         text: what was written, special tokens included.
@@ -39,34 +39,75 @@ class GivenAnswer:
         finish_reason: ``length``: the limit came before the end token; ``stop``, or absent: the answer is whole.
     """
 
-    image_id: Integer
+    image_id: int
     text: str | None = None
-    token_ids: tuple[Integer, ...] | None = None
+    token_ids: tuple[int, ...] | None = None
     finish_reason: Literal["stop", "length"] | None = None
 
 
-def read_given_answers(path: Path, *, known: Collection[int], wanted: Collection[int]) -> dict[int, GivenAnswer]:
-    """Read a file of answers, one image a line; those of images that are known but not wanted are left out.
+@dataclass(frozen=True)
+class GivenAnswers:
+    """The answers of a file by image id, and what is to be said of how their images were found."""
+
+    by_image: Mapping[int, GivenAnswer]
+    remarks: tuple[str, ...] = ()
+
+
+def read_given_answers(
+    path: Path,
+    *,
+    known: Collection[int],
+    wanted: Collection[int],
+    names: ImageNames | None = None,
+    prefers_text: bool = False,
+) -> GivenAnswers:
+    """Read a file of answers, one an image; those of images that are known but not wanted are left out.
+
+    Args:
+        path: in any form that :func:`coordexp.detection.forms.answers.read_answers` knows.
+        known: ids of the images of the annotation file.
+        wanted: ids of those that need an answer.
+        names: the names of their files.
+        prefers_text: of an engine's record that has text and token ids the text is taken, because the ids are those of
+            another tokenizer.
 
     Raises:
         DataError: if a line is something else, or an image is unknown, there twice, or missing.
     """
-    found: dict[int, GivenAnswer] = {}
-    for number, answer in enumerate(read_json_lines(GivenAnswer, path), start=1):
-        if (answer.text is None) == (answer.token_ids is None):
-            raise DataError(f"{path}:{number}: expected text or token_ids, one of them, for image {answer.image_id}")
-        if answer.image_id in found:
-            raise DataError(f"{path}:{number}: a second answer for image {answer.image_id}; expected one an image")
-        if answer.image_id not in known:
-            raise DataError(f"{path}:{number}: the annotations have no image {answer.image_id}; expected ids of theirs")
-        found[answer.image_id] = answer
-    missing = sorted(set(wanted) - found.keys())
+    records = read_answers(path)
+    images = images_of(records, path, known=known, names=names or ImageNames({}))
+    answers: dict[int, GivenAnswer] = {}
+    for record, image_id in zip(records, images.image_ids, strict=True):
+        if image_id in answers:
+            raise DataError(f"{record.place}: a second answer for image {image_id}; expected one an image")
+        answers[image_id] = _given_answer(record, image_id, prefers_text=prefers_text)
+    missing = sorted(set(wanted) - answers.keys())
     if missing:
         raise DataError(
             f"{path}: no answer for {len(missing)} of {len(wanted)} images, the first of them {missing[0]}; expected a "
             'line for each, with "text": "" where a model wrote nothing'
         )
-    return {image_id: found[image_id] for image_id in wanted}
+    return GivenAnswers({image_id: answers[image_id] for image_id in wanted}, images.remarks)
+
+
+def _given_answer(record: AnswerRecord, image_id: int, *, prefers_text: bool) -> GivenAnswer:
+    """Check the types of a record's values."""
+    if record.is_cut is None:
+        raise DataError(f"{record.place}: finish_reason: got {show(record.finish_reason)}, expected stop or length")
+    finish_reason = "length" if record.is_cut else "stop"
+    if record.token_ids is not None and not (prefers_text and record.text is not None):
+        token_ids = record.token_ids
+        if not isinstance(token_ids, list):
+            raise DataError(f"{record.place}: token_ids: got {show(token_ids)}, expected a list of whole numbers")
+        for place, token in enumerate(token_ids):  # pyright: ignore[reportUnknownVariableType]
+            if type(token) is not int or abs(token) >= 2**63:  # pyright: ignore[reportUnknownArgumentType]
+                raise DataError(f"{record.place}: token_ids.{place}: got {show(token)}, expected a whole number")
+        return GivenAnswer(image_id, token_ids=tuple(token_ids), finish_reason=finish_reason)  # pyright: ignore[reportUnknownArgumentType]
+    if not isinstance(record.text, str):
+        raise DataError(
+            f"{record.place}: expected text or token_ids, one of them, for image {image_id}; got {show(record.text)}"
+        )
+    return GivenAnswer(image_id, text=record.text, finish_reason=finish_reason)
 
 
 def target_ids(answers: Mapping[int, GivenAnswer], answering: AnsweringModel, *, source: Path) -> dict[int, list[int]]:

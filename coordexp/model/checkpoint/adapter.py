@@ -20,8 +20,16 @@ from coordexp.coord_tokens.dtypes import DTypeName
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, reattach_coord_offset_hooks
 from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
-from coordexp.files import first_problem
-from coordexp.model.checkpoint.directory import CONFIG_FILE, JsonObject, read_json, tensor_names
+from coordexp.files import first_problem, lfs_problem
+from coordexp.model.checkpoint.directory import (
+    CONFIG_FILE,
+    EMBEDDED,
+    JsonObject,
+    is_hub_id,
+    read_json,
+    refuse_lfs_pointers,
+    tensor_names,
+)
 from coordexp.model.checkpoint.trained_with import TrainedWith, parse_trained_with
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -96,6 +104,7 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     directory = Path(directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such adapter directory")
+    refuse_lfs_pointers(directory)
     file = directory / ADAPTER_CONFIG
     config = read_json(file)
     if config.get("peft_type") != "LORA":
@@ -104,6 +113,9 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
         raise CheckpointError(f"{file}: megatron_config is set; expected a plain LoRA or DoRA")
     weights = directory / ADAPTER_WEIGHTS
     if not weights.is_file() and (directory / _PICKLE).is_file():
+        pointer = lfs_problem(directory / _PICKLE)
+        if pointer:
+            raise CheckpointError(pointer)
         convert = (
             "python -c 'import torch; from safetensors.torch import save_file; "
             f'save_file(torch.load("{_PICKLE}", weights_only=True), "{ADAPTER_WEIGHTS}")\''
@@ -148,10 +160,29 @@ def is_adapter(directory: Path) -> bool:
 
 
 def named_base(directory: Path) -> str:
-    """Return the checkpoint that an adapter was trained on, as it names it; raises CheckpointError if it does not."""
-    if (base := read_adapter(directory).base.path) is None:
-        raise CheckpointError(f"{directory} does not name its base; give it with --model")
+    """Return the checkpoint that an adapter was trained on, as it names it.
+
+    Raises:
+        CheckpointError: if the adapter does not name one, or names a folder that is not on this machine.
+    """
+    base = read_adapter(directory).base.path
+    if base is None:
+        raise CheckpointError(f"{directory} does not name its base; give the checkpoint it was trained on with --base")
+    if base != EMBEDDED and not is_hub_id(base) and not Path(base).expanduser().is_dir():
+        raise CheckpointError(
+            f"{directory}: was trained on {base}, which is not on this machine; give that checkpoint, wherever it is "
+            "here, with --base"
+        )
     return base
+
+
+@contextlib.contextmanager
+def naming_the_adapter(info: AdapterInfo) -> Generator[None]:
+    """Say of a base that the hub does not give who asks for it; a path of another machine may look like a hub id."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; {info.directory} was trained on it: give a copy of it with --base") from error
 
 
 def name_base(model: PeftModel, base: TrainedBase, trained_with: TrainedWith | None = None) -> None:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from coordexp.errors import CheckpointError, CoordExpError, show, summary
-from coordexp.files import parse_json
+from coordexp.files import lfs_problem, parse_json
 from coordexp.model.families import Family, family_of
 from coordexp.runs.folder import RunFolder
 
@@ -30,6 +30,7 @@ INDEX_FILE = "model.safetensors.index.json"
 JsonObject = dict[str, object]
 
 _SMALL_FILES = (CONFIG_FILE, "tokenizer_config.json", "preprocessor_config.json")
+_TEXT_ENDINGS = (".json", ".jinja", ".txt", ".model")  # .model: a tokenizer of sentencepiece
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[\w.\-]+")
 _HUB_SMALL_FILES = ["*.json", "*.jinja", "*.txt"]
@@ -99,11 +100,16 @@ def hub_answers() -> bool:
 
 def check_config(directory: Path) -> JsonObject:
     """Return ``config.json`` of a model that coordexp trains; refuse any other."""
+    refuse_lfs_pointers(directory)
     file = directory / CONFIG_FILE
     merged = RunFolder(directory).merged
     if not file.exists() and (directory / "adapter_config.json").is_file():
         given = shlex.quote(str(directory))
-        raise CheckpointError(f"{directory}: that is an adapter; expected a checkpoint, or --adapter {given}")
+        raise CheckpointError(
+            f"{directory}: that is an adapter; expected a checkpoint, or --adapter {given} where a command has that; "
+            f"coordexp merge --adapter {given} --output FOLDER makes a checkpoint of it (with --base where its base is "
+            "elsewhere)"
+        )
     if not file.exists() and (merged / CONFIG_FILE).is_file():
         raise CheckpointError(f"{directory}: that is the folder of a run; its checkpoint is {merged}")
     config = read_json(file)
@@ -114,6 +120,23 @@ def check_config(directory: Path) -> JsonObject:
             "numbers (bfloat16, float16, float32), such as those of the model that was quantized"
         )
     return config
+
+
+def refuse_lfs_pointers(directory: Path) -> None:
+    """Refuse a directory in which configuration, tokenizer or processor is a Git LFS pointer.
+
+    Libraries open these files themselves, and each words its failure otherwise: "not valid JSON", "no such model type".
+    Weights are looked at where they are opened.
+    """
+    for file in sorted(directory.glob("*")):
+        if file.suffix in _TEXT_ENDINGS:
+            _refuse_lfs_pointer(file)
+
+
+def _refuse_lfs_pointer(file: Path) -> None:
+    pointer = lfs_problem(file)
+    if pointer:
+        raise CheckpointError(pointer)
 
 
 def model_family(directory: Path) -> Family:
@@ -132,12 +155,8 @@ def weight_files(directory: Path) -> list[Path]:
     listed = weight_map(directory)
     if listed is None:
         files = [directory / WEIGHTS_FILE]
-        pickled = next((name for name in _PICKLES if (directory / name).is_file()), None)
-        if pickled is not None and not files[0].is_file():
-            raise CheckpointError(
-                f"{directory / pickled}: weights as a pickle, which can run code when it is read; expected safetensors "
-                f"({WEIGHTS_FILE}, or shards and {INDEX_FILE})"
-            )
+        if not files[0].is_file():
+            _refuse_other_weights(directory)
     else:
         files = [directory / name for name in sorted(set(listed.values()))]
         if lost := [file.name for file in files if not file.is_file()]:
@@ -148,6 +167,39 @@ def weight_files(directory: Path) -> list[Path]:
     for file in files:
         tensor_names(file)
     return files
+
+
+def _refuse_other_weights(directory: Path) -> None:
+    """Say what a folder without ``model.safetensors`` holds instead, and how it becomes safetensors."""
+    pickled = next((name for name in _PICKLES if (directory / name).is_file()), None)
+    shards = sorted(directory.glob("*.safetensors"))
+    sharded_state = sorted(directory.glob("*/.metadata"))  # torch.distributed.checkpoint, as FSDP saves
+    if pickled is not None:
+        _refuse_lfs_pointer(directory / pickled)
+        convert = (
+            'python -c "from transformers import AutoModelForImageTextToText as M; '
+            "M.from_pretrained('.', use_safetensors=False, dtype='auto').save_pretrained('.')\""
+        )
+        raise CheckpointError(
+            f"{directory / pickled}: weights as a pickle, which can run code when it is read; expected safetensors "
+            f"({WEIGHTS_FILE}, or shards and {INDEX_FILE}). Where you trust the file, convert it there: {convert}"
+        )
+    if shards:
+        raise CheckpointError(
+            f"{directory}: {shards[0].name} and {INDEX_FILE} belong together, and the index is not there; copy it "
+            "from where the weights came from"
+        )
+    if (directory / "zero_to_fp32.py").is_file():
+        raise CheckpointError(
+            f"{directory}: DeepSpeed left the weights in parts, one for each rank; gather them there: "
+            "python zero_to_fp32.py . . --safe_serialization"
+        )
+    if sharded_state:
+        parts = shlex.quote(str(sharded_state[0].parent))
+        raise CheckpointError(
+            f"{directory}: FSDP left the weights in parts, in {sharded_state[0].parent.name}; gather them: "
+            f"accelerate merge-weights {parts} {shlex.quote(str(directory))}"
+        )
 
 
 def weight_map(directory: Path) -> dict[str, str] | None:
@@ -168,6 +220,7 @@ def weight_map(directory: Path) -> dict[str, str] | None:
 def tensor_names(file: Path) -> list[str]:
     if not file.is_file():
         raise CheckpointError(f"{file}: weights not found; expected safetensors")
+    _refuse_lfs_pointer(file)
     try:
         with safe_open(file, framework="pt") as handle:
             return list(handle.keys())
@@ -191,6 +244,7 @@ def library_errors(sentence: str) -> Generator[None]:
 
 def read_json(file: Path) -> JsonObject:
     """Read a JSON object; raises CheckpointError if the file is missing or holds something else."""
+    _refuse_lfs_pointer(file)
     try:
         value = parse_json(file.read_bytes())
     except FileNotFoundError:

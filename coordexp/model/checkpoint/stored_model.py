@@ -3,9 +3,11 @@
 import contextlib
 import copy
 import functools
+import os
+import re
 import warnings
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +18,8 @@ from transformers.utils import logging
 
 from coordexp.coord_tokens.dtypes import DTypeName
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.directory import CONFIG_FILE, library_errors, model_config, tensor_names, weight_files
+from coordexp.model.checkpoint.directory import CONFIG_FILE, library_errors, model_config, weight_files
+from coordexp.model.checkpoint.names import check_gathered, other_names_sentence, stored_names, wrapper_of
 from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec
 from coordexp.model.families import family_of
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 EMBEDDING = "model.language_model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+_DEEPSPEED_DEVICE = "DS_ACCELERATOR"
 _PREDICTS_MORE = "mtp"  # the part of released files that proposes several tokens at a time
 
 
@@ -91,7 +95,7 @@ def quiet() -> Generator[None]:
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # weights that do not fit are our own errors, in one sentence
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _deepspeed_without_search():
             # PEFT 0.21 asks transformers 5.23 by the name that transformers 6 will drop.
             warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
             yield
@@ -99,6 +103,22 @@ def quiet() -> Generator[None]:
         logging.set_verbosity(verbosity)
         if drawn:
             logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _deepspeed_without_search() -> Generator[None]:
+    """Spare a machine without a GPU DeepSpeed's warning that it found none; transformers imports it to save a model.
+
+    The variable is taken back, because processes that are started later may have a GPU.
+    """
+    is_needed = _DEEPSPEED_DEVICE not in os.environ and not torch.cuda.is_available()
+    if is_needed:
+        os.environ[_DEEPSPEED_DEVICE] = "cpu"
+    try:
+        yield
+    finally:
+        if is_needed:
+            os.environ.pop(_DEEPSPEED_DEVICE, None)
 
 
 def empty_model(config: PreTrainedConfig, *, dtype: torch.dtype) -> "PreTrainedModel":
@@ -147,6 +167,8 @@ class StoredModel:
         shapes: of what ``from_pretrained`` reads, by name; without a head that is tied.
         tied: whether embedding and head are one table.
         unused: tensors of parts that the model does not have, such as ``mtp``; a stored tied head does not count.
+        renamed: in which way the files' names are not those in which this family is saved, for a person; "" where they
+            are. A copy of the files as they are would keep them.
     """
 
     config: PreTrainedConfig
@@ -154,6 +176,7 @@ class StoredModel:
     shapes: Mapping[str, tuple[int, ...]]
     tied: bool
     unused: tuple[str, ...] = ()
+    renamed: str = ""
 
     @classmethod
     def of(cls, directory: Path, *, title: str | None = None) -> "StoredModel":
@@ -181,16 +204,23 @@ class StoredModel:
         """
         title = title or str(directory)
         config = model_config(directory)
+        weights = StoredWeights.of(directory)
+        check_gathered(title, weights.specs)
         if family_of(config.model_type, where=directory).on_disk == "converted":
             return cls._of_converted(config, directory, title)
-        weights = StoredWeights.of(directory)
         model = empty_model(config, dtype=torch.float32)
         shapes, tied = needed_shapes(model), has_tied_head(model)
         stored = weights.specs
         others = stored.keys() - shapes.keys() - ({HEAD} if tied else set())
+        missing = sorted(shapes.keys() - stored.keys())
+        if missing and others:
+            # The same weights may have other names, which transformers knows or can be told.
+            converted = cls._of_converted(config, directory, title)
+            return replace(converted, renamed=converted.renamed or _mapped(others, stored))
         _check_fit(
             title,
-            missing=sorted(shapes.keys() - stored.keys()),
+            stored=stored.keys(),
+            missing=missing,
             mismatched=[
                 f"{name} is {list(stored[name].shape)}, expected {list(shape)}"
                 for name, shape in sorted(shapes.items())
@@ -209,9 +239,13 @@ class StoredModel:
         # Loaded once, when the first tensor is read.
         load = functools.cache(lambda: load_stock(directory, dtype="auto")[0].state_dict())
         weights = StoredWeights(directory, specs, {file.name: file for file in files}, load=load)
+        names = stored_names(directory)
         # Of these transformers says nothing.
-        silent = {name for file in files for name in tensor_names(file) if name.startswith(f"{_PREDICTS_MORE}.")}
-        return cls(config, weights, needed_shapes(model), has_tied_head(model), tuple(sorted(unused | silent)))
+        silent = {name for name in names if name.startswith(f"{_PREDICTS_MORE}.")}
+        wrapper = wrapper_of(names)
+        renamed = f"{wrapper!r} before each of {len(names):,} names in the files is left out" if wrapper else ""
+        unused_names = tuple(sorted(unused | silent))
+        return cls(config, weights, needed_shapes(model), has_tied_head(model), unused_names, renamed)
 
     @property
     def left_behind(self) -> str:
@@ -239,6 +273,8 @@ def load_stock(
     """Load a checkpoint's model with transformers, as anybody would, and name the tensors of parts it does not have."""
     from transformers import AutoModelForImageTextToText  # here: it takes two seconds
 
+    names = stored_names(directory)
+    wrapper = wrapper_of(names)
     with library_errors(f"{directory}: the model does not load"), quiet():
         model, report = cast(
             "tuple[PreTrainedModel, dict[str, set[str]]]",
@@ -249,6 +285,7 @@ def load_stock(
                 attn_implementation=attn_implementation,
                 use_safetensors=True,
                 ignore_mismatched_sizes=device_map == "meta",  # a dry run lists them, in our own words
+                key_mapping={f"^{re.escape(wrapper)}": ""} if wrapper else None,
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
@@ -257,16 +294,42 @@ def load_stock(
     # transformers fills what is missing with random numbers, leaves out what it does not know, and goes on.
     _check_fit(
         title or str(directory),
+        stored=names,
         missing=sorted(report["missing_keys"]),
         mismatched=sorted(map(str, report["mismatched_keys"])),
         unexpected=_misplaced(report["unexpected_keys"], model.state_dict()),
+        unknown=sorted(report["unexpected_keys"]),
     )
     return model, report["unexpected_keys"]
 
 
-def _check_fit(title: str, *, missing: Sequence[str], mismatched: Sequence[str], unexpected: Sequence[str]) -> None:
+def _check_fit(
+    title: str,
+    *,
+    stored: Collection[str],
+    missing: Sequence[str],
+    mismatched: Sequence[str],
+    unexpected: Sequence[str],
+    unknown: Sequence[str] = (),
+) -> None:
+    """Refuse weights that are not those of the model.
+
+    Args:
+        title: names the checkpoint.
+        stored: names in its files.
+        missing: names that the model has and the files have not.
+        mismatched: descriptions of weights in another shape.
+        unexpected: stored names without a place in a part that the model has.
+        unknown: all stored names that the model does not have.
+    """
+    if missing and unknown:
+        sentence = other_names_sentence(missing=missing, unknown=unknown, stored=stored, wrapper=wrapper_of(stored))
+        raise CheckpointError(f"{title}: {sentence}")
     if missing:
-        raise CheckpointError(f"{title}: {len(missing)} weights are missing, e.g. {missing[0]}; copy it again")
+        raise CheckpointError(
+            f"{title}: {len(missing)} weights are missing, e.g. {missing[0]}; all {len(stored)} in the files are known "
+            "to the model: copy the weights again, or take config.json from the checkpoint that they are of"
+        )
     if mismatched:
         raise CheckpointError(
             f"{title}: {len(mismatched)} weights are mismatched, e.g. {mismatched[0]}; take config.json and weights "
@@ -288,3 +351,10 @@ def _misplaced(stored: Iterable[str], needed: Iterable[str]) -> list[str]:
 
 def _part_of(name: str) -> str:
     return ".".join(name.split(".")[:2])
+
+
+def _mapped(others: Collection[str], stored: Collection[str]) -> str:
+    return (
+        f"{len(others):,} of {len(stored):,} names in the files are not the model's own, e.g. {min(others)}; "
+        "transformers maps them"
+    )

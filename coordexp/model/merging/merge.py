@@ -20,8 +20,15 @@ from coordexp.coord_tokens.offset_adapter import DTYPES, DTypeName, active_offse
 from coordexp.coord_tokens.vocab import InitMethod, added_tokens
 from coordexp.errors import CheckpointError
 from coordexp.files import replace_directory, write_json
-from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, read_adapter, save_adapter
-from coordexp.model.checkpoint.directory import CONFIG_FILE, find_checkpoint
+from coordexp.model.checkpoint.adapter import (
+    AdapterInfo,
+    TrainedBase,
+    named_base,
+    naming_the_adapter,
+    read_adapter,
+    save_adapter,
+)
+from coordexp.model.checkpoint.directory import CONFIG_FILE, find_checkpoint, is_hub_id
 from coordexp.model.checkpoint.rewrite import Progress, silent, write_config, write_weights
 from coordexp.model.checkpoint.stored_model import (
     EMBEDDING,
@@ -36,6 +43,7 @@ from coordexp.model.checkpoint.trained_with import TRAINED_WITH, TrainedWith
 from coordexp.model.checkpoint.weights import StoredWeights
 from coordexp.model.expand import cast_checkpoint, expand_checkpoint
 from coordexp.model.loading import load, load_adapter
+from coordexp.model.merging.card import TrainingFacts, write_card
 from coordexp.model.merging.delta import AdapterDelta
 from coordexp.model.merging.proof import Inputs, MergeReport, answer_logits, default_samples, prove_weights
 from coordexp.model.processor import Processor
@@ -87,7 +95,9 @@ def merge(
         samples = default_samples(adapted.processor)
         before = _logits_of_both(adapted.model, samples)
         nn.Module.to(adapted.model, "meta")  # its weights make room for the merged model's
-        return _merge(info, directory, building, samples, before, dtype=dtype, base_dtype="auto", progress=progress)
+        report = _merge(info, directory, building, samples, before, dtype=dtype, base_dtype="auto", progress=progress)
+        write_card(building, _facts_of(info, base), report)
+        return report
 
 
 def merge_model(
@@ -99,6 +109,7 @@ def merge_model(
     overwrite: bool = False,
     samples: Sequence[Inputs] | None = None,
     trained_with: TrainedWith | None = None,
+    facts: TrainingFacts | None = None,
     gives_up: bool = False,
 ) -> MergeReport:
     """Merge a model that is in memory, in any wrappers, as at the end of a run; one trained in full is saved as it is.
@@ -109,13 +120,16 @@ def merge_model(
 
     ``base`` is the checkpoint that ``model`` was loaded from; None reads it from the PEFT configuration. ``processor``
     and ``trained_with`` are written beside a model trained in full; an adapter says them itself. ``samples`` are model
-    inputs on which to say what rounding loses. All else is as in :func:`merge`.
+    inputs on which to say what rounding loses, ``facts`` what the result's card says of its training; None for what
+    the adapter says. All else is as in :func:`merge`.
     """
     peft = next((module for module in model.modules() if isinstance(module, PeftModel)), None)
     inner = inner_model(model)
     if peft is None:
         with _building_of(_checked_output(output, overwrite=overwrite, inputs=())) as building:
-            return _save_whole(inner, processor, building, trained_with)
+            report = _save_whole(inner, processor, building, trained_with)
+            write_card(building, facts or TrainingFacts(trained_with=trained_with), report)
+            return report
     dtype, device = _name_of_dtype(inner), inner.device
     samples = samples or default_samples(processor)
     before = _logits_of_both(peft, samples)
@@ -126,7 +140,22 @@ def merge_model(
         if gives_up:
             nn.Module.to(model, "meta")
         with _building_of(_checked_output(output, overwrite=overwrite, inputs=(source,))) as building:
-            return _merge(info, source, building, samples, before, dtype=dtype, base_dtype=dtype, device=device)
+            report = _merge(info, source, building, samples, before, dtype=dtype, base_dtype=dtype, device=device)
+            write_card(building, facts or _facts_of(info, base), report)
+            return report
+
+
+def _facts_of(info: AdapterInfo, base: str | Path | None) -> TrainingFacts:
+    """Return what an adapter says of its training."""
+    named = info.base.path or ""
+    given = named if base is None else str(base)
+    return TrainingFacts(
+        base=given,
+        named_base="" if given == named else named,
+        revision=info.base.revision if given == named else None,
+        structure=info.base.structure,
+        trained_with=info.trained_with,
+    )
 
 
 def _merge(
@@ -215,6 +244,7 @@ def _save_whole(
         dtype=_name_of_dtype(model),
         tie_word_embeddings=has_tied_head(saved),
         template=processor.template_arguments,
+        is_whole=True,
     )
     report.write(building)
     return report
@@ -265,9 +295,11 @@ def _base_of(adapter: AdapterInfo, base: str | Path | None) -> Path:
     """Return the directory of an adapter's base: ``base`` if it is given, else what the adapter names."""
     if base is not None:
         return find_checkpoint(base)
-    if adapter.base.path is None:
-        raise CheckpointError(f"{adapter.directory} does not name its base; give the base checkpoint")
-    return find_checkpoint(adapter.base.path, revision=adapter.base.revision)
+    named = named_base(adapter.directory)
+    if not is_hub_id(named):
+        return find_checkpoint(named, revision=adapter.base.revision)
+    with naming_the_adapter(adapter):
+        return find_checkpoint(named, revision=adapter.base.revision)
 
 
 def _checked_output(output: str | Path, *, overwrite: bool, inputs: Sequence[Path]) -> Path:

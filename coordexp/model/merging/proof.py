@@ -25,7 +25,7 @@ from coordexp.coord_tokens.codec import NUM_BINS, int_to_token
 from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_table, inner_model
 from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS
 from coordexp.data.dataset import DEFAULT_PROMPT
-from coordexp.data.sources.shapes import CATEGORIES, draw_scene
+from coordexp.data.shapes import CATEGORIES, draw_scene
 from coordexp.errors import CheckpointError
 from coordexp.files import write_json
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel
@@ -189,6 +189,7 @@ class MergeReport:
         lost_at_logits: rms(merged - adapter) / rms(adapter - base) on the samples; None where it is not defined.
         max_abs_logit_diff: largest difference of a logit, merged against adapter; None where it was not measured.
         max_abs_logit: the adapter's largest logit, for scale.
+        is_whole: whether all weights were trained, so that they were saved as they are and nothing was merged.
     """
 
     dtype: str
@@ -203,6 +204,7 @@ class MergeReport:
     lost_at_logits: float | None = None
     max_abs_logit_diff: float | None = None
     max_abs_logit: float | None = None
+    is_whole: bool = False
 
     def with_logits(self, base: Sequence[Tensor], adapter: Sequence[Tensor], merged: Sequence[Tensor]) -> "MergeReport":
         """Add how far merging moved the logits of samples, beside how far training had moved them."""
@@ -222,6 +224,9 @@ class MergeReport:
 
     @property
     def sentence(self) -> str:
+        """What the result is beside the model that was trained."""
+        if self.is_whole:
+            return "every weight is the trained model's, bit for bit"
         logits = "not measured" if self.lost_at_logits is None else f"{self.lost_at_logits:.2g}"
         weights = "nothing" if self.most_lost is None else f"up to {self.most_lost:.2g}"
         return f"of what training changed, rounding loses {logits} at the logits and {weights} at the weights (by kind)"
@@ -238,10 +243,23 @@ class MergeReport:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return names and values for the screen."""
-        lost = ", ".join(f"{kind} {value:.2g}" for kind, value in sorted(self.lost_at_weights.items()))
         rows = [
             ("dtype", self.dtype),
             ("embedding and head", "tied" if self.tie_word_embeddings else "untied"),
+        ]
+        if self.is_whole:
+            rows.append(("proof", self.sentence))
+        else:
+            rows += self._rows_of_adapter()
+        if self.left_behind:
+            rows.append(("left behind", self.left_behind))
+        if self.template:
+            rows.append(("arguments of its chat template", json.dumps(self.template)))
+        return rows
+
+    def _rows_of_adapter(self) -> list[tuple[str, str]]:
+        lost = ", ".join(f"{kind} {value:.2g}" for kind, value in sorted(self.lost_at_weights.items()))
+        rows = [
             ("layers merged", f"{self.num_merged_layers:,}"),
             ("rows changed", f"{self.num_offset_rows:,}"),
             ("proof", f"each weight is base plus adapter, rounded once ({self.ties_fraction:.1g} of them ties)"),
@@ -253,10 +271,6 @@ class MergeReport:
             rows.append(("lost by rounding, at the logits", f"{self.lost_at_logits:.2g} of what training changed"))
         if lost:
             rows.append(("lost by rounding, at the weights", lost))
-        if self.left_behind:
-            rows.append(("left behind", self.left_behind))
-        if self.template:
-            rows.append(("arguments of its chat template", json.dumps(self.template)))
         return rows
 
     def write(self, directory: Path) -> None:

@@ -20,7 +20,7 @@ from transformers import (
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from coordexp.data.dataset import DEFAULT_PROMPT
-from coordexp.data.sources.shapes import CATEGORIES
+from coordexp.data.shapes import CATEGORIES
 from coordexp.files import replace_directory
 from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.families import Family

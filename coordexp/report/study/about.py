@@ -60,6 +60,31 @@ def about(data: ExperimentData, artifacts: Artifacts) -> About | None:
     )
 
 
+def unread_configs(data: ExperimentData, artifacts: Artifacts) -> list[str]:
+    """Return a sentence for each reason why configurations of runs are here and do not load.
+
+    Raises:
+        ConfigError: if one is not even YAML, so that nobody knows which factor it declares.
+    """
+    names_by_reason: dict[str, list[str]] = {}
+    for run in data.trained:
+        tree = artifacts.config(run)
+        if not tree:
+            continue
+        try:
+            validated(tree, where=lambda key: key)
+        except ConfigError as error:
+            names_by_reason.setdefault(str(error), []).append(run.name)
+    lines: list[str] = []
+    for reason, names in names_by_reason.items():
+        more = f" and {counted(len(names) - 1, 'more run')}" if len(names) > 1 else ""
+        lines.append(
+            f"{names[0]}{more}: config.yaml does not load, so what depends on it is not shown: {reason}. "
+            "If another version of coordexp wrote it, make the report with that version."
+        )
+    return lines
+
+
 def writes_digits(run: RunData, artifacts: Artifacts) -> bool:
     """Return whether a run writes coordinates as digits of plain text, which have no distribution over bins."""
     return value_at(artifacts.config(run), "custom.coord_tokens.enabled") is False

@@ -1,20 +1,22 @@
 """The files a report reads: from a run's directory where it is on this machine, else from MLflow, kept in a cache."""
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from coordexp.config.identity.fingerprint import read_fingerprint
 from coordexp.config.trees import Tree
 from coordexp.config.yaml_file import read_mapping
+from coordexp.data.coco_file import read_coco_file
+from coordexp.data.data_set import IMAGE_FACTS
 from coordexp.data.image_folder import ImageFolder
-from coordexp.data.sources.coco_file import read_coco_file
-from coordexp.data.sources.source import Source, recorded_source
+from coordexp.data.sources.recorded import RecordedData, recorded_data
 from coordexp.detection.detections import read_detections, write_detections
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.errors import DataError, TrackingError
+from coordexp.errors import ComparisonError, DataError, TrackingError
 from coordexp.metrics import BOX_KINDS
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
@@ -78,23 +80,41 @@ class Artifacts:
 
     def annotations(self, run: RunData) -> Path | None:
         """Return the annotation file of the validation split a run was evaluated on."""
-        source = self._source(run)
-        if source is not None and source.ground_truth_file.is_file():
-            return source.ground_truth_file
+        recorded = self._recorded(run)
+        if recorded is not None and recorded.ground_truth.is_file():
+            return recorded.ground_truth
         names = self._names(run.parent_id, STORED_ANNOTATIONS) if run.parent_id else set[str]()
-        name = next((name for name in sorted(names) if name.endswith(".json")), None)
-        return self._fetched(run.parent_id, name) if name else None
+        annotations = [name for name in sorted(names) if name.endswith(".json") and not name.endswith(IMAGE_FACTS)]
+        return self._fetched(run.parent_id, annotations[0]) if annotations else None
+
+    def image_facts(self, run: RunData) -> Path | None:
+        """Return the file with the unit and the tags of each validation image; None where there is none."""
+        recorded = self._recorded(run)
+        if recorded is not None and recorded.data_set is not None:
+            return recorded.data_set.image_facts
+        if not run.parent_id:
+            return None
+        return self._fetched(run.parent_id, f"{STORED_ANNOTATIONS}/{IMAGE_FACTS}")
 
     def images(self, run: RunData) -> dict[int, Path]:
         """Return the validation image files that are on this machine, by image id."""
-        annotations, source = self.annotations(run), self._source(run)
-        if annotations is None or source is None or not source.images.is_dir():
+        annotations, recorded = self.annotations(run), self._recorded(run)
+        if annotations is None or recorded is None or not recorded.images.is_dir():
             return {}
-        folder, paths = ImageFolder(source.images), dict[int, Path]()
-        for entry in read_coco_file(annotations).images.good:
+        folder, paths = ImageFolder(recorded.images), dict[int, Path]()
+        for image_id, name in self._image_names(annotations, recorded):
             with suppress(DataError):  # the file may come from a server: only images of the folder
-                paths[entry.id] = folder.path_of(entry.name_in(source.images))
+                paths[image_id] = folder.path_of(name)
         return paths
+
+    @staticmethod
+    def _image_names(annotations: Path, recorded: RecordedData) -> Iterator[tuple[int, object]]:
+        if recorded.data_set is not None:
+            arrays = recorded.data_set.arrays("val")
+            yield from zip(arrays.image_ids.tolist(), arrays.names, strict=True)
+            return
+        for entry in read_coco_file(annotations).images.good:
+            yield entry.id, entry.name_in(recorded.images)
 
     def only_images(self, detections: Path, truth: GroundTruth, image_ids: Collection[int], run: RunData) -> Path:
         """Write those detections of a file that are in some images, and return the new file."""
@@ -111,12 +131,17 @@ class Artifacts:
             places.append(self._runs_dir.absolute() / run.experiment / Path(run.run_dir).name)
         return places
 
-    def _source(self, run: RunData) -> Source | None:
-        """Return the validation split a run has recorded; None where it is not known to be here."""
+    def _recorded(self, run: RunData) -> RecordedData | None:
+        """Return the validation data of a run; None where they are not known to be here."""
         local = self.run_dir(run)
         data_dir = ExperimentFolder(local.parent if local is not None else self._runs_dir / run.experiment).data
         another_lives_there = local is None and any(_taken(place, run) for place in self._places(run))
-        return recorded_source(run.params, "val", data_dir=None if another_lives_there else data_dir)
+        fingerprint = self.file(run, NAMES.fingerprint)
+        data_hash: str | None = None
+        if fingerprint is not None:
+            with suppress(ComparisonError):  # said where runs are compared
+                data_hash = read_fingerprint(fingerprint).data
+        return recorded_data(run.params, data_hash=data_hash, data_dir=None if another_lives_there else data_dir)
 
     def _fetched(self, run_id: str, path: str, *, ended: float | None = None) -> Path | None:
         """Return a copy of an artifact; a run that went on and ended again has new ones."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
+from coordexp.evaluate.generated_by import Generator
 from coordexp.metrics import BoxKind, Decoding, MetricName, headline, loss_names
 
 # Metrics whose every value is read.
@@ -67,6 +68,7 @@ class RunData:
     ended: float | None = None
     commit: str = ""
     annotations: str = ""  # how the SHA-256 of those it was evaluated on begins
+    generator: Generator = field(default_factory=Generator)  # what wrote its final answers
     family: str = ""  # equal seeds of groups of one family are the same seed, those of two are not
 
     @property

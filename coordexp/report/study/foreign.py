@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.detections import Detections, detections_of, write_detections
+from coordexp.detection.detections import Detections, detections_of, order_remarks, write_detections
 from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import in_fair_order
@@ -16,6 +16,7 @@ from coordexp.detection.metrics import measure
 from coordexp.detection.result_files import Results
 from coordexp.errors import ComparisonError
 from coordexp.evaluate.analysis import analyse_boxes
+from coordexp.evaluate.generated_by import generator_of
 from coordexp.files import read_content, write_text
 from coordexp.metrics import MetricName
 from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
@@ -55,7 +56,18 @@ def foreign_rows(
             remarks = found.remarks if rows else (*truth.remarks, *found.remarks, *([unpaired] if unpaired else []))
             family = f"files of {group}" if unpaired else "files"
             foreign = replace(found, annotations=plain, remarks=remarks)
-            run = RunData("", group, seed, "finished", metrics=metrics, params=params, foreign=foreign, family=family)
+            generator = generator_of(results.path)
+            run = RunData(
+                "",
+                group,
+                seed,
+                "finished",
+                metrics=metrics,
+                params=params,
+                foreign=foreign,
+                family=family,
+                generator=generator,
+            )
             rows.append(run)
     return rows
 
@@ -92,7 +104,7 @@ def _measured(
     path, written = results.path, detections_of(results, truth, frame)
     detections = in_fair_order(truth, written)
     tied = 0 if detections is written else written.num_tied
-    is_plain = results.is_plain and frame == Frame() and not tied
+    is_plain = results.is_plain and frame == Frame() and not tied and not written.num_swapped
     evaluation = BoxEvaluation(truth, detections)
     if not is_plain:
         write_detections(folder / "detections.json", detections)
@@ -115,6 +127,7 @@ def _measured(
         frame=str(frame),
         remarks=(
             *results.remarks,
+            *order_remarks(written, path),
             *_remarks(path, detections, tied=tied, is_nothing=metrics.get("constrained/expected/AP") == 0),
         ),
     )

@@ -30,10 +30,12 @@ from coordexp.runs.lock import last_holder
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import read_status
 from coordexp.tracking import store
+from coordexp.tracking.address import server_of, sqlite_path, without_secrets
 from coordexp.tracking.charts import MEASURED
-from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors, without_secrets
+from coordexp.tracking.connection import connect, tracking_errors
 from coordexp.tracking.payload import flatten_config, last_values
-from coordexp.tracking.publish import read_hardware, read_recorded
+from coordexp.tracking.publish import read_recorded
+from coordexp.tracking.results import read_hardware
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -113,6 +115,17 @@ def load_runs(uri: str, title: str, run_ids: Sequence[str]) -> ExperimentData:
     count = Counter(run.name for run in named)
     named = [replace(run, group=f"{run.group}#{run.run_id[:6]}") if count[run.name] > 1 else run for run in named]
     return ExperimentData(name=title, uri=uri, runs=tuple(named))
+
+
+def experiment_id_of(uri: str, name: str | None) -> str:
+    """Return MLflow's id of an experiment; of the one in which a run was started last, if it has no name.
+
+    Raises:
+        TrackingError: if this MLflow cannot be used, or has no such experiment; the nearest name is in the sentence.
+    """
+    client = _open_client(uri)
+    with tracking_errors(uri, "find the experiment"):
+        return plain_id(_find_experiment(client, uri, name).experiment_id)
 
 
 def plain_id(text: str) -> str:
@@ -369,7 +382,7 @@ def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> Ru
     """Return a run from its folder; ``is_over``: the command that ran it has ended, however that was."""
     group, _, seed = folder.name.rpartition("-s")
     status, rows, config, commit = read_status(folder.path), read_rows(folder.metrics), None, ""
-    with suppress(ConfigError):  # of another version, or not there yet
+    with suppress(ConfigError):  # not there yet; or it cannot be read, which the study says (about.unread_configs)
         config = validated(read_mapping(folder.config).tree, where=lambda key: key)
     with suppress(ComparisonError):
         commit = read_fingerprint(folder.fingerprint).source.get("commit", "")

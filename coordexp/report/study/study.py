@@ -11,7 +11,8 @@ from typing import TypeVar
 import numpy as np
 
 from coordexp.config.trees import value_at
-from coordexp.data.sources.chosen import chosen_sentence
+from coordexp.data.chosen import chosen_sentence
+from coordexp.data.image_facts import ImageFacts, read_image_facts
 from coordexp.data.units import UnitNames, UnitRule, counted_images, read_unit_names
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
@@ -20,12 +21,12 @@ from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import in_fair_order
 from coordexp.detection.protocols import PROTOCOLS
-from coordexp.detection.tags import Tags, read_tags
+from coordexp.detection.tags import Tags, read_tags, tags_of_set
 from coordexp.errors import ComparisonError, CoordExpError, DataError, counted
 from coordexp.evaluate.answers import unknown_sentence
-from coordexp.files import parse_model, read_json_lines, sha256_of_file
+from coordexp.files import read_json_lines, sha256_of_file
 from coordexp.metrics import DECODINGS, MetricName, subset_headline
-from coordexp.report.study.about import About, Fairness, about, check_fairness, writes_digits
+from coordexp.report.study.about import About, Fairness, about, check_fairness, unread_configs, writes_digits
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, final_detections
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.data import ExperimentData, RunData, by_group, consumption, missing_runs
@@ -82,8 +83,9 @@ class Settings:
     seed: int = 0  # of the bootstrap
     num_pictures: int = 24  # in the gallery, at most
     allow_differences: bool = False  # go on where runs differ outside the declared factor
-    unit_by: UnitRule | None = None  # which images are not independent; None: as the runs' configuration says
+    unit_by: UnitRule | None = None  # which images are not independent; None: as the experiment's set says
     slices: tuple[str, ...] = ()  # fields of images, or CSV files, of which each value is compared by itself; likewise
+    image_facts: Path | None = None  # units and tags of the images; None: those of the experiment's set
 
 
 def better_first(study: Study) -> Study:
@@ -138,29 +140,47 @@ def make_study(
             f"runs differ in more than the declared factor ({', '.join(fairness.factor)}), so they cannot be compared "
             "(--allow-differences shows the report all the same):\n" + "\n".join(lines)
         )
-    missing, annotations = [*data.origin, *missing_runs(data)], _annotations(data, artifacts)
+    missing = [*data.origin, *missing_runs(data), *unread_configs(data, artifacts)]
+    annotations = _annotations(data, artifacts)
     study = Study(data, fairness=fairness, about=about(data, artifacts))
     if annotations is None:
         missing.append("No statistics and no images: the annotations of the validation split are not on this machine.")
         return replace(study, missing=tuple(missing))
-    units = _units(data, settings, annotations, missing)
-    tags = _tags(data, settings, annotations, missing)
+    try:
+        facts = _facts(data, artifacts, settings)
+    except CoordExpError as error:
+        # The runs are finished: a report by image is worth more than none, as long as it says so.
+        missing.append(f"No units and tags of the experiment's set: {error}")
+        facts = None
+    units, tags = _units(settings, annotations, facts), _tags(settings, annotations, facts)
     return _Measuring(data, artifacts, settings, annotations, units, tags, missing, on_progress).added_to(study)
 
 
-def _units(data: ExperimentData, settings: Settings, annotations: Path, missing: list[str]) -> UnitNames | None:
-    """Return the units of the validation images: those asked for, else those of the runs' ``data.unit_by``."""
+def _facts(data: ExperimentData, artifacts: Artifacts, settings: Settings) -> ImageFacts | None:
+    """Return what the experiment's set knows of its validation images; None for files, and for runs before sets."""
+    path = settings.image_facts
+    if path is None:
+        found = (artifacts.image_facts(run) for run in data.trained)
+        path = next((each for each in found if each is not None and each.is_file()), None)
+    return None if path is None else read_image_facts(path)
+
+
+def _units(settings: Settings, annotations: Path, facts: ImageFacts | None) -> UnitNames | None:
+    """Return the units of the validation images: those asked for, else those of the experiment's set."""
     if settings.unit_by is not None:
-        return read_unit_names(annotations, settings.unit_by)
-    rules = {run.params.get("data.unit_by", "null") for run in data.trained}
-    if len(rules) != 1 or rules == {"null"}:
+        return read_unit_names(annotations, settings.unit_by, facts)
+    if facts is None or facts.unit_by is None:
         return None
-    try:
-        return read_unit_names(annotations, UnitRule.parse(rules.pop(), option="data.unit_by"))
-    except CoordExpError as error:
-        # The runs are finished: a report by image is worth more than none, as long as it says so.
-        missing.append(f"No units, so intervals and tests take images as independent, which they are not: {error}")
-        return None
+    return UnitNames(facts.unit_by, facts.units)
+
+
+def _tags(settings: Settings, annotations: Path, facts: ImageFacts | None) -> Tags | None:
+    """Return the tags of the validation images: those asked for, else those of the experiment's set."""
+    truth = read_ground_truth(annotations)
+    if settings.slices:
+        return read_tags(truth, settings.slices, facts=facts)
+    tags = None if facts is None else tags_of_set(truth, facts)
+    return None if tags is None or not tags.tags else tags
 
 
 def _annotations(data: ExperimentData, artifacts: Artifacts) -> Path | None:
@@ -176,21 +196,6 @@ def _annotations(data: ExperimentData, artifacts: Artifacts) -> Path | None:
                 "differ), so their AP cannot be compared: expected runs on the same annotations"
             )
     return found[first]
-
-
-def _tags(data: ExperimentData, settings: Settings, annotations: Path, missing: list[str]) -> Tags | None:
-    """Return the tags of the validation images: those asked for, else those of the runs' ``data.tags``."""
-    if settings.slices:
-        return read_tags(read_ground_truth(annotations), settings.slices)
-    configured = {run.params.get("data.tags", "null") for run in data.trained}
-    if len(configured) != 1 or configured <= {"null", "[]"}:
-        return None
-    try:
-        names = parse_model(list[str], configured.pop())
-        return read_tags(read_ground_truth(annotations), names, option="data.tags")
-    except (CoordExpError, ValueError) as error:
-        missing.append(f"No slices: {error}")
-        return None
 
 
 @dataclass(frozen=True)
@@ -515,12 +520,13 @@ class _Measuring:
         )
 
     def _gallery(self, own: _Detections) -> tuple[GalleryImage, ...]:
-        self.on_progress("drawing images", 0, 1)
         images = next((found for run in self.data.runs if (found := self.artifacts.images(run))), {})
         if not self.settings.num_pictures or (not images and not self.data.trained):
             return ()  # nobody has asked for pictures
+        self.on_progress("drawing images", 0, 1)
         first = {group: seeds[min(seeds)] for group, seeds in own.items()}
         found = make_gallery(self.annotations, first, images, count=self.settings.num_pictures)
+        self.on_progress("drawing images", 1, 1)
         if without := sum(not image.picture for image in found):
             self.missing.append(f"{without} of {len(found)} pictures: their files are not on this machine.")
         return found

@@ -6,21 +6,23 @@ from collections import Counter
 from pathlib import Path
 from statistics import fmean
 
-from coordexp.data.sources.source import recorded_source
+from coordexp.data.sources.recorded import recorded_data
 from coordexp.data.units import FEW_UNITS, counted_images
 from coordexp.errors import counted
+from coordexp.evaluate.generated_by import Generator, engine_sentences
 from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.report.study.about import About
 from coordexp.report.study.artifacts import final_detections
 from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
 from coordexp.report.study.study import Study
+from coordexp.report.text.limits import limit_notes
 from coordexp.report.text.tables import MIN_OBJECTS, UNDEFINED, Table, num_objects
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.shipped import python_command
 from coordexp.statistics.intervals import FEW_IMAGES, FEWEST_IMAGES
 from coordexp.statistics.results import Comparison
+from coordexp.tracking.address import sqlite_path, without_secrets
 from coordexp.tracking.charts import runs_address
-from coordexp.tracking.connection import sqlite_path, without_secrets
 
 ABOUT = "What is compared"
 CLIPPING_DIFFERS = 0.25  # of the steps, between two groups
@@ -96,6 +98,19 @@ def remarks(data: ExperimentData) -> list[str]:
     return [remark for run in data.runs if run.foreign is not None for remark in run.foreign.remarks]
 
 
+def engine_notes(data: ExperimentData) -> list[str]:
+    """Say which engine generated the answers behind the rows, and caution where rows had different ones.
+
+    Seeds of a group that share an engine are one row.
+    """
+    generators: dict[str, Generator] = {}
+    for group, runs in data.groups.items():
+        of_group = {run.name: run.generator for run in runs}
+        is_one = len({repr(generator) for generator in of_group.values()}) == 1
+        generators |= {group: runs[0].generator} if is_one else of_group
+    return engine_sentences(generators)
+
+
 def notes(data: ExperimentData) -> list[str]:
     """Return what a reader must know to read the tables rightly, one sentence each."""
     lines = remarks(data)
@@ -105,6 +120,7 @@ def notes(data: ExperimentData) -> list[str]:
             "AP is LVIS's: federated, 300 detections an image; AP_rare, AP_common and AP_frequent are means over its "
             "categories by frequency."
         )
+    lines += engine_notes(data)
     if not data.trained:
         return [*lines, undefined]
     evaluated = [run for run in data.trained if run.headline in run.metrics] or data.trained
@@ -113,7 +129,7 @@ def notes(data: ExperimentData) -> list[str]:
             "A group with one seed is a checkpoint: what is said of it is about that, not about its loss. "
             "More seeds: ablation.seeds=[0,1,2]."
         )
-    lines += clipping_note(data)
+    lines += [*clipping_note(data), *limit_notes(data)]
     own = {group: runs[0].reading for group, runs in by_group(data.trained).items()}
     by_kind = {_READ_BY[kind]: ", ".join(group for group, read in own.items() if read == kind) for kind in BOX_KINDS}
     readings = "; ".join(f"{groups} by {words}" for words, groups in by_kind.items() if groups)
@@ -185,14 +201,17 @@ def next_commands(data: ExperimentData) -> list[tuple[str, str]]:
 
 
 def mlflow_ui(data: ExperimentData) -> str:
-    """Return what opens MLflow on the runs; without the query it shows an experiment as that of an agent, empty."""
-    is_database = sqlite_path(data.uri) is not None
-    server = "http://127.0.0.1:5000" if is_database else without_secrets(data.uri).rstrip("/")
-    chosen = runs_address(data.experiment_id) if data.experiment_id else "#/experiments?workflowType=machine_learning"
-    if not is_database:
-        return f"open {server}/{chosen} in a browser"
-    start = python_command("-m", "mlflow", "ui", "--backend-store-uri", without_secrets(data.uri))
-    return f"{start}\n# and open {server}/{chosen}"
+    """Return what opens MLflow's pages on the runs: a command for a database, the address of a server."""
+    path = sqlite_path(data.uri)
+    if path is None:
+        chosen = "#/experiments?workflowType=machine_learning"  # without the query MLflow shows the view of agents
+        if data.experiment_id:
+            chosen = runs_address(data.experiment_id)
+        return f"open {without_secrets(data.uri).rstrip('/')}/{chosen} in a browser"
+    names = [data.name] if data.experiment_id else []
+    if path == Path("runs/mlflow.db").absolute():
+        return python_command("-m", "coordexp", "ui", *names)
+    return python_command("-m", "coordexp", "ui", *names, "--tracking-uri", without_secrets(data.uri))
 
 
 def _is_lvis(run: RunData) -> bool:
@@ -207,8 +226,9 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
     else:
         folder = RunFolder(Path(run.run_dir))
         experiment = folder.experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
-        if (source := recorded_source(run.params, "val", data_dir=experiment.data)) is not None:
-            truth = str(source.ground_truth_file)
+        recorded = recorded_data(run.params, data_hash=None, data_dir=experiment.data)
+        if recorded is not None:
+            truth = str(recorded.shown_ground_truth)
         place = str(folder.path / detections)
         if run.run_id:
             place = f"{run.name}/{detections.name}"

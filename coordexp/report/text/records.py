@@ -17,7 +17,7 @@ from coordexp.statistics.protocols import Protocols
 from coordexp.statistics.readings import reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
 from coordexp.statistics.slices import Slices
-from coordexp.tracking.connection import without_secrets
+from coordexp.tracking.address import without_secrets
 
 COLUMNS: tuple[str, ...] = (
     "experiment", "kind", "group", "against", "seed", "state", "step", "run_id", "metric", "value", "low", "high",

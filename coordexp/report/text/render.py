@@ -22,7 +22,14 @@ from coordexp.report.text.notes import (
 from coordexp.report.text.place_tables import place_tables
 from coordexp.report.text.protocol_tables import protocol_tables
 from coordexp.report.text.records import to_csv, to_json
-from coordexp.report.text.run_tables import answer_tables, ends_tables, gradients_table, headline_table, quality_tables
+from coordexp.report.text.run_tables import (
+    answer_tables,
+    ends_tables,
+    gradients_table,
+    headline_table,
+    quality_tables,
+    served_tables,
+)
 from coordexp.report.text.slice_tables import TITLE as SLICES
 from coordexp.report.text.slice_tables import slice_sentences, slice_tables
 from coordexp.report.text.study_tables import study_tables, why_sentences, why_tables, why_title
@@ -99,7 +106,13 @@ def to_latex(study: Study) -> str:
 def all_tables(study: Study) -> list[Table]:
     """Return every table of numbers, those with intervals first."""
     data, headline = study.data, headline_table(study.data, bucket_notes(study))
-    others = [*answer_tables(data), *quality_tables(data), *place_tables(data), *gradients_table(data)]
+    others = [
+        *answer_tables(data),
+        *served_tables(data),
+        *quality_tables(data),
+        *place_tables(data),
+        *gradients_table(data),
+    ]
     return [
         *study_tables(study),
         *further_tables(study),

@@ -7,7 +7,16 @@ from functools import partial
 from coordexp.data.units import UnitNames
 from coordexp.detection.metrics import detection_metrics
 from coordexp.detection.metrics.f1 import F1_PERCENTS
-from coordexp.metrics import AP_NAMES, BOX_KINDS, DECODINGS, GENERATION_METRICS, Decoding, MetricName, loss_head
+from coordexp.metrics import (
+    AP_NAMES,
+    BOX_KINDS,
+    DECODINGS,
+    GENERATION_METRICS,
+    SERVED_AP,
+    Decoding,
+    MetricName,
+    loss_head,
+)
 from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
 from coordexp.report.text.tables import COUNTED, FILE, UNDEFINED, Table, TableRow, mean_of, written
 
@@ -118,6 +127,19 @@ def f1_tables(data: ExperimentData) -> list[Table]:
         return []
     title = "F1 over categories, twice: of all detections, and in the positive-only protocol of other papers"
     return [Table(title, ("group", COUNTED, "seed", *suffixes), tuple(rows))]
+
+
+def served_tables(data: ExperimentData) -> list[Table]:
+    """Return AP as a client of a server can have it: by the tokens as written, and by the likeliest ones alone."""
+    columns = [
+        _logged("argmax", MetricName("constrained", "AP", "argmax")),
+        *(_logged(f"top {number}", MetricName("constrained", name, "expected")) for number, name in SERVED_AP.items()),
+        _logged("expected", MetricName("constrained", "AP", "expected")),
+    ]
+    if not _measured(data, columns[1:-1]):
+        return []
+    title = "Served: AP of the tokens as written, by expectation over the likeliest tokens, and over all bins"
+    return [by_seed(data, title, columns)]
 
 
 def gradients_table(data: ExperimentData) -> list[Table]:

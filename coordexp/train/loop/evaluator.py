@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from coordexp.evaluate.answers import ReadAnswer, unknown_sentence
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.model import AnsweringModel
+from coordexp.evaluate.generated_by import GeneratedBy
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, PLACE_MEASURES, PLACES, Decoding, MetricName
@@ -25,7 +27,7 @@ from coordexp.runs.folder import EvaluationFolder, RunFolder
 from coordexp.train.forward import count_units
 from coordexp.train.loop.measures import NAMES, RunningAverages, coord_diagnostics
 from coordexp.train.setup.components import Components
-from coordexp.train.setup.source import source_of_run
+from coordexp.train.setup.data import ground_truth_of_run
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,9 @@ class Evaluator:
         Normalised as in training: every term by its unit's count over all samples.
         """
         parts, batch_size = self.parts, self.config.training.per_device_batch_size
-        indices = stratified_subset(parts.val.samples, self.config.evaluation.loss_images)
-        if not indices:
+        if not self._loss_indices:
             return None
-        samples = parts.encoding.dataset([parts.val.samples[i] for i in indices])
+        samples = parts.encoding.dataset([parts.val.samples[i] for i in self._loss_indices])
         criterion, device = parts.criterion, self._device
         averages = RunningAverages()
         # Every rank holds the same names, also one without a batch: the ranks add them up together.
@@ -71,7 +72,7 @@ class Evaluator:
     def on_subset(self, step: int) -> dict[str, float]:
         """Evaluate the subset under constrained decoding; return metrics on rank 0."""
         output = RunFolder.of(self.config).evaluation(step)
-        return self._evaluate(self.subset_indices(), output=output, decoding=("constrained",))
+        return self._evaluate(self.subset_indices, output=output, decoding=("constrained",))
 
     def on_all_images(self) -> dict[str, float]:
         """Evaluate every validation image, or those chosen, for the run's result; return metrics on rank 0."""
@@ -84,7 +85,7 @@ class Evaluator:
 
     def subset_of_final(self) -> dict[str, float]:
         """Return the metrics of the final detections on the subset's images: the last point of the curve."""
-        image_ids = [self.parts.val.samples[i].image_id for i in self.subset_indices()]
+        image_ids = [self.parts.val.samples[i].image_id for i in self.subset_indices]
         truth = read_ground_truth(self._val_annotations)
         metrics: dict[str, float] = {}
         for kind in BOX_KINDS:
@@ -93,9 +94,15 @@ class Evaluator:
             metrics |= {str(MetricName("constrained", name, kind, subset=True)): value for name, value in found.items()}
         return metrics
 
+    # Both are fixed by the data alone. To choose them looks at all samples 128 times, so it is done once a run.
+    @cached_property
     def subset_indices(self) -> list[int]:
-        """Return the validation images of evaluations during training; fixed by the data alone."""
-        return list(stratified_subset(self.parts.val.samples, self.config.evaluation.subset_images))
+        """The validation images of evaluations during training."""
+        return stratified_subset(self.parts.val.samples, self.config.evaluation.subset_images)
+
+    @cached_property
+    def _loss_indices(self) -> list[int]:
+        return stratified_subset(self.parts.val.samples, self.config.evaluation.loss_images)
 
     @property
     def _final(self) -> EvaluationFolder:
@@ -107,7 +114,7 @@ class Evaluator:
 
     @property
     def _val_annotations(self) -> Path:
-        return source_of_run(self.config, "val").ground_truth()
+        return ground_truth_of_run(self.config)
 
     def _evaluate(
         self, indices: Sequence[int] | None, *, output: EvaluationFolder, decoding: tuple[Decoding, ...]
@@ -147,4 +154,11 @@ class Evaluator:
                 own = evaluation.answer(way, own_queues, on_images=on_images)
                 return [found for part in ranks.gather_to_first(own) for found in part]
 
-            return score(data, settings, answer, output, hardware=f"{ranks.world_size()} x {answering.hardware}")
+            return score(
+                data,
+                settings,
+                answer,
+                output,
+                hardware=f"{ranks.world_size()} x {answering.hardware}",
+                generated_by=GeneratedBy.of_evaluation(answering, settings, num_processes=ranks.world_size()),
+            )

@@ -7,11 +7,12 @@ from tabulate import tabulate
 
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.offset_adapter import active_offset, inner_model
+from coordexp.data.box_limits import BoxLimits
+from coordexp.data.cut_boxes import too_many, unlearnt, unwritten
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import fed_sentence
-from coordexp.data.sample import SplitData
+from coordexp.data.sample import Ordering, SplitData
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.data.sources.source import found_sentence
 from coordexp.data.splits import between_splits
 from coordexp.errors import counted
 from coordexp.losses.criterion import Criterion
@@ -19,6 +20,7 @@ from coordexp.model.families import family_of
 from coordexp.model.param_groups import GroupRow, describe
 from coordexp.runs import ranks
 from coordexp.train.setup.components import Components
+from coordexp.train.setup.data import set_of_run
 from coordexp.train.setup.strategy import strategy_line, switch_notes
 
 _NUM_REJECTED_SHOWN = 5
@@ -27,7 +29,6 @@ _COUNT_TEXTS = {
     "images_without_objects": "images without objects",
     "crowd": "crowd boxes are no targets",
     "ignored": "ignored boxes are no targets",
-    "clipped": "boxes were cut at the image border",
     "thin": "boxes are thinner than a bin and were widened to one",
     "of_rejected_images": "annotations are lost with their images",
     "trimmed_names": "names had white space around them, which is cut off",
@@ -36,7 +37,7 @@ _COUNT_TEXTS = {
 
 
 def start_lines(
-    config: RunConfig, parts: Components, dataset: DetectionDataset, sampler: LengthBucketSampler
+    config: RunConfig, parts: Components, dataset: DetectionDataset, sampler: LengthBucketSampler, limits: BoxLimits
 ) -> list[str]:
     """Return what a run prints when it starts: strategy, parameters, data, optimizer groups, batches."""
     trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
@@ -46,9 +47,10 @@ def start_lines(
     return [
         f"starts: {strategy_line(config)}",
         f"starts: {trainable:,} of {total:,} parameters train",
-        *([f"data: {found}"] if (found := found_sentence(config.data)) else []),
+        *(f"data: {sentence}" for sentence in set_lines(config)),
         *data_lines("train", parts.train, dataset),
         *data_lines("val", parts.val),
+        *limit_lines(limits, ordering=config.data.ordering),
         *(f"val: warning: {sentence}" for sentence in warnings),
         *([f"pictures: {fed}"] if fed else []),
         *sum_lines(config, dataset),
@@ -58,6 +60,12 @@ def start_lines(
         *_notes(parts),
         *batch_lines(config, sampler, num_ranks=ranks.world_size()),
     ]
+
+
+def set_lines(config: RunConfig) -> list[str]:
+    """Return what the user's files were found to hold, and what was remarked of units and tags."""
+    record = set_of_run(config).record
+    return [*([record.found] if record.found else []), *record.remarks]
 
 
 def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = None) -> list[str]:
@@ -82,6 +90,15 @@ def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = No
         lines += [f"  {record.where}: {record.reason}" for record in shown]
         lines += [f"  and {len(data.rejected) - len(shown):,} more"] if len(data.rejected) > len(shown) else []
     return lines
+
+
+def limit_lines(limits: BoxLimits, *, ordering: Ordering) -> list[str]:
+    """Return how many boxes are never learnt or never written; nothing where every box is."""
+    said = {
+        "train": (unlearnt(limits.on_training, ordering=ordering), too_many(limits.on_training)),
+        "val": (unwritten(limits.max_new_tokens), too_many([limits.max_new_tokens])),
+    }
+    return [f"{split}: {'warning: ' if grave else ''}{text}" for split, (text, grave) in said.items() if text]
 
 
 def sum_lines(config: RunConfig, dataset: DetectionDataset) -> list[str]:

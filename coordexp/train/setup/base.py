@@ -176,6 +176,8 @@ def _check_weights(directory: Path) -> Check[StoredModel]:
         f"{size_text(sum(spec.num_bytes for spec in specs))}) in {counted(num_files, 'file')}: "
         "every name and shape fits; headers read, no weight loaded",
     )
+    if stored.renamed:
+        yield ok("weights", f"{stored.renamed}; to expand and to merge, the whole model is loaded")
     if stored.left_behind:
         yield ok("weights", f"left behind by every copy: {stored.left_behind}")
     if stored.stores_tied_head:

@@ -19,7 +19,8 @@ from coordexp.model.param_groups import ParamGroup, build_param_groups
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.forward import TermForward
-from coordexp.train.setup.encoding import Encoding, build_encoding, read_split
+from coordexp.train.setup.data import read_split
+from coordexp.train.setup.encoding import Encoding, build_encoding
 from coordexp.train.setup.weighted_terms import build_criterion
 
 

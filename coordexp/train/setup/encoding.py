@@ -6,19 +6,15 @@ from dataclasses import dataclass, replace
 from transformers import PreTrainedTokenizerBase
 
 from coordexp.config.schema import RunConfig
-from coordexp.coord_tokens.template_adapter import keeps_boxes
 from coordexp.coord_tokens.vocab import CoordVocab, expand_tokenizer, text_vocab
 from coordexp.data.batch import Batch, EncodedSample, collate
+from coordexp.data.box_limits import BoxLimits, over_max_length, over_max_new_tokens, over_max_objects
 from coordexp.data.dataset import DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
-from coordexp.data.sample import Sample, SplitData
+from coordexp.data.sample import Sample
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.data.sources.source import Split
-from coordexp.data.splits import check_split
-from coordexp.findings import Check, require
 from coordexp.model.checkpoint.trained_with import TrainedWith
 from coordexp.model.processor import Processor, StoredProcessor
-from coordexp.runs.folder import ExperimentFolder
 
 
 @dataclass(frozen=True)
@@ -53,6 +49,28 @@ class Encoding:
             image_cache_mib=image_cache_mib,
         )
 
+    def box_limits(self, train: DetectionDataset, train_samples: Sequence[Sample], val: Sequence[Sample]) -> BoxLimits:
+        """Count the boxes that the limits of the configuration take away.
+
+        Args:
+            train: the training samples with their targets.
+            train_samples: the same before they were encoded.
+            val: validation samples that will be answered.
+        """
+        config = self.config
+        return BoxLimits(
+            max_objects=over_max_objects(train_samples, config.data.max_objects),
+            max_length=over_max_length(train),
+            max_new_tokens=over_max_new_tokens(
+                val,
+                self.tokenizer,
+                self.vocab,
+                ordering=config.data.ordering,
+                seed=config.experiment.seed,
+                limit=config.evaluation.max_new_tokens,
+            ),
+        )
+
     def collate(self, samples: Sequence[EncodedSample]) -> Batch:
         """Batch samples for training, padded on the right."""
         pad_id = self.tokenizer.pad_token_id
@@ -85,25 +103,4 @@ def train_order(config: RunConfig, lengths: Sequence[int], *, multiple_of: int =
         buckets=config.data.length_buckets,
         bucket_size=config.data.bucket_size,
         multiple_of=multiple_of,
-    )
-
-
-def read_split(config: RunConfig, split: Split) -> SplitData:
-    """Read a split, which under ``data.format: shapes`` is generated first; a DataError where it cannot be used."""
-    loaded = require(check_split_of(config, split))
-    assert loaded is not None  # a missing file was a failure
-    return loaded
-
-
-def check_split_of(config: RunConfig, split: Split) -> Check[SplitData | None]:
-    """Check the files of a split by reading them; nothing is generated."""
-    tokens = config.custom.coord_tokens
-    return check_split(
-        config.data,
-        split,
-        data_dir=ExperimentFolder.of(config).data,
-        # A text arm writes bins as digits: one file of bins serves it and the arm of coord tokens beside it.
-        accept_prequantised=config.text_arm
-        or keeps_boxes(enabled=tokens.enabled, skip_bbox_norm=tokens.skip_bbox_norm),
-        max_images=config.evaluation.max_images,
     )

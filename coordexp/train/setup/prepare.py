@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.image_file import read_image
+from coordexp.data.image_file import OnHeaders, read_image
 from coordexp.data.sample import SplitData
-from coordexp.data.sources.source import SPLITS
-from coordexp.data.splits import data_fingerprint
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
@@ -20,8 +18,9 @@ from coordexp.files import sha256_of_text
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.base import base_hashes, check_attention_of, prepare_base
-from coordexp.train.setup.encoding import build_encoding, read_split, train_order
-from coordexp.train.setup.source import source_of_run
+from coordexp.train.setup.data import ground_truth_of_run, read_split
+from coordexp.train.setup.door import open_set_of
+from coordexp.train.setup.encoding import build_encoding, train_order
 from coordexp.train.setup.strategy import deepspeed_settings
 
 NUM_BATCHES = 100
@@ -35,41 +34,40 @@ class PreparedExperiment:
     base: Path  # the checkpoint that runs start from
     train: SplitData
     val: SplitData
-    data_hash: str  # of annotations and images, see :func:`coordexp.data.splits.data_fingerprint`
+    data_hash: str  # of the set and of the bytes of its pictures
     weights_hash: str  # of the base's weights
     files: dict[str, str]  # hash of each other file that the runs read, by its name: ``base/config.json``
 
 
-def prepare_experiment(config: RunConfig) -> PreparedExperiment:
-    """Generate or check the data and write the expanded base, or raise what would stop a run; again, only check."""
+def prepare_experiment(config: RunConfig, *, on_headers: OnHeaders | None = None) -> PreparedExperiment:
+    """Make or check the set and write the expanded base, or raise what would stop a run; again, only check.
+
+    ``on_headers`` is called with how many headers of pictures are read, and of how many.
+    """
     check_attention_of(config)
+    data_set = open_set_of(config, on_headers=on_headers)
     train = read_split(config, "train")
     val = read_split(config, "val")
-    folder = ExperimentFolder.of(config)
-    sources = [source_of_run(config, split) for split in SPLITS]
     samples = [*train.samples, *val.samples]
-    if len(samples) <= _DECODED_IN_ADVANCE and not any(source.generated for source in sources):
+    if len(samples) <= _DECODED_IN_ADVANCE and config.data.format != "shapes":
         for sample in samples:
             read_image(sample.image, width=sample.width, height=sample.height)
     # A bad annotation or alias would otherwise show only after training.
-    ground_truth = read_ground_truth(sources[1].ground_truth())
+    ground_truth = read_ground_truth(ground_truth_of_run(config))
     if config.data.format == "lvis" and ground_truth.federated is None:
         raise DataError(
-            f"{ground_truth.path}: expected neg_category_ids and not_exhaustive_category_ids in every image and a "
-            "frequency (r, c or f) in every category; without them there is no LVIS AP, but COCO's by data.format: coco"
+            f"{config.data.val_annotations}: expected neg_category_ids and not_exhaustive_category_ids in every image "
+            "and a frequency (r, c or f) in every category; without them there is no LVIS AP, but COCO's by "
+            "data.format: coco"
         )
     CategoryIndex(ground_truth.categories, aliases=config.evaluation.aliases)
     base = prepare_base(config)
-    weights_hash, files = base_hashes(base, known=folder.hashes)
+    weights_hash, files = base_hashes(base, known=ExperimentFolder.of(config).hashes)
     return PreparedExperiment(
         base=base,
         train=train,
         val=val,
-        data_hash=data_fingerprint(
-            [path for one in sources for path in (one.annotations, one.images)],
-            known=folder.data_hashes,
-            without=config.experiment.runs_dir,
-        ),
+        data_hash=data_set.record.data_hash,
         weights_hash=weights_hash,
         files=files,
     )

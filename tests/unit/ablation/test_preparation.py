@@ -26,3 +26,35 @@ def test_a_codec_ceiling_far_from_one_is_an_error(tmp_path):
     found = checked_ceiling(ExperimentConfig.model_validate({"data": {"max_bad_fraction": 1.0}}), path)
     assert found is not None
     assert found < 0.9
+
+
+def _crowded(path, *, num_objects: int, side: float, size: int):
+    """One image of a grid of boxes of one category."""
+    columns = 40
+    step = size / columns
+    boxes = [
+        {"id": n + 1, "image_id": 1, "category_id": 1, "iscrowd": 0, "area": side**2,
+         "bbox": [n % columns * step + 1, n // columns * step + 1, side, side]}
+        for n in range(num_objects)
+    ]  # fmt: skip
+    images = [{"id": 1, "width": size, "height": size, "file_name": "1.jpg"}]
+    path.write_text(json.dumps({"images": images, "categories": [{"id": 1, "name": "wheat"}], "annotations": boxes}))
+    return path
+
+
+def test_a_ceiling_of_crowded_images_blames_the_limit_of_detections_and_not_the_boxes(tmp_path):
+    crowded = _crowded(tmp_path / "val.json", num_objects=150, side=20, size=1000)
+    with pytest.raises(DataError) as raised:
+        checked_ceiling(ExperimentConfig(), crowded)
+    for fact in (str(crowded), "first 100 detections", "50 of 150 objects", "data.max_bad_fraction"):
+        assert fact in str(raised.value)
+    assert "too small" not in str(raised.value)
+    assert (
+        checked_ceiling(ExperimentConfig(), _crowded(tmp_path / "few.json", num_objects=100, side=20, size=1000)) > 0.9
+    )
+
+
+def test_small_boxes_are_blamed_where_crowds_are_not_the_reason(tmp_path):
+    small = _crowded(tmp_path / "val.json", num_objects=105, side=3, size=5000)  # five objects too many cost little
+    with pytest.raises(DataError, match="too small for bins"):
+        checked_ceiling(ExperimentConfig(), small)

@@ -168,6 +168,68 @@ def test_what_cannot_be_compared_is_one_sentence(
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_comma_belongs_to_a_name_that_exists_and_else_parts_seeds(data: Path, tmp_path: Path, capsys) -> None:
+    for name, source in (("fair, 2.json", "fair"), ("good.json", "good"), ("poor.json", "poor")):
+        (tmp_path / name).write_bytes((data / f"{source}.json").read_bytes())
+    assert compare(data, "a=fair, 2.json", f"b={data}/good.json", "--format", "json") == 0
+    expected = evaluate_detections(data / "instances_val.json", data / "fair.json").AP
+    assert numbers(capsys)["groups"]["a"]["AP"] == pytest.approx(expected, abs=1e-9)
+    assert compare(data, "a=fair, 2.json,good.json", f"b=poor.json,{data}/other.json", "--output", "out") == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert {name: len(group["runs"]) for name, group in report["groups"].items()} == {"a": 2, "b": 2}
+    assert compare(data, "a=good.json,nowhere.json") == 2
+    assert "nowhere.json: file not found" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_aliases_and_a_folder_of_a_file_a_category(data: Path, tmp_path: Path, capsys) -> None:
+    truth = json.loads((data / "instances_val.json").read_text())
+    files = {image["id"]: Path(image["file_name"]).stem for image in truth["images"]}
+    names = {category["id"]: category["name"] for category in truth["categories"]}
+    aliases = {f"kind {key}": name for key, name in names.items()}
+    (tmp_path / "aliases.json").write_text(json.dumps(aliases))
+    lines: dict[int, list[str]] = {key: [] for key in names}
+    for entry in json.loads((data / "fair.json").read_text()):
+        x, y, width, height = entry["bbox"]
+        numbers_of_line = (entry["score"], x, y, x + width, y + height)
+        lines[entry["category_id"]].append(" ".join(map(str, (files[entry["image_id"]], *numbers_of_line))))
+    (tmp_path / "voc").mkdir()
+    for key, texts in lines.items():
+        (tmp_path / "voc" / f"comp4_det_val_kind {key}.txt").write_text("\n".join(texts))
+    argv = ["fair=voc", "--format", "json"]
+    assert compare(data, *argv) == 2
+    assert "--aliases FILE" in capsys.readouterr().err
+    assert compare(data, *argv, "--aliases", "aliases.json") == 0
+    expected = evaluate_detections(data / "instances_val.json", data / "fair.json").AP
+    assert numbers(capsys)["groups"]["fair"]["AP"] == pytest.approx(expected, abs=1e-6)
+    (tmp_path / "aliases.json").write_text(json.dumps({"kind 1": "no such name"}))
+    assert compare(data, *argv, "--aliases", "aliases.json") == 2
+    assert "'no such name', which is not a category" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_doctor_boxes_refuses_what_compare_refuses_and_says_what_it_says(data: Path, tmp_path: Path, capsys) -> None:
+    entries = json.loads((data / "fair.json").read_text())
+    x, y, width, height = entries[3]["bbox"]
+    swapped = [*entries[:3], {**entries[3], "bbox": [x + width, y, -width, height]}, *entries[4:]]
+    unknown = [*entries, {**entries[0], "category_id": 99}]
+    for name, rows in (("swapped", swapped), ("unknown", unknown)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows))
+    doctor = ["doctor", "boxes", "--annotations", str(data / "instances_val.json")]
+    assert coordexp([*doctor, "swapped.json"]) == 0
+    remark = f"swapped.json: 1 of {len(entries)} boxes had swapped corners"
+    assert remark in said_of(capsys)
+    assert compare(data, "a=swapped.json", "--format", "json") == 0
+    out, err = capsys.readouterr()
+    assert remark in " ".join(err.split())
+    expected = evaluate_detections(data / "instances_val.json", data / "fair.json").AP
+    assert json.loads(out)["groups"]["a"]["AP"] == pytest.approx(expected, abs=1e-9)
+    for command in ([*doctor, "unknown.json"], ["compare", *doctor[2:], "a=unknown.json"]):
+        assert coordexp(command) == 2
+        assert f"category_id 99 is not among the {len({e['category_id'] for e in entries})}" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_bare_ground_truth_does(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without sizes, areas and iscrowd, as tools for boxes alone write it."""
     truth = json.loads((data / "instances_val.json").read_text())
@@ -297,3 +359,26 @@ def test_three_images_give_no_interval_and_no_word_about_frames(data: Path, tmp_
     assert "no reading of its boxes fits" not in err
     assert coordexp(argv) == 0
     assert "From 3 images nothing can be known of others" in said_of(capsys)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_engines_that_differ_are_a_caution_and_what_they_share_is_one_line(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"engine": "vllm", "version": "0.11", "precision": "bfloat16"}
+    for name, precision in (("good", "bfloat16"), ("fair", "float32")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "boxes.json").write_bytes((data / f"{name}.json").read_bytes())
+        (folder / "generated_by.json").write_text(json.dumps(record | {"precision": precision}))
+    rows = [f"{name}={tmp_path}/{name}/boxes.json" for name in ("good", "fair")]
+    annotations = ["--annotations", str(data / "instances_val.json"), "--resamples", "60"]
+    assert coordexp(["compare", *annotations, *rows, f"other={data}/other.json"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "vllm, version 0.11" in text
+    assert "bfloat16 (good), float32 (fair)" in text
+    assert re.search(r"Not known what generated other\b", text)
+
+    (tmp_path / "fair" / "generated_by.json").write_text("{")
+    assert coordexp(["compare", *annotations, *rows]) == 0
+    assert str(tmp_path / "fair" / "generated_by.json") in "".join(capsys.readouterr().out.split())

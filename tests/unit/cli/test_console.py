@@ -1,6 +1,7 @@
 """How errors come out: one sentence and an exit code."""
 
 import errno
+import warnings
 
 import pytest
 
@@ -65,9 +66,25 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]):
         # What holds no secret stays as it is.
         ("MLflow at http://127.0.0.1:9: refused", "MLflow at http://127.0.0.1:9: refused"),
         ("sqlite:////data/a@b/mlflow.db", "sqlite:////data/a@b/mlflow.db"),
-        *[(text, text) for text in ("expected postgresql://USER:PASSWORD@HOST:5432/DATABASE",)],
+        (
+            "expected postgresql://USER:PASSWORD@HOST:5432/DATABASE",
+            "expected postgresql://USER:PASSWORD@HOST:5432/DATABASE",
+        ),
         ("two\nlines é 漢", "two\nlines é 漢"),
     ],
 )
 def test_what_is_printed_has_no_secret_of_an_address_and_no_control_character(text: str, shown: str):
     assert safe(text) == shown
+
+
+def test_another_packages_warning_is_one_line_and_comes_once(capsys: pytest.CaptureFixture[str]):
+    def warn() -> None:
+        for _ in range(2):
+            with warnings.catch_warnings():  # as around each loading of a model
+                warnings.simplefilter("always")
+                warnings.warn_explicit("keys\nare ignored", UserWarning, "/v/site-packages/peft/config.py", 220)
+
+    shown_before = warnings.showwarning
+    assert run_command(warn) == 0
+    assert capsys.readouterr().err == "warning: peft: keys are ignored\n"
+    assert warnings.showwarning is shown_before

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coordexp.cli.main import main
 from coordexp.config.schema.data import Data
-from coordexp.data.splits import load_split
+from coordexp.data.sources.door import load_split
 from tests.support.samples import read_jsonl
 
 
@@ -65,7 +65,7 @@ def test_the_next_command_loads(coco):
 
 
 def test_bad_records_are_one_sentence_and_rejected_ones_are_listed(coco, capsys):
-    coco.document["annotations"][0]["bbox"] = [0, 0, 0, 0]
+    coco.document["annotations"][0]["bbox"] = [200, 0, 9, 9]
     coco.save()
     assert main(arguments(coco)) == 2
     error = capsys.readouterr().err
@@ -73,7 +73,7 @@ def test_bad_records_are_one_sentence_and_rejected_ones_are_listed(coco, capsys)
     assert error.count("\n") == 1
     assert main(arguments(coco, "--max-bad-fraction", "0.5")) == 0
     out = capsys.readouterr().out
-    assert "annotations[0] (id 1): bbox [0, 0, 0, 0] has a width" in out
+    assert "annotations[0] (id 1): bbox [200.0, 0.0, 9.0, 9.0] lies outside" in out
 
 
 def test_shapes_come_as_jsonl_too(tmp_path, capsys):

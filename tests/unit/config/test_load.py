@@ -217,6 +217,43 @@ def test_an_error_in_the_extended_file_names_that_file():
         _load("extends: base.yaml\ntraining: {max_steps: y}\n")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "blamed"),
+    [
+        (["cluster.gpus_per_worker=1.5"], ["cluster.gpus_per_worker=1.5"]),
+        (["training.epochs=3"], ["training.epochs=3"]),
+        (["training.max_steps=null", "training.learning_rate=1e-3"], ["training.max_steps=null"]),
+        (["training={max_steps: null}"], ["training={max_steps: null}"]),
+        # a rule of the whole experiment, which names its keys in full
+        (["training.tuning=full", "custom.coord_offset.enabled=true"],
+         ["training.tuning=full", "custom.coord_offset.enabled=true"]),
+        (["data.min_pixels=400", "data.max_pixels=300"], ["data.min_pixels=400", "data.max_pixels=300"]),
+        # a rule that a group breaks, through a key that all groups share
+        (["objective.lambda_coord_ce=0"], ["objective.lambda_coord_ce=0"]),
+        (["ablation.groups.C.objective.lambda_coord_ce=0"], ["ablation.groups.C.objective.lambda_coord_ce=0"]),
+    ],
+)  # fmt: skip
+def test_a_rule_over_several_keys_names_the_override_that_broke_it(overrides: list[str], blamed: list[str]):
+    """Not the line of the section in a file that was right before."""
+    file = _write(
+        "config.yaml",
+        "cluster: {num_workers: 1}\ntraining: {max_steps: 20}\ndata: {shapes: {num_train: 4}}\n"
+        "objective: {use_coord_ce: true}\n"
+        "ablation: {groups: {A: {}, C: {objective: {use_coord_ce: true}}}}\n",
+    )
+    load_config(file)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, overrides)
+    place = ", ".join(f"override {text!r}" for text in blamed)
+    assert str(caught.value).startswith(f"{place}: ")
+
+
+def test_a_rule_that_no_override_touched_names_the_file():
+    file = _write("config.yaml", "training: {max_steps: 20, epochs: 3}\n")
+    with pytest.raises(ConfigError, match=r"^config\.yaml:1: training: max_steps and epochs"):
+        load_config(file, ["training.learning_rate=1e-3", "experiment.name=max_steps"])
+
+
 def test_paths_become_absolute(tmp_path: Path):
     Path("checkpoints/base").mkdir(parents=True)
     config = _load(

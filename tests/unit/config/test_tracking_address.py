@@ -10,6 +10,9 @@ from coordexp.config.schema.tracking import address_problem
 SECRET = "hunter2"
 BAD = (
     f"http://host/#token={SECRET}",
+    f"http://host/#/experiments/{SECRET}",
+    f"http://host:{SECRET}",
+    f"http://[::1/{SECRET}",
     f"http://me:{SECRET}@host",
     f"sqlite:////tmp/x.db?password={SECRET}",
     f"postgresql://me:{SECRET}@host/db",

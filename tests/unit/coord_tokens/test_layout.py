@@ -158,6 +158,3 @@ def test_against_a_slow_parser(vocab, seed):
         num_cut += -1 in expected["object"]
     assert num_objects > 200  # the corpus holds what the test is about
     assert num_cut > 10
-
-
-# Speed

@@ -128,7 +128,7 @@ def test_missing_tokens_are_named(base):
 @pytest.mark.parametrize(
     ("there", "message"),
     [
-        (["<|coord_0|>"], r"has 1 of the 1001 coordinate tokens but not <\|coord_\*\|>; expected all of them or none"),
+        (["<|coord_0|>"], r"has 1 of the 1000 coordinate tokens but not <\|coord_1\|>; expected all of them or none"),
         (["<obj_end>"], r"1 of the 2 object markers but not <obj_start>"),
     ],
 )
@@ -139,6 +139,33 @@ def test_a_tokenizer_with_some_of_the_tokens_is_refused(base, there, message):
     with pytest.raises(TokenizerError, match=message):
         expand_tokenizer(tokenizer, structure="spec")
     assert len(tokenizer) == num_before
+
+
+@pytest.mark.parametrize(("structure", "added"), [("native", 1), ("spec", 3)])
+def test_coord_tokens_of_another_trainer_get_what_they_lack_and_keep_their_rows(untied, structure, added):
+    model, tokenizer = untied
+    tokenizer.add_tokens(ints_to_tokens(range(1000)), special_tokens=True)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    num_before, first = len(tokenizer), tokenizer.convert_tokens_to_ids("<|coord_0|>")
+    with torch.no_grad():  # as if trained
+        rows(model)[first:].fill_(7.0)
+        model.get_output_embeddings().weight[first:].fill_(5.0)
+    assert coord_vocab(tokenizer).wildcard_id is None  # can be read and evaluated as it is
+    vocab = expand_vocab(model, tokenizer, init="numeric", structure=structure)
+    assert vocab.coord_ids == range(first, first + 1000)
+    assert vocab.wildcard_id == num_before
+    assert len(tokenizer) == len(rows(model)) == num_before + added
+    assert bool((rows(model)[first:num_before] == 7.0).all())
+    assert bool((model.get_output_embeddings().weight[first:num_before] == 5.0).all())
+    torch.testing.assert_close(rows(model)[num_before], rows(model)[:num_before].mean(dim=0))
+    assert expand_vocab(model, tokenizer, init="numeric", structure=structure) == vocab
+
+
+def test_a_wildcard_alone_gets_its_coord_tokens(tied):
+    model, tokenizer = tied
+    tokenizer.add_tokens(["<|coord_*|>"], special_tokens=True)
+    vocab = expand_vocab(model, tokenizer, init="numeric")
+    assert vocab.coord_ids == range(vocab.wildcard_id + 1, vocab.wildcard_id + 1001)
 
 
 def test_an_expanded_tokenizer_with_a_small_model_is_refused(tied, base):

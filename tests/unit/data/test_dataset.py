@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from coordexp.config.schema.data import Shapes
 from coordexp.coord_tokens.codec import encode
 from coordexp.data import dataset as dataset_module
 from coordexp.data.batch import collate
@@ -18,7 +19,7 @@ from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.image_file import read_image
 from coordexp.data.patches import to_patches
 from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.shapes import Shapes, write_shapes
+from coordexp.data.sources.shapes import write_shapes
 from coordexp.errors import DataError, TokenizerError
 from coordexp.train.forward import count_units, mean_units
 from tests.support.samples import pairs_of

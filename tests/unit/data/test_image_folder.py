@@ -85,10 +85,15 @@ def test_a_name_of_another_machine_finds_the_one_file_it_can_mean(folder, name, 
     assert images.read_as.total() == (name != found)
 
 
-def test_what_cannot_be_found_is_named(folder):
+def test_what_cannot_be_found_is_named_with_what_is_near(folder):
     images = ImageFolder(folder)
-    with pytest.raises(DataError, match=r"a\.jpeg not found"):
+    with pytest.raises(DataError, match=r"a\.jpeg not found; there is 'a\.jpg'"):
         images.locate("a.jpeg")
+    with pytest.raises(DataError, match=r"a\.jpgg not found; there is 'a\.jpg'"):
+        images.locate("a.jpgg")
+    (folder / "100.png").touch()
+    with pytest.raises(DataError, match=r"000\.png not found$"):  # another number is another picture
+        ImageFolder(folder).locate("000.png")
     with pytest.raises(DataError, match=r"'https://host/x\.jpg' is a URL.*download"):
         images.locate("https://host/x.jpg")
 

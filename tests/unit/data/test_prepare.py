@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coordexp.coord_tokens.bins import quantise_boxes
-from coordexp.data.prepare import PrepareSpec
 from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.prepare import PrepareSpec
 from coordexp.detection import evaluate_detections
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import DataError
@@ -177,7 +177,7 @@ def test_a_random_order_is_that_of_the_seed_and_the_image(coco):
 
 
 def test_too_many_bad_records_stop_it_before_anything_is_written(coco):
-    coco.document["annotations"][1]["bbox"] = [0, 0, 0, 5]
+    coco.document["annotations"][1]["bbox"] = [200, 0, 9, 5]
     coco.save()
     before = sorted(coco.root.rglob("*"))
     with pytest.raises(DataError, match=r"1 of 2 annotations .*annotations\[1\] \(id 2\): bbox"):
@@ -187,7 +187,7 @@ def test_too_many_bad_records_stop_it_before_anything_is_written(coco):
     assert manifest["rejected"] == [
         {
             "where": f"{coco.annotations}: annotations[1] (id 2)",
-            "reason": "bbox [0, 0, 0, 5] has a width or height of zero or less",
+            "reason": "bbox [200.0, 0.0, 9.0, 5.0] lies outside its image of 100 x 50 pixels",
         }
     ]
     assert manifest["counts"]["rejected_annotations"] == 1

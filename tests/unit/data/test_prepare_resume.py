@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from coordexp.data.prepare import PrepareSpec
+from coordexp.data.sources.prepare import PrepareSpec
 from coordexp.errors import DataError
 from tests.support.samples import prepare
 
@@ -19,7 +19,7 @@ def spec_of(coco, **options):
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from coordexp.data.prepare import PrepareSpec, prepare
+from coordexp.data.sources.prepare import PrepareSpec, prepare
 root = Path(sys.argv[1])
 def progress(stage, done, total):
     if stage == "writing":

@@ -20,6 +20,19 @@ def test_order_is_y1_then_x1_then_the_original_index():
     assert objects.take(np.arange(5)[::-1]).ordered().descs == ("a", "b", "c2", "c1", "d")
 
 
+def test_left_top_is_x1_then_y1_then_the_original_index():
+    objects = things(
+        ("d", (0.5, 0.1, 0.9, 0.9)),
+        ("b", (0.1, 0.2, 0.3, 0.3)),
+        ("a", (0.1, 0.1, 0.2, 0.9)),
+        ("c1", (0.3, 0.2, 0.9, 0.9)),
+        ("c2", (0.3, 0.2, 0.4, 0.4)),
+    )
+    assert objects.ordered("left_top").descs == ("a", "b", "c1", "c2", "d")
+    assert objects.by_corner("left_top").descs == ("a", "b", "c1", "c2", "d")
+    assert objects.ordered("top_left").descs == ("a", "d", "b", "c1", "c2")
+
+
 def test_random_order_depends_on_all_of_the_seed():
     objects = things(*((str(i), (0, i / 20, 1, 1)) for i in range(20)))
     orders = {

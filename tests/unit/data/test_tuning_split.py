@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config.schema.data import Data
+from coordexp.config.schema.data import Data, Shapes
 from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.shapes import Shapes, write_shapes
+from coordexp.data.sources.door import SetPlace, open_set
+from coordexp.data.sources.shapes import write_shapes
 from coordexp.data.tuning_split import TuningSplit, held_out_indices, write_tuning_split
 from coordexp.errors import DataError
 from tests.support.samples import content, write_jsonl
@@ -32,9 +33,9 @@ def coco(root: Path) -> Data:
 
 
 def divide(data: Data, directory: Path, *, num_images: int | None = None, fraction: float | None = 0.2, seed: int = 0):
-    return write_tuning_split(
-        data, directory, data_dir=directory / "data", num_images=num_images, fraction=fraction, seed=seed
-    )
+    data_set = open_set(data, SetPlace(directory / "data", directory / ".hashes"))
+    divided = write_tuning_split(data_set, data, directory, num_images=num_images, fraction=fraction, seed=seed)
+    return divided.split
 
 
 def ids(path: Path) -> set[int]:

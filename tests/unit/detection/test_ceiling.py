@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from coordexp.coord_tokens.bins import decode_array, quantise_boxes
-from coordexp.data.image_folder import ImageFolder
-from coordexp.data.sources.coco_file import read_coco_file
-from coordexp.data.sources.coco_table import Reading, build_table
+from coordexp.data.sources.coco import CocoSource
 from coordexp.detection.boxes import to_boxes_norm_xyxy, to_boxes_px_xywh
-from coordexp.detection.ceiling import ceiling_of, ceiling_of_table, codec_ceiling
+from coordexp.detection.ceiling import ceiling_of, ceiling_of_arrays, codec_ceiling
 from coordexp.errors import DataError
 from tests.support.detections import DtRow, GtRow, Scene, pycocotools_numbers
 
@@ -87,9 +85,9 @@ def test_by_hand():
 def test_real_coco_has_the_ceiling_that_evaluation_reports(coco_tiny, split):
     path = coco_tiny / "annotations" / f"instances_{split}.json"
     images = coco_tiny / "images" / split
-    table = build_table(read_coco_file(path), ImageFolder(images), max_bad_fraction=0.0, reading=Reading())
+    read = CocoSource(path, images).read_split(max_bad_fraction=0.0)
     ceiling = codec_ceiling(path)
-    assert ceiling_of_table(table) == pytest.approx(ceiling, abs=1e-12)
+    assert ceiling_of_arrays(read.arrays, read.categories) == pytest.approx(ceiling, abs=1e-12)
     assert 0.8 < ceiling < 1.0
 
 

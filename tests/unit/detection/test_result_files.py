@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordexp.detection.detections import read_detections
+from coordexp.detection import evaluate_detections
+from coordexp.detection.detections import detections_of, read_detections
+from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.result_files import read_results
 from coordexp.errors import DataError
@@ -114,6 +117,53 @@ FORMS: dict[str, Callable[[], object]] = {
         ]
         for i, rows in by_image(list).items()
     },
+    "other names": lambda: [
+        {"imageId": i, "class_name": NAMES[c], "bounding_box": box, "confidence_score": s} for i, c, *box, s in ROWS
+    ],
+    "plural names": lambda: [
+        {"image_id": i, "labels": c, "bboxes": box, "scores": s} for i, c, *box, s in ROWS
+    ],
+    "numbers by name": lambda: [
+        {"image_id": i, "category_id": c, "box": dict(zip(("left", "top", "width", "height"), box, strict=True)),
+         "pred_score": s}
+        for i, c, *box, s in ROWS
+    ],
+    "corners flat": lambda: [
+        {"image_id": i, "class": NAMES[c], "class_id": 77, "prob": s,
+         **dict(zip(CORNERS, corners((c, *box, s)), strict=True))}
+        for i, c, *box, s in ROWS
+    ],
+    "confidence in a list that is COCO's otherwise": lambda: [
+        {"confidence": row.pop("score"), **row} for row in coco()
+    ],
+    "bboxes with ids": lambda: [
+        {"image_id": i, **columns(rows, "bboxes")} for i, rows in by_image(list).items()
+    ],
+    "wrapped": lambda: {"model": "x", "output": coco()},
+    "boxes as objects": lambda: [
+        {"file_name": IMAGES[i], "boxes": [{"label": NAMES[r[0]], "score": r[-1],
+                                            **dict(zip(("x1", "y1", "x2", "y2"), corners(r), strict=True))}
+                                           for r in rows]}
+        for i, rows in by_image(list).items()
+    ],
+    "columns with sizes": lambda: [
+        {"image_id": i, "boxes": [r[1:5] for r in rows], "confidences": [r[-1] for r in rows],
+         "class_names": [NAMES[r[0]] for r in rows]}
+        for i, rows in by_image(list).items()
+    ],
+    "empty lists beside": lambda: [{"image_id": 12, "bbox": [], "score": None}, *coco(),
+                                   {"image_id": 14, "detections": []},
+                                   {"image_id": 11, "boxes": [], "labels": [], "scores": []}],
+    "bbox_2d": lambda: [
+        {"image_id": i, "label": NAMES[c], "score": s,
+         "bbox_2d": [1000 * v / side for v, side in zip(corners((c, *box, s)), SIZE * 2, strict=True)]}
+        for i, c, *box, s in ROWS
+    ],
+    "gemini": lambda: [
+        {"image_id": i, "label": NAMES[c], "score": s,
+         "box_2d": [1000 * corners((c, *box, s))[n] / SIZE[n % 2] for n in (1, 0, 3, 2)]}
+        for i, c, *box, s in ROWS
+    ],
     "ours": lambda: [
         {"picture": IMAGES[i], "objects": [{"desc": NAMES[c], "score": s, "expected_px": corners((c, *box, s))}
                                            for c, *box, s in rows]}
@@ -142,6 +192,13 @@ def test_every_form_is_the_same_detections(form: str, truth: GroundTruth, tmp_pa
         "torchmetrics, with ids",
         "torchvision",
         "detectron2",
+        "other names",
+        "plural names",
+        "numbers by name",
+        "corners flat",
+        "confidence in a list that is COCO's otherwise",
+        "empty lists beside",
+        "wrapped",
     )
     assert bool(remarks) != is_by_id, remarks
     assert read_results(path, truth).is_plain == (form == "coco")
@@ -167,6 +224,53 @@ def test_packings(truth: GroundTruth, tmp_path: Path) -> None:
         (tmp_path / "labels" / f"{stem(i)}.txt").write_text("\n".join(lines))
     for name in ("dt.json.gz", "bom.json", "powershell.json", "dt.jsonl", "dt.zip", "preds", "labels"):
         check(tmp_path / name, truth)
+
+
+def write_lines(folder: Path, lines: dict[str, list[str]]) -> Path:
+    folder.mkdir()
+    for name, texts in lines.items():
+        (folder / name).write_text("\n".join(texts))
+    return folder
+
+
+@pytest.mark.parametrize("label", [lambda c: NAMES[c], str], ids=["names", "ids"])
+def test_lines_of_class_confidence_and_corners(label, truth: GroundTruth, tmp_path: Path) -> None:
+    lines = {
+        f"{stem(i)}.txt": [" ".join(map(str, (label(row[0]), row[-1], *corners(row)))) for row in rows]
+        for i, rows in by_image(list).items()
+    }
+    folder = write_lines(tmp_path / "lines", {**lines, "nothing_here.txt": []})
+    check(folder, truth)
+    assert "left, top, right" in " ".join(read_results(folder, truth).remarks)
+
+
+@pytest.mark.parametrize("name", ["comp4_det_val_{}.txt", "comp4_5a3f_det_test_{}.txt", "Task2_{}.txt"])
+def test_a_file_a_category_as_the_devkit_of_voc_writes_it(name: str, truth: GroundTruth, tmp_path: Path) -> None:
+    lines: dict[str, list[str]] = {name.format(category): [] for category in NAMES.values()}
+    for i, c, *rest in ROWS:
+        if " " not in stem(i):  # images are one word there
+            lines[name.format(NAMES[c])].append(" ".join(map(str, (stem(i), rest[-1], *corners((c, *rest))))))
+    found = read_detections(write_lines(tmp_path / "voc", lines), truth)
+    rows = sorted(zip(found.image_ids, found.category_ids, *found.boxes_px_xywh.T, found.scores, strict=True))
+    assert rows == sorted(row for row in ROWS if " " not in stem(row[0]))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ({"a_1.txt": ["Cat 10 20 30 40"]}, "a_1.txt:1: expected class"),
+        ({"a_1.txt": ["Cat 0.5 10 20 30 40", "Cat ten 20 30 40"]}, "a_1.txt:2: expected class, confidence"),
+        ({"a_1.txt": ["Cat 51 10 20 30 40"]}, "a_1.txt:1: expected class, confidence"),
+        ({"a_1.txt": ["```json", '[{"bbox_2d": [1, 2, 3, 4]}]', "```"]}, "a_1.txt:1: the text of a model's answer"),
+        ({"comp4_det_val_Cat.txt": ["a_1 0.5 1 2 3"]}, "Cat.txt:1: expected image, confidence"),
+        ({"a_1.txt": ["0 .1 .1 .2 .2 .9"], "metrics.json": ["{}"]}, "1 .json and 1 .txt files"),
+        ({"a_1.txt": ["0 .1 .1 .2 .2 .9"], "more.csv": ["a,b"]}, "1 file that cannot be read .* such as more.csv"),
+        ({"a_1.txt": ["2 .1 .1 .2 .2 .9"], "classes.txt": ["Cat", "red dog"]}, "class 2 is not among the 2 of classes"),
+    ],
+)
+def test_a_line_that_is_something_else_is_named(lines: dict, message: str, truth: GroundTruth, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        read_results(write_lines(tmp_path / "lines", lines), truth)
 
 
 def test_numbers_of_files_are_told_from_ids_by_what_the_boxes_fit(tmp_path: Path) -> None:
@@ -206,6 +310,19 @@ def test_numbers_of_files_are_told_from_ids_by_what_the_boxes_fit(tmp_path: Path
         ([{"image_id": 11, "category_id": 3, "segmentation": [], "score": 1}], r"\[0\]: bbox is missing among"),
         ([{"image_id": 11, "boxes": [[1, 2, 3, 4]], "labels": []}], "boxes, labels and scores are no lists of one"),
         ({"images": [], "annotations": [3]}, r"annotations\[0\]: the entry is a number"),
+        ([*coco(), {"image_id": 12, "quad": [1, 2, 3, 4]}, {"image_id": 12}],
+         r"2 of 6 entries hold no box that can be read; detection\[4\]: bbox is missing among image_id, quad"),
+        ([*coco(), {"image_id": 12, "found": coco()}], r"detection\[4\]: bbox is missing among image_id, found"),
+        ([*coco(), {"image_id": 12, "detections": None}], r"detection\[4\]: detections is null; expected .* or \[\]"),
+        ([*coco(), {"image_id": 12, "category_id": 3, "bbox": None}], r"1 of 5 entries .*\[4\]: bbox is null"),
+        ({"annotations": [], "predictions": coco(), "objects": coco()}, "which of them are the detections"),
+        ([{**row, "bbox_2d": row["bbox"], "bbox": None} if row["image_id"] == 14 else row for row in coco()],
+         r"detection\[3\]: bbox_2d is read as norm1000:xyxy, but bbox before it as px:xywh"),
+        ([{"image_id": 11, "class": "Cat", "confidence": 0.5, "x": 25, "y": 40, "w": 30, "h": 40}], "Roboflow"),
+        ({"predictions": [{"x": 25, "y": 40, "width": 30, "height": 40, "class": "Cat", "confidence": 0.5}],
+          "image": {"width": 200, "height": 100}}, "Roboflow"),
+        ([{"image_id": 11, "objects": [{"desc": "Cat", "bins": [1, 2, 3, 4], "expected": [0, 0, 1, 1]}]}],
+         "detections.expected.json"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(value: object, message: str, truth: GroundTruth, tmp_path: Path) -> None:
@@ -214,8 +331,157 @@ def test_what_cannot_be_read_is_named(value: object, message: str, truth: Ground
         read_detections(tmp_path / "dt.json", truth)
 
 
+ANSWER = '[{"bbox_2d": [1, 2, 3, 4], "label": "Cat"}]'
+ANSWERS: dict[str, Callable[[int], dict]] = {
+    "ours": lambda i: {"image_id": i, "token_ids": [1, 2, 3], "finish_reason": "stop"},
+    "text": lambda i: {"image_id": i, "text": ANSWER},
+    "no text": lambda i: {"image_id": i, "text": ""},
+    "vllm": lambda i: {"image_id": i, "prompt": "x", "outputs": [{"text": ANSWER, "token_ids": [1]}]},
+    "openai": lambda i: {
+        "custom_id": str(i), "error": None,
+        "response": {"status_code": 200, "body": {"choices": [{"message": {"content": ANSWER}}]}},
+    },
+    "by file name": lambda i: {"image": IMAGES[i], "response": ANSWER},
+    "harness": lambda i: {"doc_id": i, "resps": [[ANSWER]], "filtered_resps": [ANSWER]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ANSWERS)
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_a_file_of_answers_is_called_one_with_the_command_that_reads_it(
+    form: str, is_mixed: bool, truth: GroundTruth, tmp_path: Path
+) -> None:
+    path = tmp_path / "answers.jsonl"
+    lines = [*(coco() if is_mixed else []), *map(ANSWERS[form], IMAGES)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(DataError) as refusal:
+        read_results(path, truth)
+    said, command = str(refusal.value).split("\n")
+    assert f"detection[{len(ROWS) if is_mixed else 0}]" in said
+    assert command.startswith(f"coordexp evaluate --generations {path} --annotations {truth.path} --images")
+    assert ("qwen-json" in command) == (form not in ("ours", "no text"))
+
+
+def test_our_own_answers_lead_to_the_detections_beside_them(truth: GroundTruth, tmp_path: Path) -> None:
+    (tmp_path / "answers.jsonl").write_text("\n".join(json.dumps(ANSWERS["ours"](i)) for i in IMAGES))
+    (tmp_path / "detections.expected.json").write_text("[]")
+    with pytest.raises(DataError, match=r"are in .*detections\.expected\.json"):
+        read_results(tmp_path / "answers.jsonl", truth)
+
+
+def test_a_map_of_texts_is_one_of_answers(truth: GroundTruth, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(dict.fromkeys(IMAGES.values(), ANSWER)))
+    with pytest.raises(DataError, match="--answer qwen-json"):
+        read_results(tmp_path / "a.json", truth)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"image_id,xmin,ymin,xmax,ymax,score\n11,1,2,3,4,0.5\n", "a table .CSV.*to_json"),
+        ("a.txt", b"image_id,xmin,ymin,xmax,ymax,score\n11,1,2,3,4,0.5\n", "a table .CSV"),
+        ("a.pkl", pickle.dumps([[1.0]]), "a pickle.*outfile_prefix"),
+        ("a.xml", b"<?xml version='1.0'?><annotations/>", "XML.*CVAT"),
+        ("a.parquet", b"PAR1....", "parquet"),
+    ],
+)
+def test_a_format_that_is_not_read_is_named(
+    name: str, content: bytes, message: str, truth: GroundTruth, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_results(tmp_path / name, truth)
+
+
+def test_images_that_a_detector_could_not_open_are_counted(truth: GroundTruth, tmp_path: Path) -> None:
+    (tmp_path / "dt.json").write_text(json.dumps(megadetector()))
+    assert "1 of its images could not be opened" in " ".join(read_results(tmp_path / "dt.json", truth).remarks)
+
+
+def test_a_fraction_under_an_unknown_name_is_not_taken_for_a_missing_score_in_silence(
+    truth: GroundTruth, tmp_path: Path
+) -> None:
+    (tmp_path / "dt.json").write_text(json.dumps([{"goodness": row.pop("score"), **row} for row in coco()]))
+    results = read_results(tmp_path / "dt.json", truth)
+    assert results.scores is None
+    assert "goodness" in " ".join(results.remarks)
+
+
+@pytest.mark.parametrize("axes", [(2,), (3,), (2, 3)])
+def test_a_box_with_swapped_corners_has_the_ap_of_the_box_put_in_order(
+    axes: tuple[int, ...], truth: GroundTruth, tmp_path: Path
+) -> None:
+    """``evaluate_detections`` is pycocotools' own, and the second file is in order."""
+    swapped = coco()
+    box = swapped[0]["bbox"]
+    for axis in axes:
+        box[axis - 2], box[axis] = box[axis - 2] + box[axis], -box[axis]
+    for name, entries in (("swapped", swapped), ("ordered", coco())):
+        (tmp_path / f"{name}.json").write_text(json.dumps(entries))
+    found = read_detections(tmp_path / "swapped.json", truth)
+    assert found.num_swapped == 1
+    with pytest.warns(UserWarning, match="1 of 4 boxes had swapped corners"):
+        of_swapped = evaluate_detections(truth.path, tmp_path / "swapped.json")
+    by_pycocotools = [of_swapped, evaluate_detections(truth.path, tmp_path / "ordered.json")]
+    assert by_pycocotools[0] == by_pycocotools[1]
+    pycoco = pytest.importorskip("pycocotools.coco").COCO(str(truth.path))
+    assert pycoco.loadRes(json.loads((tmp_path / "ordered.json").read_text())).anns[1]["bbox"] == [10, 20, 30, 40]
+    assert found.boxes_px_xywh[0].tolist() == [10, 20, 30, 40]
+
+
+def test_a_file_most_of_whose_boxes_are_swapped_is_in_another_frame(truth: GroundTruth, tmp_path: Path) -> None:
+    entries = [{**entry, "bbox": [100, 90, -50, -40]} for entry in coco()]
+    (tmp_path / "dt.json").write_text(json.dumps(entries))
+    with pytest.raises(DataError, match=r"read as px:xywh, 4 of 4 boxes have negative width.*--frame px:xyxy"):
+        read_detections(tmp_path / "dt.json", truth)
+
+
+def test_numbers_beyond_thousandths_are_no_thousandths(truth: GroundTruth, tmp_path: Path) -> None:
+    """Three images are too few to find the frame, but 1,500 cannot be a thousandth."""
+    entries = [{"image_id": i, "label": NAMES[c], "bbox_2d": [900, 20, 1500, 90], "score": s} for i, c, *_, s in ROWS]
+    (tmp_path / "dt.json").write_text(json.dumps(entries))
+    with pytest.raises(DataError, match="norm1000:xyxy, but 4 of 4 boxes have numbers beyond 1200, up to 1500"):
+        read_detections(tmp_path / "dt.json", truth)
+    results = read_results(tmp_path / "dt.json", truth)
+    assert detections_of(results, truth, Frame.parse("px:xyxy")).boxes_px_xywh[0].tolist() == [900, 20, 600, 70]
+
+
+def test_names_of_classes_beside_the_lines_are_used(truth: GroundTruth, tmp_path: Path) -> None:
+    lines = {"a_1.txt": ["1 .5 .5 .2 .2 .9"], "classes.txt": ["Cat", "red dog"]}
+    found = read_detections(write_lines(tmp_path / "labels", lines), truth)
+    assert (found.category_ids.tolist(), found.boxes_px_xywh[0].tolist()) == ([7], [80, 40, 40, 20])
+
+
+def test_a_deep_file_is_one_sentence(truth: GroundTruth, tmp_path: Path) -> None:
+    (tmp_path / "dt.json").write_text("[" * 400 + "]" * 400)
+    with pytest.raises(DataError, match="more than 20 levels"):
+        read_results(tmp_path / "dt.json", truth)
+
+
+def test_aliases_name_categories(truth: GroundTruth, tmp_path: Path) -> None:
+    names = {3: "feline", 7: "Hound"}
+    (tmp_path / "dt.json").write_text(json.dumps(coco(category=lambda c: {"label": names[c]})))
+    with pytest.raises(DataError, match=r"called 'feline', 'Hound'; it has Cat, red dog\..*--aliases FILE"):
+        read_results(tmp_path / "dt.json", truth)
+    results = read_results(tmp_path / "dt.json", truth, aliases={"feline": "cat", "hound": "Red Dog"})
+    assert results.categories.tolist() == [row[1] for row in ROWS]
+
+
 def test_the_cases(shared_data: Path) -> None:
     cases = shared_data / "cases" / "R"
     truth = read_ground_truth(cases / "val.json")
     named, whole = (read_detections(cases / f"{name}.json", truth) for name in ("image_id_stem", "wrapped_coco"))
     np.testing.assert_array_equal(named.by_place().boxes_px_xywh, whole.by_place().boxes_px_xywh)
+
+
+def test_the_cases_of_unknown_names(shared_data: Path) -> None:
+    cases = shared_data / "cases"
+    truth = read_ground_truth(cases / "F" / "gt.json")
+    partly, negative, qwen = (
+        read_detections(cases / name, truth) for name in ("F01/partly.jsonl", "F20/negative.json", "F18/qwen_list.json")
+    )
+    assert len(partly) == len(negative) == len(qwen) == 69
+    assert negative.num_swapped == 1
+    for name in ("F02/texts.jsonl", "F02/vllm_outputs.jsonl", "F21/batch_out.jsonl"):
+        with pytest.raises(DataError, match="coordexp evaluate --generations .*--answer qwen-json"):
+            read_results(cases / name, truth)

@@ -5,9 +5,10 @@ import numpy as np
 from PIL import Image
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.sources.shapes import Shapes, write_shapes
-from coordexp.doctor.data import DataFacts, Pictures, examine_split, of_both_splits
-from coordexp.findings import collect
+from coordexp.config.schema.data import Shapes
+from coordexp.data.sources.shapes import write_shapes
+from coordexp.doctor.data import DataFacts, Pictures, examine_set, examine_split, of_both_splits
+from coordexp.findings import collect, guarded
 from tests.support.doctor import write_coco
 
 
@@ -23,7 +24,11 @@ def _config(annotations: Path, images: Path, root: Path, **data: object) -> Expe
 
 
 def _examine(config: ExperimentConfig, split: str = "train") -> tuple[DataFacts | None, dict[str, tuple[str, str]]]:
-    findings, facts = collect(examine_split(config, split, Pictures()))
+    def steps():
+        check = yield from guarded("data", examine_set(config))
+        return (yield from examine_split(config, split, check, Pictures()))
+
+    findings, facts = collect(steps())
     # The first that is not well, or the last of a check.
     worst_last = sorted(findings, key=lambda finding: finding.verdict != "ok")
     return facts, {finding.check: (finding.verdict, finding.sentence) for finding in worst_last}

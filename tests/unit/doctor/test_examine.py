@@ -1,9 +1,11 @@
 """The whole examination: what it says together, its exit code, and that it leaves no trace."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from rich.console import Console
 
 from coordexp.cli.main import main
@@ -13,6 +15,7 @@ from coordexp.doctor.examine import Examination, examine
 from coordexp.doctor.machine import Machine
 from coordexp.doctor.memory import EVALUATION, TRAINING, MemoryEstimate
 from coordexp.findings import Finding
+from coordexp.model.checkpoint.directory import TINY_BASE
 from tests.support.doctor import coco_overrides, failures, of, sparse_checkpoint, tree
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +48,45 @@ def test_tiny_is_well_and_nothing_is_written(tmp_path):
     checks = [finding.check for finding in found.findings]
     for check in ("configuration", "runs_dir", "weights", "tokenizer", "optimizer", "memory", "disk", "ray", "mlflow"):
         assert checks.count(check) == 1
+
+
+def _without_image_token(tokenizer: dict) -> None:
+    tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["content"] != "<|image_pad|>"]
+
+
+def _with_some_coord_tokens(tokenizer: dict) -> None:
+    last = tokenizer["added_tokens"][-1]
+    tokenizer["added_tokens"].append({**last, "id": last["id"] + 1, "content": "<|coord_0|>"})
+
+
+def _of_bytes(tokenizer: dict) -> None:
+    tokenizer["model"] = {"type": "unheard of"}
+
+
+@pytest.mark.parametrize("damage", [_without_image_token, _with_some_coord_tokens, _of_bytes, None])
+def test_a_tokenizer_that_fails_is_one_failure(tmp_path, damage):
+    base = Path(shutil.copytree(TINY_BASE, tmp_path / "base"))
+    file = base / "tokenizer.json"
+    if damage is None:
+        file.unlink()
+    else:
+        tokenizer = json.loads(file.read_text())
+        damage(tokenizer)
+        file.write_text(json.dumps(tokenizer))
+    # Pictures of any size: the longest sequence would be one of the largest that a processor allows.
+    found = _examine(tmp_path, f"model.path={base}", *coco_overrides(tmp_path), "data.max_pixels=null")
+    assert [finding.check for finding in found.findings if finding.verdict == "failure"] == ["tokenizer"]
+    assert of(found, "memory")[0].verdict == "warning"
+
+
+def test_a_model_that_is_not_here_is_not_blamed_for_the_largest_picture_there_could_be(tmp_path, monkeypatch):
+    monkeypatch.setattr("coordexp.doctor.checkpoint.hub_answers", lambda: True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    hub_id = "model.path=Qwen/Qwen3-VL-2B-Instruct"
+    found = _examine(tmp_path, hub_id, *coco_overrides(tmp_path), "data.max_pixels=null", "data.min_pixels=null")
+    assert not [finding for finding in found.findings if finding.verdict == "failure"]
+    assert of(found, "memory")[0].verdict == "warning"
 
 
 def test_every_failure_is_shown_at_once(tmp_path, monkeypatch):

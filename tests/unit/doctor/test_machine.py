@@ -2,6 +2,7 @@ import fcntl
 import os
 import shutil
 import sqlite3
+import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -106,6 +107,25 @@ def test_a_private_ray():
     (found,) = _cluster()
     assert found.verdict == "ok"
     assert "a private Ray would start on this machine" in found.sentence
+
+
+def test_a_temporary_folder_too_long_for_sockets_is_left_for_another(monkeypatch, tmp_path):
+    folder = tmp_path / ("x" * 110)
+    folder.mkdir()
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    temporary, ray = _cluster()
+    assert (temporary.check, temporary.verdict, ray.verdict) == ("temporary files", "ok", "ok")
+    assert str(folder) in temporary.sentence
+    assert "its sockets in /tmp:" in ray.sentence
+
+
+def test_a_folder_of_ray_where_nothing_can_be_made(monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", "/dev/null/x")
+    (found,) = _cluster()
+    assert found.verdict == "failure"
+    assert "RAY_TMPDIR is /dev/null/x" in found.sentence
 
 
 def test_more_gpus_than_there_are():

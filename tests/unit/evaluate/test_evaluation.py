@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from coordexp.config.schema.data import Shapes
 from coordexp.data.batch import EncodedSample
 from coordexp.data.image_file import read_image
 from coordexp.data.patches import to_patches
 from coordexp.data.sample import Sample
-from coordexp.data.sources.shapes import CATEGORIES, Shapes, write_shapes
+from coordexp.data.shapes import CATEGORIES
+from coordexp.data.sources.shapes import write_shapes
 from coordexp.detection import evaluate_detections
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
@@ -25,7 +27,7 @@ from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.distributions import Distributions
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
-from coordexp.metrics import ANSWER_METRICS, MetricName
+from coordexp.metrics import ANSWER_METRICS, SERVED_METRICS, MetricName
 from coordexp.runs.folder import EvaluationFolder
 from tests.support.evaluation import Item, analyse, answers_of, sample_of
 from tests.support.metrics import unregistered
@@ -129,7 +131,7 @@ def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:
     assert sum(unknown.values()) == metrics["constrained/unknown_category"]
     assert unregistered(metrics) == []
     of_boxes = {MetricName.parse(name).metric for name in metrics if MetricName.parse(name).boxes}
-    assert of_boxes <= {metric.name for metric in (*detection_metrics(), *ANSWER_METRICS)}
+    assert of_boxes <= {metric.name for metric in (*detection_metrics(), *ANSWER_METRICS, *SERVED_METRICS)}
     json.dumps(metrics, allow_nan=False)
 
 

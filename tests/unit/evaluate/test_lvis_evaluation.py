@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.sources.shapes import Shapes, write_shapes
-from coordexp.data.sources.source import recorded_source, source_of
-from coordexp.data.splits import load_split
+from coordexp.config.schema.data import Shapes
+from coordexp.data.sources.door import SetPlace, load_split, open_set
+from coordexp.data.sources.recorded import recorded_data
+from coordexp.data.sources.shapes import write_shapes
+from coordexp.data.sources.source import source_of
 from coordexp.data.tuning_split import write_tuning_split
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
@@ -42,8 +44,8 @@ def test_images_are_found_and_the_ground_truth_is_federated(config: ExperimentCo
         "data.val_annotations": str(source.annotations),
         "data.val_images": str(source.images),
     }
-    recorded = recorded_source(params, "val", data_dir=None)
-    assert (recorded.annotations, recorded.images) == (source.annotations, source.images)
+    recorded = recorded_data(params, data_hash=None, data_dir=None)
+    assert (recorded.ground_truth, recorded.images) == (source.annotations, source.images)
     assert len(load_split(config.data, "train", data_dir=tmp_path).samples) == 12
     evaluation = open_data(EvaluationSettings(annotations=source.annotations, images=source.images))
     assert [sample.image.parent.name for sample in evaluation.samples] == ["val"] * 4
@@ -55,7 +57,8 @@ def test_images_are_found_and_the_ground_truth_is_federated(config: ExperimentCo
 
 
 def test_a_tuning_split_stays_lvis(config: ExperimentConfig, tmp_path: Path) -> None:
-    split = write_tuning_split(config.data, tmp_path / "t", data_dir=tmp_path, num_images=3, fraction=None, seed=0)
+    data_set = open_set(config.data, SetPlace(tmp_path / "data", tmp_path / ".hashes"))
+    split = write_tuning_split(data_set, config.data, tmp_path / "t", num_images=3, fraction=None, seed=0).split
     assert split.data_keys()["format"] == "lvis"
     assert read_ground_truth(split.val_annotations).federated is not None
 

@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from coordexp.cli.main import main
+from coordexp.evaluate.checkpoint import open_data
+from coordexp.evaluate.settings import EvaluationSettings
 
 TRUTH = {
     "images": [{"id": n, "file_name": f"p{n}.jpg", "width": 200, "height": 100} for n in (1, 2, 3)],
@@ -20,11 +23,13 @@ RED = {"label": "red box"}
 CUT = '```json\n[{"box_2d": [100, 200, 300, 400], "label": "red box"}, {"box_2d": [100,'
 
 
-def evaluate(folder: Path, answer: str, lines: list[dict], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def evaluate(
+    folder: Path, answer: str, lines: list[dict], capsys: pytest.CaptureFixture[str], *more: str
+) -> tuple[int, str]:
     (folder / "gt.json").write_text(json.dumps(TRUTH))
     (folder / "texts.jsonl").write_text("\n".join(map(json.dumps, lines)))
     files = ["--annotations", str(folder / "gt.json"), "--images", str(folder), "--output", str(folder / "out")]
-    code = main(["evaluate", "--answer", answer, "--generations", str(folder / "texts.jsonl"), *files])
+    code = main(["evaluate", "--answer", answer, "--generations", str(folder / "texts.jsonl"), *files, *more])
     said = capsys.readouterr()
     return code, " ".join((said.out + said.err).split())
 
@@ -53,6 +58,54 @@ def test_an_answer_for_each_image_is_expected(images, reason, tmp_path: Path, ca
     pytest.importorskip("supervision", reason='needs pip install "coordexp[vlm]"')
     code, said = evaluate(tmp_path, "gemini_2_5", [{"image_id": n, "text": GEMINI} for n in images], capsys)
     assert (code, reason in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--score", "coord"], ["--decoding", "free"], ["--batch-size", "16"], ["--prompt", "x"], ["--adapter", "x"],
+        ["--max-pixels", "9"], ["--boxes-in", "auto"], ["--merge-categories"], ["--threads", "1"],
+        ["--num-workers", "2"], ["--check-engine", "x"], ["--max-new-tokens", "9"], ["--model", "embedded"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_option_without_effect_is_refused(option: list[str], tmp_path: Path, capsys) -> None:
+    code, said = evaluate(tmp_path, "gemini_2_5", [], capsys, *option)
+    assert (code, option[0] in said) == (2, True)
+
+
+def test_a_number_of_images_is_honoured_and_they_are_those_of_every_evaluation(tmp_path: Path, capsys) -> None:
+    pytest.importorskip("supervision", reason='needs pip install "coordexp[vlm]"')
+    for image in TRUTH["images"]:
+        Image.new("RGB", (200, 100)).save(tmp_path / str(image["file_name"]))
+    (tmp_path / "gt.json").write_text(json.dumps(TRUTH))
+    settings = EvaluationSettings(annotations=tmp_path / "gt.json", images=tmp_path, num_images=2)
+    chosen = [sample.image_id for sample in open_data(settings).samples]
+    assert len(chosen) == 2
+    code, said = evaluate(
+        tmp_path, "gemini_2_5", [{"image_id": n, "text": GEMINI} for n in chosen], capsys, "--num-images", "2"
+    )
+    assert code == 0, said
+    assert "2 boxes from 2 answers" in said
+    found = json.loads((tmp_path / "out" / "detections.json").read_text())
+    assert [row["image_id"] for row in found] == chosen
+    every = [{"image_id": n, "text": GEMINI} for n in (1, 2, 3)]
+    code, said = evaluate(tmp_path, "gemini_2_5", every, capsys, "--num-images", "2")
+    assert (code, "2 boxes from 2 answers" in said) == (0, True)
+    code, said = evaluate(tmp_path, "gemini_2_5", every[:1], capsys, "--num-images", "2")
+    assert (code, "of 2 images" in said) == (2, True)
+
+
+def test_texts_of_another_form_are_not_pictures_without_objects(tmp_path: Path, capsys) -> None:
+    for image in TRUTH["images"]:
+        Image.new("RGB", (200, 100)).save(tmp_path / str(image["file_name"]))
+    lines = [{"file_name": f"p{n}.jpg", "text": GEMINI} for n in (1, 2, 3)]
+    code, said = evaluate(tmp_path, "qwen-json", lines, capsys, "--model", "embedded")
+    assert code == 0
+    assert "not one object that can be read as qwen-json (6 pieces of text, most of them malformed_box)" in said
+    right = [{**line, "text": '[{"bbox_2d": [200, 100, 400, 300], "label": "red box"}]'} for line in lines]
+    code, said = evaluate(tmp_path, "qwen-json", right, capsys, "--model", "embedded")
+    assert (code, "not one object" in said) == (0, False)
 
 
 @pytest.mark.parametrize(

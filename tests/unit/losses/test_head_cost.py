@@ -67,6 +67,3 @@ def test_nothing_as_large_as_the_logits_or_the_table_is_kept_for_backward(costly
         assert max(value.numel() for value in kept if value.untyped_storage().data_ptr() != own) <= 1000 * 64
         full_loss(full_logits(problem), problem, LOSSES)
     assert max(value.numel() for value in kept) >= TOKENS * COST.vocab  # the hook does see what plain autograd keeps
-
-
-# PEFT warns on tying in general; these tables it does tie.

@@ -11,7 +11,7 @@ import torch
 
 from coordexp.data.dataset import DEFAULT_PROMPT, Prompt
 from coordexp.data.patches import ImageSpec, pixel_values, to_patches
-from coordexp.data.sources.shapes import draw_scene
+from coordexp.data.shapes import draw_scene
 from coordexp.errors import CheckpointError
 from coordexp.model.processor import Processor, StoredProcessor
 

@@ -104,3 +104,19 @@ def test_slots_show_the_error_of_each_groups_own_reading(bare: Study) -> None:
     for group, reading in data.readings.items():
         assert f"{group}: {60 if reading == 'argmax' else 50} at 1" in shown
         assert (f"{group}: 5 at 9" in shown) == (reading == "expected")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2e-5, "2e-05"),  # the exponent keeps the minus that programs read
+        (-1e-5, "\u22121e-05"),
+        (1e-5, "1e-05"),
+        (-0.25, "\u22120.25"),
+        (-12345.6, "\u221212\u2009346"),
+        (0.0, "0"),
+        (1e22, "10\u2009000\u2009000\u2009000\u2009000\u2009000\u2009000\u2009000"),
+    ],
+)
+def test_only_the_sign_of_a_number_is_typographic(value: float, text: str) -> None:
+    assert number(value) == text

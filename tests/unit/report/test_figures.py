@@ -76,9 +76,6 @@ def test_nothing_to_draw_says_so() -> None:
         assert words(parsed(chart)) == ["nothing to draw yet"]
 
 
-# How a colour looks without one kind of cone, in linear RGB (Machado et al. 2009, severity 1).
-
-
 def test_colours_are_the_pages_own_and_ids_the_charts_own() -> None:
     chart = lines(line("A", 0, (0.0, 0.0), (1.0, 1.0), marked=True), line("B", 1, (0.0, 1.0)))
     one, two = chart_svg(chart, label="one"), chart_svg(chart, label="two")

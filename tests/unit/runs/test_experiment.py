@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,8 +63,43 @@ def test_fewer_workers_go_on_where_a_step_keeps_its_images_and_the_refusal_says_
     open_experiment(make_config(tmp_path, **sharded[0]), fresh=True)
     begin_a_run(make_config(tmp_path))
     same_step = {**sharded[1], "training": {"gradient_accumulation_steps": 4}}
-    with pytest.raises(ConfigError, match=r"cluster\.num_workers: 4 -> 2\); choose another"):
+    with pytest.raises(ConfigError, match=r"cluster\.num_workers: 4 -> 2\).*cluster\.num_workers=4 .*continues"):
         open_experiment(make_config(tmp_path, **same_step))
+
+
+@pytest.mark.parametrize(
+    ("began", "now"),
+    [
+        ({"num_workers": 1}, {"num_workers": 2, "strategy": "zero2"}),
+        ({"num_workers": 2}, {"num_workers": 2, "strategy": "zero2"}),
+        ({"num_workers": 2, "strategy": "zero2"}, {"num_workers": 2}),
+        ({"num_workers": 4, "strategy": "zero2"}, {"num_workers": 1}),
+        ({"num_workers": 4, "strategy": "zero2"}, {"num_workers": 2, "strategy": "zero2"}),
+    ],
+)
+def test_what_a_refused_resume_names_as_the_way_back_continues(tmp_path, began, now):
+    """The strategy or the workers of its shards are the reason; accumulation alone would be refused again."""
+    training = {"gradient_accumulation_steps": 4}
+    first = open_experiment(make_config(tmp_path, cluster=began, training=training))
+    begin_a_run(make_config(tmp_path))
+    with pytest.raises(ConfigError) as refused:
+        open_experiment(make_config(tmp_path, cluster=now, training=training))
+    named = re.findall(r"(\w+)\.(\w+)=(\w+)", str(refused.value))
+    sections = {"cluster": dict(now), "training": dict(training)}
+    for section, key, value in named:
+        sections[section][key] = int(value) if value.isdigit() else value
+    assert ("cluster", "strategy", "ddp") in named or began.get("strategy") == "zero2"
+    assert open_experiment(make_config(tmp_path, **sections)) == first
+
+
+def test_no_way_back_is_promised_where_more_has_changed(tmp_path):
+    open_experiment(make_config(tmp_path, cluster={"num_workers": 1}))
+    begin_a_run(make_config(tmp_path))
+    changed = {"cluster": {"num_workers": 2, "strategy": "zero2"}, "training": {"max_steps": 7}}
+    with pytest.raises(ConfigError) as refused:
+        open_experiment(make_config(tmp_path, **changed))
+    assert "continues" not in str(refused.value)
+    assert 'cluster.strategy: "ddp" -> "zero2"' in str(refused.value)
 
 
 def test_before_any_run_has_begun_a_configuration_may_be_mended(tmp_path):

@@ -1,15 +1,17 @@
 import io
 import re
 import threading
+import time
 
 import pytest
 from rich.console import Console
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import progress
+from coordexp.runs.executor import Surroundings
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.progress import ProgressDisplay, show_stage
-from coordexp.runs.status import RunStatus, write_status
+from coordexp.runs.status import Begun, RunStatus, Started, tell, write_status
 
 
 @pytest.fixture
@@ -85,6 +87,64 @@ def test_a_quiet_command_says_what_it_waits_for(plans, monkeypatch):
         assert heard["step 1"].wait(30)
     assert printed[-1] == "step 1"
     assert re.fullmatch(r"\d:\d\d  A-s0, A-s1 running, no new line yet", printed[-2])
+
+
+class _Elsewhere(Surroundings):
+    """A cluster that says what a test wants it to."""
+
+    def __init__(self) -> None:
+        self.troubles: str | None = None
+        self.wait: str | None = None
+
+    def trouble(self) -> str | None:
+        return self.troubles
+
+    def explain_wait(self, waiting, running) -> str | None:
+        assert all(plan.status().since is None for plan in waiting)
+        return self.wait if waiting else None
+
+
+def wait_until(condition, seconds=30.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_wait_for_a_place_is_on_the_screen_and_in_the_log_once(plans, monkeypatch):
+    for name, seconds in {"ASK_SECONDS": 0.1, "LOOK_SECONDS": 0.02, "QUIET_SECONDS": 0.3}.items():
+        monkeypatch.setattr(progress, name, seconds)
+    around, printed = _Elsewhere(), []
+    around.wait = "waits for a place: held by job 7"
+    with ProgressDisplay(print_line=printed.append, on_end=lambda *_: None, surroundings=around) as display:
+        for plan in plans[:2]:
+            tell(plan.run_dir, Begun())
+            display.on_begin(plan)
+        tell(plans[1].run_dir, Started(step=0, rows=0))
+        wait_until(lambda: any("still waiting for a place" in line for line in printed))
+        around.wait = "waits for a place: held by job 8"
+        wait_until(lambda: any("job 8" in line for line in printed))
+        tell(plans[0].run_dir, Started(step=0, rows=0))
+        wait_until(lambda: any("A-s0, A-s1 running" in line for line in printed[-2:]))
+    expected = [f"A-s0  waits for a place: held by job {number}" for number in (7, 8)]
+    assert plans[0].folder.progress_log.read_text().splitlines() == expected
+    assert [line for line in printed if "held by" in line] == expected
+    assert not plans[1].folder.progress_log.exists()
+
+
+def test_a_head_that_stays_away_is_said_once_and_its_return_too(plan, monkeypatch):
+    monkeypatch.setattr(progress, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.02)
+    around, printed = _Elsewhere(), []
+    with ProgressDisplay(print_line=printed.append, on_end=lambda *_: None, surroundings=around) as display:
+        display.on_begin(plan)
+        around.troubles = "the head does not answer"
+        wait_until(lambda: printed)
+        time.sleep(0.3)
+        assert len(printed) == 1
+        around.troubles = None
+        wait_until(lambda: len(printed) == 2)
+    assert "the head does not answer" in printed[0]
 
 
 def test_a_stage_is_shown_once_where_there_is_no_terminal():

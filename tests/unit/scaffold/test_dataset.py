@@ -150,3 +150,9 @@ def test_an_experiment_of_ones_own_and_jsonl_files(folder):
     config = load_config("own.yaml")
     assert (config.training.learning_rate, config.data.path) == (3e-4, folder)
     assert set(config.ablation.groups) == {"A", "B", "C"}
+
+
+def test_a_folder_may_have_any_name(folder, tmp_path):
+    renamed = folder.rename(tmp_path / "\U0001f431 1e3: é")  # outside the BMP, where JSON's escapes are no YAML
+    make(renamed)
+    assert load_config("own.yaml").data.path == renamed

@@ -66,7 +66,7 @@ def test_a_point_and_overrides_reach_the_trial_and_nothing_else_changes():
         ("sweep.search.num_trials=3", r"search.num_trials has no effect on a grid"),
         ("sweep.search.method=random", r"search.method: random needs search.num_trials"),
         ("sweep.space.objective.lambda_coord.num=3.5", r"lambda_coord.num: got 3.5, expected an integer"),
-        ("sweep.space.objective.lambda_coord.low=20.0", r"lambda_coord.yaml:8.*low below high, got low 20.0"),
+        ("sweep.space.objective.lambda_coord.low=20.0", r"override .sweep\.space\.obj.*low below high, got low 20.0"),
         ("sweep.space.objective.lambda_coord.low=-1.0", r"a log scale needs low above 0, got -1.0"),
         ("sweep.space={objective.lambda_coor: {values: [1]}}", r"unknown key objective.lambda_coor; did you mean obj"),
         ("sweep.space={training.learning_rate: {values: [1]}}", r"training.learning_rate is outside ablation.factor"),

@@ -55,7 +55,7 @@ def test_what_was_interrupted_is_not_ready_and_is_completed(
 
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, last, away)
-        with pytest.raises(TrackingError, match="cannot list the merged checkpoint"):
+        with pytest.raises(TrackingError, match="cannot list merged checkpoints"):
             log_model(tracker, run_id)
     assert [str(model.status) for model in models(tracker)] == ["PENDING"]
     log_model(tracker, run_id)

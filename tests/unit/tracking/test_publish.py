@@ -124,7 +124,7 @@ def test_what_a_server_does_not_take_is_named_and_the_next_command_completes_it(
         recorder.end_run(plan, DONE)
         assert run_of(tracker)[0] == "FINISHED"
         close_within(patch, seconds=0.3)
-        assert recorder.close() == ["A-s0: nobody answers"]
+        assert recorder.close() == ["A-s0: nobody answers; the same command sends it"]
         await_threads()
         assert read_recorded(plan.folder) is None
         assert not is_recorded(plan, tracker)
@@ -200,6 +200,41 @@ def test_files_that_cannot_be_stored_leave_no_run_running_and_are_sent_by_the_ne
         again.start_run(each, "f")
     assert again.close() == []
     assert all(is_recorded(each, tracker) for each in plans)
+
+
+def test_of_runs_that_could_not_be_stored_one_is_tried_again_and_the_others_if_it_goes(
+    plan: RunPlan, tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What keeps one from being stored keeps others, too; the next that was never tried may be another case."""
+    seeds = Ablation.model_validate({"groups": {"A": {}}, "seeds": [0, 1, 2]})
+    first, second, third = plan_runs(ExperimentConfig(**dict(plan.config) | {"ablation": seeds}))
+    (tmp_path / "artifacts").write_text("a file where the folder should be")
+    recorder = Recorder(tracker, plan.config, parent_key="tiny")
+    for each in (first, second, third):
+        recorder.start_run(each, "f")
+        append_rows(each.folder.metrics, [Row(step=3, time=9.0, metrics={"constrained/expected/AP": 0.5})])
+        write_status(each.run_dir, DONE)
+    for each in (first, second):
+        recorder.end_run(each, DONE)
+
+    tried: list[str] = []
+    real = tracker.finish
+
+    def finish(run_id: str, *arguments: object, **names: object) -> None:
+        tried.append(MlflowClient(tracker.uri).get_run(run_id).data.tags.get("seed", "parent"))
+        real(run_id, *arguments, **names)
+
+    monkeypatch.setattr(tracker, "finish", finish)
+    (missing,) = recorder.close()
+    assert tried == ["2", "0", "parent"]
+    assert missing.startswith("A-s0 and 2 more: ")
+
+    (tmp_path / "artifacts").unlink()
+    again = Recorder(tracker, plan.config, parent_key="tiny")
+    for each in (first, second, third):
+        again.start_run(each, "f")
+    assert again.close() == []
+    assert all(is_recorded(each, tracker) for each in (first, second, third))
 
 
 @pytest.mark.parametrize(

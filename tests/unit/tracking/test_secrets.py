@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordexp.tracking.connection import without_secrets
+from coordexp.tracking.address import without_secrets
 
 
 @pytest.mark.parametrize(

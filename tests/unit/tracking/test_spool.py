@@ -99,4 +99,4 @@ def test_close_says_in_time_what_was_not_sent(
 
     monkeypatch.setattr(tracker, "append_rows", away)
     unsent = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.02).close(timeout=0.3)
-    assert unsent == {path: "nobody answers"}
+    assert unsent == {path: "nobody answers; the same command sends it"}

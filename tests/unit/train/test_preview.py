@@ -6,9 +6,10 @@ import pytest
 from coordexp.cli.views import STYLES
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import quantise_boxes
-from coordexp.data.splits import load_split
+from coordexp.data.sources.door import load_split
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.train.preview import previews
+from coordexp.train.preview import previews as previews_of_set
+from coordexp.train.setup.door import open_set_of
 from tests.support.samples import pairs_of
 
 
@@ -23,9 +24,17 @@ def _config(runs_dir, **data):
     )
 
 
+def previews(config, **options):
+    """What is shown of an experiment whose set is there."""
+    open_set_of(config)
+    return previews_of_set(config, **options)
+
+
 @pytest.mark.parametrize("structure", ["native", "spec"])
 def test_only_the_answer_is_supervised_and_every_token_has_its_role(tmp_path, structure):
-    for preview in previews(_config(tmp_path, structure=structure), num=3):
+    shown = list(previews(_config(tmp_path, structure=structure), num=3))
+    assert len(shown) == 3
+    for preview in shown:
         labels = "".join(span.text for span in preview.spans if span.supervised)
         prompt = "".join(span.text for span in preview.spans if not span.supervised)
         assert prompt.endswith("<|im_start|>assistant\n")
@@ -41,7 +50,10 @@ def test_the_text_arm_tells_digits_of_a_box_from_those_of_a_description(tmp_path
     config = _config(tmp_path)
     tokens = config.custom.coord_tokens.model_copy(update={"enabled": False})
     config = config.model_copy(update={"custom": config.custom.model_copy(update={"coord_tokens": tokens})})
-    for preview in previews(config, num=3):
+    shown = list(previews(config, num=3))
+    assert len(shown) == 3
+    assert any(preview.objects for preview in shown)
+    for preview in shown:
         coords = [span.text for span in preview.spans if span.role == "coord"]
         pairs = _ordered(preview.sample)
         assert coords == [f"{k:03d}" for _, box in pairs for k in quantise_boxes([box])[0].tolist()]
@@ -60,7 +72,10 @@ def _ordered(sample):
 
 def test_boxes_come_from_the_tokens_and_fit_the_annotation(tmp_path):
     config = _config(tmp_path)
-    for preview in previews(config, num=12):
+    shown = list(previews(config, num=12))
+    assert len(shown) == 12
+    assert sum(len(preview.objects) for preview in shown) >= 12
+    for preview in shown:
         sample = preview.sample
         scale = np.array([sample.width, sample.height] * 2)
         for (desc, box), (wanted, wanted_box) in zip(preview.objects, _ordered(sample), strict=True):

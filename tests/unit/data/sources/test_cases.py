@@ -11,8 +11,9 @@ import pytest
 
 from coordexp.config.schema.data import Data
 from coordexp.data.image_file import read_image
+from coordexp.data.sources.door import load_split
 from coordexp.data.sources.source import SPLITS, found_sentence, source_of
-from coordexp.data.splits import between_splits, load_split
+from coordexp.data.splits import between_splits
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 

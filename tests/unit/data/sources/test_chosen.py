@@ -7,14 +7,15 @@ import pytest
 
 from coordexp.config.keys import identity
 from coordexp.config.schema import RunConfig
-from coordexp.data.sources.chosen import chosen_sentence
-from coordexp.data.sources.shapes import Shapes, write_shapes
-from coordexp.data.sources.source import recorded_source
+from coordexp.config.schema.data import Shapes
+from coordexp.data.chosen import chosen_sentence
+from coordexp.data.sources.recorded import recorded_data
+from coordexp.data.sources.shapes import write_shapes
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.tracking.payload import flatten_config
-from coordexp.train.setup.encoding import read_split
-from coordexp.train.setup.source import source_of_run
+from coordexp.train.setup.data import ground_truth_of_run, read_split, set_of_run
+from coordexp.train.setup.door import num_images_of, open_set_of
 from tests.support.samples import write_jsonl
 
 
@@ -35,15 +36,21 @@ def four(images: Path, labels: Path, ending: str = "json") -> dict[str, object]:
     return {"format": "coco", **places}
 
 
+def read(run: RunConfig, split: str):
+    """Make the set of a run, and read what it uses of a split."""
+    open_set_of(run)
+    return read_split(run, split)
+
+
 def chosen_ids(run: RunConfig) -> list[int]:
-    return [sample.image_id for sample in read_split(run, "val").samples]
+    return [sample.image_id for sample in read(run, "val").samples]
 
 
 @pytest.mark.parametrize("form", ["shapes", "coco", "jsonl", "auto"])
 def test_ap_is_on_the_chosen_images_alone(shapes, tmp_path, form):
     if form == "jsonl":
         for split in ("train", "val"):
-            whole = read_split(config(four(shapes, shapes), tmp_path), split).samples
+            whole = read(config(four(shapes, shapes), tmp_path), split).samples
             lines = tmp_path / "lines" / f"instances_{split}.jsonl"
             write_jsonl(whole, lines, coord_tokens=False, image_root=shapes / split)
     data = {
@@ -52,23 +59,25 @@ def test_ap_is_on_the_chosen_images_alone(shapes, tmp_path, form):
         "coco": four(shapes, shapes),
         "jsonl": four(shapes, tmp_path / "lines", "jsonl"),
     }[form]
-    whole = read_split(config(data, tmp_path), "val")
+    whole = read(config(data, tmp_path), "val")
     run = config(data, tmp_path, max_images=8)
-    read, source = read_split(run, "val"), source_of_run(run, "val")
+    val = read(run, "val")
     said = "AP is on 8 of 20 images, chosen by chance (evaluation.max_images)"
-    assert said in read.notes
-    assert source.count_images() == len(read.samples) == 8
+    assert said in val.notes
+    assert num_images_of(run, "val") == len(val.samples) == 8
     assert len(read_split(run, "train").samples) == 6
-    truth = read_ground_truth(source.ground_truth())
-    assert list(truth.sizes_px) == [sample.image_id for sample in read.samples]
-    assert len(truth.boxes_px_xywh) == read.counts["boxes"] < whole.counts["boxes"]
-    assert len(truth.categories) == len(read_ground_truth(source.whole.ground_truth()).categories)
+    truth = read_ground_truth(ground_truth_of_run(run))
+    assert list(truth.sizes_px) == [sample.image_id for sample in val.samples]
+    assert len(truth.boxes_px_xywh) == val.counts["boxes"] < whole.counts["boxes"]
+    data_set = set_of_run(run)
+    assert len(truth.categories) == len(read_ground_truth(data_set.ground_truth).categories)
     assert codec_ceiling(truth.path) > 0.99
     assert chosen_sentence(truth.path) == said
-    assert chosen_sentence(source.whole.ground_truth()) == ""
-    params = flatten_config(identity(run))
-    assert recorded_source(params, "val", data_dir=truth.path.parent).ground_truth_file == truth.path
-    assert recorded_source(params, "val", data_dir=None) is None
+    assert chosen_sentence(data_set.ground_truth) == ""
+    params, data_hash = flatten_config(identity(run)), data_set.record.data_hash
+    assert recorded_data(params, data_hash=data_hash, data_dir=truth.path.parent).ground_truth == truth.path
+    assert recorded_data(params, data_hash="of other data", data_dir=truth.path.parent) is None
+    assert recorded_data(params, data_hash=data_hash, data_dir=None) is None
 
 
 def test_the_choice_is_the_same_for_every_seed_and_fewer_are_among_more(shapes, tmp_path):
@@ -84,6 +93,6 @@ def test_the_choice_is_the_same_for_every_seed_and_fewer_are_among_more(shapes, 
 def test_more_than_there_are_is_all_of_them_and_not_said(shapes, tmp_path):
     run = config(four(shapes, shapes), tmp_path, max_images=50)
     assert len(chosen_ids(run)) == 20
-    truth = source_of_run(run, "val").ground_truth()
+    truth = ground_truth_of_run(run)
     assert chosen_sentence(truth) == ""
     assert len(json.loads(truth.read_text())["images"]) == 20

@@ -6,8 +6,8 @@ from pycocotools.coco import COCO
 
 from coordexp.config.schema.data import Data
 from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.door import load_split
 from coordexp.data.sources.source import source_of
-from coordexp.data.splits import load_split
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from tests.support.samples import pairs_of
@@ -33,6 +33,8 @@ def test_samples_by_hand(coco):
         "crowd": 0,
         "ignored": 0,
         "clipped": 0,
+        "no_extent": 0,
+        "swapped": 0,
         "thin": 0,
         "images_without_objects": 1,
         "of_rejected_images": 0,
@@ -93,7 +95,6 @@ def _append(section, entry):
     ("change", "entry", "reason"),
     [
         (_set("annotations", 1, bbox=[100, 0, 10, 10]), "annotations[1] (id 2)", "outside its image of 100 x 50"),
-        (_set("annotations", 1, bbox=[10, 10, 5, 0]), "annotations[1] (id 2)", "zero or less"),
         (_set("annotations", 1, bbox=[float("nan"), 1, 5, 5]), "annotations[1] (id 2)", "not finite"),
         (_set("annotations", 1, bbox=[0, 0, 5]), "annotations[1] (id 2)", "expected four numbers"),
         (_drop("annotations", 1, "bbox"), "annotations[1] (id 2)", "bbox is missing"),
@@ -137,7 +138,7 @@ def test_annotations_of_a_bad_image_or_category_do_not_outlive_it(coco):
 def test_the_fraction_is_that_of_each_kind(coco):
     extra = [dict(coco.document["annotations"][0], id=i) for i in range(3, 101)]
     coco.document["annotations"] += extra
-    coco.document["annotations"][50]["bbox"] = [0, 0, 0, 0]
+    coco.document["annotations"][50]["bbox"] = [200, 0, 5, 5]
     assert len(read(coco.save(), max_bad_fraction=0.01).rejected) == 1
     with pytest.raises(DataError, match="1 of 100 annotations"):
         read(coco, max_bad_fraction=0.009)
@@ -252,7 +253,7 @@ def test_a_box_drawn_from_right_to_left_is_turned_round_for_training_and_for_com
     coco.document["annotations"][0]["bbox"] = [60, 30, -40, -20]
     read = CocoSource(coco.save().annotations, coco.images).read()
     assert tuple(read.samples[0].objects.boxes_norm_xyxy[0]) == pytest.approx((0.2, 0.2, 0.6, 0.6))
-    assert "drawn from right to left" in read.notes[0]
+    assert read.counts["swapped"] == 1
     assert read_ground_truth(coco.annotations).boxes_px_xywh[0].tolist() == [20, 10, 40, 20]
 
 

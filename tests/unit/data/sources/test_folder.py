@@ -10,8 +10,9 @@ from PIL import Image
 from coordexp.config.keys import identity
 from coordexp.config.schema import RunConfig
 from coordexp.config.schema.data import Data
-from coordexp.data.sources.source import SPLITS, found_sentence, recorded_source, source_of
-from coordexp.data.splits import load_split
+from coordexp.data.sources.door import load_split
+from coordexp.data.sources.recorded import recorded_data
+from coordexp.data.sources.source import SPLITS, found_sentence, source_of
 from coordexp.errors import DataError
 from coordexp.tracking.payload import flatten_config
 
@@ -284,10 +285,10 @@ def test_what_nobody_split_is_split_by_picture_and_seed(tmp_path, fraction):
     source = source_of(other, "val", data_dir=tmp_path / "made")
     params = flatten_config(identity(RunConfig(data=other)))
     assert ("data.val_fraction" in params) == (fraction != 0.2)
-    known = recorded_source(params, "val", data_dir=tmp_path / "made")
-    assert known.ground_truth_file == source.ground_truth()
-    elsewhere = recorded_source({**params, "data.path": "/gone"}, "val", data_dir=tmp_path / "made")
-    assert elsewhere.ground_truth_file == source.ground_truth()
+    known = recorded_data(params, data_hash=None, data_dir=tmp_path / "made")
+    assert known.ground_truth == source.ground_truth()
+    elsewhere = recorded_data({**params, "data.path": "/gone"}, data_hash=None, data_dir=tmp_path / "made")
+    assert elsewhere.ground_truth == source.ground_truth()
     assert {Path(one["file_name"]).name for one in json.loads(source.ground_truth().read_text())["images"]} == val
 
 

@@ -114,6 +114,8 @@ def test_what_is_in_a_file_is_counted(coco):
         "boxes": 3,
         "ignored": 1,
         "clipped": 1,
+        "no_extent": 0,
+        "swapped": 0,
         "thin": 1,
         "images_without_objects": 1,
         "repeated_file_names": 1,

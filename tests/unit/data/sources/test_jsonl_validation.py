@@ -6,9 +6,10 @@ import pytest
 from pycocotools.coco import COCO
 
 from coordexp.config.schema.data import Data
-from coordexp.data.prepare import PrepareSpec
+from coordexp.data.sources.door import load_split
+from coordexp.data.sources.prepare import PrepareSpec
 from coordexp.data.sources.source import source_of
-from coordexp.data.splits import check_split, load_split
+from coordexp.data.splits import check_loaded
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from coordexp.findings import require
@@ -79,7 +80,7 @@ def test_the_split_says_its_categories(coco, data):
     assert found.categories == {1: "a dog", 2: "cats", 3: "Red  Cat"}
     assert load_split(data, "train", data_dir=coco.root / "data").categories == {}
     said = []
-    check = check_split(data, "val", data_dir=coco.root / "data")
+    check = check_loaded(found, data, "val", annotations="lines.jsonl", is_lvis=False)
     require(_heard(check, said))
     assert said[0].sentence == "2 images, 3 boxes, 3 categories, each checked"
 

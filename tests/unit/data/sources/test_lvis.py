@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coordexp.data.prepare import PrepareSpec
+from coordexp.data.sources.prepare import PrepareSpec
 from coordexp.errors import DataError
 from tests.support.samples import prepare
 

@@ -7,7 +7,7 @@ import pytest
 from coordexp.config.schema.data import Data
 from coordexp.coord_tokens.codec import ints_to_tokens
 from coordexp.coord_tokens.grammar.sequence import encode_target
-from coordexp.data.splits import load_split
+from coordexp.data.sources.door import load_split
 from coordexp.errors import DataError
 from tests.support.samples import read_jsonl
 

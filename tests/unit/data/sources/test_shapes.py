@@ -7,9 +7,11 @@ import pytest
 from pycocotools import mask as mask_utils
 from pycocotools.coco import COCO
 
+from coordexp.config.schema.data import Shapes
+from coordexp.data.shapes import CATEGORIES, SHAPES, Shape, draw_scene
 from coordexp.data.sources import shapes
 from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.shapes import CATEGORIES, SHAPES, Shape, Shapes, draw_scene, write_shapes
+from coordexp.data.sources.shapes import write_shapes
 from coordexp.errors import DataError
 
 SMALL = Shapes(num_train=12, num_val=5, max_objects=4, seed=3)

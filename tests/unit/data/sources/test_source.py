@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema.data import Data, Shapes
-from coordexp.data.sources.source import recorded_source, source_of
-from coordexp.data.splits import load_split
+from coordexp.data.sources.door import load_split
+from coordexp.data.sources.recorded import recorded_data
+from coordexp.data.sources.source import source_of
 from coordexp.errors import ConfigError, DataError
 
 SHAPES = Data(shapes=Shapes(num_train=6, num_val=4, max_objects=2, seed=5))
@@ -22,7 +23,7 @@ def test_shapes_are_generated_once_and_read_by_the_coco_reader(tmp_path):
 
 
 def test_the_accepted_fraction_is_the_configured_one(coco):
-    coco.document["annotations"][0]["bbox"] = [0, 0, 0, 0]
+    coco.document["annotations"][0]["bbox"] = [0, 0, 5]
     coco.save()
     paths = dict.fromkeys(("train_images", "val_images"), coco.images)
     paths |= dict.fromkeys(("train_annotations", "val_annotations"), coco.annotations)
@@ -60,21 +61,20 @@ def test_jsonl_is_known_by_the_format_or_by_its_name(coco):
     val = source_of(pure, "val", data_dir=coco.root / "data")
     assert val.ground_truth_file == coco.root / "data" / "val_ground_truth.json"
     recorded = {"data.format": "jsonl", "data.val_annotations": str(other_name), "data.val_images": str(coco.images)}
-    assert recorded_source(recorded, "val", data_dir=coco.root / "data").ground_truth_file == val.ground_truth_file
-    assert recorded_source(recorded, "val", data_dir=None) is None
+    known = recorded_data(recorded, data_hash=None, data_dir=coco.root / "data")
+    assert known.ground_truth == val.ground_truth_file
+    assert recorded_data(recorded, data_hash=None, data_dir=None) is None
 
 
-def test_a_run_has_recorded_its_source(tmp_path):
+def test_a_run_before_sets_has_recorded_where_its_data_are(tmp_path):
     params = {"data.format": "coco", "data.val_annotations": "/d/instances_val2017.json", "data.val_images": "/d/val"}
-    source = recorded_source(params, "val", data_dir=None)
-    assert (source.name, source.annotations, source.images) == (
-        "instances_val2017", Path("/d/instances_val2017.json"), Path("/d/val"),
-    )  # fmt: skip
+    known = recorded_data(params, data_hash=None, data_dir=None)
+    assert (known.ground_truth, known.images) == (Path("/d/instances_val2017.json"), Path("/d/val"))
     del params["data.val_images"]
-    assert not recorded_source(params, "val", data_dir=None).images.is_dir()
-    assert recorded_source({"data.format": "coco"}, "val", data_dir=tmp_path) is None
-    assert recorded_source({"data.format": "shapes"}, "val", data_dir=None) is None
-    assert recorded_source({}, "val", data_dir=tmp_path).annotations == tmp_path / "instances_val.json"
+    assert not recorded_data(params, data_hash=None, data_dir=None).images.is_dir()
+    assert recorded_data({"data.format": "coco"}, data_hash=None, data_dir=tmp_path) is None
+    assert recorded_data({"data.format": "shapes"}, data_hash=None, data_dir=None) is None
+    assert recorded_data({}, data_hash=None, data_dir=tmp_path).ground_truth == tmp_path / "instances_val.json"
 
 
 def test_a_path_that_is_not_set_is_named(coco):
@@ -83,3 +83,29 @@ def test_a_path_that_is_not_set_is_named(coco):
         source_of(config, "val", data_dir=coco.root)
     with pytest.raises(ConfigError, match=r"data\.train_images is not set"):
         source_of(config, "train", data_dir=coco.root)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("evaluation.max_images", "many"),
+        ("evaluation.max_images", "-3"),
+        ("evaluation.max_images", "3.5"),
+        ("data.split_seed", "first"),
+        ("data.format", "cocoo"),
+    ],
+)
+def test_a_recorded_parameter_that_was_edited_is_one_sentence(tmp_path, name, value):
+    params = {"data.format": "coco", "data.val_annotations": str(tmp_path / "a.json"), "evaluation.max_images": "3"}
+    with pytest.raises(DataError) as caught:
+        recorded_data({**params, name: value}, data_hash=None, data_dir=tmp_path)
+    assert name in str(caught.value)
+    assert value in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("data.val_fraction", "a fifth"), ("data.split_seed", "1e")])
+def test_an_edited_parameter_of_a_folder_is_one_sentence(coco, name, value):
+    params = {"data.format": "auto", "data.path": str(coco.root), name: value}
+    with pytest.raises(DataError, match=name):
+        recorded_data(params, data_hash=None, data_dir=coco.root / "made")
+    assert recorded_data({"data.format": "auto"}, data_hash=None, data_dir=coco.root / "made") is None

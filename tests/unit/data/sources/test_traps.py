@@ -80,9 +80,6 @@ def test_every_mode_trains(mode, coco, native, prompt, image_spec):
     assert patches.min() >= (200 if mode != "1" else 0)
 
 
-# --- size: refused by the header, before a pixel is decoded --------------------------------------
-
-
 # --- records ------------------------------------------------------------------------------------
 
 

@@ -14,13 +14,14 @@ from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.vocab import text_vocab
 from coordexp.data.patches import ImageSpec
 from coordexp.detection.categories import CategoryIndex
-from coordexp.evaluate.answers import ReadAnswer, read_answer, score_of
+from coordexp.evaluate.answers import ReadAnswer, read_answer, score_of, seem_in_pixels
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.formats import SequenceFormat, WrittenObject
 from coordexp.evaluate.generate.model import AnswerFormat
 from coordexp.evaluate.generate.qwen_json import JsonFormat
 from coordexp.metrics import BOX_KINDS
 from coordexp.model.tiny.parts import build_image_processor, build_tokenizer
+from tests.support.evaluation import Item, objects_of
 from tests.support.model_fixtures import answer_of
 from tests.support.real_vocabulary import build_qwen_tokenizer
 
@@ -187,3 +188,19 @@ def test_pixels_of_the_resized_picture_become_thousandths() -> None:
     assert found.objects.expected[0].tolist() == [0.0, 0.25, 0.5, 1.0]
     assert found.failures == ["coord_out_of_range"]
     assert told(read(JSON, answer)) == [("cat", 7, (0, 12, 32, 48)), ("cat", 7, (0, 12, 65, 48))]
+
+
+@pytest.mark.parametrize(
+    ("size", "corner", "count", "expected"),
+    [
+        ((640, 480), (640, 480), 10, True),
+        ((640, 480), (640, 480), 9, False),  # too few to say
+        ((640, 480), (641, 480), 10, False),
+        ((640, 480), (640, 481), 10, False),
+        ((1280, 720), (1000, 700), 10, False),  # thousandths of a large image are all legal pixels
+    ],
+)
+def test_pixels_are_recognised(size: tuple, corner: tuple, count: int, expected: bool) -> None:
+    boxes = [Item(bins=(10, 20, 30, 40))] * (count - 1) + [Item(bins=(0, 0, *corner))]
+    found = objects_of({1: boxes}).detections("argmax", {1: size})
+    assert seem_in_pixels(found, {1: size}) is expected

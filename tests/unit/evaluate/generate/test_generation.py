@@ -18,10 +18,12 @@ from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.data.batch import collate
 from coordexp.data.patches import pixel_values
 from coordexp.evaluate.generate import generation
-from coordexp.evaluate.generate.answer import Answer, mean_and_width
+from coordexp.evaluate.generate.answer import Answer, expected_of_top_tokens, mean_and_width
 from coordexp.evaluate.generate.generation import generate_queue, image_queues
 from coordexp.evaluate.generate.qwen_json import JsonFormat
+from coordexp.metrics import TOP_TOKENS
 from coordexp.train.setup.zero import autocast_forward
+from examples.expected_boxes import expected_coordinate
 from tests.support.plain_generate import plain_answers
 
 NUMBERS = list(range(1, 14))
@@ -114,6 +116,41 @@ def test_mean_and_width_by_hand() -> None:
     assert torch.equal(mean_and_width(logits.softmax(dim=1))[0], expected_values(logits)), (
         "that of training, to the bit"
     )
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+def test_what_a_client_of_a_server_computes_is_recorded(native, constrained: bool) -> None:
+    """The example's plain Python, given what a server returns: the likeliest tokens, and the one that was chosen."""
+    for answer in native.answers([1, 2, 3], constrained=constrained, max_new_tokens=24):
+        log_probs_TV = raw_logits(native, answer.image_id, answer.ids.tolist()).log_softmax(-1)
+        coord_positions = [at for at, token in enumerate(answer.ids.tolist()) if token in native.vocab.coord_ids]
+        assert coord_positions
+        for row, num_tokens in enumerate(TOP_TOKENS):
+            for position in coord_positions:
+                returned = log_probs_TV[position].topk(num_tokens)
+                top = dict(zip(returned.indices.tolist(), returned.values.tolist(), strict=True))
+                chosen = int(answer.ids[position])
+                top[chosen] = float(log_probs_TV[position, chosen])
+                texts = native.tokenizer.convert_ids_to_tokens(list(top))
+                mean = expected_coordinate(dict(zip(texts, top.values(), strict=True)))
+                assert answer.served[row, position] == pytest.approx(mean, abs=1e-4)
+
+
+def test_the_likeliest_tokens_by_hand() -> None:
+    """Bins 100 and 300 have .4 and .2, a word .3: of five tokens the mean is (.4 x 100 + .2 x 300) / .6 bins."""
+    numbers = range(10, 10 + NUM_BINS)
+    probs_V = torch.full((1_100,), 1e-9)
+    probs_V[[110, 310, 3]] = torch.tensor([0.4, 0.2, 0.3])
+    (five, *_, most) = expected_of_top_tokens(probs_V.log().unsqueeze(0), torch.tensor([110]), numbers)
+    assert float(five) == pytest.approx((0.4 * 100 + 0.2 * 300) / 0.6 / 1000, abs=1e-5)
+    assert float(most) == pytest.approx(float(five), abs=1e-5)
+    # Five words are likelier than any bin: the token that a grammar chose is all that a server returns of the bins.
+    probs_V[:5] = 0.5
+    (five, twenty, _) = expected_of_top_tokens(probs_V.log().unsqueeze(0), torch.tensor([310]), numbers)
+    assert float(five) == pytest.approx(0.3, abs=1e-6)
+    assert float(twenty) == pytest.approx((0.4 * 100 + 0.2 * 300) / 0.6 / 1000, abs=1e-5)
+    no_bin = expected_of_top_tokens(probs_V.log().unsqueeze(0), torch.tensor([3]), numbers)
+    assert float(no_bin[0]) == 0
 
 
 def test_without_coord_tokens_only_log_probs_are_kept(native) -> None:

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
+from coordexp.detection.image_names import ImageNames
 from coordexp.errors import DataError, TrainingError
 from coordexp.evaluate.generate import given
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.given import GivenAnswer, read_batch, read_given_answers, target_ids
 
 NUMBERS = [1, 2, 3, 4, 5, 6]
+FILES = {1: "val/a_1.jpg", 2: "val/0007.jpg", 5: "val/Café.png"}
 
 
 def again(base, answers: list[Answer]) -> list[Answer]:
@@ -103,6 +105,100 @@ def answer_file(folder: Path, *lines: object) -> Path:
 def test_a_file_that_is_wrong_is_one_sentence(tmp_path: Path, lines: list, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_given_answers(answer_file(tmp_path, *lines), known={1, 2, 3}, wanted=[1, 2])
+
+
+def chat(text: object, reason: str = "stop") -> dict:
+    """A record of OpenAI's batch output without its custom id, which vLLM writes, too."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
+    return {"id": "b", "response": {"status_code": 200, "body": {"choices": [choice], "usage": {}}}, "error": None}
+
+
+RECORDS = {
+    "by id": lambda i, text: {"image_id": i, "text": text},
+    "id as text": lambda i, text: {"image_id": str(i), "text": text},
+    "by file name": lambda i, text: {"file_name": FILES[i], "text": text},
+    "by path of another machine": lambda i, text: {"image": "C:\\data\\" + FILES[i].upper(), "response": text},
+    "by stem": lambda i, text: {"image_id": Path(FILES[i]).stem, "answer": text},
+    "ms-swift": lambda i, text: {"id": 6 - i, "response": text, "images": [FILES[i]], "labels": None},
+    "vllm": lambda i, text: {"image_id": i, "prompt": "x", "outputs": [{"text": text, "finish_reason": "stop"}]},
+    "openai, ids": lambda i, text: {"custom_id": str(i), **chat(text)},
+    "openai, files": lambda i, text: {"custom_id": FILES[i], **chat(text)},
+    "openai, parts": lambda i, text: {"custom_id": FILES[i], **chat([{"type": "text", "text": text}])},
+    "openai, numbers": lambda i, text: {"custom_id": f"request-{i}", **chat(text)},
+    "chat completion": lambda i, text: {"image_id": i, "choices": [{"message": {"content": text}}]},
+    "gemini": lambda i, text: {
+        "key": FILES[i],
+        "response": {"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]},
+    },
+    "anthropic": lambda i, text: {
+        "custom_id": FILES[i],
+        "result": {"type": "succeeded", "message": {"content": [{"type": "text", "text": text}],
+                                                    "stop_reason": "end_turn"}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+@pytest.mark.parametrize("form", RECORDS)
+def test_every_record_of_an_answer_is_read(form: str, is_list: bool, tmp_path: Path) -> None:
+    lines = [RECORDS[form](image_id, f"text {image_id}") for image_id in FILES]
+    path = answer_file(tmp_path, json.dumps(lines, indent=1)) if is_list else answer_file(tmp_path, *lines)
+    found = read_given_answers(path, known=FILES, wanted=[5, 1], names=ImageNames(FILES))
+    assert [(key, answer.text) for key, answer in found.by_image.items()] == [(5, "text 5"), (1, "text 1")]
+    is_by_id = form in ("by id", "id as text", "vllm", "openai, ids", "chat completion")
+    assert bool(found.remarks) != is_by_id, found.remarks
+
+
+def test_a_number_as_text_is_an_id_and_with_leading_zeros_a_file(tmp_path: Path) -> None:
+    names = ImageNames({7: "a.jpg", 12: "0007.jpg", 13: "7.jpg"})
+    path = answer_file(tmp_path, *({"custom_id": key, **chat(key)} for key in ("7", "0007", "13")))
+    found = read_given_answers(path, known={7, 12, 13}, wanted=[7, 12, 13], names=names)
+    assert {key: answer.text for key, answer in found.by_image.items()} == {7: "7", 12: "0007", 13: "13"}
+
+
+def test_a_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("image_id,text\n1,a\n")
+    with pytest.raises(DataError, match="a table.*to_json"):
+        read_given_answers(tmp_path / "a.csv", known={1}, wanted=[1])
+
+
+def test_a_map_of_file_names_is_read(tmp_path: Path) -> None:
+    path = answer_file(tmp_path, json.dumps({name: f"text {key}" for key, name in FILES.items()}, indent=1))
+    found = read_given_answers(path, known=FILES, wanted=FILES, names=ImageNames(FILES))
+    assert {key: answer.text for key, answer in found.by_image.items()} == {key: f"text {key}" for key in FILES}
+
+
+def test_an_engine_that_gives_both_is_read_by_what_fits_the_reader(tmp_path: Path) -> None:
+    lines = [{"image_id": 1, "outputs": [{"text": "a", "token_ids": [7, 8], "finish_reason": "length"}]}]
+    path = answer_file(tmp_path, *lines)
+    (exact,) = read_given_answers(path, known={1}, wanted={1}).by_image.values()
+    assert (exact.token_ids, exact.text, exact.finish_reason) == ((7, 8), None, "length")
+    (text,) = read_given_answers(path, known={1}, wanted={1}, prefers_text=True).by_image.values()
+    assert (text.token_ids, text.text) == (None, "a")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([{"custom_id": f"request-{n}", **chat("a")} for n in range(3)],
+         r":1: the annotations have no image called 'request-0'; .*\(3 of 3 answers"),
+        ([{"custom_id": f"request-{n}", **chat("a")} for n in (1, 2)],
+         r":1: the annotations have no image called 'request-1'"),
+        ([{"custom_id": "1", **chat("a")}, {"custom_id": "2", "response": None, "error": {"code": "rate_limit"}}],
+         r"1 of 2 requests failed, the first at .*:2: .*rate_limit"),
+        ([{"custom_id": "1", "response": {"status_code": 400, "body": {"error": {"message": "too long"}}}}],
+         "1 of 1 request failed, .*too long"),
+        ([{"custom_id": "1", **chat(None, "content_filter")}], "holds no text .*content_filter"),
+        ([{"image_id": 1, "outputs": [{"text": "a"}, {"text": "b"}]}], "2 choices for one image"),
+        ([{"text": "a"}], ":1: the record names no image"),
+        ([{"image_id": 1, "text": {"<OD>": {}}}], ":1: expected text or token_ids"),
+        ([{"image_id": 1, "bbox": [1, 2, 3, 4], "score": 1}], ":1: expected text or token_ids .* got image_id, bbox"),
+        (["[1"], "not valid JSON"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_not_there_is_never_taken_for_an_empty_one(tmp_path: Path, lines: list, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_given_answers(answer_file(tmp_path, *lines), known=FILES, wanted=[1], names=ImageNames(FILES))
 
 
 def test_texts_and_ids_become_the_same_tokens(native) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.loading import load
 from coordexp.model.merging.merge import merge
 from coordexp.model.processor import Processor
-from tests.support.checkpoints import WEIGHTS, edited
+from tests.support.checkpoints import WEIGHTS, edit_json, edited
 
 
 @pytest.fixture
@@ -100,3 +101,14 @@ def test_a_snapshot_of_links_is_a_base(make_base, adapter, tmp_path):
     assert (tmp_path / "a" / WEIGHTS).read_bytes() == (tmp_path / "b" / WEIGHTS).read_bytes()
     assert not any(path.is_symlink() for path in (tmp_path / "a").iterdir())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "models--owner--name"]
+
+
+def test_what_peft_warns_of_is_said_once(make_base, adapter, tmp_path, capsys):
+    newer = Path(shutil.copytree(adapter, tmp_path / "newer"))
+    edit_json(newer / "adapter_config.json", an_option_of_tomorrow=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(["merge", "--adapter", str(newer), "--output", str(tmp_path / "merged")]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: peft: ")
+    assert "an_option_of_tomorrow" in line

@@ -12,6 +12,7 @@ import pytest
 from mlflow import MlflowClient
 
 from coordexp.cli.main import main
+from coordexp.errors import ConfigError
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.load import load_experiment
 from coordexp.runs.status import RunStatus, State, write_status
@@ -120,3 +121,21 @@ def test_a_report_can_be_asked_at_any_time(store: Path, has_mlflow: bool, undraw
     assert "A-s1 FAILED at step 20: the loss is nan" in text
     lock.write_text(json.dumps({"process": 2**30, "host": socket.gethostname()}))  # after kill -9
     assert "A-s0 is not finished: stopped, step 30 (its process has ended; the same command continues)" in said()
+
+
+@pytest.mark.parametrize("has_mlflow", [True, False])
+def test_a_configuration_that_does_not_load_is_said_once_for_all_runs(store: Path, has_mlflow: bool) -> None:
+    uri = write_experiment(store, groups=("A",), seeds=(0,), unfinished=("A-s0",))
+    if not has_mlflow:
+        (store / "mlflow.db").unlink()
+    folder = write_folder(store)
+    for name in ("A-s0", "A-s1", "B-s0"):
+        write_run(folder / name, "finished", step=LAST)
+        (folder / name / "config.yaml").write_text("training: {max_stepz: 60}\n")  # of another version
+    write_run(folder / "B-s1", "waiting", step=0)  # its configuration is not there yet
+    data = load(uri, store)
+    (sentence,) = [line for line in study(data, store, store / "cache").missing if "training.max_stepz" in line]
+    assert sentence.startswith("A-s0 and 2 more runs: config.yaml")
+    (folder / "A-s1" / "config.yaml").write_text("training: [\n")
+    with pytest.raises(ConfigError, match="A-s1/config.yaml:2"):
+        study(data, store, store / "cache")

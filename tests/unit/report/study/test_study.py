@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from coordexp.data.units import UnitRule
 from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError
 from coordexp.metrics import subset_headline
@@ -317,18 +318,49 @@ def test_what_is_written_in_place_of_categories_is_said_behind_the_verdict_where
     assert verdict.endswith("C-s0, free: none of 20 written objects names a category; most frequent: 'RC', 'CC'.")
 
 
-def test_units_that_the_runs_were_configured_with_are_drawn(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
-    def configured(rule: str) -> Study:
-        runs = tuple(dataclasses.replace(run, params={**run.params, "data.unit_by": rule}) for run in paired.data.runs)
-        return study(dataclasses.replace(paired.data, runs=runs), paired_dir, tmp_path / "cache")
+@pytest.mark.parametrize("num_pictures", [0, 2])
+def test_every_part_that_begins_is_reported_to_its_end(paired_dir: Path, tmp_path: Path, num_pictures: int) -> None:
+    data = load_experiment(f"sqlite:///{paired_dir / 'mlflow.db'}", "paired")
+    calls: list[tuple[str, int, int]] = []
+    make_study(
+        data,
+        Artifacts(data, cache=tmp_path, runs_dir=paired_dir),
+        Settings(resamples=20, num_pictures=num_pictures),
+        on_progress=lambda what, done, total: calls.append((what, done, total)),
+    )
+    last = {what: done == total for what, done, total in calls}
+    assert ("drawing images" in last) == (num_pictures > 0)
+    assert len(last) >= 3
+    assert all(last.values()), last
 
-    found = configured(r"(\d)\.jpg")
+
+def test_units_and_tags_of_the_set_are_drawn(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
+    """14 images in ten units, by the last digit of their names; half of them dark."""
+
+    def of_set(facts: object, settings: Settings = QUICK) -> Study:
+        path = tmp_path / "val_images.json"
+        path.write_text(json.dumps(facts))
+        return study(paired.data, paired_dir, tmp_path / "cache", dataclasses.replace(settings, image_facts=path))
+
+    images = [
+        {"id": n, "file": f"{n:03d}.jpg", "unit": str(n % 10), "tags": {"light": "dark" if n < 8 else "bright"}}
+        for n in range(1, 15)
+    ]
+    found = of_set({"unit_by": "scene", "images": images})
     assert found.comparison is not None
     assert (found.comparison.num_images, found.comparison.num_units) == (14, 10)
-    assert found.units is not None
-    assert "14 images in 10 units" in to_markdown(found)
+    assert found.slices is not None
+    assert [one.name for one in found.slices.slices if one.is_tested] == ["light = bright", "light = dark"]
+    text = to_markdown(found)
+    assert "14 images in 10 units (scene)" in text
+    assert "light = dark" in text
+    asked = of_set(
+        {"unit_by": None, "images": images}, Settings(resamples=20, num_pictures=0, unit_by=UnitRule.parse("light"))
+    )
+    assert asked.units is not None
+    assert asked.units.num_units == 2, "a tag of the set is a field of its images"
     # A report by image is worth more than none, as long as it says so.
-    lost = configured("clip")
+    lost = of_set({"unit_by": 3})
     assert lost.comparison is not None
     assert lost.comparison.num_units is None
-    assert any(line.startswith("No units") and "data.unit_by" in line for line in lost.missing)
+    assert any(line.startswith("No units and tags") for line in lost.missing)

@@ -41,7 +41,7 @@ def test_every_table_is_printed_whole_and_its_columns_stand_below_their_heads(ba
 
 def test_the_next_commands_name_the_run_and_the_annotations(tiny: ExperimentData) -> None:
     (_, ui), (_, again) = next_commands(tiny)
-    assert f"--backend-store-uri {tiny.uri}" in ui
+    assert f" ui {tiny.name} --tracking-uri {tiny.uri}" in ui
     download, evaluate = again.splitlines()
     assert f"--run-id {tiny.runs[0].run_id}" in download
     program = shlex.split(evaluate)[2]

@@ -8,7 +8,8 @@ import pytest
 from rich.cells import cell_len
 
 from coordexp.report.study.study import Study
-from coordexp.report.text.screen import screen_lines
+from coordexp.report.text.notes import notes
+from coordexp.report.text.screen import screen_lines, warnings, wrapped
 from coordexp.statistics.results import Estimate, PairResult
 
 PAGE = Path("runs/tiny/report/report.html")
@@ -47,7 +48,9 @@ def test_it_is_one_screen(paired: Study, num_groups: int, width: int) -> None:
     assert max(cell_len(line) for line in lines if line not in commands) <= min(width, 100)
     rows = [line for line in lines if "0.5" in line or "0.4" in line]
     assert len([line for line in rows if line.startswith("group ")]) >= min(num_groups, 12)
-    assert sum(line.startswith("! ") for line in lines) == 5  # four and how many more
+    marked = [line for line in lines if line.startswith("! ")]
+    num_more = int(marked[-1].split()[1])
+    assert len(marked) - 1 + num_more == len(warnings(study)) >= 20, "shown and counted"
 
 
 def test_it_says_what_the_tables_say(paired: Study) -> None:
@@ -73,3 +76,65 @@ def test_what_a_merge_lost_is_a_warning(paired: Study) -> None:
     lost = "merging in bfloat16 loses 15% of what training changed in the logits"
     runs = (replace(paired.data.runs[0], message=lost), *paired.data.runs[1:])
     assert any(lost in line for line in shown(replace(paired, data=replace(paired.data, runs=runs))))
+
+
+@pytest.mark.parametrize("width", range(60, 201, 20))
+def test_no_warning_and_no_number_is_cut_at_any_width(paired: Study, width: int) -> None:
+    sentences = [f"run {at} FAILED at step 7: {'some reason or other ' * 9}end-of-{at}" for at in range(3)]
+    verdict = "First sentence of the verdict about A. " + "Then much more is said about it. " * 30
+    lines = shown(replace(paired, missing=tuple(sentences), verdict=verdict), width=width)
+    text = " ".join(" ".join(lines).split())
+    num_whole = sum(" ".join(sentence.split()) in text for sentence in sentences)
+    assert num_whole == sum(line.startswith("! run ") for line in lines) > 0
+    assert " ..." not in text, "\n".join(lines)
+    commands = ("page:", "all tables:", "all curves:")
+    assert max(cell_len(line) for line in lines if not line.startswith(commands)) <= min(width, 100)
+    assert paired.comparison is not None
+    for group in paired.comparison.groups:
+        value = paired.comparison.value[group]
+        row = next(line for line in lines if line.startswith(f"{group} ") and "\u2212 " not in line)
+        assert f"{value.value:.3f}" in row
+        assert f"{value.high:.3f}]" in row
+
+
+def test_a_sentence_of_wide_letters_fits_and_a_path_stays_whole() -> None:
+    path = "/data/" + "long/" * 30 + "instances_val.json"
+    circles = "\u8d64\u3044\u5186 " * 20
+    lines = wrapped(f"\u8b66\u544a {circles}{path} is missing", 60, first="! ", others="  ")
+    assert path in {line.strip() for line in lines}
+    assert max(cell_len(line) for line in lines if path not in line) <= 60
+    assert lines[0].startswith("! ")
+    assert all(line.startswith("  ") for line in lines[1:])
+    assert wrapped("", 60, first="! ") == ["! "]
+
+
+LIMITS = {
+    "final/train_boxes": 1600.0, "final/val_boxes": 400.0, "final/boxes_over_max_objects": 30.0,
+    "final/boxes_over_max_length": 1500.0, "final/boxes_over_max_new_tokens": 4.0,
+}  # fmt: skip
+KEYS = {"data.max_objects": "30", "data.max_length": "512", "evaluation.max_new_tokens": "300"}
+
+
+def test_boxes_that_a_limit_took_away_are_said_by_group(bare: Study) -> None:
+    def with_limits(**metrics: dict[str, float]) -> Study:
+        runs = [
+            replace(run, params={**run.params, **KEYS}, metrics={**run.metrics, **metrics.get(run.group, {})})
+            for run in bare.data.runs
+        ]
+        return replace(bare, data=replace(bare.data, runs=tuple(runs)))
+
+    study = with_limits(A=LIMITS, B=LIMITS, C=LIMITS)
+    learnt, written = [note for note in notes(study.data) if "boxes" in note and "raise" in note]
+    assert learnt.startswith("WARNING: of the training boxes")
+    for fact in ("1,530 of 1,600", "95.6 %", "data.max_length 512", "data.max_objects 30"):
+        assert fact in learnt
+    assert not written.startswith("WARNING"), "one of a hundred is a note"
+    assert "4 of 400" in written
+    on_screen = " ".join(" ".join(shown(replace(study, missing=()))).split())
+    assert "1,530 of 1,600" in on_screen
+    assert "4 of 400" not in on_screen
+    (of_one,) = [
+        note for note in notes(with_limits(B=LIMITS | {"final/boxes_over_max_new_tokens": 0.0}).data) if "raise" in note
+    ]
+    assert of_one.startswith("WARNING: B: ")
+    assert not [note for note in notes(bare.data) if "max_length" in note], "a run that did not count says nothing"

@@ -9,7 +9,14 @@ from coordexp.report.text.heads import meaning
 from coordexp.report.text.notes import notes
 from coordexp.report.text.place_tables import place_tables
 from coordexp.report.text.render import all_tables
-from coordexp.report.text.run_tables import answer_tables, ends_tables, gradients_table, headline_table, quality_tables
+from coordexp.report.text.run_tables import (
+    answer_tables,
+    ends_tables,
+    gradients_table,
+    headline_table,
+    quality_tables,
+    served_tables,
+)
 from coordexp.report.text.tables import Table
 
 
@@ -131,3 +138,13 @@ def test_slots_and_ranks_are_means_over_seeds_and_absent_places_are_left_out(tin
     assert [row.cells[:2] for row in table.rows] == [("A", "x1"), ("A", "rank 9 and up")]
     of_x1 = cells(table, "A", "x1")
     assert (of_x1["likeliest bin off"], of_x1["far by 50"], of_x1["mean off"]) == ("68.0", "0.125", "-")
+
+
+def test_what_a_server_gives_stands_between_both_readings(tiny: ExperimentData) -> None:
+    assert served_tables(tiny) == []
+    served = {f"constrained/expected/AP_top{number}": ap for number, ap in ((5, 0.1), (20, 0.2), (128, 0.25))}
+    (table,) = served_tables(with_metrics(tiny, A=served))
+    row = cells(table, "A", "0")
+    assert [row[head] for head in ("argmax", "top 5", "top 20", "top 128", "expected")] == [
+        "0.290", "0.100", "0.200", "0.250", "0.300",
+    ]  # fmt: skip

@@ -30,7 +30,7 @@ def test_clean_data_take_one_line_and_doubtful_data_one_more(coco):
 
 def test_what_is_lost_is_counted(coco, native, prompt, image_spec):
     coco.document["annotations"] += [
-        {"id": i, "image_id": 7, "category_id": 1, "bbox": [1, 1, 0, 1], "iscrowd": 0} for i in range(3, 10)
+        {"id": i, "image_id": 7, "category_id": 1, "bbox": [200, 1, 9, 1], "iscrowd": 0} for i in range(3, 10)
     ]
     coco.document["annotations"].append({"id": 99, "image_id": 3, "category_id": 1, "bbox": [0, 0, 9, 9], "iscrowd": 1})
     data = CocoSource(coco.save().annotations, coco.images).read(max_bad_fraction=0.7)
@@ -44,7 +44,7 @@ def test_what_is_lost_is_counted(coco, native, prompt, image_spec):
         "1 objects over data.max_objects are left out, the smallest"
     )
     assert lines[1] == "train: 7 records are left out:"
-    assert lines[2].startswith(f"  {coco.annotations}: annotations[2] (id 3): bbox [1, 1, 0, 1]")
+    assert lines[2].startswith(f"  {coco.annotations}: annotations[2] (id 3): bbox [200.0, 1.0, 9.0, 1.0]")
     assert len(lines) == 2 + 5 + 1
     assert lines[-1] == "  and 2 more"
 

@@ -14,7 +14,7 @@ import contextlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +25,8 @@ import numpy as np
 from msgspec import Meta, Raw, Struct
 from numpy.typing import NDArray
 
+from coordexp.data.box_rule import SWAPPED
+from coordexp.data.recognised import recognised
 from coordexp.errors import DataError, kind_of, plain, show
 from coordexp.files import read_content
 
@@ -100,6 +102,7 @@ class Annotation(Struct, gc=False):
     area: object = None
     iscrowd: _Flag = 0
     ignore: _Flag = 0
+    was_swapped: bool = False  # no field of a file: whether its box had a negative width or height
 
     def __post_init__(self) -> None:
         if self.iscrowd not in (0, 1) or self.ignore not in (0, 1):
@@ -175,10 +178,15 @@ class CocoFile:
         }
 
     @property
+    def num_swapped(self) -> int:
+        return sum(one.was_swapped for one in self.annotations.good)
+
+    @property
     def repairs(self) -> tuple[str, ...]:
         roots = ", ".join(map(repr, self.roots.values()))
         left_out = (f"categories that no box has and that only group others are left out: {roots}",) if roots else ()
-        counted = self.categories.repairs + self.images.repairs + self.annotations.repairs
+        swapped = Counter({SWAPPED: self.num_swapped} if self.num_swapped else {})
+        counted = self.categories.repairs + self.images.repairs + self.annotations.repairs + swapped
         return (*self.notes, *left_out, *(f"{what} ({number:,} in all)" for what, number in counted.items()))
 
 
@@ -231,7 +239,7 @@ def read_coco_file(
         x, y, width, height = one.bbox
         if width < 0 or height < 0:
             one.bbox = min(x, x + width), min(y, y + height), abs(width), abs(height)
-            annotations.repairs["boxes drawn from right to left, or upwards, are turned round"] += 1
+            one.was_swapped = True
     return CocoFile(
         path=path,
         categories=_typed(sections["categories"], category_type),
@@ -251,8 +259,24 @@ def read_without_outlines(path: Path) -> object:
     return _parse_json(read_utf8(path), path, _without_outlines)
 
 
+def read_image_records(path: Path) -> dict[int, Mapping[str, object]]:
+    """Return all fields of the images of a COCO file by image id; outlines of its objects are never parsed."""
+    entries = _sections(path)["images"]
+    records: dict[int, Mapping[str, object]] = {}
+    for entry in entries:
+        record = json.loads(bytes(entry)) if isinstance(entry, Raw) else entry
+        if isinstance(record, dict):
+            image_id = id_of(record.get("id"))
+            if isinstance(image_id, int):
+                records[image_id] = record
+    return records
+
+
 def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
     """Return the entries of each section: undecoded, or as values where the file is not strict JSON."""
+    other = recognised(path)
+    if other:
+        raise DataError(other)
     content = read_utf8(path)
     try:
         found: object = msgspec.json.decode(content, type=dict[str, Raw])

@@ -4,7 +4,7 @@ The manifest says what went in, what came out, and what was left out and why.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import CODEC_VERSION, NUM_BINS
-from coordexp.data.image_folder import ImageFolder
+from coordexp.data.reading import Reading
 from coordexp.data.sample import Objects, Ordering, Sample
 from coordexp.data.sources.coco import CocoSource, LvisSource
-from coordexp.data.sources.coco_table import CROWD, TARGET, CocoTable, Reading, build_table
 from coordexp.data.sources.jsonl import format_record
+from coordexp.data.sources.read_split import ReadSplit
+from coordexp.data.split_arrays import CROWD, IGNORED, TARGET, SplitArrays
 from coordexp.errors import DataError
 from coordexp.files import kept_model, replace_directory, sha256_of_file, write_json, write_text
 
@@ -30,7 +31,7 @@ CheckImages = Literal["none", "names"]
 # Called with a stage (reading, writing), how much of it is done and how much there is.
 Progress = Callable[[str, int, int], None]
 # Measures the codec ceiling. Only coordexp.detection can, which imports this package: the caller passes it in.
-Ceiling = Callable[[CocoTable], float | None]
+Ceiling = Callable[[SplitArrays, Mapping[int, str]], float | None]
 
 _SOURCES: dict[Dialect, type[CocoSource]] = {"coco": CocoSource, "lvis": LvisSource}
 _VERSION = 1
@@ -81,20 +82,22 @@ def prepare(spec: PrepareSpec, *, ceiling: Ceiling, progress: Progress = lambda 
     Raises:
         DataError: if the annotations cannot be used, too many records are bad, or the output is something else.
     """
-    folder = ImageFolder(spec.images, check=spec.check_images != "none")
     made_from = _identity(spec)
     known = _existing(spec.output, made_from)
     if known is not None:
         return Prepared(known, is_new=False)
     size = spec.annotations.stat().st_size
-    file = _SOURCES[spec.dialect](spec.annotations, spec.images).file()
-    table = build_table(file, folder, max_bad_fraction=spec.max_bad_fraction, reading=spec.reading)
-    del file  # its entries take more room than all that follows
+    source = _SOURCES[spec.dialect](
+        spec.annotations, spec.images, reading=spec.reading, checks_images=spec.check_images != "none"
+    )
+    read = source.read_split(max_bad_fraction=spec.max_bad_fraction)
     progress("reading", size, size)
     with replace_directory(spec.output) as building:
-        write_text(building / SAMPLES, "".join(f"{line}\n" for line in _lines(table, spec, progress)))
+        write_text(building / SAMPLES, "".join(f"{line}\n" for line in _lines(read, spec, progress)))
         sha256 = sha256_of_file(building / SAMPLES)
-        manifest = _manifest(made_from, table, spec, samples_sha256=sha256, ceiling=ceiling(table))
+        manifest = _manifest(
+            made_from, read, spec, samples_sha256=sha256, ceiling=ceiling(read.arrays, read.categories)
+        )
         write_json(building / MANIFEST, manifest, indent=1)
     return Prepared(manifest, is_new=True)
 
@@ -143,45 +146,48 @@ def _existing(output: Path, made_from: Manifest) -> Manifest | None:
     return manifest
 
 
-def _lines(table: CocoTable, spec: PrepareSpec, progress: Progress) -> Iterator[str]:
-    names = {key: category.name for key, category in table.categories.items()}
-    descs = [names[key] for key in table.category_ids.tolist()]
-    for index, image in enumerate(table.images):
-        rows = slice(*table.first[index : index + 2].tolist())
-        objects = Objects(tuple(descs[rows]), table.boxes_norm_xyxy[rows])
-        kinds = table.kinds[rows]
+def _lines(read: ReadSplit, spec: PrepareSpec, progress: Progress) -> Iterator[str]:
+    arrays = read.arrays
+    for image in range(len(arrays)):
+        rows = slice(*arrays.first[image : image + 2].tolist())
+        descs = tuple(arrays.texts[at] for at in arrays.text_index[rows].tolist())
+        objects = Objects(descs, arrays.boxes_norm_xyxy[rows])
+        kinds = arrays.kinds[rows]
         targets = objects.take(np.flatnonzero(kinds == TARGET))
+        image_id = int(arrays.image_ids[image])
         if spec.max_objects is not None:
             targets = targets.largest(spec.max_objects)
-        if spec.ordering == "top_left":
-            targets = targets.by_corner()
+        if spec.ordering in ("top_left", "left_top"):
+            targets = targets.by_corner(spec.ordering)
         else:
-            targets = targets.ordered(spec.ordering, seed=(spec.seed, image.image_id % 2**64))
-        others = np.flatnonzero(kinds != TARGET)
+            targets = targets.ordered(spec.ordering, seed=(spec.seed, image_id % 2**64))
+        others = np.flatnonzero((kinds == CROWD) | (kinds == IGNORED))
+        width, height = arrays.sizes_px[image].tolist()
         yield format_record(
-            Sample(spec.images / image.name, image.width, image.height, image.image_id, targets),
-            image=image.name,
+            Sample(spec.images / arrays.names[image], width, height, image_id, targets),
+            image=arrays.names[image],
             coord_tokens=spec.coord_tokens,
             bins=spec.bins,
             not_targets=objects.take(others),
             flags=["iscrowd" if kind == CROWD else "ignore" for kind in kinds[others].tolist()],
-            extras=image.extras,
+            extras={name: lists[image] for name, lists in arrays.lists.items()},
         )
-        if index % _IMAGES_BETWEEN_REPORTS == 0 or index + 1 == len(table.images):
-            progress("writing", index + 1, len(table.images))
+        if image % _IMAGES_BETWEEN_REPORTS == 0 or image + 1 == len(arrays):
+            progress("writing", image + 1, len(arrays))
 
 
 def _manifest(
-    made_from: Manifest, table: CocoTable, spec: PrepareSpec, *, samples_sha256: str, ceiling: float | None
+    made_from: Manifest, read: ReadSplit, spec: PrepareSpec, *, samples_sha256: str, ceiling: float | None
 ) -> Manifest:
-    is_target = table.kinds == TARGET
-    image_of = np.repeat(np.arange(len(table.images)), np.diff(table.first))[is_target]
-    num_targets = np.bincount(image_of, minlength=len(table.images))
+    arrays = read.arrays
+    is_target = arrays.kinds == TARGET
+    image_of = np.repeat(np.arange(len(arrays)), np.diff(arrays.first))[is_target]
+    num_targets = np.bincount(image_of, minlength=len(arrays))
     num_capped = np.zeros_like(num_targets) if spec.max_objects is None else (num_targets - spec.max_objects).clip(0)
     written = {
-        "images": len(table.images),
+        "images": len(arrays),
         "objects": int((num_targets - num_capped).sum()),
-        "not_targets": int((~is_target).sum()),
+        "not_targets": read.counts["crowd"] + read.counts["ignored"],
         "capped_images": int((num_capped > 0).sum()),
         "capped_objects": int(num_capped.sum()),
     }
@@ -194,22 +200,22 @@ def _manifest(
         },
         "outputs": {SAMPLES: {"sha256": samples_sha256, "records": written["images"]}},
         "codec_ceiling": {"AP": ceiling, "images": written["images"], "how": "exact, every image and category"},
-        "counts": {name: table.counts[name] for name in sorted(table.counts)},
+        "counts": {name: read.counts[name] for name in sorted(read.counts)},
         "written": {name: written[name] for name in sorted(written)},
         "cap_rule": _CAP_RULE,
-        "categories": _categories(table, is_target, image_of),
+        "categories": _categories(read, is_target, image_of),
         "max_bad_fraction": spec.max_bad_fraction,
-        "rejected": [asdict(record) for record in table.rejections.all()],
-        "warnings": [*table.warnings, *table.notes],
+        "rejected": [asdict(record) for record in read.rejected],
+        "warnings": [*read.warnings, *read.notes],
     }
 
 
-def _categories(table: CocoTable, is_target: NDArray[np.bool_], image_of: NDArray[np.int64]) -> list[dict[str, object]]:
+def _categories(read: ReadSplit, is_target: NDArray[np.bool_], image_of: NDArray[np.int64]) -> list[dict[str, object]]:
     """Describe each category, with its images and its targets before any cap."""
-    category_ids = table.category_ids[is_target].tolist()
+    category_ids = read.arrays.category_ids[is_target].tolist()
     objects = Counter(category_ids)
     images = Counter(key for key, _ in set(zip(category_ids, image_of.tolist(), strict=True)))
     return [
-        {"id": key, "name": entry.name, **entry.extras(), "images": images[key], "objects": objects[key]}
-        for key, entry in sorted(table.categories.items())
+        {"id": key, "name": name, **read.category_fields[key], "images": images[key], "objects": objects[key]}
+        for key, name in sorted(read.categories.items())
     ]

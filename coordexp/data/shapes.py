@@ -1,0 +1,96 @@
+"""Coloured shapes on a noisy background, for the generated data set and for what the embedded base was taught with."""
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+COLOURS = {"red": (205, 45, 45), "green": (40, 160, 70), "blue": (50, 80, 205), "yellow": (225, 195, 40)}
+SHAPES = ("circle", "square", "triangle")
+CATEGORIES = tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES)
+IMAGE_SIZES_PX = ((192, 192), (224, 160), (160, 224))
+_SIDE_RANGE_PX = (34, 116)
+_MAX_OVERLAP_FRACTION = 0.1
+_PLACEMENT_TRIES = 30
+_Box: TypeAlias = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One drawn shape: ``category`` indexes CATEGORIES; the box is whole pixels."""
+
+    category: int
+    box_px_xywh: _Box
+
+    @property
+    def polygon_px(self) -> list[float]:
+        """Outline as COCO's flat ``[x, y, x, y, ...]``."""
+        x, y, w, h = self.box_px_xywh
+        match SHAPES[self.category % len(SHAPES)]:
+            case "square":
+                points = [(x, y), (x + w, y), (x + w, y + h), (x, y + h)]
+            case "triangle":
+                points = [(x + w / 2, y), (x + w, y + h), (x, y + h)]
+            case _:
+                angles = [2 * math.pi * i / 24 for i in range(24)]
+                points = [(x + w / 2 * (1 + math.cos(a)), y + h / 2 * (1 + math.sin(a))) for a in angles]
+        return [coordinate for point in points for coordinate in point]
+
+    @property
+    def area_px(self) -> float:
+        """Of the outline, as COCO's small, medium and large have it."""
+        flat = self.polygon_px
+        xs, ys = np.array(flat[::2]), np.array(flat[1::2])
+        return float(abs(np.dot(xs, np.roll(ys, -1)) - np.dot(ys, np.roll(xs, -1))) / 2)
+
+
+def draw_scene(
+    rng: np.random.Generator, *, max_objects: int = 4, sides_px: tuple[int, int] = _SIDE_RANGE_PX
+) -> tuple[Image.Image, list[Shape]]:
+    """Draw 1 to ``max_objects`` shapes on a noisy grey background."""
+    width, height = IMAGE_SIZES_PX[rng.integers(len(IMAGE_SIZES_PX))]
+    shapes: list[Shape] = []
+    for _ in range(int(rng.integers(1, max_objects + 1))):
+        taken = [shape.box_px_xywh for shape in shapes]
+        box = _place(rng, width=width, height=height, taken=taken, sides_px=sides_px)
+        if box is not None:
+            shapes.append(Shape(category=int(rng.integers(len(CATEGORIES))), box_px_xywh=box))
+    return _paint(rng, width=width, height=height, shapes=shapes), shapes
+
+
+def _place(
+    rng: np.random.Generator, *, width: int, height: int, taken: list[_Box], sides_px: tuple[int, int]
+) -> _Box | None:
+    for _ in range(_PLACEMENT_TRIES):
+        w, h = (int(side) for side in rng.integers(*sides_px, size=2))
+        box = (int(rng.integers(0, width - w)), int(rng.integers(0, height - h)), w, h)
+        if all(_overlap_fraction(box, other) <= _MAX_OVERLAP_FRACTION for other in taken):
+            return box
+    return None
+
+
+def _overlap_fraction(a: _Box, b: _Box) -> float:
+    across = min(a[0] + a[2], b[0] + b[2]) - max(a[0], b[0])
+    down = min(a[1] + a[3], b[1] + b[3]) - max(a[1], b[1])
+    return max(across, 0) * max(down, 0) / min(a[2] * a[3], b[2] * b[3])
+
+
+def _paint(rng: np.random.Generator, *, width: int, height: int, shapes: list[Shape]) -> Image.Image:
+    level = rng.integers(150, 235)
+    noise = rng.normal(level, 6, size=(height, width, 3)).clip(0, 255).astype(np.uint8)
+    picture = Image.fromarray(noise)
+    pen = ImageDraw.Draw(picture)
+    for shape in shapes:
+        base = np.array(list(COLOURS.values())[shape.category // len(SHAPES)])
+        colour = tuple(int(c) for c in (base + rng.integers(-18, 19, size=3)).clip(0, 255))
+        x, y, w, h = shape.box_px_xywh
+        match SHAPES[shape.category % len(SHAPES)]:
+            case "circle":
+                pen.ellipse((x, y, x + w - 1, y + h - 1), fill=colour)
+            case "square":
+                pen.rectangle((x, y, x + w - 1, y + h - 1), fill=colour)
+            case _:
+                pen.polygon([(x + (w - 1) / 2, y), (x + w - 1, y + h - 1), (x, y + h - 1)], fill=colour)
+    return picture

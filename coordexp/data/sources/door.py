@@ -1,0 +1,418 @@
+"""The one door for data: whatever a user has -> the set of an experiment, read once.
+
+The first step of a command looks whether the set is still that of its sources, and makes it if not. Nobody else reads
+an annotation file of a training or validation split.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from coordexp.config.schema.data import Data
+from coordexp.data.data_set import (
+    GROUND_TRUTH,
+    CategoryRecord,
+    DataSet,
+    SetIdentity,
+    SplitRecord,
+    save_set,
+    set_keys,
+    set_name,
+    with_folders,
+    write_record,
+)
+from coordexp.data.fingerprint import data_fingerprint, picture_hashes
+from coordexp.data.image_file import OnHeaders, headers_once
+from coordexp.data.sample import SPLITS, Split, SplitData
+from coordexp.data.set_changes import changes_between
+from coordexp.data.sources.coco import LvisSource
+from coordexp.data.sources.image_facts import ImageFacts
+from coordexp.data.sources.jsonl import JsonlSource, with_categories
+from coordexp.data.sources.read_split import ReadSplit, as_coco
+from coordexp.data.sources.source import Source, found_sentence, source_of
+from coordexp.data.splits import check_loaded
+from coordexp.data.tuning_split import DividedTraining
+from coordexp.errors import DataError
+from coordexp.files import replace_directory, sha256_of_file, write_json
+from coordexp.findings import Check, failure, guarded, ok, require
+
+READER_VERSION = 1
+"""Raised when equal sources would give another set."""
+
+
+@dataclass(frozen=True)
+class SetPlace:
+    """Where a set belongs.
+
+    Attributes:
+        data_dir: folder of an experiment's data.
+        known: folder of the hashes of pictures, shared by all experiments beside this one.
+        runs_dir: folder of all experiments, where other sets may be; None outside of experiments.
+        has_begun: a run has taken a step on this data, which must not change any more.
+    """
+
+    data_dir: Path
+    known: Path
+    runs_dir: Path | None = None
+    has_begun: bool = False
+
+
+@dataclass(frozen=True)
+class ReadData:
+    """Both splits as they were read, before anything is written."""
+
+    sources: Mapping[Split, Source]
+    splits: Mapping[Split, ReadSplit]
+    found: str
+    remarks: Sequence[str]
+
+
+def open_set(
+    data: Data, place: SetPlace, *, splits: Sequence[Split] = SPLITS, on_headers: OnHeaders | None = None
+) -> DataSet:
+    """Return the set of some data, made if it is not there or its sources have changed; see :func:`check_set`.
+
+    Raises:
+        DataError: if the data cannot be used, or have changed since a run has taken a step on them.
+    """
+    data_set = require(check_set(data, place, splits=splits, on_headers=on_headers))
+    assert data_set is not None  # a missing file was a failure
+    return data_set
+
+
+def check_set(
+    data: Data, place: SetPlace, *, splits: Sequence[Split] = SPLITS, on_headers: OnHeaders | None = None
+) -> Check[DataSet | None]:
+    """Look whether the set is that of its sources, and make it if not; only one command at a time may do this.
+
+    Args:
+        data: the keys that say where the data are and how they are read.
+        place: where the set belongs.
+        splits: which ones it holds; an evaluation has no training images.
+        on_headers: called with how many headers of pictures are read, and of how many.
+    """
+    sources = yield from _present_sources(data, place.data_dir, splits)
+    if sources is None:
+        return None
+    found = found_sentence(data)
+    if found:
+        yield ok("data", f"{data.path}: {found}")
+    identity = SetIdentity(READER_VERSION, set_keys(data), _source_hash(data, sources, place))
+    folder = place.data_dir / set_name(data)
+    data_set = DataSet.kept(folder)
+    if data_set is None or data_set.record.identity != identity or not data_set.has_picture_folders():
+        data_set = _copied(folder, identity, sources, place)
+    if data_set is None:
+        read = yield from read_data(data, sources, found=found, on_headers=on_headers)
+        if read is None:
+            return None
+        data_set = _written(folder, read, identity, place)
+    _show_ground_truth(data_set, place.data_dir)
+    for remark in data_set.record.remarks:
+        yield ok("data", remark)
+    return data_set
+
+
+def load_split(
+    data: Data,
+    split: Split,
+    *,
+    data_dir: Path,
+    accept_prequantised: bool = False,
+    max_images: int | None = None,
+) -> SplitData:
+    """Read data and return one of its splits, without writing a set; generated pictures go to ``data_dir``.
+
+    For what looks at data before there is an experiment.
+
+    Raises:
+        DataError: if the data cannot be used, or boxes are bins already without ``accept_prequantised``.
+    """
+    # A set without a split is read whole.
+    is_divided = source_of(data, split, data_dir=data_dir).part is None
+    read = require(read_unwritten(data, data_dir=data_dir, splits=(split,) if is_divided else SPLITS))
+    assert read is not None  # what is missing was a failure
+    return require(check_read(read, data, split, accept_prequantised=accept_prequantised, max_images=max_images))
+
+
+def read_unwritten(data: Data, *, data_dir: Path, splits: Sequence[Split] = SPLITS) -> Check[ReadData | None]:
+    """Read splits for a command that makes no set; only pictures that are generated are written."""
+    sources = yield from _present_sources(data, data_dir, splits)
+    if sources is None:
+        return None
+    found = found_sentence(data)
+    if found:
+        yield ok("data", f"{data.path}: {found}")
+    return (yield from read_data(data, sources, found=found))
+
+
+def check_read(
+    read: ReadData, data: Data, split: Split, *, accept_prequantised: bool, max_images: int | None = None
+) -> Check[SplitData]:
+    """Look whether a run can use data that were read; as :func:`coordexp.data.splits.check_split` does with a set."""
+    of_split, source = read.splits[split], read.sources[split]
+    if of_split.prequantised and not accept_prequantised:
+        raise DataError(of_split.prequantised)
+    loaded = yield from check_loaded(
+        of_split.data,
+        data,
+        split,
+        annotations=str(source.annotations),
+        is_lvis=isinstance(source, LvisSource),
+        max_images=max_images,
+    )
+    if loaded is None:
+        raise DataError(f"{source.annotations}: the {split} split cannot be used")
+    return loaded
+
+
+def read_data(
+    data: Data, sources: Mapping[Split, Source], *, found: str, on_headers: OnHeaders | None = None
+) -> Check[ReadData | None]:
+    """Read both splits, each file and each picture's header once.
+
+    Bad records are counted against ``data.max_bad_fraction``: over the whole set where it is not split yet.
+    """
+    with headers_once(on_headers):
+        if all(source.part is None for source in sources.values()):
+            read = yield from _read_splits(data, sources)
+        else:
+            read = yield from guarded("train annotations", _read_whole(data, sources))
+    if read is None:
+        return None
+    splits, remarks = read
+    return ReadData(sources, splits, found, remarks)
+
+
+_Read = tuple[dict[Split, ReadSplit], list[str]]
+
+
+def _read_splits(data: Data, sources: Mapping[Split, Source]) -> Check[_Read | None]:
+    """Read splits that the data have: each file is looked at, so that a failure of one hides no other."""
+    facts = ImageFacts.of(data)
+    splits: dict[Split, ReadSplit] = {}
+    remarks: list[str] = []
+    for split, source in sources.items():
+        read = yield from guarded(f"{split} annotations", _read_source(source, data, facts))
+        if read is not None:
+            splits[split], found = read
+            remarks += [f"{split}: {sentence}" for sentence in found]
+    if len(splits) < len(sources):
+        return None
+    shared = _shared_units(splits)
+    if shared:
+        val = splits["val"]
+        splits["val"] = replace(val, warnings=(*val.warnings, shared))
+    return splits, remarks
+
+
+def _read_source(source: Source, data: Data, facts: ImageFacts) -> Check[tuple[ReadSplit, list[str]]]:
+    yield from ()  # a check without findings of its own: it raises
+    read = source.read_split(max_bad_fraction=data.max_bad_fraction)
+    return facts.added_to(_with_fields(read, source, facts))
+
+
+def _read_whole(data: Data, sources: Mapping[Split, Source]) -> Check[_Read]:
+    """Read a set without a split, count its bad records once, and divide it."""
+    yield from ()
+    train = sources["train"]
+    facts = ImageFacts.of(data)
+    read = replace(train, part=None).read_split(max_bad_fraction=data.max_bad_fraction)
+    whole, remarks = facts.added_to(_with_fields(read, train, facts))
+    units = dict(zip(whole.arrays.split_names, whole.arrays.units, strict=True)) if whole.arrays.units else {}
+    splits: dict[Split, ReadSplit] = {}
+    for split, source in sources.items():
+        assert source.part is not None
+        divided = whole.divided(source.part, units)
+        is_val_of_records = split == "val" and isinstance(source, JsonlSource)
+        splits[split] = with_categories(divided) if is_val_of_records else divided
+    return splits, remarks
+
+
+def _with_fields(read: ReadSplit, source: Source, facts: ImageFacts) -> ReadSplit:
+    """Return a split with what its records say of images, which a COCO file is asked for only where it is needed."""
+    needs_fields = bool(facts.fields) or (facts.unit_by is not None and "(" not in facts.unit_by)
+    if not needs_fields or isinstance(source, JsonlSource):
+        return read
+    return replace(read, image_fields=source.image_fields())
+
+
+def _shared_units(splits: Mapping[Split, ReadSplit]) -> str:
+    """Return a warning of units on both sides of a given split; "" without any."""
+    if len(splits) < len(SPLITS):
+        return ""
+    trained = {unit for unit in splits["train"].arrays.units if unit}
+    units = splits["val"].arrays.units
+    num_shared = sum(unit in trained for unit in units)
+    if not num_shared:
+        return ""
+    return (
+        f"{num_shared:,} of {len(units):,} validation pictures have a picture of the same unit in training: their AP "
+        "is partly that of training data; a split that keeps units whole needs other lists, or one set and "
+        "data.val_fraction"
+    )
+
+
+def _present_sources(data: Data, data_dir: Path, splits: Sequence[Split]) -> Check[dict[Split, Source] | None]:
+    """Return the sources of splits; None, after failures, where a file or a folder is missing."""
+    sources: dict[Split, Source] = {split: source_of(data, split, data_dir=data_dir) for split in splits}
+    is_missing = False
+    for split, source in sources.items():
+        if source.generated is not None:
+            source.generate()
+            continue
+        for finding in missing_files(source.annotations, source.given_images, split):
+            yield finding
+            is_missing = True
+    return None if is_missing else sources
+
+
+def missing_files(annotations: Path, images: Path, split: Split) -> Check[None]:
+    """Look whether the annotation file and the image folder of a split are there; neither is read."""
+    if not annotations.exists():
+        missing = f"{annotations}: file not found; put the annotations there, or set data.{split}_annotations"
+        yield failure(f"{split} annotations", DataError(missing))
+    elif annotations.is_dir() and not images.is_relative_to(annotations) and not list(annotations.glob("*.xml")):
+        error = DataError(f"{annotations}: that is a folder; data.path takes the folder of a data set in any format")
+        yield failure(f"{split} annotations", error)
+    if not images.is_dir() or next(images.iterdir(), None) is None:
+        wrong = "the image folder is empty" if images.is_dir() else "no such image folder"
+        error = DataError(f"{images}: {wrong}; put the images there, or set data.{split}_images")
+        yield failure(f"{split} images", error)
+
+
+def _source_hash(data: Data, sources: Mapping[Split, Source], place: SetPlace) -> str:
+    paths = [path for source in sources.values() for path in (source.annotations, source.given_images)]
+    if isinstance(data.tags, Path):
+        paths.append(data.tags)
+    return data_fingerprint(dict.fromkeys(paths), known=place.known, without=place.runs_dir)
+
+
+def _written(folder: Path, read: ReadData, identity: SetIdentity, place: SetPlace) -> DataSet:
+    """Write a set in one step, unless a run has taken a step on other data."""
+    hashes = {
+        split: picture_hashes(read.splits[split].arrays.folder, read.splits[split].arrays.names, known=place.known)
+        for split in read.splits
+    }
+    with replace_directory(folder) as building:
+        _write_ground_truth(building / GROUND_TRUTH, read)
+        record = save_set(
+            building,
+            identity=identity,
+            found=read.found,
+            remarks=read.remarks,
+            is_original=read.splits["val"].is_original,
+            arrays={split: of_split.arrays for split, of_split in read.splits.items()},
+            records={split: _split_record(read, split) for split in read.splits},
+            pictures=hashes,
+        )
+        if place.has_begun:
+            _refuse_changes(folder, DataSet(building, record))
+    return DataSet(folder, record)
+
+
+def save_parts(divided: DividedTraining, whole: DataSet, data: Data, place: SetPlace) -> DataSet:
+    """Write the set of a tuning split from the set of the whole: nothing is read again.
+
+    Args:
+        divided: the parts.
+        whole: what they were chosen from.
+        data: the keys that lead to the annotation files of the parts, which are there.
+        place: where the set belongs.
+    """
+    sources = require(_present_sources(data, place.data_dir, SPLITS))
+    assert sources is not None  # they have just been written
+    identity = SetIdentity(READER_VERSION, set_keys(data), _source_hash(data, sources, place))
+    folder = place.data_dir / set_name(data)
+    kept = DataSet.kept(folder)
+    if kept is not None and kept.record.identity == identity:
+        return kept
+    splits: dict[Split, ReadSplit] = {}
+    for split, arrays in divided.parts.items():
+        splits[split] = ReadSplit(
+            arrays,
+            rejected=(),
+            counts=arrays.counts(),
+            categories=divided.categories,
+            category_fields=divided.category_fields,
+            is_original=True,  # of the file that was written for this part
+        )
+    return _written(folder, ReadData(sources, splits, whole.record.found, whole.record.remarks), identity, place)
+
+
+def _write_ground_truth(path: Path, read: ReadData) -> None:
+    """Write the COCO file that AP is measured on: a copy of the annotations where they can be read as they are."""
+    val = read.splits["val"]
+    if val.is_original:
+        shutil.copyfile(read.sources["val"].annotations, path)
+    else:
+        write_json(path, {"info": {"description": val.description}, **as_coco(val)})
+
+
+def _split_record(read: ReadData, split: Split) -> SplitRecord:
+    of_split, source = read.splits[split], read.sources[split]
+    categories = [
+        CategoryRecord(key, name, dict(of_split.category_fields.get(key, {})))
+        for key, name in of_split.categories.items()
+    ]
+    return SplitRecord(
+        annotations=str(source.annotations),
+        folder=str(of_split.arrays.folder),
+        name=source.name,
+        is_lvis=isinstance(source, LvisSource),
+        num_images=len(of_split.arrays),
+        counts=dict(of_split.counts),
+        categories=categories,
+        rejected=list(of_split.rejected),
+        warnings=list(of_split.warnings),
+        notes=list(of_split.notes),
+        prequantised=of_split.prequantised,
+    )
+
+
+def _refuse_changes(folder: Path, now: DataSet) -> None:
+    """Raise a DataError if the data of a set are not those on which runs have taken steps."""
+    before = DataSet.kept(folder)
+    if before is None or before.record.data_hash == now.record.data_hash:
+        return  # a set that is damaged is mended; what its runs' fingerprints say is compared afterwards
+    raise DataError(
+        f"{changes_between(before, now)}, and runs of this experiment have taken steps on the data as they were; put "
+        "them back, choose another experiment.name, or --fresh"
+    )
+
+
+def _copied(folder: Path, identity: SetIdentity, sources: Mapping[Split, Source], place: SetPlace) -> DataSet | None:
+    """Copy the set of another experiment that read the same; None where there is none, or this one's may not change."""
+    is_unpacked = all(source.images.is_dir() for source in sources.values())
+    if place.runs_dir is None or place.has_begun or not is_unpacked:
+        return None
+    for other in sorted(place.runs_dir.glob(f"*/{place.data_dir.name}/{folder.name}")):
+        data_set = None if other == folder else DataSet.kept(other)
+        if data_set is None or data_set.record.identity != identity:
+            continue
+        folders = {split: (source.annotations, source.images) for split, source in sources.items()}
+        record = with_folders(data_set.record, folders)
+        with contextlib.suppress(OSError), replace_directory(folder) as building:
+            shutil.copytree(other, building, dirs_exist_ok=True)
+            write_record(building, record)
+        return DataSet.kept(folder)
+    return None
+
+
+def _show_ground_truth(data_set: DataSet, data_dir: Path) -> None:
+    """Leave the ground truth where people look for it, if it was made: ``data/val_ground_truth.json``."""
+    shown = data_dir / GROUND_TRUTH
+    if data_set.record.is_original:
+        shown.unlink(missing_ok=True)  # of other keys
+        return
+    if shown.is_file() and sha256_of_file(shown) == data_set.record.files[GROUND_TRUTH]:
+        return
+    temporary = shown.with_name(f".{shown.name}.{os.getpid()}.tmp")
+    try:
+        shutil.copyfile(data_set.ground_truth, temporary)
+        temporary.replace(shown)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,189 @@
+"""Units and tags of pictures: by a pattern in their paths, by fields of their records, or by a CSV file beside them."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from coordexp.config.schema.data import Data
+from coordexp.data.sources.pictures import read_text
+from coordexp.data.sources.read_split import ReadSplit
+from coordexp.errors import DataError, counted, nearest_of, show
+
+_FILE_COLUMNS = ("file", "file_name", "image", "filename")
+_DELIMITERS = ",;\t"
+_SHOWN = 3
+_MAX_LISTED = 8
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """Where units and tags of pictures come from; each of the two may be nothing."""
+
+    unit_by: str | None = None
+    fields: tuple[str, ...] = ()  # of the image records, as tags
+    table: "TagTable | None" = None  # a CSV of tags
+
+    @classmethod
+    def of(cls, data: Data) -> "ImageFacts":
+        """Read the CSV file, if ``data.tags`` names one; a DataError says what is wrong with it."""
+        if isinstance(data.tags, Path):
+            return cls(data.unit_by, (), read_tag_table(data.tags))
+        return cls(data.unit_by, data.tags or ())
+
+    def added_to(self, read: ReadSplit) -> tuple[ReadSplit, list[str]]:
+        """Return a split with its units and tags, and a sentence on what each reached.
+
+        Raises:
+            DataError: if a pattern, a field or a column is found in no picture.
+        """
+        remarks: list[str] = []
+        arrays = read.arrays
+        tags: dict[str, list[str]] = {name: _of_fields(read, name, "data.tags") for name in self.fields}
+        if self.table is not None:
+            tags, without = self.table.of_pictures(arrays.names)
+            if without:
+                pictures = counted(len(arrays), "picture")
+                remarks.append(f"{without:,} of {pictures} have no row in {self.table.path.name}")
+        units: list[str] = []
+        if self.unit_by is not None:
+            units = self._units(read, tags)
+            named = {unit for unit in units if unit}
+            alone = units.count("")
+            images, in_units = counted(len(units), "image"), counted(len(named) + alone, "unit")
+            sentence = f"{images} in {in_units}, by data.unit_by {self.unit_by}"
+            if alone:
+                sentence += f"; {alone:,} of them name no unit, and are units of their own"
+            remarks.append(sentence)
+            tags.pop(self.unit_by, None)  # a unit is no slice
+        return replace(read, arrays=replace(arrays, units=units, tags=tags)), remarks
+
+    def _units(self, read: ReadSplit, tags: Mapping[str, Sequence[str]]) -> list[str]:
+        assert self.unit_by is not None
+        if "(" in self.unit_by:
+            return _of_pattern(self.unit_by, read.arrays.names)
+        if self.table is not None and self.unit_by in tags:
+            return list(tags[self.unit_by])
+        return _of_fields(read, self.unit_by, "data.unit_by")
+
+
+def _of_pattern(text: str, names: Sequence[str]) -> list[str]:
+    pattern = re.compile(text)
+    units: list[str] = []
+    for name in names:
+        match = pattern.search(name)
+        units.append("" if match is None else match[1] or "")
+    if not any(units):
+        shown = ", ".join(map(show, names[:_SHOWN]))
+        raise DataError(
+            f"data.unit_by {text} is found in none of {counted(len(names), 'path')} of pictures, such as {shown}; its "
+            "first group has to be what the pictures of a unit share"
+        )
+    return units
+
+
+def _of_fields(read: ReadSplit, name: str, key: str) -> list[str]:
+    """Return a field of each image's record as text; "" where it is missing."""
+    values: list[str] = []
+    for image_id in read.arrays.image_ids.tolist():
+        values.append(_text(_value(read.image_fields.get(image_id, {}), name), name=name, key=key))
+    if any(values):
+        return values
+    known = dict.fromkeys(other for record in read.image_fields.values() for other in record)
+    if not known:
+        raise DataError(
+            f"{key}: the annotations say nothing of an image in a field {name!r}; this format has no such fields: name "
+            "a pattern with a group (data.unit_by), or a CSV file with the columns file, tag, ... (data.tags)"
+        )
+    raise DataError(f"{key}: {name!r} is a field of none of the images, or empty in all; {nearest_of(name, known)}")
+
+
+def _value(record: Mapping[str, object], name: str) -> object:
+    """Return a field; dots lead into objects, as in ``attributes.clip``, where no field has that name."""
+    if name in record:
+        return record[name]
+    value: object = record
+    for step in name.split("."):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(step)
+    return value
+
+
+def _text(value: object, *, name: str, key: str) -> str:
+    if isinstance(value, list | dict):
+        raise DataError(f"{key}: the field {name!r} of an image is {show(value)}; expected text or a number")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return "" if value is None else str(value).strip()
+
+
+@dataclass(frozen=True)
+class TagTable:
+    """A CSV file of tags: for each picture, by its path or the end of it, the value of each column."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: Mapping[str, tuple[str, ...]] = field(repr=False)
+
+    def of_pictures(self, names: Sequence[str]) -> tuple[dict[str, list[str]], int]:
+        """Return the values of each column by picture, and how many pictures have no row."""
+        by_last_name: dict[str, list[str]] = {}
+        for written in self.rows:
+            by_last_name.setdefault(PurePosixPath(written).name, []).append(written)
+        empty = ("",) * len(self.columns)
+        found: list[tuple[str, ...]] = []
+        num_without = 0
+        for name in names:
+            row = self.rows.get(name)
+            if row is None:
+                # A row may name less or more of the path than stands in the annotations, if only one can be meant.
+                alike = [other for other in by_last_name.get(PurePosixPath(name).name, []) if _ends_alike(other, name)]
+                row = self.rows[alike[0]] if len(alike) == 1 else None
+            num_without += row is None
+            found.append(row or empty)
+        if num_without == len(names):
+            shown = ", ".join(map(show, [*self.rows][:_SHOWN]))
+            raise DataError(
+                f"{self.path}: none of its rows names a picture: it has {shown}, and the pictures are {show(names[0])} "
+                "and others; its column file takes paths relative to the image folder"
+            )
+        values = {column: [row[number] for row in found] for number, column in enumerate(self.columns)}
+        return values, num_without
+
+
+def _ends_alike(first: str, second: str) -> bool:
+    return first == second or first.endswith(f"/{second}") or second.endswith(f"/{first}")
+
+
+def read_tag_table(path: Path) -> TagTable:
+    """Read a CSV file with a column ``file`` and one for each tag; a DataError names file and line."""
+    if not path.is_file():
+        raise DataError(f"{path}: file not found (data.tags); a list of fields is written in brackets, as [weather]")
+    text = read_text(path)
+    header = text.partition("\n")[0]
+    delimiter = max(_DELIMITERS, key=header.count)
+    lines = csv.reader(io.StringIO(text), delimiter=delimiter)
+    names = [name.strip() for name in next(lines, [])]
+    place = next((at for at, name in enumerate(names) if name.lower() in _FILE_COLUMNS), None)
+    if place is None or len(names) < 2:
+        shown = ", ".join(names[:_MAX_LISTED]) or "nothing"
+        raise DataError(f"{path}: line 1: the columns are {shown}; expected file, and one for each tag")
+    columns = tuple(name for at, name in enumerate(names) if at != place)
+    rows: dict[str, tuple[str, ...]] = {}
+    for cells in lines:
+        if not cells:
+            continue
+        if len(cells) != len(names):
+            raise DataError(
+                f"{path}: line {lines.line_num}: {counted(len(cells), 'value')} for {counted(len(names), 'column')}"
+            )
+        picture = cells[place].strip().replace("\\", "/").removeprefix("./")
+        values = tuple(cell.strip() for at, cell in enumerate(cells) if at != place)
+        if rows.setdefault(picture, values) != values:
+            raise DataError(f"{path}: line {lines.line_num}: {show(picture)} has other tags in an earlier line")
+    return TagTable(path, columns, rows)

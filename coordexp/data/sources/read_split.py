@@ -1,0 +1,72 @@
+"""What a source makes of the files of a split: the arrays of the set, and what was repaired, refused and remarked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from coordexp.data.coco_content import coco_content
+from coordexp.data.originals import Part
+from coordexp.data.sample import Rejected, SplitData
+from coordexp.data.split_arrays import SplitArrays
+
+_WHOLE = "bad records are counted over the whole set, before it is divided into training and validation"
+
+
+@dataclass(frozen=True)
+class ReadSplit:
+    """A split, or a whole data set that is still to be divided.
+
+    Attributes:
+        rejected, counts, categories, warnings, notes: as in :class:`coordexp.data.sample.SplitData`.
+        category_fields: further fields of a category, such as LVIS's ``frequency``.
+        all_split_names: names by which a set without a split is divided, also those of pictures that cannot be used:
+            what is refused later must not change the split.
+        is_original: the annotation file, as it is, can be the ground truth that AP is measured on.
+        description: what the ground truth says of itself where it is not the original.
+        prequantised: where boxes are bins already, with the cure; "" if none are.
+        image_fields: what the annotations say of each image beside its name, size and objects.
+    """
+
+    arrays: SplitArrays
+    rejected: tuple[Rejected, ...]
+    counts: Mapping[str, int]
+    categories: Mapping[int, str]
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    category_fields: Mapping[int, Mapping[str, str]] = field(default_factory=dict[int, Mapping[str, str]])
+    all_split_names: Sequence[str] = ()
+    is_original: bool = False
+    description: str = ""
+    prequantised: str = ""
+    image_fields: Mapping[int, Mapping[str, object]] = field(default_factory=dict[int, Mapping[str, object]])
+
+    @property
+    def data(self) -> SplitData:
+        return SplitData(
+            self.arrays.samples(), self.rejected, dict(self.counts), dict(self.categories), self.warnings, self.notes
+        )
+
+    def take(self, images: Sequence[int]) -> "ReadSplit":
+        """Return some of the images; nothing of what was refused or remarked comes with them."""
+        arrays = self.arrays.take(images)
+        return replace(
+            self, arrays=arrays, rejected=(), counts=arrays.counts(), warnings=(), notes=(), is_original=False
+        )
+
+    def divided(self, part: Part, units: Mapping[str, str]) -> "ReadSplit":
+        """Return a split's part of a whole set; what was refused and remarked goes with the training part.
+
+        ``units`` are those of pictures by ``all_split_names``; one that is not there is a unit of its own.
+        """
+        # Without units the split is that of all names; units are known of usable pictures alone.
+        chosen = part.choose(self.arrays.split_names if units else self.all_split_names, units)
+        images = [image for image, name in enumerate(self.arrays.split_names) if name in chosen]
+        taken = self.take(images)
+        if part.is_val:
+            return taken
+        notes = (*self.notes, _WHOLE) if self.rejected else self.notes
+        counts = {**self.counts, **taken.counts}
+        return replace(taken, rejected=self.rejected, counts=counts, warnings=self.warnings, notes=notes)
+
+
+def as_coco(read: ReadSplit) -> dict[str, list[dict[str, object]]]:
+    return coco_content(read.arrays, read.categories, read.category_fields)

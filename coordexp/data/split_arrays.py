@@ -1,0 +1,282 @@
+"""One split of a data set as arrays: every image, every object, and nothing that a format of annotations has.
+
+What ``data/sources`` makes of a user's files, and what a file of the set holds (:mod:`coordexp.data.data_set`). Shapes:
+I images, N objects.
+"""
+
+import hashlib
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordexp.coord_tokens.bins import are_thin
+from coordexp.data.sample import Samples
+from coordexp.errors import DataError
+
+TARGET, CROWD, IGNORED = 0, 1, 2
+"""What an object is: something to learn; a crowd; one that annotations say to ignore."""
+NO_EXTENT = 4
+"""Added to the kind of a box without a width or a height: no target, but a ground truth of COCO keeps it."""
+
+_Column: TypeAlias = NDArray[Any]
+"""A column of a file: its type is the one it was written with."""
+_SAMPLE_COLUMNS = ("sizes_px", "image_ids", "first", "text_index", "boxes_norm_xyxy", "kinds")
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """A list of numbers for each image, such as LVIS's ``neg_category_ids``.
+
+    Attributes:
+        first: ``[I + 1]``; the list of image ``i`` is ``values[first[i] : first[i + 1]]``.
+        values: all lists, one after the other.
+    """
+
+    first: NDArray[np.int64]
+    values: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[int]]) -> "Lists":
+        lengths = [len(numbers) for numbers in lists]
+        flat = [number for numbers in lists for number in numbers]
+        return cls(np.cumsum([0, *lengths], dtype=np.int64), np.array(flat, np.int64))
+
+    def __getitem__(self, image: int) -> list[int]:
+        return self.values[self.first[image] : self.first[image + 1]].tolist()
+
+    def take(self, images: Sequence[int]) -> "Lists":
+        return Lists.of([self[image] for image in images])
+
+
+@dataclass(frozen=True, eq=False)
+class SplitArrays:
+    """All images and objects of a split; the objects of an image stand together.
+
+    Attributes:
+        folder: root of ``names``.
+        names: ``I`` paths of pictures relative to ``folder``.
+        sizes_px: ``[I, 2]`` int64 width and height as a viewer shows the picture.
+        orientations: ``[I]`` uint8 EXIF orientation that is applied when a picture is opened; 1 leaves it.
+        image_ids: ``[I]`` int64.
+        first: ``[I + 1]`` int64; the objects of image ``i`` are ``first[i] .. first[i + 1]``.
+        texts: the different descriptions.
+        text_index: ``[N]`` int64, which of them each object has.
+        boxes_norm_xyxy: ``[N, 4]`` float64, inside [0, 1].
+        kinds: ``[N]`` int8: ``TARGET``, ``CROWD`` or ``IGNORED``, and ``NO_EXTENT`` more without one.
+        category_ids: ``[N]`` int64; all 0 where the format has no categories.
+        boxes_px_xywh: ``[N, 4]`` float64 in the shown picture, not clipped: what AP is measured on.
+        areas_px2: ``[N]`` float64 as the annotations say, else of the box.
+        annotation_ids: ``[N]`` int64; 0 where there is none.
+        clipped: ``[I]`` int64, targets of the image that were cut at its border.
+        split_names: ``I`` names by which a set without a split is divided.
+        units: ``I`` names of units; "" for an image that is one of its own. Empty without ``data.unit_by``.
+        tags: ``I`` values of each tag, "" where an image has none.
+        lists: further lists of numbers of each image, by the name that LVIS has for them.
+    """
+
+    folder: Path
+    names: list[str]
+    sizes_px: NDArray[np.int64]
+    orientations: NDArray[np.uint8]
+    image_ids: NDArray[np.int64]
+    first: NDArray[np.int64]
+    texts: tuple[str, ...]
+    text_index: NDArray[np.int64]
+    boxes_norm_xyxy: NDArray[np.float64]
+    kinds: NDArray[np.int8]
+    category_ids: NDArray[np.int64]
+    boxes_px_xywh: NDArray[np.float64]
+    areas_px2: NDArray[np.float64]
+    annotation_ids: NDArray[np.int64]
+    clipped: NDArray[np.int64]
+    split_names: Sequence[str]
+    units: Sequence[str] = ()
+    tags: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    lists: Mapping[str, Lists] = field(default_factory=dict[str, Lists])
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def num_units(self) -> int:
+        """Return how many units the images form; an image without one is its own."""
+        named = {unit for unit in self.units if unit}
+        return len(named) + sum(not unit for unit in self.units)
+
+    def samples(self) -> Samples:
+        """Return what is trained and evaluated: the images with their targets."""
+        return _samples(self.folder, self.names, self.texts, {name: getattr(self, name) for name in _SAMPLE_COLUMNS})
+
+    def take(self, images: Sequence[int]) -> "SplitArrays":
+        """Return some of the images, in the given order, with their objects."""
+        chosen = np.array(images, np.int64)
+        lengths = np.diff(self.first)[chosen]
+        first = np.concatenate([[0], np.cumsum(lengths)])
+        # The place of each object: the first one of its image, and its number within it.
+        objects = np.repeat(self.first[chosen] - first[:-1], lengths) + np.arange(first[-1])
+        of_images = ("sizes_px", "orientations", "image_ids", "clipped")
+        of_objects = (
+            "text_index", "boxes_norm_xyxy", "kinds", "category_ids", "boxes_px_xywh", "areas_px2", "annotation_ids",
+        )  # fmt: skip
+        return replace(
+            self,
+            names=[self.names[image] for image in images],
+            first=first,
+            split_names=[self.split_names[image] for image in images],
+            units=[self.units[image] for image in images] if self.units else (),
+            tags={tag: [values[image] for image in images] for tag, values in self.tags.items()},
+            lists={name: lists.take(images) for name, lists in self.lists.items()},
+            **{name: getattr(self, name)[chosen] for name in of_images},
+            **{name: getattr(self, name)[objects] for name in of_objects},
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of :class:`coordexp.data.sample.SplitData` that follow from the arrays."""
+        is_target = self.kinds == TARGET
+        targets_before = np.concatenate([[0], np.cumsum(is_target)])
+        return {
+            "boxes": int(is_target.sum()),
+            "crowd": int((self.kinds == CROWD).sum()),
+            "ignored": int((self.kinds == IGNORED).sum()),
+            "clipped": int(self.clipped.sum()),
+            "thin": int(are_thin(self.boxes_norm_xyxy[is_target]).sum()),
+            "images_without_objects": int((np.diff(targets_before[self.first]) == 0).sum()),
+        }
+
+    def digest(self) -> str:
+        """Return a SHA-256 over all that decides a number of a run: neither ids of annotations, units nor tags."""
+        digest = hashlib.sha256()
+        for column in ("sizes_px", "orientations", "image_ids", "first", "text_index", "boxes_norm_xyxy", "kinds"):
+            digest.update(np.ascontiguousarray(getattr(self, column)).tobytes())
+        digest.update("\0".join((*self.names, *self.texts)).encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+    def of_image(self, image: int) -> tuple[object, ...]:
+        """Return what decides a number of one image, comparable."""
+        rows = slice(int(self.first[image]), int(self.first[image + 1]))
+        return (
+            self.names[image],
+            self.sizes_px[image].tolist(),
+            int(self.orientations[image]),
+            int(self.image_ids[image]),
+            [self.texts[at] for at in self.text_index[rows].tolist()],
+            self.boxes_norm_xyxy[rows].tolist(),
+            self.kinds[rows].tolist(),
+        )
+
+
+def save_arrays(arrays: SplitArrays, path: Path) -> None:
+    """Write a split as one file of uncompressed columns; its folder is recorded beside it, since data may move."""
+    columns: dict[str, _Column] = {}
+    for column in fields(arrays):
+        value = getattr(arrays, column.name)
+        if isinstance(value, np.ndarray):
+            columns[column.name] = value
+    columns |= _text_columns("names", arrays.names) | _text_columns("texts", arrays.texts)
+    columns |= _text_columns("split_names", arrays.split_names) | _text_columns("units", arrays.units)
+    columns |= _text_columns("tags", list(arrays.tags))
+    for number, values in enumerate(arrays.tags.values()):
+        columns |= _text_columns(f"tag_{number}", values)
+    columns |= _text_columns("lists", list(arrays.lists))
+    for number, lists in enumerate(arrays.lists.values()):
+        columns |= {f"list_{number}_first": lists.first, f"list_{number}_values": lists.values}
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **columns)
+
+
+def load_samples(path: Path, folder: Path) -> Samples:
+    """Read from a file of :func:`save_arrays` what a rank needs, and nothing else of it.
+
+    Raises:
+        DataError: if the file is missing or damaged.
+    """
+    with _Columns(path) as columns:
+        arrays = {name: columns[name] for name in _SAMPLE_COLUMNS}
+        return _samples(folder, columns.texts("names"), tuple(columns.texts("texts")), arrays)
+
+
+def load_arrays(path: Path, folder: Path) -> SplitArrays:
+    """Read all of a file of :func:`save_arrays`, or raise a DataError if it is missing or damaged."""
+    with _Columns(path) as columns:
+        tags = {tag: columns.texts(f"tag_{number}") for number, tag in enumerate(columns.texts("tags"))}
+        lists = {
+            name: Lists(columns[f"list_{number}_first"], columns[f"list_{number}_values"])
+            for number, name in enumerate(columns.texts("lists"))
+        }
+        arrays = {column.name: columns[column.name] for column in fields(SplitArrays) if column.name in columns.names}
+        return SplitArrays(
+            folder=folder,
+            names=columns.texts("names"),
+            texts=tuple(columns.texts("texts")),
+            split_names=columns.texts("split_names"),
+            units=columns.texts("units"),
+            tags=tags,
+            lists=lists,
+            **arrays,
+        )
+
+
+class _Columns:
+    """The columns of a file, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.names: list[str] = []
+
+    def __enter__(self) -> "_Columns":
+        try:
+            self._file = np.load(self._path, allow_pickle=False)
+            self.names = list(self._file.files)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise self._damaged(error) from None
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def __getitem__(self, name: str) -> _Column:
+        try:
+            return self._file[name]
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            raise self._damaged(error) from None
+
+    def texts(self, name: str) -> list[str]:
+        """Return a column of texts: one string of all their bytes, and where each ends."""
+        content, ends = self[f"{name}_bytes"].tobytes(), self[f"{name}_ends"].tolist()
+        starts = [0, *ends][: len(ends)]
+        return [content[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends, strict=True)]
+
+    def _damaged(self, error: BaseException) -> DataError:
+        return DataError(
+            f"{self._path}: the experiment's data set is missing or damaged ({error}); the command that made it "
+            "(ablation, sweep, train, doctor) makes it again"
+        )
+
+
+def _samples(folder: Path, names: list[str], texts: tuple[str, ...], arrays: Mapping[str, _Column]) -> Samples:
+    is_target = arrays["kinds"] == TARGET
+    text_index, boxes = arrays["text_index"], arrays["boxes_norm_xyxy"]
+    first = arrays["first"]
+    if not is_target.all():
+        first = np.concatenate([[0], np.cumsum(is_target)])[first]
+        text_index, boxes = text_index[is_target], boxes[is_target]
+    return Samples(
+        folder=folder,
+        names=names,
+        sizes_px=arrays["sizes_px"],
+        image_ids=arrays["image_ids"],
+        first=first,
+        texts=texts,
+        text_index=text_index,
+        boxes_norm_xyxy=boxes,
+    )
+
+
+def _text_columns(name: str, texts: Sequence[str]) -> dict[str, _Column]:
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    ends = np.cumsum([len(content) for content in encoded], dtype=np.int64)
+    return {f"{name}_bytes": np.frombuffer(b"".join(encoded), np.uint8), f"{name}_ends": ends}

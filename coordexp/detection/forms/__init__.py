@@ -1,0 +1,1 @@
+"""The forms in which other tools write detections and answers."""

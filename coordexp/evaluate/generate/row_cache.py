@@ -1,0 +1,139 @@
+"""Keys and values of rows of different lengths: transformers' cache layer, written at a column of each row's own.
+
+transformers' cache appends one column to all rows. Here a row that takes a new image begins again at the first column
+while its neighbours are far along, so each row has its own next column, and what lies beyond it is masked::
+
+    row 0  prompt prompt prompt answer answer [next]
+    row 1  prompt prompt [next]  old    old    old      behind its next column: the former image, masked
+    row 2  prompt prompt prompt prompt answer [next]
+           <------------------- width ------------------>
+
+Shapes: B rows, N of them, H heads of keys, Q of queries, D their size, L columns of keys and values.
+"""
+
+import contextlib
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from transformers import DynamicLayer, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+_STRIDE = 64  # columns by which tables grow: one by one, each step would copy the whole cache
+_ATTENTION = "coordexp_rows"
+
+
+@dataclass
+class NextColumns:
+    """Where the next keys and values of each row go, the same in every layer; the rows change it, the layers read it.
+
+    Attributes:
+        row_B: ``[B]`` 0 to B - 1.
+        column_B: ``[B]`` the column of each row.
+        width: columns that any row uses; a number on the host, so that slicing by it does not wait for the device.
+    """
+
+    row_B: Tensor
+    column_B: Tensor
+    width: int = 0
+
+
+class RowLayer(DynamicLayer):
+    """Keys and values of one layer: a step writes a column of each row, and reads those that are in use."""
+
+    def __init__(self, next_columns: NextColumns) -> None:
+        super().__init__()
+        self._next = next_columns
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Write ``[B, H, 1, D]``, and return ``[B, H, width, D]``; called by the model's attention."""
+        place = self._next
+        keys, values = self.tables
+        # Under autocast keys are float32, made so by the rotary embedding, and so is a cache that began with them.
+        keys[place.row_B, :, place.column_B] = key_states[:, :, 0].to(keys.dtype)
+        values[place.row_B, :, place.column_B] = value_states[:, :, 0].to(values.dtype)
+        return keys[:, :, : place.width], values[:, :, : place.width]
+
+    @property
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """Keys and values, ``[B, H, L, D]``."""
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
+
+    def put(self, row_N: Tensor, prompt: DynamicLayer, *, num_rows: int) -> None:
+        """Take over the ``[N, H, L, D]`` of prompts, from the first column on."""
+        assert prompt.keys is not None
+        assert prompt.values is not None
+        if self.keys is None:
+            self.keys = prompt.keys.new_zeros(num_rows, *prompt.keys.shape[1:])
+            self.values = prompt.values.new_zeros(num_rows, *prompt.values.shape[1:])
+            self.is_initialized = True
+
+        num_columns = prompt.keys.shape[2]
+        self.widen(num_columns)
+        keys, values = self.tables
+        keys[row_N, :, :num_columns] = prompt.keys
+        values[row_N, :, :num_columns] = prompt.values
+
+    def widen(self, num_columns: int) -> None:
+        """Make room for this many columns; new ones are zero, since masked values must still be finite."""
+        keys, values = self.tables
+        self.keys = widened(keys, dim=2, size=num_columns)
+        self.values = widened(values, dim=2, size=num_columns)
+
+    def keep(self, row_N: Tensor) -> None:
+        """Keep some rows alone, in this order."""
+        keys, values = self.tables
+        self.keys, self.values = keys[row_N], values[row_N]
+
+
+@contextlib.contextmanager
+def row_attention(language_model: PreTrainedModel) -> Generator[None]:
+    """Have a model attend from the one new token of each row, whatever its own attention is.
+
+    A mask of each row's own goes with any implementation that way. And query heads that share keys become the queries
+    of one head: the attention of transformers 5.17 copies each key for every head that reads it, which for eight heads
+    a key is most of a step.
+    """
+    # transformers has a public way to set it, and none to ask for it.
+    implementation = language_model.config._attn_implementation  # pyright: ignore[reportPrivateUsage]
+    assert implementation is not None  # a model that was loaded has chosen one
+    language_model.set_attn_implementation(_ATTENTION)
+    try:
+        yield
+    finally:
+        language_model.set_attn_implementation(implementation)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    *,
+    scaling: float,
+    **kwargs: object,
+) -> tuple[Tensor, None]:
+    """Return ``[B, 1, Q, D]`` of queries ``[B, Q, 1, D]`` and keys ``[B, H, L, D]``; ``[B, 1, 1, L]`` is the mask."""
+    num_rows, num_queries, _, size = query.shape
+    grouped = query.view(num_rows, key.shape[1], num_queries // key.shape[1], size)
+    attended = F.scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
+    return attended.reshape(num_rows, 1, num_queries, size), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, _attend)
+
+
+def widened(table: Tensor, *, dim: int, size: int) -> Tensor:
+    """Return a table with room for ``size`` along ``dim``, zero where it is new; itself where it has that."""
+    missing = size - table.shape[dim]
+    if missing <= 0:
+        return table
+    missing += -size % _STRIDE
+    dims_behind = table.ndim - 1 - dim
+    return F.pad(table, [0, 0] * dims_behind + [0, missing])  # F.pad names the last dimension first

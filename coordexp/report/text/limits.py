@@ -1,0 +1,46 @@
+"""What the limits on objects and tokens took away, as runs have counted it, in sentences for a report."""
+
+from coordexp.data.cut_boxes import MAX_LENGTH, MAX_NEW_TOKENS, MAX_OBJECTS, CutBoxes, too_many, unlearnt, unwritten
+from coordexp.report.study.data import ExperimentData, RunData, by_group
+
+_WARNING = "WARNING: "
+_METRICS = {  # of each key: the boxes it cut, and of how many
+    MAX_OBJECTS: ("final/boxes_over_max_objects", "final/train_boxes"),
+    MAX_LENGTH: ("final/boxes_over_max_length", "final/train_boxes"),
+    MAX_NEW_TOKENS: ("final/boxes_over_max_new_tokens", "final/val_boxes"),
+}
+
+
+def limit_notes(data: ExperimentData) -> list[str]:
+    """Return how many boxes were never learnt and never written, by group where groups differ.
+
+    A sentence about more of them than a result can ignore begins with ``WARNING:``. Groups may differ: digits take
+    more tokens than coord tokens. Runs that did not count, of earlier versions, are left out.
+    """
+    groups_by_sentence: dict[str, list[str]] = {}
+    groups = {group: runs[0] for group, runs in by_group(data.trained).items()}
+    for group, run in groups.items():
+        for sentence in _sentences(run):
+            groups_by_sentence.setdefault(sentence, []).append(group)
+    notes: list[str] = []
+    for sentence, names in groups_by_sentence.items():
+        grave, text = sentence.startswith(_WARNING), sentence.removeprefix(_WARNING)
+        of_groups = "" if len(names) == len(groups) else f"{', '.join(names)}: "
+        notes.append(f"{_WARNING if grave else ''}{of_groups}{text}.")
+    return notes
+
+
+def _sentences(run: RunData) -> list[str]:
+    limits: dict[str, CutBoxes] = {}
+    for key, (cut, total) in _METRICS.items():
+        limit = run.number(key)
+        if limit is not None and cut in run.metrics and total in run.metrics:
+            limits[key] = CutBoxes(key, int(limit), int(run.metrics[cut]), int(run.metrics[total]))
+    on_training = [limits[key] for key in (MAX_OBJECTS, MAX_LENGTH) if key in limits]
+    on_answers = [limits[key] for key in (MAX_NEW_TOKENS,) if key in limits]
+    ordering = "random" if run.params.get("data.ordering") == "random" else "top_left"
+    said = [(unlearnt(on_training, ordering=ordering), "training", on_training)]
+    said += [(unwritten(limit), "validation", on_answers) for limit in on_answers]
+    return [
+        f"{_WARNING if too_many(cutting) else ''}of the {split} boxes, {text}" for text, split, cutting in said if text
+    ]

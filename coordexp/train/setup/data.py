@@ -1,0 +1,51 @@
+"""The data of a run: its experiment's set, which the first step of the command has made."""
+
+from pathlib import Path
+
+from coordexp.config.schema import RunConfig
+from coordexp.coord_tokens.template_adapter import keeps_boxes
+from coordexp.data.chosen import CHOSEN_NAME
+from coordexp.data.data_set import DataSet, set_name
+from coordexp.data.sample import Split, SplitData
+from coordexp.data.splits import check_split
+from coordexp.findings import Check, require
+from coordexp.runs.folder import ExperimentFolder
+
+
+def set_of_run(config: RunConfig) -> DataSet:
+    """Return the set that a run reads, or raise a DataError that says how it is made."""
+    return DataSet.open(ExperimentFolder.of(config).data / set_name(config.data))
+
+
+def ground_truth_of_run(config: RunConfig) -> Path:
+    """Return the COCO file that a run's AP is measured on; of chosen images alone under ``evaluation.max_images``."""
+    if config.evaluation.max_images is not None:
+        return ExperimentFolder.of(config).data / CHOSEN_NAME
+    return set_of_run(config).ground_truth
+
+
+def read_split(config: RunConfig, split: Split) -> SplitData:
+    """Return what a run trains or is evaluated on; a DataError where it cannot be used."""
+    loaded = require(check_split_of(config, split, set_of_run(config)))
+    assert loaded is not None  # what cannot be used was a failure
+    return loaded
+
+
+def check_split_of(config: RunConfig, split: Split, data_set: DataSet) -> Check[SplitData | None]:
+    """Look whether a run can use a split of a set."""
+    return check_split(
+        data_set,
+        config.data,
+        split,
+        accept_prequantised=accepts_prequantised(config),
+        max_images=config.evaluation.max_images,
+    )
+
+
+def accepts_prequantised(config: RunConfig) -> bool:
+    """Return whether boxes of a file may be bins already.
+
+    A text arm writes bins as digits: one file of bins serves it and the arm of coord tokens beside it.
+    """
+    tokens = config.custom.coord_tokens
+    return config.text_arm or keeps_boxes(enabled=tokens.enabled, skip_bbox_norm=tokens.skip_bbox_norm)

@@ -1,0 +1,111 @@
+"""What a command does with data before its first run: one door, under the experiment's lock.
+
+Workers never import this: they read the set.
+"""
+
+import contextlib
+
+from coordexp.config.schema import RunConfig
+from coordexp.data.chosen import write_chosen
+from coordexp.data.data_set import DataSet
+from coordexp.data.image_file import OnHeaders
+from coordexp.data.sample import SPLITS, Generated, Split
+from coordexp.data.sources.door import SetPlace, check_set, load_split, missing_files
+from coordexp.data.sources.source import source_of
+from coordexp.data.units import UnitRule, read_unit_names
+from coordexp.errors import ConfigError, DataError
+from coordexp.findings import Check, collect, require
+from coordexp.runs.folder import ExperimentFolder
+from coordexp.runs.status import has_taken_step
+from coordexp.train.setup.data import accepts_prequantised, ground_truth_of_run, read_split, set_of_run
+
+
+def place_of(config: RunConfig) -> SetPlace:
+    """Return where a run's set belongs, and whether it may still change."""
+    folder = ExperimentFolder.of(config)
+    return SetPlace(
+        data_dir=folder.data,
+        known=folder.data_hashes,
+        runs_dir=config.experiment.runs_dir,
+        has_begun=any(has_taken_step(run.path) for run in folder.begun_runs()),
+    )
+
+
+def check_set_of(config: RunConfig, *, on_headers: OnHeaders | None = None) -> Check[DataSet | None]:
+    """Make the set of a run, or look whether it is still that of its sources."""
+    return check_set(config.data, place_of(config), on_headers=on_headers)
+
+
+def open_set_of(config: RunConfig, *, on_headers: OnHeaders | None = None) -> DataSet:
+    """Make the set of a run, unless it is there, and the ground truth of chosen images with it.
+
+    Raises:
+        DataError: if the data cannot be used, or have changed since a run has taken a step on them.
+    """
+    data_set = require(check_set_of(config, on_headers=on_headers))
+    assert data_set is not None  # a missing file was a failure
+    if config.evaluation.max_images is not None:
+        write_chosen(ground_truth_of_run(config), data_set.ground_truth, read_split(config, "val"))
+    return data_set
+
+
+def generated_of(config: RunConfig, split: Split) -> Generated | None:
+    """Return what a split will hold if coordexp generates it; None where a user has the data."""
+    return source_of(config.data, split, data_dir=ExperimentFolder.of(config).data).generated
+
+
+def missing_data(config: RunConfig) -> list[str]:
+    """Return what of a run's annotations and image folders is not on this machine, with its key; none is read."""
+    sentences: list[str] = []
+    for split in SPLITS:
+        source = source_of(config.data, split, data_dir=ExperimentFolder.of(config).data)
+        if source.generated is None:
+            findings, _ = collect(missing_files(source.annotations, source.given_images, split))
+            sentences += [finding.sentence for finding in findings]
+    return sentences
+
+
+def num_images_of(config: RunConfig, split: Split) -> int | None:
+    """Return how many images a run uses of a split, without writing anything; None where that is not known here.
+
+    Of a set that is there it is in its report. Else training images are read as a run would, and validation images are
+    counted in their annotations, since the pictures may be on another machine.
+    """
+    limit = config.data.max_train_images if split == "train" else config.evaluation.max_images
+    try:
+        number = _num_images(config, split)
+    except DataError:
+        return None
+    return number if limit is None else min(number, limit)
+
+
+def num_units_of(config: RunConfig) -> int | None:
+    """Return in how many units the validation images are, by ``data.unit_by``; None where that is not known here.
+
+    Of a set that is there it is in the set. Else units are counted in the annotations, if they are a file of their own.
+    """
+    rule, annotations = config.data.unit_by, config.data.val_annotations
+    if rule is None:
+        return None
+    with contextlib.suppress(DataError):
+        arrays = set_of_run(config).arrays("val")
+        return arrays.num_units() if arrays.units else None
+    if annotations is None:
+        return None
+    try:
+        return read_unit_names(annotations, UnitRule.parse(rule, option="data.unit_by")).num_units
+    except (ConfigError, DataError):
+        return None
+
+
+def _num_images(config: RunConfig, split: Split) -> int:
+    folder = ExperimentFolder.of(config)
+    source = source_of(config.data, split, data_dir=folder.data)
+    if source.generated is not None:
+        return source.generated.num_images
+    with contextlib.suppress(DataError):
+        return set_of_run(config).record.splits[split].num_images
+    if split == "val":
+        return source.count_images()
+    accepts = accepts_prequantised(config)
+    return len(load_split(config.data, split, data_dir=folder.data, accept_prequantised=accepts).samples)
