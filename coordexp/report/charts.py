@@ -84,7 +84,7 @@ def write_plots(study: Study, output: Path) -> list[Path]:
         ("groups", name, group_charts(study), named),
         ("differences", name, forest_charts(study), named),
         ("slots", f"{name}: coordinates on validation images, mean over seeds", slot_charts(study), looks),
-        ("slices", name, slice_charts(study), named),
+        ("slices", name, slice_charts(study), _slice_looks(study)),
         ("iou", name, iou_charts(study), looks),
         ("calibration", name, calibration_charts(study), looks),
     )
@@ -197,22 +197,25 @@ def forest_charts(study: Study, *, num_pairs: int | None = None) -> list[Chart]:
     return [row_chart(title, rows, x=f"difference of {metric}", zero=True, note=note)]
 
 
+def _slice_looks(study: Study) -> dict[str, Look]:
+    """Return how the marks of :func:`slice_charts` look: one a pair, or of one group its own."""
+    names = shown_slice_pairs(study)
+    return {name: LOOKS[at % len(LOOKS)] for at, name in enumerate(names)} or looks_of(study.data)
+
+
 def slice_charts(study: Study) -> list[Chart]:
     """Return the differences of AP on each slice, a row a slice and a mark a pair; of one group, its AP."""
     found = study.slices
     if found is None:
         return []
-    names = shown_slice_pairs(study)
+    names, looks = shown_slice_pairs(study), _slice_looks(study)
     num_slices = len(found.slices)
     shown = [one for one in found.slices if num_slices <= _MOST_SLICES or one.tag != CATEGORY]
     rows: list[Row] = []
     for one in shown:
-        if names:
-            pairs = {pair_text(pair): pair.difference for pair in one.pairs}
-            marks = [(name, LOOKS[at % len(LOOKS)], pairs.get(name)) for at, name in enumerate(names)]
-        else:
-            looks = looks_of(study.data)
-            marks = [(group, looks[group], estimate) for group, estimate in one.ap.items()]
+        of_pairs = {pair_text(pair): pair.difference for pair in one.pairs}
+        estimates = of_pairs if names else one.ap
+        marks = [(name, look, estimates.get(name)) for name, look in looks.items()]
         rows.append(Row(one.name, counted_images(one.num_images, one.num_units), marks))
     what = "difference of AP" if names else "AP"
     note = f"Exploratory; 95 % intervals. From the top of each row: {', '.join(names or study.data.groups)}."
