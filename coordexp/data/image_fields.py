@@ -95,7 +95,7 @@ def field_texts(records: Sequence[Record], field: str, *, option: str, where: st
                 f"{where}: {option} {field}: the field of image {show(record.get('id'))} is {kind}, {show(value)}; "
                 f"expected text or a number. {fields_sentence(records)}"
             )
-        texts.append(_text(value))
+        texts.append(value_text(value))
     if all(text is None for text in texts):
         raise DataError(
             f"{where}: {option} {field}: none of the {len(texts):,} images has a value of {field!r}. "
@@ -109,7 +109,7 @@ def fields_sentence(records: Sequence[Record], wanted: str = "") -> str:
     values: dict[str, set[str]] = {}
     for record in records:
         for name, value in record.items():
-            text = None if isinstance(value, list | dict) else _text(value)
+            text = None if isinstance(value, list | dict) else value_text(value)
             if text is not None:
                 values.setdefault(name, set()).add(text)
     if not values:
@@ -123,8 +123,11 @@ def fields_sentence(records: Sequence[Record], wanted: str = "") -> str:
     return f"The images have these fields, with so many values: {listed}{more}.{nearest}"
 
 
-def _text(value: object) -> str | None:
-    """Return a plain value as text, equal for what means the same in JSON: 7, 7.0 and "7"."""
+def value_text(value: object) -> str | None:
+    """Return a plain value as text, None where it is missing or empty.
+
+    What means the same in JSON gives equal texts: 7, 7.0 and "7".
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

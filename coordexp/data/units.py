@@ -68,7 +68,7 @@ class UnitRule:
         if self.pattern is None:
             names = field_texts(records, self.text, option=self.option, where=where)
         else:
-            names = self._found_in_names(self.pattern, records, where=where)
+            names = self._found_in_names(records, where=where)
         if len(names) > 1 and len(set(names)) == 1:
             raise DataError(
                 f"{where}: {self.option} {self.text} puts all {len(names):,} images into one unit, {show(names[0])}: "
@@ -76,13 +76,15 @@ class UnitRule:
             )
         return names
 
-    def _found_in_names(self, pattern: re.Pattern[str], records: Sequence[Record], *, where: str) -> list[str | None]:
+    def found_in(self, file_name: str) -> str | None:
+        """Return the first group of the pattern in a name; None where it is not found, or took no part."""
+        match = None if self.pattern is None else self.pattern.search(file_name)
+        return None if match is None else match[1] or None
+
+    def _found_in_names(self, records: Sequence[Record], *, where: str) -> list[str | None]:
         """Return the first group of the pattern in each file's name."""
         file_names = [record.get("file_name") for record in records]
-        names: list[str | None] = []
-        for file_name in file_names:
-            match = pattern.search(file_name) if isinstance(file_name, str) else None
-            names.append(None if match is None else match[1] or None)
+        names = [self.found_in(name) if isinstance(name, str) else None for name in file_names]
         if not any(names):
             shown = ", ".join(show(name) for name in file_names[:_SHOWN])
             raise DataError(
