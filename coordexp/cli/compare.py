@@ -13,7 +13,15 @@ from pathlib import Path
 
 from coordexp.cli.arguments import named_files, read_aliases, seed
 from coordexp.cli.console import error_console, output_console
-from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files, slice_names, unit_rule
+from coordexp.cli.detections import (
+    add_comparison,
+    named_frames,
+    print_comparison,
+    read_files,
+    sample_options,
+    slice_names,
+    unit_rule,
+)
 from coordexp.errors import ComparisonError
 
 HELP = "compare detectors of any kind by their COCO results files"
@@ -42,6 +50,7 @@ def run(options: argparse.Namespace) -> None:
     console, errors = output_console(), error_console()
     command = ["coordexp", "compare", "--annotations", str(options.annotations), *options.files]
     command += [] if options.images is None else ["--images", str(options.images)]
+    command += sample_options(options)
     command += [] if options.aliases is None else ["--aliases", str(options.aliases)]
     aliases = read_aliases(options.aliases)
     results = read_files(files, options.annotations, frames, command, errors, aliases=aliases)

@@ -53,6 +53,12 @@ def unit_rule(options: argparse.Namespace) -> "UnitRule | None":
     return None if options.unit_by is None else UnitRule.parse(options.unit_by)
 
 
+def sample_options(options: argparse.Namespace) -> list[str]:
+    """Return ``--unit-by`` and ``--slices`` as they were typed, for a command to copy."""
+    units = [] if options.unit_by is None else ["--unit-by", options.unit_by]
+    return [*units, *(word for text in options.slices for word in ("--slices", text))]
+
+
 def slice_names(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the fields and files of ``--slices``, one by one."""
     names: list[str] = []
