@@ -151,8 +151,8 @@ def _detectable(config: ExperimentConfig) -> str:
         return f"unknown, since {config.data.path or config.data.val_annotations} cannot be read"
     about = f"{seeds} seeds" if seeds > 1 else "1 seed, so between these checkpoints, not their losses"
     units = num_units_of(config)
-    in_units = "" if units is None else f" in {counted(units, 'unit')}"
-    smallest = planned_detectable(images if units is None else units, seeds)
+    in_units = "" if units is None else f" in {counted(min(units, images), 'unit')}"
+    smallest = planned_detectable(images if units is None else min(units, images), seeds)
     return (
         f"AP differences from roughly {smallest:.3f} on (80 % power, 5 % level; "
         f"{images:,} validation images{in_units}, {about})"

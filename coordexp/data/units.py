@@ -181,11 +181,17 @@ def read_unit_names(annotations: Path, rule: UnitRule, facts: ImageFacts | None 
     ``facts`` are what a set knows of its validation images beside: their units, if they were made by this very rule,
     and their tags, which the annotations may not have.
     """
-    if facts is not None and facts.unit_by == rule.text:
-        return UnitNames(rule.text, facts.units)
     records = records_of(annotations, facts)
+    if facts is not None and facts.unit_by == rule.text:
+        return units_of_set(list(records), facts, rule.text)
     names = rule.names(list(records.values()), where=str(annotations))
     return UnitNames(rule.text, dict(zip(records, names, strict=True)))
+
+
+def units_of_set(image_ids: Sequence[int], facts: ImageFacts, rule: str) -> UnitNames:
+    """Return the units that a set has for some of its validation images."""
+    of_image = facts.units
+    return UnitNames(rule, {image_id: of_image.get(image_id) for image_id in image_ids})
 
 
 def counted_images(num_images: int, num_units: int | None) -> str:

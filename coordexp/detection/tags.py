@@ -73,8 +73,10 @@ def tags_of_set(truth: GroundTruth, facts: ImageFacts) -> Tags:
     tags: list[Tag] = []
     remarks: list[str] = []
     for name in names:
-        tag = Tag(name, facts.tag_values(name))
-        if problem := _no_slices(tag):
+        values = facts.tag_values(name)
+        tag = Tag(name, {image_id: values[image_id] for image_id in truth.sizes_px if image_id in values})
+        problem = _no_slices(tag) if tag.of_image else "none of these images has a value"
+        if problem:
             remarks.append(f"data.tags: {show(name)} makes no slices: {problem}.")
         else:
             tags.append(tag)

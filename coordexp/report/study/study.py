@@ -13,7 +13,7 @@ import numpy as np
 from coordexp.config.trees import value_at
 from coordexp.data.chosen import chosen_sentence
 from coordexp.data.image_facts import ImageFacts, read_image_facts
-from coordexp.data.units import UnitNames, UnitRule, counted_images, read_unit_names
+from coordexp.data.units import UnitNames, UnitRule, counted_images, read_unit_names, units_of_set
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import Bools
@@ -171,7 +171,7 @@ def _units(settings: Settings, annotations: Path, facts: ImageFacts | None) -> U
         return read_unit_names(annotations, settings.unit_by, facts)
     if facts is None or facts.unit_by is None:
         return None
-    return UnitNames(facts.unit_by, facts.units)
+    return units_of_set(list(read_ground_truth(annotations).sizes_px), facts, facts.unit_by)
 
 
 def _tags(settings: Settings, annotations: Path, facts: ImageFacts | None) -> Tags | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordexp.data.image_facts import ImageFact, ImageFacts
 from coordexp.data.units import UnitNames, UnitRule, Units, counted_images, read_unit_names
 from coordexp.errors import ConfigError, DataError
 
@@ -114,3 +115,14 @@ def test_a_file_without_images_is_refused(tmp_path: Path):
     path.write_text('{"annotations": []}')
     with pytest.raises(DataError, match="images"):
         read_unit_names(path, UnitRule.parse("clip"))
+
+
+def test_units_of_a_set_are_those_of_the_images_that_were_evaluated(tmp_path: Path):
+    path = tmp_path / "val.json"
+    path.write_text(json.dumps({"images": [{"id": 1}, {"id": 2}, {"id": 3}]}))
+    facts = ImageFacts("clip", tuple(ImageFact(n, f"{n}.jpg", "a" if n < 3 else "") for n in range(1, 40)))
+    found = read_unit_names(path, UnitRule.parse("clip"), facts)
+    assert found.of_image == {1: "a", 2: "a", 3: None}
+    assert found.sentence == "3 images in 2 units (clip)"
+    tagged = ImageFacts(None, tuple(ImageFact(n, f"{n}.jpg", tags={"site": str(n % 2)}) for n in range(1, 40)))
+    assert read_unit_names(path, UnitRule.parse("site"), tagged).of_image == {1: "1", 2: "0", 3: "1"}

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from coordexp.data.image_facts import ImageFact, ImageFacts
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
-from coordexp.detection.tags import Tag, read_tags
+from coordexp.detection.tags import Tag, read_tags, tags_of_set
 from coordexp.errors import DataError
 
 LIGHTS = ("dark", "bright", "dark", "bright", "dim", "dark")
@@ -115,3 +116,22 @@ def test_a_table_that_says_nothing_of_these_images_is_one_sentence(
 def test_another_encoding_is_named(truth: GroundTruth) -> None:
     with pytest.raises(DataError, match="UTF-8"):
         read_tags(truth, [table(truth, "file,light\n001.jpg,gr\u00fcn\n", encoding="latin-1")])
+
+
+def test_tags_of_a_set_are_those_of_the_images_that_were_evaluated(truth: GroundTruth) -> None:
+    """A run with evaluation.max_images has a part of its set's validation images."""
+    facts = ImageFacts(
+        "clip",
+        tuple(
+            ImageFact(
+                n, f"{n}.jpg", "c", {"site": "a" if n < 4 else "b", "one": "x", **({"late": "y"} if n > 6 else {})}
+            )
+            for n in range(1, 40)
+        ),
+    )
+    found = tags_of_set(truth, facts)
+    (tag,) = found.tags
+    assert tag.of_image == {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: "b"}
+    assert len(found.remarks) == 2
+    assert "'one' makes no slices" in found.remarks[0]
+    assert "'late' makes no slices: none of these images" in found.remarks[1]
