@@ -50,8 +50,8 @@ class Protocol:
 
     def value(self, written: Written) -> float | None:
         """Return what it gives on the images as they are; None where it is not defined."""
-        found = float(self.values(written, unit_weights(len(written.truth.sizes_px))[None])[0])
-        return None if np.isnan(found) else found
+        measured = float(self.values(written, unit_weights(len(written.truth.sizes_px))[None])[0])
+        return None if np.isnan(measured) else measured
 
 
 def one_score(written: Written, weights: Weights) -> Floats:
@@ -62,10 +62,10 @@ def one_score(written: Written, weights: Weights) -> Floats:
 
 def without_category(written: Written, weights: Weights) -> Floats:
     """AP of boxes alone: pycocotools with ``useCats = 0``, which puts an image's categories one behind another."""
-    truth, found = written.truth, written.detections
+    truth, detections = written.truth, written.detections
     if truth.federated is not None:  # LVIS judges a detection by its category
         return np.full(len(weights), np.nan)
-    gt, dt = np.argsort(truth.category_ids, kind="stable"), np.argsort(found.category_ids, kind="stable")
+    gt, dt = np.argsort(truth.category_ids, kind="stable"), np.argsort(detections.category_ids, kind="stable")
     one_kind = replace(
         truth,
         categories={1: "any"},
@@ -75,7 +75,7 @@ def without_category(written: Written, weights: Weights) -> Floats:
         areas_px2=truth.areas_px2[gt],
         is_crowd=truth.is_crowd[gt],
     )
-    rows = replace(found.rows(dt), category_ids=np.ones(len(dt), np.int64))
+    rows = replace(detections.rows(dt), category_ids=np.ones(len(dt), np.int64))
     return mean_precisions(Matcher(one_kind, rows).matches(), AP, weights)
 
 
@@ -113,9 +113,9 @@ def positive_only(written: Written, weights: Weights) -> Floats:
     """F1 of the positive-only protocol, mean over thresholds, under weights."""
     values = np.full(len(weights), np.nan)
     for row, of_images in enumerate(weights):
-        found = positive_only_f1_of(PrecisionTable.of(written.boxes.positive_matches, of_images))
-        if len(found):
-            values[row] = found.mean()
+        f1_T = positive_only_f1_of(PrecisionTable.of(written.boxes.positive_matches, of_images))
+        if len(f1_T):
+            values[row] = f1_T.mean()
     return values
 
 
@@ -137,7 +137,7 @@ def weighted_totals(matches: Matches, weights_RN: Weights) -> tuple[Floats, Floa
         [summed(((bits >> t) & 1).astype(np.float64), matches.image, category) for t in range(len(IOU_THRESHOLDS))]
         for bits in (matches.hit, matches.ignored)
     ]
-    hits_RTK, ignored_RTK = (np.stack(found, axis=1) for found in by_threshold)
+    hits_RTK, ignored_RTK = (np.stack(counts, axis=1) for counts in by_threshold)
     num_RK = summed(np.ones(len(category)), matches.image, category)
     num_gt_RK = summed(matches.gt_count.astype(np.float64), matches.gt_image, gt_category)
     return hits_RTK, ignored_RTK, num_RK, num_gt_RK

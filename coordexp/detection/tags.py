@@ -59,11 +59,11 @@ def read_tags(
     remarks: list[str] = []
     for text in asked:
         if Path(text).suffix.lower() in _TABLES:
-            read, said = _of_table(Path(text), truth)
+            read, notes = _of_table(Path(text), truth)
         else:
-            read, said = _of_field(text, truth, option=option, facts=facts)
+            read, notes = _of_field(text, truth, option=option, facts=facts)
         tags |= {tag.name: tag for tag in read}
-        remarks += said
+        remarks += notes
     return _with_remarks(tags.values(), truth, remarks)
 
 

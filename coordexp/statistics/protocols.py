@@ -137,13 +137,13 @@ class _Runs:
 
     def drawn(self, protocol: Protocol, group: str, weights: Weights, num_units: int | None) -> dict[int, Drawn]:
         """Return what a protocol gives for the seeds of a group on resamples ``[1 + R, N]``, the first row as it is."""
-        found: dict[int, Drawn] = {}
+        by_seed: dict[int, Drawn] = {}
         for number in sorted(self.written[group]):
             of_run = self.read(group, number, is_cut=protocol.name == CUT)
             parts = [protocol.values(of_run, weights[block]) for block in blocks_of(len(weights), None)]
             values = np.concatenate(parts)
-            found[number] = Drawn(float(values[0]), values[1:], num_units)
-        return found
+            by_seed[number] = Drawn(float(values[0]), values[1:], num_units)
+        return by_seed
 
 
 def _mean(runs: Mapping[int, float | None], num_seeds: int) -> float | None:
@@ -154,22 +154,22 @@ def _mean(runs: Mapping[int, float | None], num_seeds: int) -> float | None:
 
 def _contradicted(comparison: Comparison, values: Mapping[str, float | None]) -> list[PairResult]:
     """Return the pairs that differ as scored and stand the other way round, the group that is better there first."""
-    found: list[PairResult] = []
+    contradicted: list[PairResult] = []
     for pair in comparison.pairs:
         better = pair if pair.difference.value > 0 else pair.reversed()
         above, below = values.get(better.a), values.get(better.b)
         if not has_learned(comparison, pair.a, pair.b):
             continue
         if pair.significant and above is not None and below is not None and above < below:
-            found.append(better.reversed())
-    return found
+            contradicted.append(better.reversed())
+    return contradicted
 
 
-def contrary_sentences(found: Protocols) -> list[str]:
+def contrary_sentences(protocols: Protocols) -> list[str]:
     """Return a sentence for each pair that a protocol significantly turns round; none where none does."""
     heads = {protocol.name: protocol.head for protocol in PROTOCOLS}
     sentences: list[str] = []
-    for turned in found.turned:
+    for turned in protocols.turned:
         low, high = turned.difference.low or 0.0, turned.difference.high or 0.0
         sentences.append(
             f"Under another protocol this is the other way round: by {heads[turned.protocol]}, {turned.a} is "

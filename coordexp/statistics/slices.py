@@ -210,11 +210,11 @@ def _measure(matcher: Matcher, parts: Sequence[_Part], weights: Weights) -> list
 
 def _precisions(matches: Matches, weights: Weights) -> Floats:
     """Return ``[1 + R, 2, K]`` AP and AP50 by category, NaN where none is drawn."""
-    found = np.empty((len(weights), 2, len(matches.start) - 1))
+    by_category = np.empty((len(weights), 2, len(matches.start) - 1))
     for block in blocks_of(len(weights), None):
         by_threshold = precisions(matches, 0, len(IOU_THRESHOLDS), weights[block])
-        found[block, _AP], found[block, _AP50] = by_threshold.mean(axis=1), by_threshold[:, 0]
-    return found
+        by_category[block, _AP], by_category[block, _AP50] = by_threshold.mean(axis=1), by_threshold[:, 0]
+    return by_category
 
 
 def _drawn(values: Floats, metric: int, num_units: int | None) -> Drawn:
@@ -235,14 +235,14 @@ def _described(
 
     def values(metric: int) -> dict[str, Estimate | None]:
         totals = {
-            group: group_total({n: _drawn(found, metric, drawn_units) for n, found in seeds.items()})
+            group: group_total({n: _drawn(measured, metric, drawn_units) for n, measured in seeds.items()})
             for group, seeds in runs.items()
         }
-        found: dict[str, Estimate | None] = {}
+        estimates: dict[str, Estimate | None] = {}
         for group, total in totals.items():
             estimate = _estimate(total, has_intervals=has_intervals)
-            found[group] = None if estimate is None else estimate.of_precision()
-        return found
+            estimates[group] = None if estimate is None else estimate.of_precision()
+        return estimates
 
     pairs: list[SlicePair] = []
     for a, b in combinations(runs, 2):
@@ -298,15 +298,15 @@ def _with_contrasts(
 ) -> list[Slice]:
     """Add by how much each pair differs otherwise on a slice than on the largest one of its tag, on the same draws."""
     largest = _largest(parts)
-    found: list[Slice] = []
-    for at, (one, part) in enumerate(zip(slices, parts, strict=True)):
+    contrasted: list[Slice] = []
+    for at, (current, part) in enumerate(zip(slices, parts, strict=True)):
         other = largest.get(part.tag) if part.is_tested else None
         if other is None or other == at or part.num_units < FEWEST_OF_SLICE:
-            found.append(one)
+            contrasted.append(current)
             continue
         num_units = min(part.num_units, parts[other].num_units) if has_units else None
         pairs: list[SlicePair] = []
-        for pair in one.pairs:
+        for pair in current.pairs:
             beyond = {
                 group: {n: values - measured[other][group][n] for n, values in measured[at][group].items()}
                 for group in (pair.a, pair.b)
@@ -315,16 +315,16 @@ def _with_contrasts(
             total = _difference(beyond[pair.a], beyond[pair.b], num_units, paired=paired)
             estimate = _estimate(total, has_intervals=True)
             pairs.append(replace(pair, beyond=None if estimate is None else estimate.within(-2.0, 2.0)))
-        found.append(replace(one, pairs=tuple(pairs)))
-    return found
+        contrasted.append(replace(current, pairs=tuple(pairs)))
+    return contrasted
 
 
 def _corrected(slices: Sequence[Slice]) -> tuple[list[Slice], int]:
     """Correct p by Holm for all values of tags x pairs, and return for how many."""
-    tested = [pair.p_holm for one in slices for pair in one.pairs if pair.p_holm is not None]
+    tested = [pair.p_holm for current in slices for pair in current.pairs if pair.p_holm is not None]
     adjusted = iter(holm(tested))
-    found: list[Slice] = []
-    for one in slices:
-        pairs = [pair if pair.p_holm is None else replace(pair, p_holm=next(adjusted)) for pair in one.pairs]
-        found.append(replace(one, pairs=tuple(pairs)))
-    return found, len(tested)
+    corrected: list[Slice] = []
+    for current in slices:
+        pairs = [pair if pair.p_holm is None else replace(pair, p_holm=next(adjusted)) for pair in current.pairs]
+        corrected.append(replace(current, pairs=tuple(pairs)))
+    return corrected, len(tested)

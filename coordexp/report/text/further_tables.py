@@ -10,12 +10,12 @@ TITLE = "How much more is needed"
 
 def further_tables(study: Study) -> list[Table]:
     """Return a row a pair, with a sentence on those that are not told apart; none where nothing is known of a pair."""
-    found = study.comparison
-    if found is None:
+    comparison = study.comparison
+    if comparison is None:
         return []
-    num_units = found.drawn_units
+    num_units = comparison.drawn_units
     more = "twice the images" if num_units is None else "twice the units"
-    rows = [_row(pair, num_units) for pair in found.pairs if pair.detectable is not None]
+    rows = [_row(pair, num_units) for pair in comparison.pairs if pair.detectable is not None]
     if not rows:
         return []
     heads = ("pair", "difference", "detectable", "two more seeds", more)
@@ -23,23 +23,25 @@ def further_tables(study: Study) -> list[Table]:
         "Roughly, from the variances of these runs, which are estimates: no promise. Detectable is the smallest true "
         "difference that is found four times in five.",
     ]
-    if any(pair.seed_std is None for pair in found.pairs):
+    if any(pair.seed_std is None for pair in comparison.pairs):
         notes.append("With one seed nothing is known of what seeds do.")
     if num_units is not None:
         notes.append("More images of the same units are not asked about: how much they add is not known.")
-    return [Table.of(f"{TITLE}: the smallest difference of {found.metric} that would be found", heads, rows, notes)]
+    return [
+        Table.of(f"{TITLE}: the smallest difference of {comparison.metric} that would be found", heads, rows, notes)
+    ]
 
 
 def further_sentences(study: Study) -> list[str]:
     """Return for the pair of the best groups that is not told apart what would be found with more."""
-    found = study.comparison
-    if found is None:
+    comparison = study.comparison
+    if comparison is None:
         return []
-    open_pairs = [pair for pair in found.pairs if not pair.significant and pair.detectable is not None]
+    open_pairs = [pair for pair in comparison.pairs if not pair.significant and pair.detectable is not None]
     if not open_pairs:
         return []
-    best = max(open_pairs, key=lambda pair: max(found.value[pair.a].value, found.value[pair.b].value))
-    num_units = found.drawn_units
+    best = max(open_pairs, key=lambda pair: max(comparison.value[pair.a].value, comparison.value[pair.b].value))
+    num_units = comparison.drawn_units
     would = further(best, num_units)
     more = "twice the images" if num_units is None else "twice the units"
     with_more = {"two more seeds": would.more_seeds, more: would.more_sample}

@@ -14,14 +14,16 @@ AS_SCORED = "AP, as scored"
 
 def protocol_tables(study: Study) -> list[Table]:
     """Return one table, a row a protocol; none where nothing is compared."""
-    found, comparison = study.protocols, study.comparison
-    if found is None or comparison is None:
+    protocols, comparison = study.protocols, study.comparison
+    if protocols is None or comparison is None:
         return []
     groups = comparison.groups
     scored = {group: comparison.value[group].value for group in groups}
     rows = [_row(AS_SCORED, scored, sorted(groups, key=lambda group: -scored[group]))]
-    rows += [_row(protocol.head, found.values[protocol.name], found.ranking(protocol.name)) for protocol in PROTOCOLS]
-    notes = contrary_sentences(found)
+    rows += [
+        _row(protocol.head, protocols.values[protocol.name], protocols.ranking(protocol.name)) for protocol in PROTOCOLS
+    ]
+    notes = contrary_sentences(protocols)
     if len(groups) > 1 and not notes:
         notes = ["No protocol significantly turns round what differs as scored."]
     how = ", each group by its own reading, constrained decoding" if study.data.trained else ""

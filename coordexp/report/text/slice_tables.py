@@ -18,17 +18,17 @@ MAX_SENTENCES = 8
 
 def slice_tables(study: Study) -> list[Table]:
     """Return every slice with what is in it, AP and AP50 of each group, and the differences; none without slices."""
-    found = study.slices
-    if found is None:
+    slices = study.slices
+    if slices is None:
         return []
     pairs = shown_pairs(study)
     counts = ["slice", "images", *(["units"] if study.units is not None else []), "objects"]
     value_heads = [f"{metric} {group}" for group in study.data.groups for metric in ("AP", "AP50")]
     pair_heads = [head for name in pairs for head in (name, f"p of slices, {name}", f"beyond largest, {name}")]
-    value_rows = [[*_counts(one, study), *_values(one, list(study.data.groups))] for one in found.slices]
-    pair_rows = [_pair_cells(one, pairs) for one in found.slices]
+    value_rows = [[*_counts(current, study), *_values(current, list(study.data.groups))] for current in slices.slices]
+    pair_rows = [_pair_cells(current, pairs) for current in slices.slices]
     how = "each group by its own reading" if study.data.trained else "each file as it is"
-    title, notes = f"{TITLE}: AP on parts, {how}", _notes(study, found)
+    title, notes = f"{TITLE}: AP on parts, {how}", _notes(study, slices)
     if len(pairs) <= MAX_PAIRS:
         rows = [[*values, *cells] for values, cells in zip(value_rows, pair_rows, strict=True)]
         return [Table.of(title, [*counts, *value_heads, *pair_heads], rows, notes)]
@@ -42,22 +42,21 @@ def slice_tables(study: Study) -> list[Table]:
 
 def slice_sentences(study: Study) -> list[str]:
     """Return what can be said of a difference between slices: only what its own interval shows."""
-    found = study.slices
-    if found is None:
+    slices = study.slices
+    if slices is None:
         return []
     sentences: list[str] = []
-    for one in found.slices:
-        for pair in one.pairs:
+    for current in slices.slices:
+        for pair in current.pairs:
             if pair.beyond is not None and pair.beyond.excludes_zero:
                 word = "larger" if pair.beyond.value > 0 else "smaller"
-                sentences.append(
-                    f"{pair_text(pair)} is {word} on {one.name} than on {one.tag} = {found.largest[one.tag]}, by "
-                    f"{_bare(pair.beyond)}."
-                )
+                largest = f"{current.tag} = {slices.largest[current.tag]}"
+                by = _bare(pair.beyond)
+                sentences.append(f"{pair_text(pair)} is {word} on {current.name} than on {largest}, by {by}.")
     if len(sentences) > MAX_SENTENCES:
         more = len(sentences) - MAX_SENTENCES
         sentences = [*sentences[:MAX_SENTENCES], f"{counted(more, 'more difference')} of this kind: in the table."]
-    if not sentences and any(len(one.pairs) for one in found.slices):
+    if not sentences and any(len(current.pairs) for current in slices.slices):
         sentences.append("That two groups differ more on one slice than on another cannot be shown.")
     return sentences
 
@@ -68,27 +67,27 @@ def pair_text(pair: SlicePair) -> str:
 
 def shown_pairs(study: Study) -> list[str]:
     """Return the names of the pairs shown: all, or of many those of the group that is best on all images."""
-    found = study.comparison
-    if found is None:
+    comparison = study.comparison
+    if comparison is None:
         return []
-    names = [pair_name(pair) for pair in found.pairs]
+    names = [pair_name(pair) for pair in comparison.pairs]
     if len(names) <= MAX_WIDE_PAIRS:
         return names
-    best = max(found.value, key=lambda group: found.value[group].value)
-    return [pair_name(pair) for pair in found.pairs if best in (pair.a, pair.b)][:MAX_WIDE_PAIRS]
+    best = max(comparison.value, key=lambda group: comparison.value[group].value)
+    return [pair_name(pair) for pair in comparison.pairs if best in (pair.a, pair.b)][:MAX_WIDE_PAIRS]
 
 
-def _counts(one: Slice, study: Study) -> list[str]:
-    units = [] if study.units is None else [f"{one.num_units or 0:,}"]
-    return [one.name, f"{one.num_images:,}", *units, f"{one.num_objects:,}"]
+def _counts(current: Slice, study: Study) -> list[str]:
+    units = [] if study.units is None else [f"{current.num_units or 0:,}"]
+    return [current.name, f"{current.num_images:,}", *units, f"{current.num_objects:,}"]
 
 
-def _values(one: Slice, groups: Sequence[str]) -> list[str]:
-    return [_cell(estimate) for group in groups for estimate in (one.ap.get(group), one.ap50.get(group))]
+def _values(current: Slice, groups: Sequence[str]) -> list[str]:
+    return [_cell(estimate) for group in groups for estimate in (current.ap.get(group), current.ap50.get(group))]
 
 
-def _pair_cells(one: Slice, names: Sequence[str]) -> list[str]:
-    by_name: Mapping[str, SlicePair] = {pair_text(pair): pair for pair in one.pairs}
+def _pair_cells(current: Slice, names: Sequence[str]) -> list[str]:
+    by_name: Mapping[str, SlicePair] = {pair_text(pair): pair for pair in current.pairs}
     cells: list[str] = []
     for name in names:
         pair = by_name.get(name)
@@ -114,13 +113,15 @@ def _bare(estimate: Estimate) -> str:
     return f"{written(turned.value)} (95 % interval {written(turned.low)} to {written(turned.high)})"
 
 
-def _notes(study: Study, found: Slices) -> list[str]:
+def _notes(study: Study, slices: Slices) -> list[str]:
     drawn = "images" if study.units is None else "units"
-    largest = ", ".join(f"{tag} = {value}" for tag, value in found.largest.items())
+    largest = ", ".join(f"{tag} = {value}" for tag, value in slices.largest.items())
+    corrected = (
+        f"; p is corrected for {counted(slices.num_tests, 'test')}, tag values x pairs" if slices.num_tests else ""
+    )
     notes = [
         "Exploratory: slices are looked at after the fact and say where to look next. "
-        f"Intervals are of {found.resamples} resamples, each of one number alone"
-        + (f"; p is corrected for {counted(found.num_tests, 'test')}, tag values x pairs." if found.num_tests else "."),
+        f"Intervals are of {slices.resamples} resamples, each of one number alone{corrected}.",
         f"A slice of fewer than {FEWEST_OF_SLICE} {drawn} has values alone. By size, objects an image and category "
         "there are intervals and no p.",
     ]
@@ -129,4 +130,4 @@ def _notes(study: Study, found: Slices) -> list[str]:
             f"Beyond largest: the difference minus that on the largest slice of the tag ({largest}), on the same "
             "draws. Only this interval says that groups differ more on one slice than on another."
         )
-    return [*notes, *found.remarks]
+    return [*notes, *slices.remarks]
