@@ -25,7 +25,7 @@ from coordexp.data.coco_file import (
     Image,
     Section,
 )
-from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
+from coordexp.data.image_file import Header, read_header, read_headers_ahead, size_problem, turn_boxes, turned_headers
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.reading import BoxesIn, Reading
 from coordexp.data.sample import Rejections, fold
@@ -276,6 +276,9 @@ def _usable_images(entries: Entries[Image], folder: ImageFolder) -> tuple[list[C
     bad = list(entries.bad)
     first_place = {entry.key: entry.place for entry in reversed(entries.bad) if entry.key is not None}
     images: list[CocoImage] = []
+    # Of names that are files as they stand, as nearly all are.
+    unsized = [folder.root / str(image.file_name) for image in entries.good if image.width is None]
+    read_headers_ahead([path for path in unsized if ".." not in path.parts and path.is_relative_to(folder.root)])
     for place, image in zip(entries.places.tolist(), entries.good, strict=True):
         is_first = first_place.setdefault(image.id, place) >= place
         first_place[image.id] = min(first_place[image.id], place)

@@ -30,7 +30,7 @@ from coordexp.data.box_rule import apply_box_rule, box_notes
 from coordexp.data.builder import JsonLinesBuilder
 from coordexp.data.coco_content import with_description_categories
 from coordexp.data.coco_file import MAX_ID, has_mark, id_of, read_unmarked
-from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
+from coordexp.data.image_file import Header, read_header, read_headers_ahead, size_problem, turn_boxes, turned_headers
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.originals import Part
 from coordexp.data.reading import Reading
@@ -335,18 +335,31 @@ def _prequantised(boxes: RecordBoxes, where: str) -> str:
 
 def _find_pictures(path: Path, folder: ImageFolder, bad: Rejections) -> list[_Found]:
     """Return the records of a file whose pictures are there, with a size."""
-    found: list[_Found] = []
+    located: list[tuple[int, dict[str, object], str]] = []
+    problems: dict[int, str] = {}
     for number, line in _lines(path):
         try:
             record = as_record(_parsed(line))
-            name = folder.locate(record.get("image"))
-            has_size = record.get("width") is not None or record.get("height") is not None
+            located.append((number, record, folder.locate(record.get("image"))))
+        except DataError as error:
+            problems[number] = str(error)
+    read_headers_ahead([folder.root / name for _, record, name in located if not _has_size(record)])
+    found: list[_Found] = []
+    for number, record, name in located:
+        has_size = _has_size(record)
+        try:
             if not has_size:
                 record["width"], record["height"] = read_header(folder.root / name).shown
             found.append(_Found(number, record, name, has_size))
         except DataError as error:
-            bad.add("records", f"line {number}", str(error))
+            problems[number] = str(error)
+    for number, problem in sorted(problems.items()):
+        bad.add("records", f"line {number}", problem)
     return found
+
+
+def _has_size(record: Mapping[str, object]) -> bool:
+    return record.get("width") is not None or record.get("height") is not None
 
 
 def _turned(found: Sequence[_Found], folder: ImageFolder, reading: Reading) -> Turned:
