@@ -176,7 +176,8 @@ def test_a_rank_says_in_one_sentence_that_there_is_no_set(tmp_path):
     with pytest.raises(DataError, match="there is no data set of this experiment.*ablation, sweep, train"):
         DataSet.open(tmp_path / "none")
     data_set = open_set(two_files(tmp_path), place(tmp_path))
-    damage_by_a_byte(data_set.path / "train.npz")
+    content = (data_set.path / "train.npz").read_bytes()
+    (data_set.path / "train.npz").write_bytes(content[: len(content) // 2])
     with pytest.raises(DataError, match=r"train\.npz: .* damaged"):
         data_set.load("train")
 
