@@ -252,9 +252,8 @@ def with_folders(record: SetRecord, folders: Mapping[Split, tuple[Path, Path]], 
 
 def recorded_folder(folder: Path, data_dir: Path) -> str:
     """Return how a record names a folder of pictures: from the set, where they lie in the same folder of data."""
-    if not folder.is_relative_to(data_dir):
-        return str(folder)
-    return (Path("..") / folder.relative_to(data_dir)).as_posix()
+    place, beside = Path(os.path.abspath(folder)), Path(os.path.abspath(data_dir))
+    return (Path("..") / place.relative_to(beside)).as_posix() if place.is_relative_to(beside) else str(place)
 
 
 def set_keys(data: Data) -> dict[str, JsonValue]:
