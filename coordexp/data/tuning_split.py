@@ -128,7 +128,7 @@ def write_tuning_split(
     tuning_split = TuningSplit(
         directory / TRAIN_NAME,
         directory / VAL_NAME,
-        Path(record.folder),
+        data_set.folder("train"),
         num_train=len(train_ids),
         num_val=len(val_ids),
         num_excluded=len(train.samples) - len(free),

@@ -176,6 +176,8 @@ def _arrays(table: CocoTable, folder: Path, split_names: list[str], *, with_no_e
         areas_px2=columns["areas_px2"],
         annotation_ids=columns["annotation_ids"],
         clipped=table.clipped,
+        swapped=table.swapped,
+        no_extent=table.num_no_extent,
         split_names=split_names,
         lists={name: Lists.of([image.extras[name] for image in table.images]) for name in names_of_lists},
     )

@@ -18,6 +18,7 @@ from coordexp.data.data_set import (
     DataSet,
     SetIdentity,
     SplitRecord,
+    recorded_folder,
     save_set,
     set_keys,
     set_name,
@@ -306,7 +307,7 @@ def _written(folder: Path, read: ReadData, identity: SetIdentity, place: SetPlac
             remarks=read.remarks,
             is_original=read.splits["val"].is_original,
             arrays={split: of_split.arrays for split, of_split in read.splits.items()},
-            records={split: _split_record(read, split) for split in read.splits},
+            records={split: _split_record(read, split, place.data_dir) for split in read.splits},
             pictures=hashes,
         )
         if place.has_begun:
@@ -352,7 +353,7 @@ def _write_ground_truth(path: Path, read: ReadData) -> None:
         write_json(path, {"info": {"description": val.description}, **as_coco(val)})
 
 
-def _split_record(read: ReadData, split: Split) -> SplitRecord:
+def _split_record(read: ReadData, split: Split, data_dir: Path) -> SplitRecord:
     of_split, source = read.splits[split], read.sources[split]
     categories = [
         CategoryRecord(key, name, dict(of_split.category_fields.get(key, {})))
@@ -360,7 +361,7 @@ def _split_record(read: ReadData, split: Split) -> SplitRecord:
     ]
     return SplitRecord(
         annotations=str(source.annotations),
-        folder=str(of_split.arrays.folder),
+        folder=recorded_folder(of_split.arrays.folder, data_dir),
         name=source.name,
         is_lvis=isinstance(source, LvisSource),
         num_images=len(of_split.arrays),
@@ -394,7 +395,7 @@ def _copied(folder: Path, identity: SetIdentity, sources: Mapping[Split, Source]
         if data_set is None or data_set.record.identity != identity:
             continue
         folders = {split: (source.annotations, source.images) for split, source in sources.items()}
-        record = with_folders(data_set.record, folders)
+        record = with_folders(data_set.record, folders, place.data_dir)
         with contextlib.suppress(OSError), replace_directory(folder) as building:
             shutil.copytree(other, building, dirs_exist_ok=True)
             write_record(building, record)
