@@ -24,7 +24,7 @@ from coordexp.runs.experiment import check_experiment
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import alive_until
 from coordexp.statistics.power import planned_detectable
-from coordexp.train.setup.door import num_images_of
+from coordexp.train.setup.door import num_images_of, num_units_of
 from coordexp.train.setup.strategy import switch_notes
 
 
@@ -150,7 +150,10 @@ def _detectable(config: ExperimentConfig) -> str:
     if images is None:
         return f"unknown, since {config.data.path or config.data.val_annotations} cannot be read"
     about = f"{seeds} seeds" if seeds > 1 else "1 seed, so between these checkpoints, not their losses"
+    units = num_units_of(config)
+    in_units = "" if units is None else f" in {counted(min(units, images), 'unit')}"
+    smallest = planned_detectable(images if units is None else min(units, images), seeds)
     return (
-        f"AP differences from roughly {planned_detectable(images, seeds):.3f} on (80 % power, 5 % level; "
-        f"{images:,} validation images, {about})"
+        f"AP differences from roughly {smallest:.3f} on (80 % power, 5 % level; "
+        f"{images:,} validation images{in_units}, {about})"
     )

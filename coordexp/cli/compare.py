@@ -13,7 +13,15 @@ from pathlib import Path
 
 from coordexp.cli.arguments import named_files, read_aliases, seed
 from coordexp.cli.console import error_console, output_console
-from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files
+from coordexp.cli.detections import (
+    add_comparison,
+    named_frames,
+    print_comparison,
+    read_files,
+    sample_options,
+    slice_names,
+    unit_rule,
+)
 from coordexp.errors import ComparisonError
 
 HELP = "compare detectors of any kind by their COCO results files"
@@ -37,11 +45,12 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.report.text.records import to_numbers
     from coordexp.report.write import study_of, write_report, writing
 
-    files, output = named_files(options.files), options.output
+    files, output, unit_by = named_files(options.files), options.output, unit_rule(options)
     frames = named_frames(options.frame, list(files))
     console, errors = output_console(), error_console()
     command = ["coordexp", "compare", "--annotations", str(options.annotations), *options.files]
     command += [] if options.images is None else ["--images", str(options.images)]
+    command += sample_options(options)
     command += [] if options.aliases is None else ["--aliases", str(options.aliases)]
     aliases = read_aliases(options.aliases)
     results = read_files(files, options.annotations, frames, command, errors, aliases=aliases)
@@ -52,9 +61,16 @@ def run(options: argparse.Namespace) -> None:
     *first, last = files
     name = f"Comparison of {', '.join(first)} and {last}" if first else f"Comparison of {last}"
     data = ExperimentData(name=name, uri="", runs=tuple(rows))
-    settings = Settings(resamples=options.resamples, seed=options.seed, num_pictures=options.pictures)
+    settings = Settings(
+        resamples=options.resamples,
+        seed=options.seed,
+        num_pictures=options.pictures,
+        unit_by=unit_by,
+        slices=slice_names(options),
+    )
     study, _ = study_of(data, output=output, runs_dir=output, console=errors, settings=settings)
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))
     paths = write_report(study, output)
-    print_comparison(study, paths, options, console, errors, numbers=to_numbers(study.comparison, data))
+    numbers = to_numbers(study.comparison, data, study.slices)
+    print_comparison(study, paths, options, console, errors, numbers=numbers)

@@ -13,6 +13,7 @@ from coordexp.errors import ComparisonError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from coordexp.data.units import UnitRule
     from coordexp.detection.frames import Frame
     from coordexp.detection.result_files import Results
     from coordexp.report.study.study import Study
@@ -24,6 +25,18 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resamples", type=positive, default=2000, help="of the bootstrap (%(default)s)")
     parser.add_argument("--pictures", type=number(int, 0, 1000), default=24, help="in the gallery (%(default)s)")
     parser.add_argument(
+        "--unit-by",
+        metavar="FIELD|PATTERN",
+        help="what images that are not independent share, such as clip, or (.+)_ in their file names: drawn as a whole",
+    )
+    parser.add_argument(
+        "--slices",
+        action="append",
+        default=[],
+        metavar="FIELD|FILE.csv",
+        help="compare on each value of a field of the images, or of a CSV's columns, repeatable",
+    )
+    parser.add_argument(
         "--frame",
         action="append",
         default=[],
@@ -31,6 +44,28 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
         help="how a detector's files write boxes, such as norm1000:xyxy, repeatable; coordexp doctor boxes finds it",
     )
     add_aliases(parser)
+
+
+def unit_rule(options: argparse.Namespace) -> "UnitRule | None":
+    """Return the rule of ``--unit-by``, or raise a ConfigError where it is none."""
+    from coordexp.data.units import UnitRule
+
+    return None if options.unit_by is None else UnitRule.parse(options.unit_by)
+
+
+def sample_options(options: argparse.Namespace) -> list[str]:
+    """Return ``--unit-by`` and ``--slices`` as they were typed, for a command to copy."""
+    units = [] if options.unit_by is None else ["--unit-by", options.unit_by]
+    return [*units, *(word for text in options.slices for word in ("--slices", text))]
+
+
+def slice_names(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the fields and files of ``--slices``, one by one."""
+    names: list[str] = []
+    for text in options.slices:
+        is_file = Path(text).suffix.lower() in (".csv", ".tsv")
+        names += [text] if is_file else [name.strip() for name in text.split(",")]
+    return tuple(filter(None, names))
 
 
 def named_frames(texts: Sequence[str], names: Sequence[str]) -> "dict[str, Frame]":

@@ -8,7 +8,15 @@ from urllib.parse import quote
 
 from coordexp.cli.arguments import by_name, named_files, number, read_aliases
 from coordexp.cli.console import error_console, output_console, show
-from coordexp.cli.detections import add_comparison, named_frames, print_comparison, read_files
+from coordexp.cli.detections import (
+    add_comparison,
+    named_frames,
+    print_comparison,
+    read_files,
+    sample_options,
+    slice_names,
+    unit_rule,
+)
 from coordexp.errors import ConfigError, is_name
 from coordexp.errors import show as show_value
 
@@ -73,6 +81,7 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     from coordexp.report.write import store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 
+    unit_by = unit_rule(options)
     data = _load(options)
     data = read_by(data, _readings(options.reading, list(data.groups)))
     output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
@@ -86,6 +95,7 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
         if annotations is None:
             raise ConfigError(f"--with: the annotations that {data.name} was evaluated on are not on this machine")
         command = ["coordexp", "report", *options.experiment, *(w for text in options.files for w in ("--with", text))]
+        command += sample_options(options)
         command += [] if options.aliases is None else ["--aliases", str(options.aliases)]
         aliases = read_aliases(options.aliases)
         files = read_files(named, annotations, frames, command, errors, aliases=aliases)
@@ -94,6 +104,8 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
         resamples=options.resamples,
         num_pictures=options.pictures,
         allow_differences=options.allow_differences,
+        unit_by=unit_by,
+        slices=slice_names(options),
     )
     study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, console=errors, settings=settings)
     paths = write_report(study, output)

@@ -63,7 +63,12 @@ class BoxEvaluation:
 
     @cached_property
     def positive_only(self) -> PrecisionTable:
-        """Precision and recall as the positive-only F1 has them.
+        """Precision and recall as the positive-only F1 has them."""
+        return PrecisionTable.of(self.positive_matches)
+
+    @cached_property
+    def positive_matches(self) -> Matches:
+        """Matches as the positive-only F1 has them.
 
         Detections of a category without any annotation in their image are deleted first, all others have one score,
         and so go in the order in which they stand.
@@ -73,7 +78,7 @@ class BoxEvaluation:
         cells = zip(found.image_ids.tolist(), found.category_ids.tolist(), strict=True)
         kept = np.fromiter((cell in annotated for cell in cells), np.bool_, len(found))
         scored = replace(found, scores=np.full(len(found), 0.2)).rows(kept)
-        return PrecisionTable.of(Matcher(replace(truth, federated=None), scored).matches())
+        return Matcher(replace(truth, federated=None), scored).matches()
 
     @cached_property
     def decomposed(self) -> Decomposed:

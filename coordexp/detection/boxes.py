@@ -32,6 +32,8 @@ AREA_RANGES_PX2: dict[str, tuple[float, float]] = {
     "medium": (_SMALL, _LARGE),
     "large": (_LARGE, 1e10),
 }
+OBJECT_COUNTS: tuple[tuple[int, int | None], ...] = ((1, 1), (2, 3), (4, 7), (8, None))
+"""Numbers of objects in an image, in ranges: the lowest and the highest, None for any more."""
 
 
 def iou_table(a_xywh: Floats, b_xywh: Floats) -> Floats:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.detection.boxes import IOU_THRESHOLDS, Floats, Ints
+from coordexp.detection.boxes import IOU_THRESHOLDS, Bools, Floats, Ints
 
 Bits = NDArray[np.uint16]
 Index = NDArray[np.int32]
@@ -54,7 +54,8 @@ class Matches(NamedTuple):
     @staticmethod
     def of(
         *, num_images: int, num_categories: int, category: Ints, image: Ints | Index, rank: Ints | Index,
-        score: Floats, hit: Bits, ignored: Bits, gt_category: Ints, gt_image: Ints, gt_count: Ints,
+        score: Floats, hit: Bits, ignored: Bits, gt_category: Ints, gt_image: Ints | Index,
+        gt_count: Ints | Index,
     ) -> "Matches":  # fmt: skip
         """Sort detections, given in any order as columns ``[D]``; ``gt_...`` are by category, then by image."""
         order = np.lexsort((rank, image, -score, category))
@@ -85,6 +86,26 @@ class Matches(NamedTuple):
             gt_image=gt_image.astype(np.int32),
             gt_count=gt_count.astype(np.int32),
         )
+
+
+def on_images(matches: Matches, is_chosen: Bools) -> Matches:
+    """Return what is in some images, ``[N]``, as if the others were empty: images keep their numbers."""
+    category = np.repeat(np.arange(len(matches.start) - 1), np.diff(matches.start))
+    gt_category = np.repeat(np.arange(len(matches.gt_start) - 1), np.diff(matches.gt_start))
+    rows, gt_rows = is_chosen[matches.image], is_chosen[matches.gt_image]
+    return Matches.of(
+        num_images=matches.num_images,
+        num_categories=len(matches.start) - 1,
+        category=category[rows],
+        image=matches.image[rows],
+        rank=matches.rank[rows],
+        score=matches.score[rows],
+        hit=matches.hit[rows],
+        ignored=matches.ignored[rows],
+        gt_category=gt_category[gt_rows],
+        gt_image=matches.gt_image[gt_rows],
+        gt_count=matches.gt_count[gt_rows],
+    )
 
 
 def totals(matches: Matches) -> tuple[Ints, Ints, Ints, Ints]:

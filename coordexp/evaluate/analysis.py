@@ -17,7 +17,7 @@ import numpy as np
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.boxes import AREA_RANGES_PX2, Floats, to_boxes_norm_xyxy
+from coordexp.detection.boxes import AREA_RANGES_PX2, OBJECT_COUNTS, Floats, to_boxes_norm_xyxy
 from coordexp.detection.metrics.calibration import ScoreBin, score_bins
 from coordexp.errors import DataError
 from coordexp.evaluate.answers import Objects
@@ -30,7 +30,6 @@ _IOU_EDGES = np.linspace(0.0, 1.0, 21)
 _COORDINATE_EDGES = np.linspace(0.0, 1.0, 41)
 _COORDINATES = ("x1", "y1", "x2", "y2")
 _ERROR_EDGES = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, float(NUM_BINS))
-_OBJECT_COUNTS: tuple[tuple[int, int | None], ...] = ((1, 1), (2, 3), (4, 7), (8, None))
 
 
 @dataclass(frozen=True)
@@ -215,7 +214,7 @@ def _analyse_boxes(boxes: BoxEvaluation, width_D4: Floats | None) -> BoxAnalysis
             for name, (low, high) in AREA_RANGES_PX2.items()
             if name != "all"
         ),
-        object_counts=tuple(_on_images_with(low, high, boxes) for low, high in _OBJECT_COUNTS),
+        object_counts=tuple(_on_images_with(low, high, boxes) for low, high in OBJECT_COUNTS),
         score_bins=score_bins(boxes),
     )
 

@@ -4,6 +4,8 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from coordexp.detection.metrics import measure
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.answers import Objects, ReadAnswer, distributions_of, write_objects, write_tokens
 from coordexp.evaluate.settings import EvaluationSettings
-from coordexp.files import write_json
+from coordexp.files import read_json_lines, write_json
 from coordexp.metrics import BOX_KINDS, SERVED_AP, BoxKind
 from coordexp.runs.folder import DecodingFolder
 
@@ -149,7 +151,12 @@ def repeats(objects: Objects) -> Bools:
 
 
 def cut_at_repeat(objects: Objects, is_repeat: Bools) -> Objects:
-    """Return what is left of answers that end before their first repeat.
+    """Return what is left of answers that end before their first repeat."""
+    return objects.rows(before_repeat(objects, is_repeat))
+
+
+def before_repeat(objects: Objects, is_repeat: Bools) -> Bools:
+    """Mark objects that stand before the first repeat of their answer.
 
     What a model writes behind a token does not change what stands before it.
     """
@@ -159,4 +166,28 @@ def cut_at_repeat(objects: Objects, is_repeat: Bools) -> Objects:
         if is_one:
             has_ended.add(image_id)
         is_left.append(image_id not in has_ended)
-    return objects.rows(np.array(is_left, np.bool_))
+    return np.array(is_left, np.bool_)
+
+
+@dataclass(frozen=True)
+class _WrittenObject:
+    desc: str
+    category_id: int | None
+    bins: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class _ImageObjects:
+    image_id: int
+    objects: tuple[_WrittenObject, ...]
+
+
+def detections_before_repeat(path: Path) -> Bools:
+    """Mark the detections beside an ``objects.jsonl`` that stand before the first repeat of their answer."""
+    rows = [
+        (line.image_id, item.desc, item.category_id, list(item.bins), [0.0] * 4, [0.0] * 4, 0.0)
+        for line in read_json_lines(_ImageObjects, path)
+        for item in line.objects
+    ]
+    objects = Objects.of(rows)
+    return before_repeat(objects, repeats(objects))[objects.is_known]

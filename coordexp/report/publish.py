@@ -18,13 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, cast
+from typing import Annotated, NotRequired, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from rich.console import Console
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on
 
 from coordexp.config.schema.fields import Name, Seed
+from coordexp.data.units import UnitRule
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.result_files import read_results
@@ -52,6 +53,7 @@ _Ap = Annotated[Mapping[Annotated[int, Field(ge=0, le=MAX_SEED)], float], Field(
 class _Computed(TypedDict):
     resamples: Annotated[int, Field(strict=True, ge=1)]
     seed: Seed
+    unit_by: NotRequired[str]  # what was drawn in the place of images
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,11 @@ def _numbers(study: Study) -> dict[str, object]:
             name: {m.name: list(astuple(found[m.name])) for m in MEASURES if m.name in found}
             for name, found in lost.items()
         },
-        "computed": {"resamples": comparison.resamples, "seed": comparison.seed},
+        "computed": {
+            "resamples": comparison.resamples,
+            "seed": comparison.seed,
+            **({} if study.units is None else {"unit_by": study.units.rule}),
+        },
     }
 
 
@@ -133,7 +139,15 @@ def check(directory: Path, console: Console) -> int:
         rows = foreign_rows(files, directory / ANNOTATIONS, frames={}, images=None, scratch=Path(scratch))
         runs = tuple(replace(row, seed=seed) for row, seed in zip(rows, seeds, strict=True))
         data = ExperimentData(name=str(directory), uri="", runs=runs)
-        settings = Settings(**published.computed)
+        computed = published.computed
+        unit_by = UnitRule.parse(computed["unit_by"], option="computed.unit_by") if "unit_by" in computed else None
+        facts = directory / IMAGES
+        settings = Settings(
+            resamples=computed["resamples"],
+            seed=computed["seed"],
+            unit_by=unit_by,
+            image_facts=facts if unit_by is not None and facts.is_file() else None,
+        )
         study, _ = study_of(data, output=Path(scratch), runs_dir=Path(scratch), console=console, settings=settings)
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))

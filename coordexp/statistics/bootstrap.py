@@ -1,4 +1,4 @@
-"""Paired bootstrap of AP over images: each file is matched once, and every group sees the same resamples.
+"""Paired bootstrap of AP over images, or units of them: each file is matched once, and all see the same resamples.
 
 Legend of shapes: ``N`` images, ``R`` resamples.
 """
@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from coordexp.data.units import UnitNames, Units
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, mean_precisions, unit_weights
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
@@ -32,6 +33,7 @@ def paired_bootstrap(
     seed: int = 0,
     metric: str = "AP",
     image_ids: Collection[int] | None = None,
+    units: UnitNames | None = None,
 ) -> BootstrapReport:
     """Compare groups, one file of detections each, on the same images.
 
@@ -42,6 +44,7 @@ def paired_bootstrap(
         seed: of the resamples; the same seed gives the same numbers.
         metric: AP, AP50, AP75, AP_small, AP_medium or AP_large.
         image_ids: only these images; None for every image of the annotation file.
+        units: which images are not independent; units are then drawn in the place of images.
 
     Returns:
         Values, intervals and differences; every pair in both orders.
@@ -54,7 +57,9 @@ def paired_bootstrap(
     check_groups({name: [path] for name, path in detections.items()})
     check_plan(resamples=resamples, seed=seed)
     matches = read_matches(annotations_json, detections, metric=metric, image_ids=image_ids)
-    runs = {name: {0: own} for name, own in resampled(matches, metric, resamples=resamples, seed=seed).items()}
+    numbered = numbered_units(annotations_json, units, image_ids)
+    drawn = resampled(matches, metric, resamples=resamples, seed=seed, units=numbered)
+    runs = {name: {0: own} for name, own in drawn.items()}
     intervals = {name: group_total(own).estimate.of_precision() for name, own in runs.items()}
     differences: dict[tuple[str, str], Difference] = {}
     for a, b in combinations(runs, 2):
@@ -102,32 +107,53 @@ def read_matches(
     return found
 
 
+def numbered_units(
+    annotations_json: FilePath, units: UnitNames | None, image_ids: Collection[int] | None
+) -> Units | None:
+    """Return the units of the images compared, in the order in which a matcher has them; None without units."""
+    if units is None:
+        return None
+    compared = read_ground_truth(Path(annotations_json)).sizes_px if image_ids is None else image_ids
+    return units.numbered(sorted(set(compared)))
+
+
 def resampled(
-    matches: Mapping[K, Matches], metric: str, *, resamples: int, seed: int, on_progress: OnProgress | None = None
+    matches: Mapping[K, Matches],
+    metric: str,
+    *,
+    resamples: int,
+    seed: int,
+    units: Units | None = None,
+    on_progress: OnProgress | None = None,
 ) -> dict[K, Drawn]:
-    """Evaluate files of the same images as they are and on the same resamples of them.
+    """Evaluate files of the same images as they are and on the same resamples of them, or of their units.
 
     Returns:
         A value and its draws for each file; NaN where no image with ground truth was drawn, and all of them where
-        there are fewer than :data:`FEWEST_IMAGES`.
+        there are fewer units than :data:`FEWEST_IMAGES`.
     """
     which, num_images = known_metric(metric), next(iter(matches.values())).num_images
-    is_enough = num_images >= FEWEST_IMAGES
-    weights = image_weights(num_images, resamples=resamples, seed=seed)
+    units = units or Units.single(num_images)
+    is_enough = units.num_units >= FEWEST_IMAGES
+    weights = units.spread(image_weights(units.num_units, resamples=resamples, seed=seed))
     draws = {key: np.empty(resamples) for key in matches}
     for block in blocks_of(resamples, on_progress):
         for key, file in matches.items():
             draws[key][block] = mean_precisions(file, which, weights[block]) if is_enough else np.nan
+    num_units = units.num_units if units.has_several else None
     return {
-        key: Drawn(float(mean_precisions(file, which, unit_weights(num_images)[None])[0]), draws[key])
+        key: Drawn(float(mean_precisions(file, which, unit_weights(num_images)[None])[0]), draws[key], num_units)
         for key, file in matches.items()
     }
 
 
-def images_a_category(matches: Matches) -> float:
-    """Return in how many images a category is: the harmonic mean over the categories that are in any, by any file."""
-    images = np.diff(matches.gt_start)
-    return float(1 / np.mean(1 / images[images > 0]))
+def images_a_category(matches: Matches, units: Units | None = None) -> float:
+    """Return in how many images, or units, a category is: the harmonic mean over the categories that are in any."""
+    category = np.repeat(np.arange(len(matches.gt_start) - 1), np.diff(matches.gt_start))
+    place = matches.gt_image if units is None else units.of_image[matches.gt_image]
+    categories, _ = np.unique(np.column_stack([category, place]), axis=0).T
+    _, places = np.unique(categories, return_counts=True)
+    return float(1 / np.mean(1 / places))
 
 
 def known_metric(name: str) -> AveragePrecision:

@@ -11,12 +11,17 @@ from itertools import combinations
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from coordexp.data.units import UnitNames, Units
 from coordexp.files import sha256_of_file
 from coordexp.statistics.bootstrap import (
     FilePath,
     check_groups,
     images_a_category,
     known_metric,
+    numbered_units,
     read_matches,
     resampled,
 )
@@ -39,6 +44,7 @@ def compare(
     resamples: int = 2000,
     seed: int = 0,
     image_ids: Collection[int] | None = None,
+    units: UnitNames | None = None,
     on_progress: OnProgress | None = None,
 ) -> Comparison:
     """Compare groups of an experiment, each with one or several seeds, on the same images.
@@ -50,6 +56,7 @@ def compare(
         resamples: bootstrap resamples, and as many draws of the swap test.
         seed: of the draws; the same seed gives the same numbers.
         image_ids: only these images; None for every image of the annotation file.
+        units: which images are not independent; units are then drawn and swapped in the place of images.
         on_progress: called with the number of draws done and their total.
 
     Returns:
@@ -66,6 +73,7 @@ def compare(
         resamples=resamples,
         seed=seed,
         image_ids=image_ids,
+        units=units,
         on_progress=on_progress,
     )[""]
 
@@ -80,6 +88,7 @@ def compare_readings(
     seed: int = 0,
     families: Mapping[str, str] | None = None,
     image_ids: Collection[int] | None = None,
+    units: UnitNames | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[N, Comparison]:
     """Compare the same groups as read in several ways, by name: each way for itself, as :func:`compare` does.
@@ -112,8 +121,10 @@ def compare_readings(
             return None
         return lambda done, of: report(part * of + done, (1 + len(tests)) * of)
 
-    drawn = resampled(matches, metric, resamples=resamples, seed=seed, on_progress=share(0))
-    draws, p_swap = swapped_images(truth.num_images, resamples=swaps or resamples, seed=seed), dict[_Twins, float]()
+    numbered = numbered_units(annotations_json, units, image_ids)
+    drawn = resampled(matches, metric, resamples=resamples, seed=seed, units=numbered, on_progress=share(0))
+    draws = _coins(truth.num_images, numbered, resamples=swaps or resamples, seed=seed)
+    p_swap: dict[_Twins, float] = {}
     for part, twins in enumerate(tests, start=1):
         pairs = [(matches[a], matches[b]) for a, b in twins]
         p_swap[twins] = swap_test(pairs, which, draws, on_progress=share(part))
@@ -134,9 +145,17 @@ def compare_readings(
             },
             pairs=_pairs(runs, couples[name], p_swap, related),
             seed=seed,
-            images_a_category=images_a_category(truth),
+            images_a_category=images_a_category(truth, numbered),
+            num_units=None if numbered is None else numbered.num_units,
         )
     return compared
+
+
+def _coins(num_images: int, units: Units | None, *, resamples: int, seed: int) -> NDArray[np.uint8]:
+    """Return ``[R, N]``: 1 for the images that change places in a draw, those of a unit together."""
+    if units is None:
+        return swapped_images(num_images, resamples=resamples, seed=seed)
+    return units.spread(swapped_images(units.num_units, resamples=resamples, seed=seed))
 
 
 _Twins = tuple[tuple[str, str], ...]
@@ -165,6 +184,7 @@ def _pairs(
         paired = families.get(a) == families.get(b)
         found = difference_total(runs[a], runs[b], paired=paired)
         image_std = found.image_std if math.isfinite(found.std) else 0.0
+        num_units = next(iter(runs[a].values())).num_units
         pairs.append(
             PairResult(
                 a=a,
@@ -174,10 +194,11 @@ def _pairs(
                 p_holm=1.0,  # known once there are all pairs
                 image_std=image_std,
                 seed_std=found.seed_std,
-                detectable=detectable(image_std, found.seed_std, len(twins)) or None,
+                detectable=detectable(image_std, found.seed_std, len(twins), num_units) or None,
                 p_bootstrap=found.p,
                 num_seeds=len(twins),
                 paired_by_seed=paired and not runs[a].keys().isdisjoint(runs[b]),
+                own_std=found.own_std,
             )
         )
     # A pair is as sure as the less sure of its two tests; then for the number of pairs.

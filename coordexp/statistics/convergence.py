@@ -13,10 +13,11 @@ from itertools import combinations
 
 import numpy as np
 
+from coordexp.data.units import UnitNames
 from coordexp.detection.boxes import Floats
 from coordexp.errors import ComparisonError
-from coordexp.statistics.bootstrap import FilePath, check_groups, read_matches, resampled
-from coordexp.statistics.intervals import NORMAL_975, Drawn, difference_total, group_total
+from coordexp.statistics.bootstrap import FilePath, check_groups, numbered_units, read_matches, resampled
+from coordexp.statistics.intervals import NORMAL_975, Drawn, difference_total, group_total, missing_variance
 from coordexp.statistics.resampling import OnProgress, Stream, check_plan, generator
 from coordexp.statistics.results import Convergence, CurvePair, CurvePoint, Estimate
 
@@ -34,16 +35,20 @@ class _Curve:
     steps: Floats  # [P] ascending, those all of its seeds have
     values: Floats  # [S, P]
     draws: Floats  # [R, S, P]
+    num_units: int | None = None  # that were drawn; see Drawn
 
     def point(self, index: int) -> dict[int, Drawn]:
         """Return training seed -> metric at one point."""
-        return {seed: Drawn(self.values[s, index], self.draws[:, s, index]) for s, seed in enumerate(self.seeds)}
+        return {
+            seed: Drawn(self.values[s, index], self.draws[:, s, index], self.num_units)
+            for s, seed in enumerate(self.seeds)
+        }
 
     def area(self, steps: Floats) -> dict[int, Drawn]:
         """Return training seed -> mean height over some of the steps."""
         chosen = np.isin(self.steps, steps)
         values, draws = _mean_height(steps, self.values[:, chosen]), _mean_height(steps, self.draws[..., chosen])
-        return {seed: Drawn(float(values[s]), draws[:, s]) for s, seed in enumerate(self.seeds)}
+        return {seed: Drawn(float(values[s]), draws[:, s], self.num_units) for s, seed in enumerate(self.seeds)}
 
 
 def convergence(
@@ -55,6 +60,7 @@ def convergence(
     num_supervised_tokens: PerStep | None = None,
     resamples: int = 1000,
     seed: int = 0,
+    units: UnitNames | None = None,
     on_progress: OnProgress | None = None,
 ) -> Convergence:
     """Compare how fast groups learn, on the same resamples of images (and seeds) for all groups and steps.
@@ -81,7 +87,9 @@ def convergence(
         for step in steps
     }
     matches = read_matches(annotations_json, files, metric="AP", image_ids=image_ids, on_progress=on_progress)
-    drawn = list(resampled(matches, "AP", resamples=resamples, seed=seed, on_progress=on_progress).values())
+    numbered = numbered_units(annotations_json, units, image_ids)
+    runs = resampled(matches, "AP", resamples=resamples, seed=seed, units=numbered, on_progress=on_progress)
+    drawn = list(runs.values())
     values, draws = np.array([run.value for run in drawn]), np.stack([run.draws for run in drawn], axis=1)
     curves, column = dict[str, _Curve](), 0
     for group, steps in shared.items():
@@ -92,6 +100,7 @@ def convergence(
             steps=np.array(steps, np.float64),
             values=values[first:column].reshape(len(seeds), len(steps)),
             draws=draws[:, first:column].reshape(resamples, len(seeds), len(steps)),
+            num_units=drawn[0].num_units,
         )
     return _describe(curves, num_images=num_images, num_supervised_tokens=num_supervised_tokens, seed=seed)
 
@@ -153,15 +162,21 @@ def _curve_draws(curve: _Curve, *, seed: int) -> Floats:
     """Return ``[R, P]`` curves with images and seeds resampled.
 
     Seeds are drawn with replacement, their spread scaled by ``sqrt(S / (S - 1))``, which it lacks, and all of it by the
-    factor that the interval of the area has for few seeds.
+    factor that the interval of the area has for few seeds. The spread by units lacks ``sqrt(U / (U - 1))``, and has the
+    factor of few units.
     """
-    mean, of_images, num_seeds = curve.values.mean(axis=0), curve.draws.mean(axis=1), len(curve.seeds)
+    mean, over_seeds, num_seeds = curve.values.mean(axis=0), curve.draws.mean(axis=1), len(curve.seeds)
+    if num_seeds == 1 and curve.num_units is None:
+        return over_seeds
+    stretch = group_total(curve.area(curve.steps)).factor / NORMAL_975
+    of_images = over_seeds
+    if curve.num_units is not None:
+        of_images = mean + math.sqrt(missing_variance(curve.num_units)) * (over_seeds - mean)
     if num_seeds == 1:
-        return of_images
+        return mean + stretch * (of_images - mean)
     picks = generator(Stream.SEEDS, seed=seed, index=0).integers(0, num_seeds, curve.draws.shape[:2])
     picked = curve.draws[np.arange(len(picks))[:, None], picks].mean(axis=1)
-    stretch = group_total(curve.area(curve.steps)).factor / NORMAL_975
-    return mean + stretch * (of_images + math.sqrt(num_seeds / (num_seeds - 1)) * (picked - of_images) - mean)
+    return mean + stretch * (of_images + math.sqrt(num_seeds / (num_seeds - 1)) * (picked - over_seeds) - mean)
 
 
 def _middle(value: float, draws: Floats) -> Estimate:

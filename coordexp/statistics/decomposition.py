@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from coordexp.data.units import UnitNames, Units
 from coordexp.detection.average_precision import unit_weights
 from coordexp.detection.decomposition import MEASURES, Decomposed
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import in_fair_order
 from coordexp.errors import ComparisonError
-from coordexp.statistics.bootstrap import FilePath, check_groups
+from coordexp.statistics.bootstrap import FilePath, check_groups, numbered_units
 from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, Total, difference_total, group_total
 from coordexp.statistics.resampling import OnProgress, blocks_of, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
@@ -28,6 +29,7 @@ def decompose(
     families: Mapping[str, str] | None = None,
     resamples: int = 500,
     seed: int = 0,
+    units: UnitNames | None = None,
     on_progress: OnProgress | None = None,
 ) -> Decomposition:
     """Measure what groups lose AP50 to, and how they differ in it, on the same resamples as their AP.
@@ -44,17 +46,19 @@ def decompose(
         run: Decomposed(truth, in_fair_order(truth, read_detections(Path(path), truth))) for run, path in paths.items()
     }
     draws = {run: np.full((resamples, len(MEASURES)), np.nan) for run in files}
-    if len(truth.sizes_px) >= FEWEST_IMAGES:
-        weights = image_weights(len(truth.sizes_px), resamples=resamples, seed=seed)
+    drawn_units = numbered_units(annotations_json, units, None) or Units.single(len(truth.sizes_px))
+    if drawn_units.num_units >= FEWEST_IMAGES:
+        weights = drawn_units.spread(image_weights(drawn_units.num_units, resamples=resamples, seed=seed))
         for block in blocks_of(resamples, on_progress):
             for run, file in files.items():
                 draws[run][block] = file.measure(weights[block])
     # Group -> for each measure: training seed -> its value with its draws.
+    num_units = drawn_units.num_units if drawn_units.has_several else None
     drawn: dict[str, list[dict[int, Drawn]]] = {group: [{} for _ in MEASURES] for group in detections}
     for (group, number), file in files.items():
         (values,) = file.measure(unit_weights(file.num_images)[None])
         for at, (value, own) in enumerate(zip(values.tolist(), draws[group, number].T, strict=True)):
-            drawn[group][at][number] = Drawn(value, own)
+            drawn[group][at][number] = Drawn(value, own, num_units)
 
     def differ(a: str, b: str) -> PairParts:
         both, paired = zip(drawn[a], drawn[b], strict=True), (families or {}).get(a) == (families or {}).get(b)

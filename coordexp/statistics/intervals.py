@@ -9,6 +9,9 @@ it holds the luck of training, and what each seed's own detections do on these i
 do to all seeds alike: their variance of the mean over seeds, without the part that seeds have each by themselves, which
 would be counted twice. With one seed, images is the standard deviation over resamples, and t the normal 1.96.
 
+Where units of several images are drawn, the variance of images is known from ``U`` units alone: it is multiplied by
+``U / (U - 1)``, which a bootstrap lacks, and ``f`` is at most ``U - 1``, also with one seed.
+
 ``f`` are the seeds' degrees of freedom over their share of the variance. (Satterthwaite has the square of the share,
 and trusts a small one too much, which three seeds often show by chance.) docs/STATISTICS.md has the coverage.
 
@@ -43,6 +46,7 @@ class Drawn:
 
     value: float
     draws: Floats
+    num_units: int | None = None  # that were drawn, where any has several images; None where images were drawn
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Total:
     value: float
     image_std: float  # standard error by the choice of images; NaN where too few resamples define the value
     seed_std: float | None = None  # standard error by the choice of seeds; None where there is one
-    freedom: float = math.inf  # degrees of freedom, infinite with one seed
+    freedom: float = math.inf  # degrees of freedom, infinite with one seed if images were drawn
+    own_std: float | None = None  # the part of seed_std by what images do to each seed by itself; None with one seed
 
     @property
     def std(self) -> float:
@@ -102,7 +107,7 @@ def difference_total(a: Mapping[int, Drawn], b: Mapping[int, Drawn], *, paired: 
     common = [seed for seed in a if paired and seed in b]
     if not common:
         return _total([list(a.values()), list(b.values())], [1, -1])
-    return _total([[Drawn(a[s].value - b[s].value, a[s].draws - b[s].draws) for s in common]], [1])
+    return _total([[Drawn(a[s].value - b[s].value, a[s].draws - b[s].draws, a[s].num_units) for s in common]], [1])
 
 
 def student_quantile(probability: float, freedom: float) -> float:
@@ -116,6 +121,8 @@ def student_quantile(probability: float, freedom: float) -> float:
 
 def _total(samples: Iterable[list[Drawn]], signs: Iterable[int]) -> Total:
     """Add up means over independent samples of seeds, resampled on the same images."""
+    samples = list(samples)
+    num_units = samples[0][0].num_units
     values = [sign * np.array([run.value for run in runs]) for runs, sign in zip(samples, signs, strict=True)]
     draws = [sign * np.stack([run.draws for run in runs], axis=1) for runs, sign in zip(samples, signs, strict=True)]
     value = float(sum(own.mean() for own in values))
@@ -124,19 +131,32 @@ def _total(samples: Iterable[list[Drawn]], signs: Iterable[int]) -> Total:
         return Total(value, math.nan)
     draws = [own[is_defined] for own in draws]
     images = float(np.sum([own.mean(axis=1) for own in draws], axis=0).var(ddof=1))
+    missing = missing_variance(num_units)
+    most_freedom = unit_freedom(num_units)
     sizes = [len(own) for own in values]
     if min(sizes) == 1:
-        return Total(value, math.sqrt(images))
+        return Total(value, math.sqrt(missing * images), freedom=most_freedom)
     alone = sum(
         float((own - own.mean(axis=1, keepdims=True)).var(axis=0, ddof=1).sum()) / (num - 1) / num
         for own, num in zip(draws, sizes, strict=True)
     )
-    images = max(images - alone, 0.0)
+    images = missing * max(images - alone, 0.0)
     by_sample = [float(own.var(ddof=1)) / len(own) for own in values]
-    return Total(value, math.sqrt(images), math.sqrt(sum(by_sample)), degrees_of_freedom(images, by_sample, sizes))
+    freedom = min(degrees_of_freedom(images, by_sample, sizes), most_freedom)
+    return Total(value, math.sqrt(images), math.sqrt(sum(by_sample)), freedom, math.sqrt(missing * alone))
 
 
 def degrees_of_freedom(images: float, seeds: list[float], sizes: list[int]) -> float:
     """Return those of a known variance plus variances ``seeds`` of means over samples of ``sizes`` seeds."""
     uncertainty = sum(variance**2 / (num - 1) for variance, num in zip(seeds, sizes, strict=True))
     return sum(seeds) * (images + sum(seeds)) / uncertainty if uncertainty > 0 else math.inf
+
+
+def missing_variance(num_units: int | None) -> float:
+    """Return by what the variance of resampled units is too small: ``U / (U - 1)``, or 1 where images were drawn."""
+    return 1.0 if num_units is None else num_units / max(num_units - 1, 1)
+
+
+def unit_freedom(num_units: int | None) -> float:
+    """Return how many degrees of freedom the variance of images has: infinite where images were drawn."""
+    return math.inf if num_units is None else num_units - 1

@@ -6,11 +6,13 @@ that the interval has.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from coordexp.errors import ComparisonError
-from coordexp.statistics.intervals import ALPHA, NORMAL_975, degrees_of_freedom, student_quantile
+from coordexp.statistics.intervals import ALPHA, NORMAL_975, degrees_of_freedom, student_quantile, unit_freedom
+from coordexp.statistics.results import PairResult
 
 POWER = 0.80
 
@@ -30,21 +32,55 @@ _NODES = (np.arange(100) + 0.5) / 100
 """Shares of experiments whose seeds lie nearer to each other; a node stands for one hundredth of them."""
 
 
-def detectable(image_std: float, seed_std: float | None, num_seeds: int) -> float:
+def detectable(image_std: float, seed_std: float | None, num_seeds: int, num_units: int | None = None) -> float:
     """Return the smallest true difference that a comparison with these parts of its standard error finds.
 
     With one seed ``1.05 (z_.975 + z_.80) image_std``, :data:`AGREEMENT` first. With several, 1.05 times the difference
-    that is found with a probability of 80 %, if the parts are as they were estimated.
+    that is found with a probability of 80 %, if the parts are as they were estimated. Where ``num_units`` units were
+    drawn, the quantiles are those of t with no more than that many degrees of freedom, less one.
 
     ``image_std`` is the standard error of the (mean) difference by the choice of images, ``seed_std`` by the choice of
     seeds: None with one seed, and the answer is then about these checkpoints.
     """
     if seed_std is None:
-        return AGREEMENT * (NORMAL_975 + student_quantile(POWER, math.inf)) * image_std
+        freedom = unit_freedom(num_units)
+        reach = NORMAL_975 if num_units is None else student_quantile(1 - ALPHA / 2, freedom)
+        return AGREEMENT * (reach + student_quantile(POWER, freedom)) * image_std
+    return AGREEMENT * _smallest(image_std**2, _unbiased(seed_std, num_seeds), num_seeds, num_units)
+
+
+@dataclass(frozen=True)
+class Further:
+    """What a comparison would detect if there were more of something; None where its variances do not tell."""
+
+    more_seeds: float | None  # two more of each group
+    more_sample: float | None  # twice the images, or twice the units where those were drawn
+
+
+def further(pair: PairResult, num_units: int | None) -> Further:
+    """Return what two more seeds, and twice the images or units, would detect, from the variances of a pair.
+
+    More seeds divide what seeds do, and leave what images do to all of them alike. More images halve that, and the part
+    of the seeds' variance that is each seed's own detections on these images; the luck of training stays. With one seed
+    nothing is known of seeds. It is as rough as the variances, which are estimates themselves.
+    """
+    if pair.detectable is None:
+        return Further(None, None)
+    twice_units = None if num_units is None else 2 * num_units
+    if pair.seed_std is None:
+        return Further(None, detectable(pair.image_std / math.sqrt(2), None, 1, twice_units))
+    images, seeds = pair.image_std**2, _unbiased(pair.seed_std, pair.num_seeds)
+    own = min((pair.own_std or 0.0) ** 2, seeds)
+    more_seeds = _smallest(images, seeds * pair.num_seeds / (pair.num_seeds + 2), pair.num_seeds + 2, num_units)
+    more_sample = _smallest(images / 2, seeds - own / 2, pair.num_seeds, twice_units)
+    return Further(AGREEMENT * more_seeds, AGREEMENT * more_sample)
+
+
+def _unbiased(seed_std: float, num_seeds: int) -> float:
+    """Return a variance from its estimated root, which is too small on average."""
     freedom = num_seeds - 1
-    # The root of an estimated variance is too small on average.
     bias = math.sqrt(2 / freedom) * math.exp(math.lgamma(num_seeds / 2) - math.lgamma(freedom / 2))
-    return AGREEMENT * _smallest(image_std**2, (seed_std / bias) ** 2, num_seeds)
+    return (seed_std / bias) ** 2
 
 
 def planned_detectable(num_images: int, num_seeds: int) -> float:
@@ -53,7 +89,8 @@ def planned_detectable(num_images: int, num_seeds: int) -> float:
     Assumes that groups differ on images as those measured in ``docs/STATISTICS.md`` do
     (:data:`PLANNED_IMAGE_STD` over the root of the number of images, :data:`PLANNED_OWN_SHARE` of it in each seed by
     itself), and that seeds move a paired difference by :data:`PLANNED_SEED_STD` besides. Both vary by a factor of two
-    between experiments: say "roughly". With one seed it is about checkpoints.
+    between experiments: say "roughly". With one seed it is about checkpoints. Where images come in units, their number
+    is the one to give: what the frames of a clip add to one of them is not known before there are data.
     """
     if num_images < 1:
         raise ComparisonError(f"a plan needs at least one image, got {num_images}")
@@ -66,7 +103,7 @@ def planned_detectable(num_images: int, num_seeds: int) -> float:
     return AGREEMENT * _smallest((1 - PLANNED_OWN_SHARE) * one_seed, seeds, num_seeds)
 
 
-def _smallest(images: float, seeds: float, num_seeds: int) -> float:
+def _smallest(images: float, seeds: float, num_seeds: int, num_units: int | None = None) -> float:
     """Return the difference found with a probability of 80 %, from variances of the mean over seeds.
 
     The difference varies by ``images + seeds``; what the seeds show of ``seeds`` is a multiple of chi-square, and half
@@ -78,8 +115,9 @@ def _smallest(images: float, seeds: float, num_seeds: int) -> float:
     if spread == 0:
         return 0.0
     shown = seeds * chdtri(num_seeds - 1, 1 - _NODES) / (num_seeds - 1)
-    freedoms = [degrees_of_freedom(images, [found], [num_seeds]) for found in shown.tolist()]
-    factor = np.array([student_quantile(1 - ALPHA / 2, found) for found in freedoms])
+    most_freedom = unit_freedom(num_units)
+    freedoms = [min(degrees_of_freedom(images, [found], [num_seeds]), most_freedom) for found in shown.tolist()]
+    factor = np.array([student_quantile(1 - ALPHA / 2, freedom) for freedom in freedoms])
     to_pass = factor * np.sqrt(images + shown)
     low, high = 0.0, float(to_pass.max()) + 5 * spread
     while high - low > 1e-9 * high:

@@ -31,7 +31,11 @@ def generator(stream: Stream, *, seed: int, index: int) -> np.random.Generator:
 
 
 def image_weights(num_images: int, *, resamples: int, seed: int) -> NDArray[np.uint16]:
-    """Return ``[R, N]``: how often each image is in a resample of as many images, drawn with replacement."""
+    """Return ``[R, N]``: how often each image is in a resample of as many images, drawn with replacement.
+
+    Units are drawn as images are: ``num_images`` is then their number, and :meth:`Units.spread` gives each image what
+    was drawn for its unit.
+    """
     weights = np.empty((resamples, num_images), np.uint16)
     for index in range(resamples):
         drawn = generator(Stream.IMAGES, seed=seed, index=index).integers(0, num_images, num_images)
@@ -40,7 +44,7 @@ def image_weights(num_images: int, *, resamples: int, seed: int) -> NDArray[np.u
 
 
 def swapped_images(num_images: int, *, resamples: int, seed: int) -> NDArray[np.uint8]:
-    """Return ``[R, N]``: 1 for the images swapped in a draw, each with probability one half."""
+    """Return ``[R, N]``: 1 for the images, or units, swapped in a draw, each with probability one half."""
     swapped = np.empty((resamples, num_images), np.uint8)
     for index in range(resamples):
         swapped[index] = generator(Stream.SWAPS, seed=seed, index=index).integers(0, 2, num_images, dtype=np.uint8)

@@ -60,6 +60,7 @@ class PairResult:
     p_bootstrap: float | None = None  # seeds included, if several; below 5 % exactly where the interval leaves 0 out
     num_seeds: int = 1  # that the difference is a mean over; the smaller number where groups differ
     paired_by_seed: bool = True  # whether both groups were trained with these seeds
+    own_std: float | None = None  # the part of seed_std that more images would make smaller; None with one seed
 
     @property
     def significant(self) -> bool:
@@ -83,7 +84,13 @@ class Comparison:
     value_by_seed: Mapping[str, Mapping[int, Estimate]]
     pairs: tuple[PairResult, ...]  # every pair of groups, the earlier one first
     seed: int = 0  # of the resamples: with it and the files, every number here can be computed again
-    images_a_category: float | None = None  # in how many images a category is, harmonic mean; None if unknown
+    images_a_category: float | None = None  # in how many images (or units) a category is, harmonic mean
+    num_units: int | None = None  # that were drawn and swapped; None where images were
+
+    @property
+    def drawn_units(self) -> int | None:
+        """The number of units that were drawn; None where each is one image, which is as if images were."""
+        return None if self.num_units == self.num_images else self.num_units
 
 
 @dataclass(frozen=True)

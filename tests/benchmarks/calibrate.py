@@ -3,11 +3,13 @@
     python tests/benchmarks/calibrate.py seeds      # Gaussian experiments by seeds: what f is good for; a minute
     python tests/benchmarks/calibrate.py power      # the stated minimum planted in them; a minute
     python tests/benchmarks/calibrate.py images     # made-up detections by images and categories; five minutes
+    python tests/benchmarks/calibrate.py units      # frames of clips, drawn as units and as images; ten minutes
 
 In a Gaussian experiment, images move a difference by a variance of 1, each seed's own detections on them by
 ``own``, and a seed's luck by ``1 / ratio``; the swaps, which see images alone, are taken for a normal test.
 In the made-up detections (``tests/support/detection_simulator.py``) two groups do not differ; the true AP is the
-mean over experiments of as many images.
+mean over experiments of as many images. Where images are frames of clips, what a method does wrong is drawn once a
+clip.
 """
 
 import argparse
@@ -21,10 +23,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from coordexp.statistics import Estimate, detectable
+from coordexp.data.units import UnitRule, read_unit_names
+from coordexp.statistics import Estimate, compare, detectable
 from coordexp.statistics.bootstrap import images_a_category, read_matches, resampled
 from coordexp.statistics.intervals import NORMAL_975, Total, degrees_of_freedom, difference_total, group_total
-from tests.support.detection_simulator import write_experiment
+from tests.support.detection_simulator import write_experiment, write_unit_experiment
 
 RATIOS = (math.inf, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 """Variance between images by that between seeds; infinite where seeds do not matter."""
@@ -37,6 +40,8 @@ CELLS = (
 )  # fmt: skip
 """Images, categories, seeds and experiments."""
 RESAMPLES = 200
+UNITS = {"44 units of 15": (44, 15, 15), "20 units of 1 to 60": (20, 1, 60)}
+"""Number of units, and the fewest and most images of one."""
 
 
 def gaussian(num: int, num_seeds: int, ratio: float, own: float) -> tuple[np.ndarray, list[Total]]:
@@ -102,10 +107,29 @@ def detections(num: int, images: int, categories: int, seeds: int) -> str:
     return row.replace("%", " %")
 
 
+def units(num: int, num_units: int, fewest: int, most: int) -> list[str]:
+    """Return two cells: how often units are right, and how often images would be.
+
+    Each is the coverage of the difference, and how often swaps alone and the decision tell two equal methods apart.
+    """
+    counts = {"units": np.zeros(3), "images": np.zeros(3)}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(num):
+            frames = np.random.default_rng([number, 3]).integers(fewest, most + 1, num_units).tolist()
+            annotations, files = write_unit_experiment(Path(folder), number=number, num_frames=frames)
+            names = read_unit_names(annotations, UnitRule.parse("clip"))
+            for drawn, found in (("units", names), ("images", None)):
+                (pair,) = compare(annotations, files, resamples=2 * RESAMPLES, seed=number, units=found).pairs
+                counts[drawn] += (covers(pair.difference, 0.0), pair.p_swap < 0.05, pair.significant)
+    return [
+        f"{covered:.1%} | {swaps:.1%} | {decided:.1%}" for covered, swaps, decided in np.stack([*counts.values()]) / num
+    ]
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=("seeds", "power", "images"))
+    parser.add_argument("table", choices=("seeds", "power", "images", "units"))
     parser.add_argument("--experiments", type=int, help="of a cell; default: 4000, of detections 40 to 200")
     options = parser.parse_args()
     if options.table == "images":
@@ -114,6 +138,13 @@ def main() -> None:
         )
         for images, categories, seeds, num in CELLS:
             print(detections(options.experiments or num, images, categories, seeds), flush=True)
+        return
+    if options.table == "units":
+        heads = ("covered", "swaps alone", "decision")
+        print(f"| units | {' | '.join(heads)} | {', by image | '.join(heads)}, by image |\n" + "|---" * 7 + "|")
+        for name, sizes in UNITS.items():
+            cells = units(options.experiments or 500, *sizes)
+            print(f"| {name} | {' | '.join(cells)} |".replace("%", " %"), flush=True)
         return
     cell = covered if options.table == "seeds" else found
     print(f"| seeds | own detections | {' | '.join(f'{ratio:g}' for ratio in RATIOS)} |\n" + "|---" * 10 + "|")

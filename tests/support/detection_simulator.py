@@ -9,7 +9,7 @@ some categories of many, each with a few objects, a few categories common and mo
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,3 +150,64 @@ def write_experiment(
             path.write_text(json.dumps(detect(rng, world, effect=effect + luck)))
             files[group][seed] = path
     return write_world(folder / "instances.json", world), files
+
+
+def write_unit_experiment(
+    folder: Path, *, number: int, num_frames: Sequence[int], names: Sequence[str] = ("A", "B")
+) -> tuple[Path, dict[str, dict[int, Path]]]:
+    """Write an experiment whose images are the frames of clips, and return its files as :func:`write_experiment` does.
+
+    A clip shows the same objects in all of its frames, each a little elsewhere. What a method does wrong is drawn once
+    a clip, for each method by itself: which objects it finds, how far off their boxes are, how sure it is, and which
+    boxes have no object. So two methods do not differ, and the frames of a clip say the same thing again and again.
+
+    ``num_frames`` are those of each clip; every image has its ``clip``.
+    """
+    rng = np.random.default_rng([number, len(num_frames), 21])
+    clips = make_world(rng, len(num_frames))
+    clip_of_frame = np.repeat(np.arange(len(num_frames)), num_frames)
+    moves = rng.uniform(-15, 15, (len(clip_of_frame), 2))
+    frames = range(1, len(clip_of_frame) + 1)
+
+    def in_frames(entries: Sequence[dict]) -> list[dict]:
+        """Repeat what is in a clip in each of its frames, moved as the frame is."""
+        in_clip: dict[int, list[dict]] = {}
+        for entry in entries:
+            in_clip.setdefault(entry["image_id"] - 1, []).append(entry)
+        repeated = []
+        for frame, clip, (dx, dy) in zip(frames, clip_of_frame.tolist(), moves.tolist(), strict=True):
+            for entry in in_clip.get(clip, []):
+                x, y, width, height = entry["bbox"]
+                repeated.append(entry | {"image_id": frame, "bbox": [x + dx, y + dy, width, height]})
+        return repeated
+
+    truth = [
+        {"image_id": image + 1, "category_id": category + 1, "bbox": box}
+        for image, category, box in zip(
+            clips.image.tolist(), clips.category.tolist(), clips.boxes.tolist(), strict=True
+        )
+    ]
+    annotations = [
+        entry | {"id": n, "area": entry["bbox"][2] * entry["bbox"][3], "iscrowd": 0}
+        for n, entry in enumerate(in_frames(truth), start=1)
+    ]
+    document = {
+        "images": [
+            {"id": frame, "file_name": f"clip{clip:03d}_{frame:05d}.jpg", "width": 400, "height": 400, "clip": clip}
+            for frame, clip in zip(frames, clip_of_frame.tolist(), strict=True)
+        ],
+        "categories": [{"id": c + 1, "name": str(c)} for c in range(clips.num_categories)],
+        "annotations": annotations,
+    }
+    path = folder / "instances.json"
+    path.write_text(json.dumps(document))
+    files: dict[str, dict[int, Path]] = {}
+    for name in names:
+        found = in_frames(detect(rng, clips))
+        jitter = rng.uniform(0, 1e-6, len(found))  # or the order of equal scores would decide
+        for entry, more in zip(found, jitter.tolist(), strict=True):
+            entry["score"] += more
+        file = folder / f"{name}.json"
+        file.write_text(json.dumps(found))
+        files[name] = {0: file}
+    return path, files

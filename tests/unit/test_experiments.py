@@ -11,6 +11,7 @@ from pycocotools.coco import COCO
 from coordexp.config import ExperimentConfig, load_config
 from coordexp.data.image_file import read_image
 from coordexp.data.sources.door import load_split
+from coordexp.train.setup.weighted_terms import build_criterion
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -21,6 +22,7 @@ GROUPS = sorted(path.stem for path in (ROOT / "experiments" / "groups").glob("*.
 FLAGS = {
     "A": (True, False, False, False),
     "A_again": (True, False, False, False),
+    "A_soft": (True, False, False, True),
     "B": (False, True, True, False),
     "C": (True, True, True, False),
     "D": (False, False, False, True),
@@ -86,6 +88,19 @@ def test_the_gate_alone_is_added_to_b():
     terms = config.run("B_gate", 0).custom.coord_soft_ce_w1
     assert (terms.soft_ce_weight, terms.w1_weight, terms.gate_weight) == (0.0, 0.0, 1.0)
     assert config.run("B_gate", 0).objective == config.run("B", 0).objective
+
+
+def test_a_fifth_of_the_soft_target_is_added_to_a():
+    config = load_config("experiments/tiny.yaml", ["ablation.groups=[A, A_soft]"])
+    terms = config.run("A_soft", 0).custom.coord_soft_ce_w1
+    assert (terms.soft_ce_weight, terms.w1_weight, terms.gate_weight) == (0.2, 0.0, 0.0)
+    assert config.run("A_soft", 0).objective == config.run("A", 0).objective
+    weights = {weighted.term.name: weighted.weight for weighted in build_criterion(config.run("A_soft", 0)).terms}
+    assert {name: weight for name, weight in weights.items() if weight} == {
+        "text_ce": 1.0,
+        "coord_ce": 1.0,
+        "soft_ce": 0.2,
+    }
 
 
 def test_the_dlora_experiment_is_what_the_specification_means_by_it():

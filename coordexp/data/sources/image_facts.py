@@ -2,14 +2,15 @@
 
 import csv
 import io
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from coordexp.config.schema.data import Data
+from coordexp.data.image_fields import field_value, value_text
 from coordexp.data.sources.pictures import read_text
 from coordexp.data.sources.read_split import ReadSplit
+from coordexp.data.units import UnitRule
 from coordexp.errors import DataError, counted, nearest_of, show
 
 _FILE_COLUMNS = ("file", "file_name", "image", "filename")
@@ -70,11 +71,8 @@ class ImageFacts:
 
 
 def _of_pattern(text: str, names: Sequence[str]) -> list[str]:
-    pattern = re.compile(text)
-    units: list[str] = []
-    for name in names:
-        match = pattern.search(name)
-        units.append("" if match is None else match[1] or "")
+    rule = UnitRule.parse(text, option="data.unit_by")
+    units = [rule.found_in(name) or "" for name in names]
     if not any(units):
         shown = ", ".join(map(show, names[:_SHOWN]))
         raise DataError(
@@ -88,7 +86,7 @@ def _of_fields(read: ReadSplit, name: str, key: str) -> list[str]:
     """Return a field of each image's record as text; "" where it is missing."""
     values: list[str] = []
     for image_id in read.arrays.image_ids.tolist():
-        values.append(_text(_value(read.image_fields.get(image_id, {}), name), name=name, key=key))
+        values.append(_text(field_value(read.image_fields.get(image_id, {}), name), name=name, key=key))
     if any(values):
         return values
     known = dict.fromkeys(other for record in read.image_fields.values() for other in record)
@@ -100,26 +98,10 @@ def _of_fields(read: ReadSplit, name: str, key: str) -> list[str]:
     raise DataError(f"{key}: {name!r} is a field of none of the images, or empty in all; {nearest_of(name, known)}")
 
 
-def _value(record: Mapping[str, object], name: str) -> object:
-    """Return a field; dots lead into objects, as in ``attributes.clip``, where no field has that name."""
-    if name in record:
-        return record[name]
-    value: object = record
-    for step in name.split("."):
-        if not isinstance(value, dict):
-            return None
-        value = value.get(step)
-    return value
-
-
 def _text(value: object, *, name: str, key: str) -> str:
     if isinstance(value, list | dict):
         raise DataError(f"{key}: the field {name!r} of an image is {show(value)}; expected text or a number")
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return "" if value is None else str(value).strip()
+    return value_text(value) or ""
 
 
 @dataclass(frozen=True)

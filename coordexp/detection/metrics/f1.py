@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from coordexp.detection.average_precision import PrecisionTable
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
 from coordexp.detection.boxes import Floats
 from coordexp.detection.matches import totals
@@ -39,19 +40,23 @@ def macro_f1(boxes: BoxEvaluation) -> Floats:
         return np.zeros(0)
     precision_T = (hits_TK / np.maximum(counted_TK, 1)).sum(axis=1) / ((counted_TK > 0) | (num_gt_K > 0)).sum(axis=1)
     recall_T = (hits_TK[:, num_gt_K > 0] / num_gt_K[num_gt_K > 0]).mean(axis=1)
-    return _harmonic(precision_T, recall_T)
+    return harmonic(precision_T, recall_T)
 
 
 def positive_only_f1(boxes: BoxEvaluation) -> Floats:
     """Return ``[T]`` F1 in the positive-only protocol; empty without ground truth."""
-    table = boxes.positive_only
+    return positive_only_f1_of(boxes.positive_only)
+
+
+def positive_only_f1_of(table: PrecisionTable) -> Floats:
+    """Return the same from its table of precision and recall."""
     there = table.recall[0] > -1
     if not there.any():
         return np.zeros(0)
     curves_TKL, recall_TK = table.precision[:, :, there].transpose(0, 2, 1), table.recall[:, there]
     last_TK = (curves_TKL > 0).cumsum(axis=2).argmax(axis=2)
     precision_TK = np.take_along_axis(curves_TKL, last_TK[..., None], axis=2)[..., 0]
-    return _harmonic(_mean_above_0(precision_TK), _mean_above_0(recall_TK))
+    return harmonic(_mean_above_0(precision_TK), _mean_above_0(recall_TK))
 
 
 def _mean_above_0(values_TK: Floats) -> Floats:
@@ -59,7 +64,7 @@ def _mean_above_0(values_TK: Floats) -> Floats:
     return np.where(above, values_TK, 0.0).sum(axis=1) / np.maximum(above.sum(axis=1), 1)
 
 
-def _harmonic(precision_T: Floats, recall_T: Floats) -> Floats:
+def harmonic(precision_T: Floats, recall_T: Floats) -> Floats:
     total = precision_T + recall_T
     return 2 * precision_T * recall_T / np.where(total > 0, total, 1.0)
 

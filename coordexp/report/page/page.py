@@ -16,7 +16,16 @@ from markupsafe import Markup
 from coordexp.report import charts
 from coordexp.report.figures import LOOKS, PALETTE, Chart, chart_svg
 from coordexp.report.study.study import Study, better_first
-from coordexp.report.text import heads, notes, place_tables, run_tables, study_tables
+from coordexp.report.text import (
+    further_tables,
+    heads,
+    notes,
+    place_tables,
+    protocol_tables,
+    run_tables,
+    slice_tables,
+    study_tables,
+)
 from coordexp.report.text import render as text_render
 from coordexp.statistics.verdict import FILES, RUNS, brief_verdict
 
@@ -32,7 +41,8 @@ _ENVIRONMENT = Environment(
 def render(template: str, page: object, study: Study | None = None) -> str:
     """Return a page of a template of this folder; whatever text it is given is escaped."""
     texts = {"heads": heads, "notes": notes, "run_tables": run_tables, "study_tables": study_tables}
-    texts |= {"place_tables": place_tables}
+    texts |= {"place_tables": place_tables, "slice_tables": slice_tables}
+    texts |= {"protocol_tables": protocol_tables, "further_tables": further_tables}
     looks = {"palette": PALETTE, "looks": LOOKS, "num_looks": len(LOOKS), "drawn": _drawn, "plots": charts}
     footer = f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file."
     known = {**texts, **looks, "render": text_render, "short": _short, "footer": footer}

@@ -38,6 +38,8 @@ class ForeignFile:
     num_images: int
     scores: str  # their range, or that it has none
     frame: str = "px:xywh"  # how its boxes and categories were read
+    image_ids: tuple[int, ...] = ()  # of the images with detections
+    written: Path | None = None  # the detections in the order of the file; None where ``detections`` are
     remarks: tuple[str, ...] = ()  # what a reader must know to read its numbers rightly, a sentence each
 
 

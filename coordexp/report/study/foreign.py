@@ -108,8 +108,11 @@ def _measured(
     evaluation = BoxEvaluation(truth, detections)
     if not is_plain:
         write_detections(folder / "detections.json", detections)
+    if detections is not written:
+        write_detections(folder / "written.json", written)
     analyse_boxes({"expected": evaluation}, None).write(folder)
     scores = detections.scores
+    image_ids = tuple(np.unique(detections.image_ids).tolist())
     metrics = {str(MetricName("constrained", name, "expected")): value for name, value in measure(evaluation).items()}
     return metrics, ForeignFile(
         path=path,
@@ -117,7 +120,9 @@ def _measured(
         annotations=truth.path,
         analysis=DecodingFolder(folder).analysis,
         num_detections=len(detections),
-        num_images=len(np.unique(detections.image_ids)),
+        num_images=len(image_ids),
+        image_ids=image_ids,
+        written=None if detections is written else folder / "written.json",
         scores=f"{scores.min():.3g} to {scores.max():.3g}" if detections.has_scores and len(scores) else "none",
         frame=str(frame),
         remarks=(

@@ -12,11 +12,16 @@ import numpy as np
 
 from coordexp.config.trees import value_at
 from coordexp.data.chosen import chosen_sentence
+from coordexp.data.image_facts import ImageFacts, read_image_facts
+from coordexp.data.units import UnitNames, UnitRule, counted_images, read_unit_names, units_of_set
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.boxes import Bools
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import in_fair_order
+from coordexp.detection.protocols import PROTOCOLS
+from coordexp.detection.tags import Tags, read_tags, tags_of_set
 from coordexp.errors import ComparisonError, CoordExpError, DataError, counted
 from coordexp.evaluate.answers import unknown_sentence
 from coordexp.files import read_json_lines, sha256_of_file
@@ -30,9 +35,11 @@ from coordexp.runs.folder import RunFolder
 from coordexp.statistics.comparison import compare_readings
 from coordexp.statistics.convergence import convergence
 from coordexp.statistics.decomposition import decompose
+from coordexp.statistics.protocols import Protocols, compare_protocols, contrary_sentences
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
 from coordexp.statistics.resampling import enough_swaps
 from coordexp.statistics.results import Comparison, Convergence, CurvePair, Decomposition, PairParts, PairResult
+from coordexp.statistics.slices import SlicePair, Slices, compare_slices
 from coordexp.statistics.verdict import FILES, has_learned, verdict
 
 _CURVE_RESAMPLES = 1000
@@ -40,7 +47,7 @@ DECOMPOSITION_RESAMPLES = 500  # these say where to look; the differences of AP 
 _SAME_AP = 1e-6
 _PART = 0.1  # of the images: a file without a box on so many that another has may not have seen them
 _T = TypeVar("_T")
-_Pair = TypeVar("_Pair", PairResult, PairParts, CurvePair)
+_Pair = TypeVar("_Pair", PairResult, PairParts, CurvePair, SlicePair)
 OnProgress = Callable[[str, int, int], None]
 _Detections = Mapping[str, Mapping[int, Path]]  # group -> training seed -> its file
 
@@ -63,6 +70,9 @@ class Study:
     missing: tuple[str, ...] = ()  # what is not here and why, a sentence each
     about: About | None = None  # what the groups are and how they were made
     cautions: tuple[str, ...] = ()  # what may decide the comparison beside the detectors; the verdict begins so
+    units: UnitNames | None = None  # what is drawn and swapped in the place of images
+    slices: Slices | None = None  # groups on parts of the images, where tags were asked for
+    protocols: Protocols | None = None  # the same detections as published tables measure them
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,9 @@ class Settings:
     seed: int = 0  # of the bootstrap
     num_pictures: int = 24  # in the gallery, at most
     allow_differences: bool = False  # go on where runs differ outside the declared factor
+    unit_by: UnitRule | None = None  # which images are not independent; None: as the experiment's set says
+    slices: tuple[str, ...] = ()  # fields of images, or CSV files, of which each value is compared by itself; likewise
+    image_facts: Path | None = None  # units and tags of the images; None: those of the experiment's set
 
 
 def better_first(study: Study) -> Study:
@@ -92,13 +105,14 @@ def better_first(study: Study) -> Study:
         there = {(pair.b, pair.a): pair.reversed() for pair in pairs} | {(pair.a, pair.b): pair for pair in pairs}
         return tuple(there[couple] for couple in couples if couple in there)
 
-    parts, curves = study.decomposition, study.convergence
+    parts, curves, slices = study.decomposition, study.convergence, study.slices
     return replace(
         study,
         comparison=replace(study.comparison, pairs=ordered(study.comparison.pairs)),
         readings={name: replace(found, pairs=ordered(found.pairs)) for name, found in study.readings.items()},
         decomposition=parts and replace(parts, pairs=ordered(parts.pairs)),
         convergence=curves and replace(curves, pairs=ordered(curves.pairs)),
+        slices=slices and replace(slices, slices=tuple(replace(it, pairs=ordered(it.pairs)) for it in slices.slices)),
     )
 
 
@@ -116,6 +130,7 @@ def make_study(
     Raises:
         ComparisonError: if runs were evaluated on other validation data, or differ outside the declared factor
             and that was not allowed.
+        DataError: if the units or slices asked for cannot be found in the annotations.
     """
     fairness = check_fairness(data, artifacts) if data.trained else None
     if fairness is not None and not fairness.comparable and not settings.allow_differences:
@@ -131,7 +146,41 @@ def make_study(
     if annotations is None:
         missing.append("No statistics and no images: the annotations of the validation split are not on this machine.")
         return replace(study, missing=tuple(missing))
-    return _Measuring(data, artifacts, settings, annotations, missing, on_progress).added_to(study)
+    try:
+        facts = _facts(data, artifacts, settings)
+    except CoordExpError as error:
+        # The runs are finished: a report by image is worth more than none, as long as it says so.
+        missing.append(f"No units and tags of the experiment's set: {error}")
+        facts = None
+    units, tags = _units(settings, annotations, facts), _tags(settings, annotations, facts)
+    return _Measuring(data, artifacts, settings, annotations, units, tags, missing, on_progress).added_to(study)
+
+
+def _facts(data: ExperimentData, artifacts: Artifacts, settings: Settings) -> ImageFacts | None:
+    """Return what the experiment's set knows of its validation images; None for files, and for runs before sets."""
+    path = settings.image_facts
+    if path is None:
+        found = (artifacts.image_facts(run) for run in data.trained)
+        path = next((each for each in found if each is not None and each.is_file()), None)
+    return None if path is None else read_image_facts(path)
+
+
+def _units(settings: Settings, annotations: Path, facts: ImageFacts | None) -> UnitNames | None:
+    """Return the units of the validation images: those asked for, else those of the experiment's set."""
+    if settings.unit_by is not None:
+        return read_unit_names(annotations, settings.unit_by, facts)
+    if facts is None or facts.unit_by is None:
+        return None
+    return units_of_set(list(read_ground_truth(annotations).sizes_px), facts, facts.unit_by)
+
+
+def _tags(settings: Settings, annotations: Path, facts: ImageFacts | None) -> Tags | None:
+    """Return the tags of the validation images: those asked for, else those of the experiment's set."""
+    truth = read_ground_truth(annotations)
+    if settings.slices:
+        return read_tags(truth, settings.slices, facts=facts)
+    tags = None if facts is None else tags_of_set(truth, facts)
+    return None if tags is None or not tags.tags else tags
 
 
 def _annotations(data: ExperimentData, artifacts: Artifacts) -> Path | None:
@@ -162,6 +211,8 @@ class _Measuring:
     artifacts: Artifacts
     settings: Settings
     annotations: Path
+    units: UnitNames | None
+    tags: Tags | None
     missing: list[str]
     on_progress: OnProgress
     compared: list[RunData] = field(default_factory=list[RunData])  # the finished runs whose own detections are there
@@ -182,9 +233,10 @@ class _Measuring:
         with contextlib.suppress(CoordExpError):  # a file that cannot be read is named where it is compared
             cautions = tuple(self._cautions(own))
         readings = self._readings(own) if own else {}
+        protocols = self._tried("protocols", lambda: self._protocols(own, readings["own"])) if readings else None
         study = replace(
             study,
-            verdict=self._verdict(readings, study.fairness, cautions) if readings else "",
+            verdict=self._verdict(readings, study.fairness, cautions, protocols) if readings else "",
             comparison=readings.get("own"),
             readings=readings,
             convergence=self._tried("convergence", self._convergence),
@@ -194,6 +246,9 @@ class _Measuring:
             coord_curves=self._tried("coordinate distributions", self._curves) or (),
             num_images=len(read_ground_truth(self.annotations).sizes_px),
             cautions=cautions,
+            units=self.units,
+            protocols=protocols,
+            slices=self._tried("slices", lambda: self._slices(own)),
         )
         return replace(study, missing=tuple(self.missing))
 
@@ -219,12 +274,17 @@ class _Measuring:
         return found, lacking
 
     def _verdict(
-        self, readings: Mapping[ReadingName, Comparison], fairness: Fairness | None, cautions: Sequence[str]
+        self,
+        readings: Mapping[ReadingName, Comparison],
+        fairness: Fairness | None,
+        cautions: Sequence[str],
+        protocols: Protocols | None,
     ) -> str:
         """Put around the sentence what it leaves out: a reader may take it from here alone."""
         comparison = readings["own"]
+        contrary = [] if protocols is None else contrary_sentences(protocols)
         if fairness is None:
-            return " ".join([*cautions, verdict(comparison, FILES)])
+            return " ".join([*cautions, verdict(comparison, FILES), *contrary])
         leads = list(cautions)
         if chosen := chosen_sentence(self.annotations):
             leads.append(f"{chosen}.")
@@ -234,7 +294,7 @@ class _Measuring:
         if absent := [run.name for run in self.data.runs if run.name not in compared]:
             leads.append(f"Without {_few(absent)}:")
         under = reading_sentence(readings) if has_learned(comparison, *comparison.groups) else ""
-        return " ".join(filter(None, [*leads, verdict(comparison), under, *self._unknown_names()]))
+        return " ".join(filter(None, [*leads, verdict(comparison), under, *contrary, *self._unknown_names()]))
 
     def _unknown_names(self) -> Iterator[str]:
         """Yield, for each decoding, what a run writes in place of categories where that is why its AP is low."""
@@ -275,16 +335,21 @@ class _Measuring:
             most = max(others, key=lambda other: lacking[other], default=name)
             if run.foreign is not None and lacking.get(most, 0) > max(2, _PART * num):
                 parts.append(
-                    f"{names[name]} has no box on {lacking[most]} of {num} images, which {names[most]} has: was it run "
-                    "on a part?"
+                    f"{names[name]} has no box on {lacking[most]} of {self._counted(list(truth.sizes_px))}, which "
+                    f"{names[most]} has: was it run on a part?"
                 )
         if parts:
             common = functools.reduce(np.intersect1d, images.values()).tolist()
             tables = {name: BoxEvaluation(truth, found).table_on_images(common) for name, found in files.items()}
             values = {names[k]: table.average_precision(AVERAGE_PRECISIONS["AP"]) for k, table in tables.items()}
             known = ", ".join(f"{name} {value:.4f}" for name, value in values.items() if value is not None)
-            on_common = f"On the {len(common)} images where all have boxes, AP is {known}."
+            on_common = f"On the {self._counted(common)} where all have boxes, AP is {known}."
             yield " ".join([*parts, on_common if known else "There is no image on which all have boxes."])
+
+    def _counted(self, image_ids: Sequence[int]) -> str:
+        """Return how many images these are, and in how many units."""
+        num_units = None if self.units is None else self.units.numbered(image_ids).num_units
+        return counted_images(len(image_ids), num_units)
 
     def _readings(self, own: _Detections) -> dict[ReadingName, Comparison]:
         """Compare the runs under every reading; one that lacks a file of theirs is left out whole."""
@@ -315,6 +380,7 @@ class _Measuring:
             swaps=enough_swaps(math.comb(len(self.data.groups), 2), resamples=self.settings.resamples),
             seed=self.settings.seed,
             families=self._families,
+            units=self.units,
             on_progress=functools.partial(self.on_progress, "comparing groups"),
         )
         for run in self.compared:
@@ -392,6 +458,7 @@ class _Measuring:
             num_supervised_tokens=used["num_supervised_tokens"],
             resamples=resamples,
             seed=self.settings.seed,
+            units=self.units,
             on_progress=functools.partial(self.on_progress, "comparing curves"),
         )
 
@@ -404,7 +471,52 @@ class _Measuring:
             resamples=min(self.settings.resamples, DECOMPOSITION_RESAMPLES),
             seed=self.settings.seed,
             families=self._families,
+            units=self.units,
             on_progress=functools.partial(self.on_progress, "finding errors"),
+        )
+
+    def _protocols(self, own: _Detections, comparison: Comparison) -> Protocols:
+        runs = {(run.group, run.seed): run for run in self.compared}
+
+        def before_repeat(group: str, seed: int) -> Bools | None:
+            from coordexp.evaluate.results import detections_before_repeat  # here: it brings torch, few need it
+
+            path = self.artifacts.file(runs[group, seed], FINAL_CONSTRAINED.objects)
+            return None if path is None else detections_before_repeat(path)
+
+        written: dict[str, dict[int, Path]] = {group: {} for group in own}
+        logged: dict[str, dict[str, dict[int, float]]] = {protocol.name: {} for protocol in PROTOCOLS}
+        for (group, seed), run in runs.items():
+            in_file_order = None if run.foreign is None else run.foreign.written
+            written[group][seed] = in_file_order or own[group][seed]
+            for name, groups in logged.items():
+                if (value := run.own("constrained", name)) is not None:
+                    groups.setdefault(group, {})[seed] = value
+        return compare_protocols(
+            self.annotations,
+            written,
+            comparison,
+            logged=logged,
+            before_repeat=before_repeat,
+            families=self._families,
+            resamples=min(self.settings.resamples, DECOMPOSITION_RESAMPLES),
+            seed=self.settings.seed,
+            units=self.units,
+            on_progress=functools.partial(self.on_progress, "measuring by other protocols"),
+        )
+
+    def _slices(self, own: _Detections) -> Slices | None:
+        if self.tags is None or not own:
+            return None
+        return compare_slices(
+            self.annotations,
+            own,
+            self.tags,
+            resamples=min(self.settings.resamples, DECOMPOSITION_RESAMPLES),
+            seed=self.settings.seed,
+            families=self._families,
+            units=self.units,
+            on_progress=functools.partial(self.on_progress, "comparing slices"),
         )
 
     def _gallery(self, own: _Detections) -> tuple[GalleryImage, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.metrics import detection_metrics
+from coordexp.detection.protocols import PROTOCOLS
 from coordexp.metrics import AP_METRICS, GENERATION_METRICS
 from coordexp.report.text.tables import COUNTED, FILE, Table
 
@@ -12,14 +13,19 @@ _MEANINGS: Mapping[str, str] = {
     "read by": "which number of a coordinate's distribution is taken for the box: the most likely bin, or the mean",
     "boxes": "which number of a coordinate's distribution is taken for the box: the most likely bin, or the mean",
     "seeds": "the runs behind the row; numbers are their means",
-    "95 % interval": "95 % confidence interval: draws of images, and of seeds where there are several",
+    "95 % interval": "95 % confidence interval: draws of images or of their units, and of seeds where there are more",
     "pair": "the first group minus the second; the better one stands first",
     "difference": "of the first group minus the second, on the same images",
-    "p, random swaps": "how often chance gives as large a difference if each image's detections are swapped by a coin",
+    "p, random swaps": "how often chance gives as large a difference if each image's detections, or each unit's, are "
+    "swapped by a coin",
     "p, bootstrap": "how often chance gives as large a difference, from the same draws as the interval",
     "p, corrected": "the larger of the two p-values, corrected for all pairs (Holm): below .05 a difference is told",
     "detectable": "the smallest true difference that would have been found four times in five",
+    "two more seeds": "the smallest true difference that would be found with two more seeds of each group, roughly",
+    "twice the images": "the same with twice as many images, and the seeds there are",
+    "twice the units": "the same with twice as many units, and the seeds there are",
     "standard error, images": "the part of the difference's standard error that comes from which images there are",
+    "standard error, units": "the part of the difference's standard error that comes from which units there are",
     "standard error, seeds": "the same by which seeds there are",
     "mean AP": "mean height of the curve of AP over steps, on the subset of images evaluated in training",
     "own reading": "each group read as its loss suggests",
@@ -37,6 +43,9 @@ _MEANINGS: Mapping[str, str] = {
     "protocol's part": "positive-only minus all detections: how much of the F1 comes from the protocol",
     "argmax": "boxes of the most likely bin of each coordinate",
     "expected": "boxes of the mean of each coordinate's distribution",
+    "protocol": "how published tables measure detections, all of the same boxes",
+    "ranking": "the groups by this protocol, the best first",
+    "AP, as scored": "COCO's AP with the scores that the boxes have",
     FILE: "boxes as the file of detections has them",
     "not told apart": "no difference can be shown",
     "nothing learned": "no group reaches AP .01, so that a difference says nothing",
@@ -60,6 +69,9 @@ _FAMILIES: Mapping[str, str] = {
     "AP cut": "AP with each answer cut at the first object that repeats an earlier one exactly",
     "repeats": "share of objects that repeat an earlier one of their answer: same description, same bins",
     "in a row": "most repeats in a row in one answer",
+    "p of slices, …": "how often chance gives as large a difference on this slice, corrected for all values of tags "
+    "and all pairs (Holm)",
+    "beyond largest, …": "the pair's difference on this slice minus that on the largest slice of the tag",
     "steps to … %": "steps until AP on the subset reaches that part of the best group's last one",
     "tokens per object": "generated tokens, malformed ones too, over well-formed objects",
     "seconds per object": "time of generation, all workers at once, over well-formed objects",
@@ -71,9 +83,10 @@ _PHRASES: Mapping[str, str] = {
     "F1": "harmonic mean of precision (detections that are right) and recall (objects that are found)",
     "constrained": "decoding under a grammar, which makes every box four coord tokens",
     "free": "decoding without the grammar: a model may write what is no object",
+    "units": "images that are not independent, such as the frames of a clip: drawn and swapped as a whole",
     "convergence": "how fast a group learns: AP over the steps of training",
 }
-_ROWS_OF_WORDS = ("part", COUNTED, "boxes", "read by", "verdict")
+_ROWS_OF_WORDS = ("part", "protocol", COUNTED, "boxes", "read by", "verdict")
 
 
 def meaning(word: str) -> str:
@@ -82,6 +95,9 @@ def meaning(word: str) -> str:
         return _MEANINGS[word]
     if (family := _family(word)) is not None:
         return _FAMILIES[family]
+    protocol = next((protocol for protocol in PROTOCOLS if protocol.head == word), None)
+    if protocol is not None:
+        return protocol.description
     metrics = [*AP_METRICS, *GENERATION_METRICS, *(metric.declared for metric in detection_metrics())]
     found = next((metric.description for metric in metrics if metric.column == word), "")
     return found or next((measure.description for measure in MEASURES if measure.head == word), "")

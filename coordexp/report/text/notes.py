@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from coordexp.data.sources.recorded import recorded_data
+from coordexp.data.units import FEW_UNITS, counted_images
 from coordexp.errors import counted
 from coordexp.evaluate.generated_by import Generator, engine_sentences
 from coordexp.metrics import BOX_KINDS, BoxKind
@@ -82,6 +83,17 @@ def summary(data: ExperimentData) -> str:
     )
 
 
+def study_summary(study: Study) -> str:
+    """Return :func:`summary`, and what is drawn in the place of images where that is something else."""
+    text = summary(study.data)
+    return text if study.units is None else f"{text}; {study.units.sentence}"
+
+
+def study_notes(study: Study) -> list[str]:
+    """Return the notes of a study: those on its runs, below those on its units."""
+    return [*([] if study.units is None else study.units.remarks), *notes(study.data)]
+
+
 def remarks(data: ExperimentData) -> list[str]:
     return [remark for run in data.runs if run.foreign is not None for remark in run.foreign.remarks]
 
@@ -155,17 +167,25 @@ def bucket_notes(study: Study) -> tuple[str, ...]:
 
 def sample_notes(comparison: Comparison) -> tuple[str, ...]:
     """Return what to know of intervals of AP where there are few images, or categories are in few of them."""
-    images, notes = comparison.images_a_category, list[str]()
-    if comparison.num_images < FEWEST_IMAGES:
+    of_a_category, notes = comparison.images_a_category, list[str]()
+    num_images, num_units = comparison.num_images, comparison.num_units
+    # What is drawn decides how much is known: units, or images where there are none.
+    num_drawn, drawn = (num_images, "images") if num_units is None else (num_units, "units")
+    if num_drawn < FEWEST_IMAGES:
         notes.append(
-            f"From {counted(comparison.num_images, 'image')} nothing can be known of others: no interval or difference."
+            f"From {counted_images(num_images, num_units)} nothing can be known of others: no interval or difference."
         )
-    elif comparison.num_images < MIN_OBJECTS:
-        notes.append(f"{comparison.num_images} images are too few to rely on an interval.")
-    if images is not None and images < FEW_IMAGES and comparison.num_images >= FEWEST_IMAGES:
+    elif num_units is not None and num_units < FEW_UNITS:
         notes.append(
-            f"Too few images: a category is in {images:.1f} of the {comparison.num_images:,} on average (harmonic "
-            "mean). Intervals are then too narrow, and hold for AP on as many images, not on more."
+            f"{counted_images(num_images, num_units)}: fewer than {FEW_UNITS} units are too few to rely on an interval "
+            "or a p-value."
+        )
+    elif num_images < MIN_OBJECTS:
+        notes.append(f"{num_images} images are too few to rely on an interval.")
+    if of_a_category is not None and of_a_category < FEW_IMAGES and num_drawn >= FEWEST_IMAGES:
+        notes.append(
+            f"Too few {drawn}: a category is in {of_a_category:.1f} of the {num_drawn:,} on average (harmonic mean). "
+            f"Intervals are then too narrow, and hold for AP on as many {drawn}, not on more."
         )
     return tuple(notes)
 

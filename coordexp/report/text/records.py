@@ -10,16 +10,19 @@ from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import MetricName
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
-from coordexp.report.text.notes import notes
+from coordexp.report.text.notes import study_notes
 from coordexp.report.text.tables import means
+from coordexp.statistics.power import further
+from coordexp.statistics.protocols import Protocols
 from coordexp.statistics.readings import reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
+from coordexp.statistics.slices import Slices
 from coordexp.tracking.address import without_secrets
 
 COLUMNS: tuple[str, ...] = (
     "experiment", "kind", "group", "against", "seed", "state", "step", "run_id", "metric", "value", "low", "high",
     "p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable", "num_images", "resamples", "message",
-    "reading",
+    "reading", "num_units", "slice",
 )  # fmt: skip
 _TESTS = ("p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable")
 _Line = dict[str, str | int | float | None]
@@ -29,14 +32,17 @@ def to_csv(study: Study) -> str:
     """Return one number a line; what is undefined is empty.
 
     ``kind`` is ``run`` (the last value of a metric of a run), ``group`` and ``seed`` (with intervals), ``pair``
-    (a difference, ``group`` minus ``against``), ``convergence`` or ``decomposition``; ``reading`` says how boxes are
-    read, and is empty in lines of each group's own reading. Kinds of other readings are their own (``pair reading``),
-    so that nobody counts a pair twice.
+    (a difference, ``group`` minus ``against``), ``convergence``, ``decomposition``, or ``protocol`` and ``protocol
+    pair`` (the same detections measured otherwise), or ``slice``, ``slice pair`` and ``slice beyond largest`` (on the
+    part of the images that ``slice`` names). ``reading`` says how boxes are read, and is empty in lines of each group's
+    own reading. Kinds of other readings are their own (``pair reading``), so that nobody counts a pair twice.
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     lines = [*_run_lines(study), *_statistics(study)]
+    lines += [] if study.protocols is None else _protocols(study.protocols)
+    lines += [] if study.slices is None else _slices(study.slices)
     for name, comparison in study.readings.items():
         if name != "own":
             lines += [line | {"kind": f"{line['kind']} reading", "reading": name} for line in _comparison(comparison)]
@@ -62,6 +68,9 @@ def to_json(study: Study) -> str:
             }
             for name, comparison in study.readings.items()
         },
+        "further": further_records(study),
+        "protocols": protocol_record(study.protocols),
+        **({} if study.slices is None else {"slices": slice_records(study.slices)}),
         "fairness": fairness
         and {
             "comparable": fairness.comparable,
@@ -72,12 +81,12 @@ def to_json(study: Study) -> str:
             "without_fingerprint": list(fairness.unchecked),
         },
         "missing": list(study.missing),
-        "notes": notes(data),
+        "notes": study_notes(study),
     }
     return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def to_numbers(comparison: Comparison, data: ExperimentData) -> str:
+def to_numbers(comparison: Comparison, data: ExperimentData, slices: Slices | None = None) -> str:
     """Return what a program wants of a comparison as JSON: each group's metrics, means over seeds, and each pair."""
     groups: dict[str, object] = {}
     for group in comparison.groups:
@@ -95,7 +104,40 @@ def to_numbers(comparison: Comparison, data: ExperimentData) -> str:
         }
         for pair in comparison.pairs
     }
-    return json.dumps({"groups": groups, "pairs": pairs}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    whole: dict[str, object] = {"groups": groups, "pairs": pairs}
+    if comparison.num_units is not None:
+        whole["sample"] = {"images": comparison.num_images, "units": comparison.num_units}
+    if slices is not None:
+        whole["slices"] = slice_records(slices)
+    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def further_records(study: Study) -> list[dict[str, object]]:
+    """Return for each pair what two more seeds, and twice the images or units, would detect."""
+    found = study.comparison
+    records: list[dict[str, object]] = []
+    if found is None:
+        return records
+    for pair in found.pairs:
+        lead: dict[str, object] = {"group": pair.a, "against": pair.b, "detectable": pair.detectable}
+        records.append(lead | asdict(further(pair, found.drawn_units)))
+    return records
+
+
+def protocol_record(found: Protocols | None) -> dict[str, object] | None:
+    """Return what each protocol gives as JSON, and the pairs that it turns round."""
+    if found is None:
+        return None
+    record: dict[str, object] = {}
+    for name, values in found.values.items():
+        turned = [asdict(pair) for pair in found.turned_by(name)]
+        record[name] = {"groups": dict(values), "ranking": found.ranking(name), "turned": turned}
+    return record
+
+
+def slice_records(found: Slices) -> list[dict[str, object]]:
+    """Return every slice as JSON: what is in it, each group's AP and AP50, and each pair."""
+    return [asdict(one) for one in found.slices]
 
 
 def _run(run: RunData) -> dict[str, object]:
@@ -126,8 +168,37 @@ def _statistics(study: Study) -> Iterator[_Line]:
             yield from (lead | {"metric": name} | asdict(it) for name, it in pair.difference.items())
 
 
+def _protocols(found: Protocols) -> Iterator[_Line]:
+    for name, values in found.values.items():
+        for group, value in values.items():
+            if value is not None:
+                yield {"kind": "protocol", "group": group, "metric": name, "value": value}
+        for turned in found.turned_by(name):
+            lead: _Line = {"kind": "protocol pair", "group": turned.a, "against": turned.b, "metric": name}
+            yield lead | {"p_holm": turned.p} | asdict(turned.difference)
+
+
+def _slices(found: Slices) -> Iterator[_Line]:
+    for one in found.slices:
+        common: _Line = {"slice": one.name, "num_images": one.num_images, "resamples": found.resamples}
+        if one.num_units is not None:
+            common["num_units"] = one.num_units
+        for metric, values in (("AP", one.ap), ("AP50", one.ap50)):
+            for group, estimate in values.items():
+                if estimate is not None:
+                    yield common | {"kind": "slice", "group": group, "metric": metric} | asdict(estimate)
+        for pair in one.pairs:
+            lead = common | {"kind": "slice pair", "group": pair.a, "against": pair.b}
+            if pair.difference is not None:
+                yield lead | {"metric": "AP", "p_holm": pair.p_holm} | asdict(pair.difference)
+            if pair.beyond is not None:
+                yield lead | {"kind": "slice beyond largest", "metric": "AP"} | asdict(pair.beyond)
+
+
 def _comparison(found: Comparison) -> Iterator[_Line]:
     common: _Line = {"metric": found.metric, "num_images": found.num_images, "resamples": found.resamples}
+    if found.num_units is not None:
+        common["num_units"] = found.num_units
     for group in found.groups:
         yield common | {"kind": "group", "group": group} | asdict(found.value[group])
         for seed, estimate in found.value_by_seed[group].items():

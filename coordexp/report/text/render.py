@@ -8,8 +8,19 @@ from rich.text import Text
 
 from coordexp.report.study.about import Fairness
 from coordexp.report.study.study import Study, better_first
-from coordexp.report.text.notes import ABOUT, about_lines, bucket_notes, next_commands, notes, summary, terms_table
+from coordexp.report.text.further_tables import TITLE as MORE
+from coordexp.report.text.further_tables import further_sentences, further_tables
+from coordexp.report.text.notes import (
+    ABOUT,
+    about_lines,
+    bucket_notes,
+    next_commands,
+    study_notes,
+    study_summary,
+    terms_table,
+)
 from coordexp.report.text.place_tables import place_tables
+from coordexp.report.text.protocol_tables import protocol_tables
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.run_tables import (
     answer_tables,
@@ -19,6 +30,8 @@ from coordexp.report.text.run_tables import (
     quality_tables,
     served_tables,
 )
+from coordexp.report.text.slice_tables import TITLE as SLICES
+from coordexp.report.text.slice_tables import slice_sentences, slice_tables
 from coordexp.report.text.study_tables import study_tables, why_sentences, why_tables, why_title
 from coordexp.report.text.tables import Table, aligned, latex_table, markdown_table, plain_markdown, text_lines
 
@@ -34,7 +47,7 @@ def render_report(study: Study, console: Console) -> None:
         console.print(Text(text, style), soft_wrap=True)
 
     study = better_first(study)
-    show(f"\n{study.data.title}: {summary(study.data)}")
+    show(f"\n{study.data.title}: {study_summary(study)}")
     if study.verdict:
         show(f"\n{study.verdict}", "bold")
     if about := about_lines(study):
@@ -63,7 +76,7 @@ def show_table(table: Table, console: Console) -> None:
 
 def to_markdown(study: Study) -> str:
     study, data = better_first(study), study.data
-    parts = [f"# {plain_markdown(data.title)}", summary(data)]
+    parts = [f"# {plain_markdown(data.title)}", study_summary(study)]
     if study.verdict:
         parts.append(f"**{plain_markdown(study.verdict)}**")
     if about := about_lines(study):
@@ -100,7 +113,16 @@ def all_tables(study: Study) -> list[Table]:
         *place_tables(data),
         *gradients_table(data),
     ]
-    return [*study_tables(study), *why_tables(study), headline, *others, *ends_tables(data)]
+    return [
+        *study_tables(study),
+        *further_tables(study),
+        *protocol_tables(study),
+        *why_tables(study),
+        *slice_tables(study),
+        headline,
+        *others,
+        *ends_tables(data, study.units),
+    ]
 
 
 @dataclass(frozen=True)
@@ -121,10 +143,12 @@ def _sections(study: Study) -> list[_Section]:
         found.append(_Section(table.title, tables=[table], style="red"))
     found.append(_Section("What is missing", study.missing, style="red"))
     found.append(_Section(why_title(study), why_sentences(study)))
+    found.append(_Section(MORE, further_sentences(study)))
+    found.append(_Section(SLICES, slice_sentences(study)))
     found += [_Section(table.title, tables=[table]) for table in all_tables(study)]
     if fairness is not None:
         found.append(_Section("Fairness", [fairness.sentence], style="" if fairness.comparable else "red"))
-    found.append(_Section("Notes", notes(study.data)))
+    found.append(_Section("Notes", study_notes(study)))
     return [section for section in found if section.lines or section.tables]
 
 

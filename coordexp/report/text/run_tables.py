@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from coordexp.data.units import UnitNames
 from coordexp.detection.metrics import detection_metrics
 from coordexp.detection.metrics.f1 import F1_PERCENTS
 from coordexp.metrics import (
@@ -154,7 +155,7 @@ def gradients_table(data: ExperimentData) -> list[Table]:
     return [by_seed(data, "Gradients: share of all steps that were scaled down, and norms before that", columns)]
 
 
-def ends_tables(data: ExperimentData) -> list[Table]:
+def ends_tables(data: ExperimentData, units: UnitNames | None = None) -> list[Table]:
     """Return where each run stands with its last losses, and the files that stand for runs."""
     losses = [_logged(f"{loss_head(name)} loss", f"train_{name}") for name in data.loss_names]
     columns = [
@@ -169,14 +170,23 @@ def ends_tables(data: ExperimentData) -> list[Table]:
             seed = row.cells[1]
             rows.append(TableRow((group, seed, states.get(seed, ""), *row.cells[2:]), is_mean=row.is_mean))
     heads = ("group", "seed", "state", *(column.head for column in columns))
-    files = [
-        (run.group, str(run.seed), str(it.path), it.frame, f"{it.num_detections:,}", f"{it.num_images:,}", it.scores)
-        for run in data.runs
-        if (it := run.foreign) is not None
-    ]
-    file_heads = ("group", "seed", "file", "frame", "detections", "images with detections", "scores")
     trained = Table("Runs: steps, training seconds and last training losses", heads, tuple(rows))
-    return [table for table in (trained, Table.of("Files of detections", file_heads, files)) if table.rows]
+    return [table for table in (trained, _files_table(data, units)) if table.rows]
+
+
+def _files_table(data: ExperimentData, units: UnitNames | None) -> Table:
+    """Return the files that stand for runs, with the units of their images where there are units."""
+    rows: list[tuple[str, ...]] = []
+    for run in data.runs:
+        file = run.foreign
+        if file is None:
+            continue
+        of_units = () if units is None else (f"{units.numbered(file.image_ids).num_units:,}",)
+        lead = (run.group, str(run.seed), str(file.path), file.frame)
+        rows.append((*lead, f"{file.num_detections:,}", f"{file.num_images:,}", *of_units, file.scores))
+    unit_head = () if units is None else ("units with detections",)
+    heads = ("group", "seed", "file", "frame", "detections", "images with detections", *unit_head, "scores")
+    return Table.of("Files of detections", heads, rows)
 
 
 def by_seed(data: ExperimentData, title: str, columns: Sequence[NumberColumn]) -> Table:

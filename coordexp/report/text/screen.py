@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from coordexp.errors import counted
 from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.limits import limit_notes
-from coordexp.report.text.notes import clipping_note, engine_notes, mlflow_ui, remarks, sample_notes, summary
+from coordexp.report.text.notes import clipping_note, engine_notes, mlflow_ui, remarks, sample_notes, study_summary
 from coordexp.report.text.study_tables import verdict_of
 from coordexp.report.text.tables import UNDEFINED, aligned, mean_of, pair_name, with_interval, written
 from coordexp.statistics.results import Comparison
@@ -32,7 +32,7 @@ def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[st
     that they can be copied; a line of one long word may be wider than the terminal.
     """
     study, width = better_first(study), min(width, MAX_WIDTH)
-    lines = textwrap.wrap(f"{study.data.title}: {summary(study.data)}", width, max_lines=2, placeholder=" ...")
+    lines = textwrap.wrap(f"{study.data.title}: {study_summary(study)}", width, max_lines=2, placeholder=" ...")
     if study.verdict:
         lines += ["", *wrapped(_whole_sentences(_NUMBERS.sub("", study.verdict)), width)]
     if study.comparison is not None:
@@ -46,6 +46,9 @@ def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[st
             if not sentence.startswith("CAUTION: "):
                 lines += ["", *wrapped(sentence, width)]
     last = ["", f"page:        {page}", f"all tables:  {again}"]
+    if study.slices is not None:
+        num_parts = counted(len(study.slices.slices), "part")
+        last.append(f"slices:      {num_parts} of the images, on the page (exploratory)")
     if study.data.trained:
         last.append("all curves:  " + mlflow_ui(study.data).replace("\n", "  "))
     return [*lines, *_warning_lines(warnings(study), width, room=_MAX_LINES - len(lines) - len(last)), *last]
@@ -100,6 +103,7 @@ def warnings(study: Study) -> list[str]:
         lines.append(f"the runs differ in more than the declared factor: {', '.join(fairness.undeclared)}")
     if fairness is not None and fairness.rounding:
         lines.append(f"last digits may differ by {', '.join(fairness.rounding)}")
+    lines += [] if study.units is None else study.units.remarks
     lines += [*study.missing, *remarks(data)]  # the verdict begins with the study's cautions
     lines += [line.removeprefix("CAUTION: ") for line in engine_notes(data) if line.startswith("CAUTION: ")]
     noted = [*clipping_note(data), *limit_notes(data)]

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from coordexp.data.units import counted_images
 from coordexp.detection.decomposition import AP50, CALIBRATION, ERRORS, OTHERS, RECALLS, Measure
-from coordexp.errors import counted
 from coordexp.metrics import AP_NAMES
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import bucket_notes, sample_notes
@@ -22,6 +22,7 @@ _PAIR_HEADS = (
     "pair", "difference", "95 % interval", "p, random swaps", "p, bootstrap", "p, corrected", "detectable",
     "standard error, images", "standard error, seeds", "verdict",
 )  # fmt: skip
+_BY_IMAGES, _BY_UNITS = "standard error, images", "standard error, units"
 MAX_PAIRS = 4
 _NONE = Estimate(-1.0)
 _ERRORS_AND_BOXES = (AP50, *ERRORS, *OTHERS, CALIBRATION)
@@ -50,9 +51,14 @@ def comparison_tables(study: Study) -> list[Table]:
     lead = ("group", "read by", "seeds") if is_trained else ("group", "seeds")
     heads = (*lead, found.metric, "95 % interval", *names)
     notes = [*bucket_notes(study), *sample_notes(found)]
-    groups = Table.of(f"{found.metric}{how}, {counted(found.num_images, 'image')}", heads, rows, notes)
+    drawn = counted_images(found.num_images, found.num_units)
+    groups = Table.of(f"{found.metric}{how}, {drawn}", heads, rows, notes)
     title = f"Differences of {found.metric} on the same images"
-    pairs = Table.of(title, _PAIR_HEADS, [_pair_cells(pair, found) for pair in found.pairs], _open_notes(found))
+    pair_heads = _PAIR_HEADS
+    if found.num_units is not None:
+        title = f"{title}, {drawn}"
+        pair_heads = tuple(_BY_UNITS if head == _BY_IMAGES else head for head in _PAIR_HEADS)
+    pairs = Table.of(title, pair_heads, [_pair_cells(pair, found) for pair in found.pairs], _open_notes(found))
     return [groups, pairs] if found.pairs else [groups]
 
 

@@ -22,7 +22,7 @@ _HEAD_WIDTH = 10  # letters; a longer head above short cells takes several lines
 _TEXT_COLUMNS = {
     "group", "boxes", COUNTED, "read by", "reading", "seed", "seeds", "state", "file", "frame", "pair", "part", "place",
     "verdict", "key", "interval", "loss term", "in words", "sum over a batch", "divided by the number of", "settings",
-    "95 % interval",
+    "95 % interval", "slice", "protocol", "ranking",
 }  # fmt: skip
 
 

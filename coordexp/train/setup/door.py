@@ -12,7 +12,8 @@ from coordexp.data.image_file import OnHeaders
 from coordexp.data.sample import SPLITS, Generated, Split
 from coordexp.data.sources.door import SetPlace, check_set, load_split, missing_files
 from coordexp.data.sources.source import source_of
-from coordexp.errors import DataError, ResourceError
+from coordexp.data.units import UnitRule, read_unit_names
+from coordexp.errors import ConfigError, DataError, ResourceError
 from coordexp.findings import Check, collect, require
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import experiment_lock
@@ -92,6 +93,25 @@ def num_images_of(config: RunConfig, split: Split) -> int | None:
     except DataError:
         return None
     return number if limit is None else min(number, limit)
+
+
+def num_units_of(config: RunConfig) -> int | None:
+    """Return in how many units the validation images are, by ``data.unit_by``; None where that is not known here.
+
+    Of a set that is there it is in the set. Else units are counted in the annotations, if they are a file of their own.
+    """
+    rule, annotations = config.data.unit_by, config.data.val_annotations
+    if rule is None:
+        return None
+    with contextlib.suppress(DataError):
+        arrays = set_of_run(config).arrays("val")
+        return arrays.num_units() if arrays.units else None
+    if annotations is None:
+        return None
+    try:
+        return read_unit_names(annotations, UnitRule.parse(rule, option="data.unit_by")).num_units
+    except (ConfigError, DataError):
+        return None
 
 
 def _num_images(config: RunConfig, split: Split) -> int:

@@ -47,6 +47,17 @@ def test_the_images_of_a_file_are_counted(tmp_path):
     assert lines(tmp_path, format="coco", **paths)["can detect"] == f"unknown, since {path} cannot be read"
 
 
+def test_units_are_what_a_plan_detects_by(tmp_path):
+    path = tmp_path / "val.json"
+    images = [{"id": i, "width": 10, "height": 10, "file_name": f"{i}.jpg", "clip": i // 20} for i in range(400)]
+    path.write_text(json.dumps({"images": images, "annotations": [], "categories": [{"id": 1, "name": "a"}]}))
+    paths = dict.fromkeys(("train_annotations", "train_images", "val_annotations", "val_images"), str(path))
+    said = lines(tmp_path, format="coco", unit_by="clip", **paths)["can detect"]
+    assert f"roughly {planned_detectable(20, 1):.3f} on (80 % power, 5 % level; 400 validation images in 20 u" in said
+    unknown = lines(tmp_path, format="coco", unit_by="scene", **paths)["can detect"]
+    assert "400 validation images, " in unknown
+
+
 def test_a_dry_run_says_how_many_runs_fit_at_once_and_what_of_the_budget_is_used(tmp_path, monkeypatch):
     monkeypatch.setattr("coordexp.ablation.describe.local_nodes", lambda num_gpus: [{"CPU": 64.0, "GPU": 8.0}])
     config = ExperimentConfig.model_validate(

@@ -92,3 +92,24 @@ def test_another_detectors_file_is_a_row_of_the_report(
     assert main(["paired", *quick, "--with", f"A={given}"]) == 2
     assert "paired has a group 'A' already; expected another name for the file" in capsys.readouterr().err
     assert main(["paired", *quick, "--with", f"x={given}", "--watch"]) == 2
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_units_and_slices_of_a_finished_experiment(
+    paired_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "sites.csv"
+    table.write_text("file,site\n" + "".join(f"{n:03d}.jpg,{'north' if n < 8 else 'south'}\n" for n in range(1, 15)))
+    quick = ["--runs-dir", str(paired_dir), "--resamples", "30", "--pictures", "0", "--output", str(tmp_path)]
+    assert main(["paired", *quick, "--unit-by", r"(\d)\.jpg", "--slices", str(table)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert r"14 images in 10 units ((\d)\.jpg)" in said
+    report = (tmp_path / "report.md").read_text()
+    assert "site = north" in report
+    assert "AP, answers cut at a repeat" in report
+    assert "twice the units" in report
+    whole = json.loads((tmp_path / "report.json").read_text())
+    assert {one["num_units"] for one in whole["statistics"] if "num_units" in one} == {10}
+    for options in (["--unit-by", "clip"], ["--slices", "light"], ["--unit-by", "("]):
+        assert main(["paired", *quick, *options]) == 2
+        assert capsys.readouterr().err.count("\n") == 1

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from coordexp.cli.main import main
+from coordexp.data.units import UnitRule
 from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.distributions import Distributions
 from coordexp.report.publish import NUMBERS, check, publish
@@ -134,3 +135,20 @@ def test_numbers_that_are_too_much_too_few_or_lead_elsewhere_are_refused(
     assert said in str(error.value)
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 400
+
+
+def test_published_units_are_drawn_again(plain: Study, plain_dir: Path, tmp_path: Path, monkeypatch) -> None:
+    artifacts = Artifacts(plain.data, cache=tmp_path / "cache", runs_dir=plain_dir)
+    rule = r"(\d)\.jpg"  # the last digit of 14 names: ten units
+    study = make_study(plain.data, artifacts, Settings(resamples=40, num_pictures=0, unit_by=UnitRule.parse(rule)))
+    Distributions(1000, 1e-5, ()).write((plain_dir / "paired" / "C-s0" / FINAL_CONSTRAINED.distributions).parent)
+    monkeypatch.chdir(plain_dir)
+    publish(study, artifacts, tmp_path / "results")
+    found = json.loads((tmp_path / "results" / NUMBERS).read_text())
+    assert found["computed"] == {"resamples": 40, "seed": 0, "unit_by": rule}
+    assert found["sample"] == {"images": 14, "units": 10}
+    assert check(tmp_path / "results", CONSOLE) > 100
+    del found["computed"]["unit_by"]
+    (tmp_path / "results" / NUMBERS).write_text(json.dumps(found))
+    with pytest.raises(ComparisonError, match="but from the detections beside it follows"):
+        check(tmp_path / "results", CONSOLE)

@@ -5,7 +5,8 @@ import pytest
 
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import Total, degrees_of_freedom
-from coordexp.statistics.power import detectable, planned_detectable
+from coordexp.statistics.power import Further, detectable, further, planned_detectable
+from coordexp.statistics.results import Estimate, PairResult
 
 
 def test_one_seed_by_hand() -> None:
@@ -39,3 +40,41 @@ def test_plans_get_better_with_images_and_seeds() -> None:
     for images, seeds in ((0, 1), (10, 0)):
         with pytest.raises(ComparisonError, match="at least one"):
             planned_detectable(images, seeds)
+
+
+def pair_of(*, image_std: float, seed_std: float | None, own_std: float | None, num_seeds: int) -> PairResult:
+    return PairResult(
+        a="A",
+        b="B",
+        difference=Estimate(0.01),
+        p_swap=1.0,
+        p_holm=1.0,
+        image_std=image_std,
+        seed_std=seed_std,
+        detectable=detectable(image_std, seed_std, num_seeds) or None,
+        num_seeds=num_seeds,
+        own_std=own_std,
+    )
+
+
+def test_twice_the_images_of_one_seed_is_the_root_of_two() -> None:
+    one = pair_of(image_std=0.01, seed_std=None, own_std=None, num_seeds=1)
+    assert further(one, None).more_seeds is None, "nothing is known of seeds"
+    assert further(one, None).more_sample == pytest.approx(one.detectable / np.sqrt(2))
+    by_unit = further(one, 20)
+    assert by_unit.more_sample == pytest.approx(detectable(0.01 / np.sqrt(2), None, 1, 40))
+
+
+def test_more_seeds_divide_what_seeds_do_and_more_images_do_not_help_the_luck_of_training() -> None:
+    luck = pair_of(image_std=0.0, seed_std=0.01, own_std=0.0, num_seeds=3)
+    assert further(luck, None).more_sample == pytest.approx(luck.detectable)
+    assert further(luck, None).more_seeds < luck.detectable * np.sqrt(3 / 5), "and t is another with five"
+    own = pair_of(image_std=0.0, seed_std=0.01, own_std=1.0, num_seeds=3)
+    assert further(own, None).more_sample == pytest.approx(own.detectable / np.sqrt(2))
+    images = pair_of(image_std=0.01, seed_std=1e-6, own_std=0.0, num_seeds=3)
+    assert further(images, None).more_seeds == pytest.approx(images.detectable, rel=1e-3)
+    assert further(images, None).more_sample == pytest.approx(images.detectable / np.sqrt(2), rel=1e-3)
+
+
+def test_a_pair_without_variance_says_nothing() -> None:
+    assert further(pair_of(image_std=0.0, seed_std=None, own_std=None, num_seeds=1), None) == Further(None, None)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from coordexp.data.units import UnitRule
 from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError
 from coordexp.metrics import subset_headline
@@ -331,3 +332,35 @@ def test_every_part_that_begins_is_reported_to_its_end(paired_dir: Path, tmp_pat
     assert ("drawing images" in last) == (num_pictures > 0)
     assert len(last) >= 3
     assert all(last.values()), last
+
+
+def test_units_and_tags_of_the_set_are_drawn(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
+    """14 images in ten units, by the last digit of their names; half of them dark."""
+
+    def of_set(facts: object, settings: Settings = QUICK) -> Study:
+        path = tmp_path / "val_images.json"
+        path.write_text(json.dumps(facts))
+        return study(paired.data, paired_dir, tmp_path / "cache", dataclasses.replace(settings, image_facts=path))
+
+    images = [
+        {"id": n, "file": f"{n:03d}.jpg", "unit": str(n % 10), "tags": {"light": "dark" if n < 8 else "bright"}}
+        for n in range(1, 15)
+    ]
+    found = of_set({"unit_by": "scene", "images": images})
+    assert found.comparison is not None
+    assert (found.comparison.num_images, found.comparison.num_units) == (14, 10)
+    assert found.slices is not None
+    assert [one.name for one in found.slices.slices if one.is_tested] == ["light = bright", "light = dark"]
+    text = to_markdown(found)
+    assert "14 images in 10 units (scene)" in text
+    assert "light = dark" in text
+    asked = of_set(
+        {"unit_by": None, "images": images}, Settings(resamples=20, num_pictures=0, unit_by=UnitRule.parse("light"))
+    )
+    assert asked.units is not None
+    assert asked.units.num_units == 2, "a tag of the set is a field of its images"
+    # A report by image is worth more than none, as long as it says so.
+    lost = of_set({"unit_by": 3})
+    assert lost.comparison is not None
+    assert lost.comparison.num_units is None
+    assert any(line.startswith("No units and tags") for line in lost.missing)

@@ -90,7 +90,7 @@ def test_csv_has_every_number_of_the_statistics(paired: Study) -> None:
         pair.detectable,
     ]  # fmt: skip
     own = {"group", "seed", "pair"}
-    assert {row["kind"] for row in found if not row["reading"]} == {*own, "convergence", "decomposition"}
+    assert {row["kind"] for row in found if not row["reading"]} == {*own, "convergence", "decomposition", "protocol"}
     assert {row["kind"] for row in found if row["reading"]} == {f"{kind} reading" for kind in own}
     assert {row["reading"] for row in found} == {"", "expected", "argmax", "free"}
     assert sum(row["kind"] == "seed" for row in found) == 6

@@ -1,0 +1,195 @@
+"""The same detections under the protocols of published tables, as they are and under integer image weights.
+
+Tables of vision-language models give every box the score 1 and let the order of writing decide, ask for the category or
+not, count F1 instead of AP, or delete what names no annotated category. Which group is best can depend on it.
+
+Legend of shapes: ``R`` weightings, ``N`` images, ``K`` categories, ``D`` detections, ``T`` thresholds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, mean_precisions, unit_weights
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Bools, Floats, Ints
+from coordexp.detection.detections import Detections
+from coordexp.detection.ground_truth import GroundTruth
+from coordexp.detection.matches import Index, Matches, Weights
+from coordexp.detection.matching import Matcher
+from coordexp.detection.metrics.f1 import harmonic, positive_only_f1_of
+
+AP = AVERAGE_PRECISIONS["AP"]
+CUT = "AP_cut"
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """The detections of one checkpoint, in the order in which they were written."""
+
+    truth: GroundTruth
+    detections: Detections
+    before_repeat: Bools | None = None  # [D] what answers cut at their first repeat hold; None without answers
+
+    @cached_property
+    def boxes(self) -> BoxEvaluation:
+        return BoxEvaluation(self.truth, self.detections)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A way to measure; ``values`` returns ``[R]`` under weights ``[R, N]``, NaN where it is not defined."""
+
+    name: str
+    head: str
+    description: str
+    values: Callable[[Written, Weights], Floats]
+    is_logged: bool = False  # under this name, by every evaluation
+
+    def value(self, written: Written) -> float | None:
+        """Return what it gives on the images as they are; None where it is not defined."""
+        found = float(self.values(written, unit_weights(len(written.truth.sizes_px))[None])[0])
+        return None if np.isnan(found) else found
+
+
+def one_score(written: Written, weights: Weights) -> Floats:
+    """AP with every score 1: equal scores stand by image, then as they were written, as pycocotools has them."""
+    scored = replace(written.detections, scores=np.ones(len(written.detections)))
+    return mean_precisions(Matcher(written.truth, scored).matches(), AP, weights)
+
+
+def without_category(written: Written, weights: Weights) -> Floats:
+    """AP of boxes alone: pycocotools with ``useCats = 0``, which puts an image's categories one behind another."""
+    truth, found = written.truth, written.detections
+    if truth.federated is not None:  # LVIS judges a detection by its category
+        return np.full(len(weights), np.nan)
+    gt, dt = np.argsort(truth.category_ids, kind="stable"), np.argsort(found.category_ids, kind="stable")
+    one_kind = replace(
+        truth,
+        categories={1: "any"},
+        image_ids=truth.image_ids[gt],
+        category_ids=np.ones(len(gt), np.int64),
+        boxes_px_xywh=truth.boxes_px_xywh[gt],
+        areas_px2=truth.areas_px2[gt],
+        is_crowd=truth.is_crowd[gt],
+    )
+    rows = replace(found.rows(dt), category_ids=np.ones(len(dt), np.int64))
+    return mean_precisions(Matcher(one_kind, rows).matches(), AP, weights)
+
+
+def cut_at_repeat(written: Written, weights: Weights) -> Floats:
+    """AP of answers that end before the first object that repeats an earlier one."""
+    if written.before_repeat is None:
+        return np.full(len(weights), np.nan)
+    matches = Matcher(written.truth, written.detections.rows(written.before_repeat)).matches()
+    return mean_precisions(matches, AP, weights)
+
+
+def equal_scores(written: Written, weights: Weights) -> Floats:
+    """:func:`coordexp.detection.average_precision.tied_precision` under weights."""
+    hits_RTK, ignored_RTK, num_RK, num_gt_RK = weighted_totals(written.boxes.oracle_matches, weights)
+    there_RK = num_gt_RK > 0
+    precision_RTK = hits_RTK / (num_RK[:, None] - ignored_RTK + np.spacing(1))
+    recall_RTK = hits_RTK / np.where(there_RK, num_gt_RK, 1)[:, None]
+    levels_RTK = np.searchsorted(RECALL_LEVELS, recall_RTK, side="right")
+    values_RK = (precision_RTK * levels_RTK).mean(axis=1) / len(RECALL_LEVELS)
+    return _mean_where(values_RK, there_RK)
+
+
+def macro(written: Written, weights: Weights) -> Floats:
+    """F1 with every detection and every category, mean over thresholds, under weights."""
+    hits_RTK, ignored_RTK, num_RK, num_gt_RK = weighted_totals(written.boxes.every_match, weights)
+    counted_RTK, has_gt_RK = num_RK[:, None] - ignored_RTK, num_gt_RK > 0
+    num_categories_RT = ((counted_RTK > 0) | has_gt_RK[:, None]).sum(axis=2)
+    precision_RT = (hits_RTK / np.maximum(counted_RTK, 1)).sum(axis=2) / np.maximum(num_categories_RT, 1)
+    recall_RTK = np.where(has_gt_RK[:, None], hits_RTK / np.maximum(num_gt_RK, 1)[:, None], 0.0)
+    recall_RT = recall_RTK.sum(axis=2) / np.maximum(has_gt_RK.sum(axis=1), 1)[:, None]
+    return np.where(has_gt_RK.any(axis=1), harmonic(precision_RT, recall_RT).mean(axis=1), np.nan)
+
+
+def positive_only(written: Written, weights: Weights) -> Floats:
+    """F1 of the positive-only protocol, mean over thresholds, under weights."""
+    values = np.full(len(weights), np.nan)
+    for row, of_images in enumerate(weights):
+        found = positive_only_f1_of(PrecisionTable.of(written.boxes.positive_matches, of_images))
+        if len(found):
+            values[row] = found.mean()
+    return values
+
+
+def weighted_totals(matches: Matches, weights_RN: Weights) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return hits and ignored detections, ``[R, T, K]``, all detections and objects, ``[R, K]``."""
+    from scipy.sparse import csr_array  # here: few comparisons need it
+
+    num_categories = len(matches.start) - 1
+    numbers = np.arange(num_categories, dtype=np.int64)
+    category = np.repeat(numbers, np.diff(matches.start))
+    gt_category = np.repeat(numbers, np.diff(matches.gt_start))
+    weights = weights_RN.astype(np.float64)
+
+    def summed(values: Floats, image: Index, of_category: Ints) -> Floats:
+        table = csr_array((values, (image, of_category)), shape=(matches.num_images, num_categories))
+        return np.asarray(weights @ table, np.float64)
+
+    by_threshold = [
+        [summed(((bits >> t) & 1).astype(np.float64), matches.image, category) for t in range(len(IOU_THRESHOLDS))]
+        for bits in (matches.hit, matches.ignored)
+    ]
+    hits_RTK, ignored_RTK = (np.stack(found, axis=1) for found in by_threshold)
+    num_RK = summed(np.ones(len(category)), matches.image, category)
+    num_gt_RK = summed(matches.gt_count.astype(np.float64), matches.gt_image, gt_category)
+    return hits_RTK, ignored_RTK, num_RK, num_gt_RK
+
+
+def _mean_where(values_RK: Floats, is_there_RK: Bools) -> Floats:
+    """Return ``[R]`` means over categories that are there, NaN where none is."""
+    counts = is_there_RK.sum(axis=1)
+    sums = np.where(is_there_RK, values_RK, 0.0).sum(axis=1)
+    return np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)
+
+
+PROTOCOLS = (
+    Protocol(
+        "AP_one_score",
+        "AP, every score 1, in written order",
+        "AP as pycocotools gives it where every box has the score 1: the order of writing decides, images by id",
+        one_score,
+    ),
+    Protocol(
+        "AP_constant_score",
+        "AP, every score equal, in no order",
+        "AP if all scores were equal, whatever the order",
+        equal_scores,
+        is_logged=True,
+    ),
+    Protocol(
+        "F1_macro",
+        "F1, all detections",
+        "F1 of mean precision and mean recall over categories, mean over IoU .50 to .95",
+        macro,
+        is_logged=True,
+    ),
+    Protocol(
+        "F1_positive",
+        "F1, positive-only",
+        "F1 after detections of categories that are not annotated in their image are deleted",
+        positive_only,
+        is_logged=True,
+    ),
+    Protocol(
+        CUT,
+        "AP, answers cut at a repeat",
+        "AP with each answer cut at the first object that repeats an earlier one exactly",
+        cut_at_repeat,
+        is_logged=True,
+    ),
+    Protocol(
+        "AP_without_category",
+        "AP without category",
+        "AP of boxes alone, whatever they are called (pycocotools' useCats = 0)",
+        without_category,
+    ),
+)
+"""Beside AP as scored, in the order of a table."""

@@ -1,0 +1,33 @@
+"""The same detections as published tables measure them: what each protocol gives, and which group it puts first."""
+
+from collections.abc import Mapping
+
+from coordexp.detection.protocols import PROTOCOLS
+from coordexp.report.study.study import Study
+from coordexp.report.text.tables import UNDEFINED, Table, written
+from coordexp.statistics.protocols import contrary_sentences
+
+TITLE = "The same detections under other protocols"
+AS_SCORED = "AP, as scored"
+
+
+def protocol_tables(study: Study) -> list[Table]:
+    """Return one table, a row a protocol; none where nothing is compared."""
+    found, comparison = study.protocols, study.comparison
+    if found is None or comparison is None:
+        return []
+    groups = comparison.groups
+    scored = {group: comparison.value[group].value for group in groups}
+    rows = [_row(AS_SCORED, scored, sorted(groups, key=lambda group: -scored[group]))]
+    rows += [_row(protocol.head, found.values[protocol.name], found.ranking(protocol.name)) for protocol in PROTOCOLS]
+    notes = contrary_sentences(found)
+    if len(groups) > 1 and not notes:
+        notes = ["No protocol significantly turns round what differs as scored."]
+    how = ", each group by its own reading, constrained decoding" if study.data.trained else ""
+    return [Table.of(f"{TITLE}{how}", ("protocol", *groups, "ranking"), rows, notes)]
+
+
+def _row(head: str, values: Mapping[str, float | None], ranking: list[str]) -> tuple[str, ...]:
+    """Return a protocol's values, and the groups from the best on; a comma stands between equal ones too."""
+    shown = [written(value) for value in values.values()]
+    return (head, *shown, ", ".join(ranking) or UNDEFINED)
