@@ -1,6 +1,7 @@
 """The same detections as published tables measure them: what each protocol gives, and which group it puts first."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 from coordexp.detection.protocols import PROTOCOLS
 from coordexp.report.study.study import Study
@@ -28,6 +29,9 @@ def protocol_tables(study: Study) -> list[Table]:
 
 
 def _row(head: str, values: Mapping[str, float | None], ranking: list[str]) -> tuple[str, ...]:
-    """Return a protocol's values, and the groups from the best on; a comma stands between equal ones too."""
+    """Return a protocol's values, and the groups from the best on, equal ones with a sign of equality."""
     shown = [written(value) for value in values.values()]
-    return (head, *shown, ", ".join(ranking) or UNDEFINED)
+    order = "".join(ranking[:1])
+    for better, group in pairwise(ranking):
+        order += f"{' =' if values[better] == values[group] else ','} {group}"
+    return (head, *shown, order or UNDEFINED)
