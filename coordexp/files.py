@@ -305,7 +305,7 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def known_hashes(files: Sequence[Path], kept_in: Path) -> list[str]:
+def known_hashes(files: Sequence[Path] | Sequence[str], kept_in: Path) -> list[str]:
     """Return the SHA-256 of large files, several read at once, each read once and again when it has changed.
 
     A file keeps its hash while its size, its times and its inode are the same. Among the times is that of the last

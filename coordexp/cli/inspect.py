@@ -21,11 +21,10 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.config import load_config
     from coordexp.runs.experiment import check_experiment
     from coordexp.runs.folder import ExperimentFolder
-    from coordexp.runs.lock import experiment_lock
     from coordexp.train.loop.messages import data_lines, set_lines
     from coordexp.train.preview import previews
     from coordexp.train.setup.data import read_split
-    from coordexp.train.setup.door import open_set_of
+    from coordexp.train.setup.door import open_set_beside_runs
 
     whole = load_config(options.config, options.overrides)
     check_experiment(whole)  # its generated data must not be replaced by another configuration's
@@ -33,8 +32,7 @@ def run(options: argparse.Namespace) -> None:
     folder: Path = options.output or ExperimentFolder.of(config).inspected
     folder.mkdir(parents=True, exist_ok=True)
     console = output_console()
-    with experiment_lock(config):
-        data_set = open_set_of(config)
+    data_set = open_set_beside_runs(config)
     show(console, f"data: the set is {data_set.path}")
     for line in [*set_lines(config), *(f"{split}: {text}" for split, text in data_set.summaries().items())]:
         show(console, f"data: {line}")

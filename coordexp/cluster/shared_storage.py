@@ -62,11 +62,11 @@ def input_paths(config: RunConfig) -> dict[str, str]:
     """Return the folders of pictures, which are all that a run reads beside its experiment's directory, by key."""
     if config.data.format == "shapes":
         return {}
-    records = set_of_run(config).record.splits
+    data_set = set_of_run(config)
     if config.data.path is not None:
         # One key for both: a set may lie in several folders below it, or be listed from elsewhere.
         return {"data.path": str(config.data.path)} if config.data.path.exists() else {}
-    return {f"data.{split}_images": records[split].folder for split in SPLITS}
+    return {f"data.{split}_images": str(data_set.folder(split)) for split in SPLITS}
 
 
 def unseen_of(paths: Sequence[str], *, seconds: float = _LOOK_SECONDS) -> list[str]:

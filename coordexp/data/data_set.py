@@ -11,6 +11,7 @@ The first step of a command makes it (:mod:`coordexp.data.sources.door`). Whoeve
 
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -53,7 +54,7 @@ class SplitRecord:
 
     Attributes:
         annotations: the file or folder that it was read from.
-        folder: root of the pictures' names.
+        folder: root of the pictures' names; relative to the set where pictures lie beside it, so that both can move.
         name: of the split in records.
         is_lvis: it has what LVIS's AP needs.
         num_images: how many there are.
@@ -156,7 +157,11 @@ class DataSet:
 
     def has_picture_folders(self) -> bool:
         """Return whether the folders of the pictures are there; some are unpacked beside the set, and may be gone."""
-        return all(Path(record.folder).is_dir() for record in self.record.splits.values())
+        return all(self.folder(split).is_dir() for split in self.record.splits)
+
+    def folder(self, split: Split) -> Path:
+        """Return the root of a split's pictures."""
+        return Path(os.path.normpath(self.path / self.record.splits[split].folder))
 
     def summaries(self) -> dict[Split, str]:
         """Return in one line how many images each split has, how many units, and which tags."""
@@ -177,7 +182,7 @@ class DataSet:
         """Return a split as samples, in milliseconds."""
         record = self.record.splits[split]
         return SplitData(
-            samples=load_samples(self.path / f"{split}.npz", Path(record.folder)),
+            samples=load_samples(self.path / f"{split}.npz", self.folder(split)),
             rejected=tuple(record.rejected),
             counts=dict(record.counts),
             categories={category.id: category.name for category in record.categories},
@@ -187,7 +192,7 @@ class DataSet:
 
     def arrays(self, split: Split) -> SplitArrays:
         """Return all that is known of a split, units and tags with it."""
-        return load_arrays(self.path / f"{split}.npz", Path(self.record.splits[split].folder))
+        return load_arrays(self.path / f"{split}.npz", self.folder(split))
 
     def picture_hashes(self) -> dict[Split, NDArray[np.uint8]]:
         """Return ``[I, 32]`` SHA-256 of the pictures of each split; zeros where a picture was not read."""
@@ -235,12 +240,20 @@ def write_record(folder: Path, record: SetRecord) -> None:
     write_json(folder / _REPORT, asdict(record), indent=1)
 
 
-def with_folders(record: SetRecord, folders: Mapping[Split, tuple[Path, Path]]) -> SetRecord:
+def with_folders(record: SetRecord, folders: Mapping[Split, tuple[Path, Path]], data_dir: Path) -> SetRecord:
     """Return the record of a copied set, whose annotations and pictures lie where this experiment has them."""
     splits: dict[Split, SplitRecord] = {}
     for split, (annotations, folder) in folders.items():
-        splits[split] = replace(record.splits[split], annotations=str(annotations), folder=str(folder))
+        splits[split] = replace(
+            record.splits[split], annotations=str(annotations), folder=recorded_folder(folder, data_dir)
+        )
     return replace(record, splits=splits)
+
+
+def recorded_folder(folder: Path, data_dir: Path) -> str:
+    """Return how a record names a folder of pictures: from the set, where they lie in the same folder of data."""
+    place, beside = Path(os.path.abspath(folder)), Path(os.path.abspath(data_dir))
+    return (Path("..") / place.relative_to(beside)).as_posix() if place.is_relative_to(beside) else str(place)
 
 
 def set_keys(data: Data) -> dict[str, JsonValue]:

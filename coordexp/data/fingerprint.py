@@ -48,7 +48,8 @@ def _folder_lines(folder: Path, known: Path, without: Path | None) -> list[str]:
     files = sorted(_names_and_sizes(folder, without))
     total = sum(size for _, size in files)
     stride = max(1, -(-total // HASHED_BYTES))
-    read = [folder / name for name, _ in files[::stride]]
+    root = str(folder)
+    read = [os.path.join(root, name) for name, _ in files[::stride]]  # a Path of each takes half of the time
     hashes = known_hashes(read, _kept_in(folder, known))
     return [f"{name}\0{size}" for name, size in files] + hashes
 
@@ -91,7 +92,7 @@ def picture_hashes(folder: Path, names: Sequence[str], *, known: Path) -> NDArra
                 pass
     unread = [name for name in dict.fromkeys(names) if name not in hashes]
     if unread and (not hashes or sum((folder / name).stat().st_size for name in names) <= HASHED_BYTES):
-        read_hashes = known_hashes([folder / name for name in unread], kept_in)
+        read_hashes = known_hashes([os.path.join(root, name) for name in unread], kept_in)
         hashes |= dict(zip(unread, read_hashes, strict=True))
     no_hash = "00" * _HASH_BYTES
     rows = "".join(hashes.get(name, no_hash) for name in names)

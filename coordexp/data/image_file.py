@@ -160,6 +160,12 @@ def headers_once(on_headers: OnHeaders | None = None) -> Generator[None]:
         _kept_headers.headers, _kept_headers.on_headers = None, None
 
 
+def read_headers_ahead(paths: Sequence[Path]) -> None:
+    """Read headers several at once, for a reader that asks for one after the other (only in :func:`headers_once`)."""
+    if _kept_headers.headers is not None:
+        turned_headers(paths)
+
+
 def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:
     """Return the headers of the readable pictures that a viewer turns or mirrors, by their place."""
 

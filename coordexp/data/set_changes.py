@@ -19,7 +19,7 @@ def changes_between(before: DataSet, now: DataSet) -> str:
     for split in SPLITS:
         changes = list(_changes(before, now, split))
         if changes:
-            folder = now.record.splits[split].folder
+            folder = now.folder(split)
             num_images = max(one.record.splits[split].num_images for one in (before, now))
             sentences.append(
                 f"{len(changes):,} of {num_images:,} {_TITLES[split]} pictures of {folder} "

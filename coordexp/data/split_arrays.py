@@ -7,6 +7,7 @@ I images, N objects.
 import hashlib
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -72,7 +73,8 @@ class SplitArrays:
         boxes_px_xywh: ``[N, 4]`` float64 in the shown picture, not clipped: what AP is measured on.
         areas_px2: ``[N]`` float64 as the annotations say, else of the box.
         annotation_ids: ``[N]`` int64; 0 where there is none.
-        clipped: ``[I]`` int64, targets of the image that were cut at its border.
+        clipped, swapped, no_extent: ``[I]`` int64, how many boxes of the image the rule for boxes changed
+            (:mod:`coordexp.data.box_rule`): targets cut at the border, corners put in order, boxes left out.
         split_names: ``I`` names by which a set without a split is divided.
         units: ``I`` names of units; "" for an image that is one of its own. Empty without ``data.unit_by``.
         tags: ``I`` values of each tag, "" where an image has none.
@@ -94,6 +96,8 @@ class SplitArrays:
     areas_px2: NDArray[np.float64]
     annotation_ids: NDArray[np.int64]
     clipped: NDArray[np.int64]
+    swapped: NDArray[np.int64]
+    no_extent: NDArray[np.int64]
     split_names: Sequence[str]
     units: Sequence[str] = ()
     tags: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
@@ -118,7 +122,7 @@ class SplitArrays:
         first = np.concatenate([[0], np.cumsum(lengths)])
         # The place of each object: the first one of its image, and its number within it.
         objects = np.repeat(self.first[chosen] - first[:-1], lengths) + np.arange(first[-1])
-        of_images = ("sizes_px", "orientations", "image_ids", "clipped")
+        of_images = ("sizes_px", "orientations", "image_ids", "clipped", "swapped", "no_extent")
         of_objects = (
             "text_index", "boxes_norm_xyxy", "kinds", "category_ids", "boxes_px_xywh", "areas_px2", "annotation_ids",
         )  # fmt: skip
@@ -143,6 +147,8 @@ class SplitArrays:
             "crowd": int((self.kinds == CROWD).sum()),
             "ignored": int((self.kinds == IGNORED).sum()),
             "clipped": int(self.clipped.sum()),
+            "swapped": int(self.swapped.sum()),
+            "no_extent": int(self.no_extent.sum()),
             "thin": int(are_thin(self.boxes_norm_xyxy[is_target]).sum()),
             "images_without_objects": int((np.diff(targets_before[self.first]) == 0).sum()),
         }
@@ -228,15 +234,19 @@ class _Columns:
         self.names: list[str] = []
 
     def __enter__(self) -> "_Columns":
-        try:
-            self._file = np.load(self._path, allow_pickle=False)
-            self.names = list(self._file.files)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise self._damaged(error) from None
+        with ExitStack() as stack:
+            try:
+                # Opened here: numpy leaves a file open that is no archive.
+                file = stack.enter_context(self._path.open("rb"))
+                self._file = stack.enter_context(np.load(file, allow_pickle=False))
+                self.names = list(self._file.files)
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+                raise self._damaged(error) from None
+            self._close = stack.pop_all().close
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._file.close()
+        self._close()
 
     def __getitem__(self, name: str) -> _Column:
         try:

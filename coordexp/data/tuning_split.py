@@ -121,14 +121,15 @@ def write_tuning_split(
     if not train_ids:
         raise DataError(f"{record.annotations}: all training images are of one unit, so that none can be held out")
     parts: dict[Split, SplitArrays] = {}
-    for split, name, image_ids in (("train", TRAIN_NAME, train_ids), ("val", VAL_NAME, val_ids)):
+    wanted: tuple[tuple[Split, str, set[int]], ...] = (("train", TRAIN_NAME, train_ids), ("val", VAL_NAME, val_ids))
+    for split, name, image_ids in wanted:
         images = [image for image, image_id in enumerate(arrays.image_ids.tolist()) if image_id in image_ids]
         parts[split] = arrays.take(images)
         write_json(directory / name, coco_content(parts[split], categories, fields))
     tuning_split = TuningSplit(
         directory / TRAIN_NAME,
         directory / VAL_NAME,
-        Path(record.folder),
+        data_set.folder("train"),
         num_train=len(train_ids),
         num_val=len(val_ids),
         num_excluded=len(train.samples) - len(free),

@@ -17,10 +17,10 @@ from coordexp.detection.detections import write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.metrics import measure
 from coordexp.evaluate.analysis import analyse_boxes
-from coordexp.evaluate.answers import Objects, ReadAnswer, distributions_of, write_objects, write_tokens
+from coordexp.evaluate.answers import ObjectRow, Objects, ReadAnswer, distributions_of, write_objects, write_tokens
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.files import read_json_lines, write_json
-from coordexp.metrics import BOX_KINDS, SERVED_AP, BoxKind
+from coordexp.metrics import BOX_KINDS, SERVED_AP, TOP_TOKENS, BoxKind
 from coordexp.runs.folder import DecodingFolder
 
 Values = dict[tuple[BoxKind | None, str], float]
@@ -184,10 +184,12 @@ class _ImageObjects:
 
 def detections_before_repeat(path: Path) -> Bools:
     """Mark the detections beside an ``objects.jsonl`` that stand before the first repeat of their answer."""
-    rows = [
-        (line.image_id, item.desc, item.category_id, list(item.bins), [0.0] * 4, [0.0] * 4, 0.0)
-        for line in read_json_lines(_ImageObjects, path)
-        for item in line.objects
-    ]
+    # What repeats are counted by: description and bins. The other columns are not looked at.
+    no_box = [0.0] * 4
+    no_served = [no_box] * len(TOP_TOKENS)
+    rows: list[ObjectRow] = []
+    for line in read_json_lines(_ImageObjects, path):
+        for item in line.objects:
+            rows.append((line.image_id, item.desc, item.category_id, item.bins, no_box, no_box, 0.0, no_served))
     objects = Objects.of(rows)
     return before_repeat(objects, repeats(objects))[objects.is_known]

@@ -28,6 +28,12 @@ def _examine(tmp_path: Path, name: str, *overrides: str) -> Examination:
     return examine(EXPERIMENTS / name, [f"experiment.runs_dir={tmp_path}/runs", *overrides])
 
 
+def assert_nothing_but_the_set(runs_dir: Path) -> None:
+    """Check that only a set was written, with the hashes of its pictures and the lock it was made under."""
+    written = [path.relative_to(runs_dir) for path in runs_dir.rglob("*") if path.is_file()]
+    assert all("data" in path.parts or path.parts[0].startswith(".") for path in written), written
+
+
 def _command(tmp_path: Path, *arguments: str, expected: int) -> dict[str, object]:
     """Run the command in a folder of its own; return its JSON and the peak of its memory."""
     home = tmp_path / "home"
@@ -61,7 +67,7 @@ def _command(tmp_path: Path, *arguments: str, expected: int) -> dict[str, object
     )
     assert done.returncode == expected, done.stdout + done.stderr
     assert tree(home) == {}
-    assert not (tmp_path / "runs").exists()
+    assert_nothing_but_the_set(tmp_path / "runs")
     return json.loads(done.stdout) | {"peak": 1024 * int(done.stderr.rpartition("PEAK ")[2])}
 
 
@@ -80,4 +86,4 @@ def test_the_small_coco_experiment_would_start(tmp_path, monkeypatch):
     (train,) = of(found, "train annotations")
     assert "24 images" in train.sentence
     assert "8 categories" in train.sentence
-    assert not (tmp_path / "runs").exists()
+    assert_nothing_but_the_set(tmp_path / "runs")

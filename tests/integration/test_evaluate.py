@@ -106,6 +106,7 @@ def test_a_merged_checkpoint(checkpoint, shapes, answered, capsys):
             "answers.jsonl",
             "unknown.json",
             "analysis.json",
+            "generated_by.json",
             "distributions.json",
         }
         assert analyse(answered.annotations, output / decoding) == Analysis.read(output / decoding / "analysis.json")

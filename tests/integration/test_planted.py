@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.errors import CheckpointError, ComparisonError
+from coordexp.errors import CheckpointError, ComparisonError, DataError
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.status import read_status
 from coordexp.train.run import set_up_process
@@ -133,7 +133,7 @@ BETWEEN_COMMANDS: dict[str, tuple[Callable[[Begun], None], type[Exception], str]
         r"\n  base/chat_template\.jinja  ",
     ),
     "weights of the base": (lambda begun: _other_weights(begun.base), ComparisonError, r"\n  weights  "),
-    "an image": (_other_image, ComparisonError, r"\n  data  "),
+    "an image": (_other_image, DataError, r"1 of 4 training pictures .* has other bytes"),
 }
 
 

@@ -21,7 +21,7 @@ def train(config: ExperimentConfig, *, stop: int | None = None, lines: list[str]
     """Train without the final evaluation and merge; with ``stop``, die after that step's checkpoint."""
     config = with_changes(config, training={"checkpoint_steps": stop or config.training.max_steps})
     print_line = (lambda line: None) if lines is None else lines.append
-    evaluate, run_module._evaluate = run_module._evaluate, lambda run, step: None
+    evaluate, run_module._evaluate = run_module._evaluate, lambda run, step, limits: None
     try:
         reporter = StopsAt(RunFolder.of(config).path, step=stop)
         run_module.train_run(config, reporter=reporter, print_line=print_line, merges=False)

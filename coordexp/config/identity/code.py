@@ -25,7 +25,10 @@ _METRICS = Path("detection", "metrics")
 # under any name, and a shipped file wherever it lies. How a configuration is read and compared changes none either,
 # since its values are compared key by key; what its schema computes of them (steps, weights) does. The package's own
 # __init__.py only re-exports.
-_WITHOUT_INFLUENCE = ("__init__.py", "errors.py", "findings.py", "limits.py", "metrics.py", "shipped.py")
+# Where temporary files lie, and how many CPUs a container has, decide no digit: the threads that do are a key.
+_WITHOUT_INFLUENCE = (
+    "__init__.py", "cpus.py", "errors.py", "findings.py", "limits.py", "metrics.py", "shipped.py", "temporary.py",
+)  # fmt: skip
 
 
 @functools.cache

@@ -86,9 +86,6 @@ class CocoSource:
             description=f"made of {self.annotations.name}; {'; '.join(table.notes)}",
         )
 
-    def generate(self) -> None:
-        """Write the pictures and annotations of a split that is generated, unless they are there."""
-
     def image_fields(self) -> Mapping[int, Mapping[str, object]]:
         """Return what the annotation file says of each image, by image id; nothing of a format that is no JSON."""
         return {} if self.is_converted else read_image_records(self.annotations)
@@ -146,7 +143,7 @@ def _arrays(table: CocoTable, folder: Path, split_names: list[str], *, with_no_e
     names_of_lists = dict.fromkeys(name for image in table.images for name in image.extras)
     sizes_px = np.array([(image.width, image.height) for image in table.images], np.int64)
     image_ids = np.array([image.image_id for image in table.images], np.int64)
-    columns = {
+    columns: dict[str, NDArray[Any]] = {
         "image": np.repeat(np.arange(len(image_ids)), np.diff(table.first)),
         "category_ids": table.category_ids,
         "kinds": table.kinds,
@@ -176,6 +173,8 @@ def _arrays(table: CocoTable, folder: Path, split_names: list[str], *, with_no_e
         areas_px2=columns["areas_px2"],
         annotation_ids=columns["annotation_ids"],
         clipped=table.clipped,
+        swapped=table.swapped,
+        no_extent=table.num_no_extent,
         split_names=split_names,
         lists={name: Lists.of([image.extras[name] for image in table.images]) for name in names_of_lists},
     )

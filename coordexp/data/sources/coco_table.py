@@ -4,6 +4,7 @@ Other formats of labels become a :class:`~coordexp.data.coco_file.CocoFile` and 
 Shapes: I images, N objects.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from coordexp.data.coco_file import (
     Image,
     Section,
 )
-from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
+from coordexp.data.image_file import Header, read_header, read_headers_ahead, size_problem, turn_boxes, turned_headers
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.reading import BoxesIn, Reading
 from coordexp.data.sample import Rejections, fold
@@ -59,6 +60,8 @@ class CocoTable:
     areas_px2: NDArray[np.float64]  # [N] as in the file, else of the box
     annotation_ids: NDArray[np.int64]  # [N] as in the file; 0 where there is none
     clipped: NDArray[np.int64]  # [I] targets of an image that were cut at its border
+    swapped: NDArray[np.int64]  # [I] boxes of an image whose corners were put in order
+    num_no_extent: NDArray[np.int64]  # [I] boxes of an image that have no extent
     orientations: NDArray[np.uint8]  # [I] how a viewer turns a picture (EXIF)
     categories: dict[int, Category]
     counts: dict[str, int]  # as in SplitData; warnings and notes, too
@@ -130,6 +133,7 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
     is_target = kinds == TARGET
     was_clipped = ruled.was_clipped[order] & is_target
     targets_of_images = np.diff(np.concatenate([[0], np.cumsum(is_target)])[first])
+    swapped_by_image = Counter(one.image_id for one in file.annotations.good if one.was_swapped)
     clipped_before = np.concatenate([[0], np.cumsum(was_clipped)])
     clipped_of_images = np.diff(clipped_before[first])
     counts = {
@@ -158,6 +162,8 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         areas_px2=objects.area_px2,
         annotation_ids=objects.key,
         clipped=clipped_of_images,
+        swapped=np.array([swapped_by_image[image.image_id] for image in images], np.int64),
+        num_no_extent=np.bincount(images_of_no_extent, minlength=len(images)),
         orientations=np.array(
             [turned.headers[place].orientation if place in turned.headers else 1 for place in range(len(images))],
             np.uint8,
@@ -276,6 +282,9 @@ def _usable_images(entries: Entries[Image], folder: ImageFolder) -> tuple[list[C
     bad = list(entries.bad)
     first_place = {entry.key: entry.place for entry in reversed(entries.bad) if entry.key is not None}
     images: list[CocoImage] = []
+    # Of names that are files as they stand, as nearly all are.
+    unsized = [folder.root / str(image.file_name) for image in entries.good if image.width is None]
+    read_headers_ahead([path for path in unsized if ".." not in path.parts and path.is_relative_to(folder.root)])
     for place, image in zip(entries.places.tolist(), entries.good, strict=True):
         is_first = first_place.setdefault(image.id, place) >= place
         first_place[image.id] = min(first_place[image.id], place)

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coordexp.config.schema.data import Data
 from coordexp.data.data_set import (
     GROUND_TRUTH,
@@ -18,6 +21,7 @@ from coordexp.data.data_set import (
     DataSet,
     SetIdentity,
     SplitRecord,
+    recorded_folder,
     save_set,
     set_keys,
     set_name,
@@ -32,6 +36,7 @@ from coordexp.data.sources.coco import LvisSource
 from coordexp.data.sources.image_facts import ImageFacts
 from coordexp.data.sources.jsonl import JsonlSource, with_categories
 from coordexp.data.sources.read_split import ReadSplit, as_coco
+from coordexp.data.sources.shapes import ShapesSource
 from coordexp.data.sources.source import Source, found_sentence, source_of
 from coordexp.data.splits import check_loaded
 from coordexp.data.tuning_split import DividedTraining
@@ -261,7 +266,7 @@ def _present_sources(data: Data, data_dir: Path, splits: Sequence[Split]) -> Che
     sources: dict[Split, Source] = {split: source_of(data, split, data_dir=data_dir) for split in splits}
     is_missing = False
     for split, source in sources.items():
-        if source.generated is not None:
+        if isinstance(source, ShapesSource):
             source.generate()
             continue
         for finding in missing_files(source.annotations, source.given_images, split):
@@ -293,7 +298,7 @@ def _source_hash(data: Data, sources: Mapping[Split, Source], place: SetPlace) -
 
 def _written(folder: Path, read: ReadData, identity: SetIdentity, place: SetPlace) -> DataSet:
     """Write a set in one step, unless a run has taken a step on other data."""
-    hashes = {
+    hashes: dict[Split, NDArray[np.uint8]] = {
         split: picture_hashes(read.splits[split].arrays.folder, read.splits[split].arrays.names, known=place.known)
         for split in read.splits
     }
@@ -306,7 +311,7 @@ def _written(folder: Path, read: ReadData, identity: SetIdentity, place: SetPlac
             remarks=read.remarks,
             is_original=read.splits["val"].is_original,
             arrays={split: of_split.arrays for split, of_split in read.splits.items()},
-            records={split: _split_record(read, split) for split in read.splits},
+            records={split: _split_record(read, split, place.data_dir) for split in read.splits},
             pictures=hashes,
         )
         if place.has_begun:
@@ -352,7 +357,7 @@ def _write_ground_truth(path: Path, read: ReadData) -> None:
         write_json(path, {"info": {"description": val.description}, **as_coco(val)})
 
 
-def _split_record(read: ReadData, split: Split) -> SplitRecord:
+def _split_record(read: ReadData, split: Split, data_dir: Path) -> SplitRecord:
     of_split, source = read.splits[split], read.sources[split]
     categories = [
         CategoryRecord(key, name, dict(of_split.category_fields.get(key, {})))
@@ -360,7 +365,7 @@ def _split_record(read: ReadData, split: Split) -> SplitRecord:
     ]
     return SplitRecord(
         annotations=str(source.annotations),
-        folder=str(of_split.arrays.folder),
+        folder=recorded_folder(of_split.arrays.folder, data_dir),
         name=source.name,
         is_lvis=isinstance(source, LvisSource),
         num_images=len(of_split.arrays),
@@ -393,8 +398,10 @@ def _copied(folder: Path, identity: SetIdentity, sources: Mapping[Split, Source]
         data_set = None if other == folder else DataSet.kept(other)
         if data_set is None or data_set.record.identity != identity:
             continue
-        folders = {split: (source.annotations, source.images) for split, source in sources.items()}
-        record = with_folders(data_set.record, folders)
+        folders: dict[Split, tuple[Path, Path]] = {
+            split: (source.annotations, source.images) for split, source in sources.items()
+        }
+        record = with_folders(data_set.record, folders, place.data_dir)
         with contextlib.suppress(OSError), replace_directory(folder) as building:
             shutil.copytree(other, building, dirs_exist_ok=True)
             write_record(building, record)

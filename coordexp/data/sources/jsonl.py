@@ -30,7 +30,7 @@ from coordexp.data.box_rule import apply_box_rule, box_notes
 from coordexp.data.builder import JsonLinesBuilder
 from coordexp.data.coco_content import with_description_categories
 from coordexp.data.coco_file import MAX_ID, has_mark, id_of, read_unmarked
-from coordexp.data.image_file import Header, read_header, size_problem, turn_boxes, turned_headers
+from coordexp.data.image_file import Header, read_header, read_headers_ahead, size_problem, turn_boxes, turned_headers
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.originals import Part
 from coordexp.data.reading import Reading
@@ -170,7 +170,7 @@ class _Record(NamedTuple):
     flags: list[dict[Flag, int]]
     name: str  # of the picture, relative to the image folder
     orientation: int  # how a viewer turns the picture (EXIF)
-    num_clipped: int  # targets that were cut at the border
+    ruled: tuple[int, int, int]  # boxes that the rule for boxes changed: clipped, put in order, of no extent
     fields: Mapping[str, object]  # what else the record says of its picture
 
     def joined(self, other: "_Record") -> "_Record":
@@ -178,11 +178,12 @@ class _Record(NamedTuple):
         known = {(desc, *box) for desc, box in pairs}
         new = zip(other.sample.objects.descs, other.sample.objects.boxes_norm_xyxy.tolist(), strict=True)
         added = other.sample.objects.take(np.flatnonzero([(desc, *box) not in known for desc, box in new]))
+        num_clipped, num_swapped, num_no_extent = self.ruled
         return self._replace(
             sample=replace(self.sample, objects=_both(self.sample.objects, added)),
             not_targets=_both(self.not_targets, other.not_targets),
             flags=[*self.flags, *other.flags],
-            num_clipped=self.num_clipped + other.num_clipped,
+            ruled=(num_clipped + other.ruled[0], num_swapped + other.ruled[1], num_no_extent + other.ruled[2]),
             fields={**other.fields, **self.fields},
         )
 
@@ -319,7 +320,8 @@ def _usable(found: _Found, place: int, folder: ImageFolder, turned: Turned, read
     not_targets, flags = _not_targets(record, reading)
     fields = {key: value for key, value in record.items() if key not in _NOT_FIELDS}
     orientation = 1 if header is None else header.orientation
-    usable = _Record(sample, not_targets, flags, name, orientation, ruled.num_clipped, fields)
+    changes = ruled.num_clipped, ruled.num_swapped, ruled.num_no_extent
+    usable = _Record(sample, not_targets, flags, name, orientation, changes, fields)
     tally.add(place, boxes, ruled)
     return _as_shown(usable, turned.headers[place]) if place in turned.stored else usable
 
@@ -335,18 +337,31 @@ def _prequantised(boxes: RecordBoxes, where: str) -> str:
 
 def _find_pictures(path: Path, folder: ImageFolder, bad: Rejections) -> list[_Found]:
     """Return the records of a file whose pictures are there, with a size."""
-    found: list[_Found] = []
+    located: list[tuple[int, dict[str, object], str]] = []
+    problems: dict[int, str] = {}
     for number, line in _lines(path):
         try:
             record = as_record(_parsed(line))
-            name = folder.locate(record.get("image"))
-            has_size = record.get("width") is not None or record.get("height") is not None
+            located.append((number, record, folder.locate(record.get("image"))))
+        except DataError as error:
+            problems[number] = str(error)
+    read_headers_ahead([folder.root / name for _, record, name in located if not _has_size(record)])
+    found: list[_Found] = []
+    for number, record, name in located:
+        has_size = _has_size(record)
+        try:
             if not has_size:
                 record["width"], record["height"] = read_header(folder.root / name).shown
             found.append(_Found(number, record, name, has_size))
         except DataError as error:
-            bad.add("records", f"line {number}", str(error))
+            problems[number] = str(error)
+    for number, problem in sorted(problems.items()):
+        bad.add("records", f"line {number}", problem)
     return found
+
+
+def _has_size(record: Mapping[str, object]) -> bool:
+    return record.get("width") is not None or record.get("height") is not None
 
 
 def _turned(found: Sequence[_Found], folder: ImageFolder, reading: Reading) -> Turned:
@@ -448,6 +463,7 @@ def _arrays(records: Sequence[_Record], folder: Path) -> SplitArrays:
         replace(record.sample, objects=objects) for record, objects in zip(records, whole, strict=True)
     )
     boxes_px_xywh = np.array(boxes_px, np.float64).reshape(-1, 4)
+    ruled = np.array([record.ruled for record in records], np.int64).reshape(-1, 3)
     return SplitArrays(
         folder=folder,
         names=[record.name for record in records],
@@ -463,7 +479,9 @@ def _arrays(records: Sequence[_Record], folder: Path) -> SplitArrays:
         boxes_px_xywh=boxes_px_xywh,
         areas_px2=boxes_px_xywh[:, 2] * boxes_px_xywh[:, 3],
         annotation_ids=np.zeros(len(kinds), np.int64),
-        clipped=np.array([record.num_clipped for record in records], np.int64),
+        clipped=ruled[:, 0],
+        swapped=ruled[:, 1],
+        no_extent=ruled[:, 2],
         split_names=[record.name for record in records],
     )
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import CODEC_VERSION, NUM_BINS
+from coordexp.data.image_file import headers_once
 from coordexp.data.reading import Reading
 from coordexp.data.sample import Objects, Ordering, Sample
 from coordexp.data.sources.coco import CocoSource, LvisSource
@@ -90,7 +91,8 @@ def prepare(spec: PrepareSpec, *, ceiling: Ceiling, progress: Progress = lambda 
     source = _SOURCES[spec.dialect](
         spec.annotations, spec.images, reading=spec.reading, checks_images=spec.check_images != "none"
     )
-    read = source.read_split(max_bad_fraction=spec.max_bad_fraction)
+    with headers_once():
+        read = source.read_split(max_bad_fraction=spec.max_bad_fraction)
     progress("reading", size, size)
     with replace_directory(spec.output) as building:
         write_text(building / SAMPLES, "".join(f"{line}\n" for line in _lines(read, spec, progress)))

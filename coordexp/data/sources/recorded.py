@@ -69,7 +69,7 @@ def recorded_data(params: Mapping[str, str], *, data_hash: str | None, data_dir:
     if matching and data_dir is not None:
         data_set = matching[0]
         truth = data_dir / CHOSEN_NAME if is_chosen else data_set.ground_truth
-        return RecordedData(truth, Path(data_set.record.splits["val"].folder), data_set)
+        return RecordedData(truth, data_set.folder("val"), data_set)
     if sets:
         return None  # what is there is of other data
     before_sets = _without_set(params, data_dir)

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from coordexp.config.yaml_file import parse_foreign
 from coordexp.data.coco_file import CocoFile
-from coordexp.data.image_file import read_header
+from coordexp.data.image_file import read_header, read_headers_ahead
 from coordexp.data.image_folder import PICTURES, ImageFolder
 from coordexp.data.sample import SPLITS, Split
 from coordexp.data.sources.coco import CocoSource
@@ -68,7 +68,9 @@ class YoloSource(CocoSource):
         bad: list[str] = []
         names = list(self.names)
         num_without_labels = 0
-        for name in self._pictures(folder):
+        picture_names = list(self._pictures(folder))
+        read_headers_ahead([folder.root / name for name in picture_names])
+        for name in picture_names:
             picture = folder.root / name
             label_file = labels.of(picture)
             num_without_labels += label_file is None

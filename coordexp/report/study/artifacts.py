@@ -82,7 +82,7 @@ class Artifacts:
         """Return the annotation file of the validation split a run was evaluated on."""
         recorded = self._recorded(run)
         if recorded is not None and recorded.ground_truth.is_file():
-            return recorded.ground_truth
+            return recorded.shown_ground_truth  # the same bytes, under the name that people know
         names = self._names(run.parent_id, STORED_ANNOTATIONS) if run.parent_id else set[str]()
         annotations = [name for name in sorted(names) if name.endswith(".json") and not name.endswith(IMAGE_FACTS)]
         return self._fetched(run.parent_id, annotations[0]) if annotations else None

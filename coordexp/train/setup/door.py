@@ -13,9 +13,10 @@ from coordexp.data.sample import SPLITS, Generated, Split
 from coordexp.data.sources.door import SetPlace, check_set, load_split, missing_files
 from coordexp.data.sources.source import source_of
 from coordexp.data.units import UnitRule, read_unit_names
-from coordexp.errors import ConfigError, DataError
+from coordexp.errors import ConfigError, DataError, ResourceError
 from coordexp.findings import Check, collect, require
 from coordexp.runs.folder import ExperimentFolder
+from coordexp.runs.lock import experiment_lock
 from coordexp.runs.status import has_taken_step
 from coordexp.train.setup.data import accepts_prequantised, ground_truth_of_run, read_split, set_of_run
 
@@ -47,6 +48,21 @@ def open_set_of(config: RunConfig, *, on_headers: OnHeaders | None = None) -> Da
     if config.evaluation.max_images is not None:
         write_chosen(ground_truth_of_run(config), data_set.ground_truth, read_split(config, "val"))
     return data_set
+
+
+def open_set_beside_runs(config: RunConfig) -> DataSet:
+    """Return the set of a run for a command that only looks: where another one works on the experiment, as it is.
+
+    Raises:
+        ResourceError: if another command works on the experiment, and its set is not there yet.
+    """
+    try:
+        with experiment_lock(config):
+            return open_set_of(config)
+    except ResourceError:
+        with contextlib.suppress(DataError):
+            return set_of_run(config)
+        raise
 
 
 def generated_of(config: RunConfig, split: Split) -> Generated | None:

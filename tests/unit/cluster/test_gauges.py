@@ -17,7 +17,7 @@ from coordexp.cluster.gauges import (
 from coordexp.config.schema import ExperimentConfig
 from coordexp.detection.metrics import detection_metrics
 from coordexp.errors import DivergedError, TrainingError
-from coordexp.metrics import BOX_KINDS, DECODINGS, REGISTRY, MetricName
+from coordexp.metrics import BOX_KINDS, DECODINGS, PLACE_MEASURES, PLACES, REGISTRY, MetricName
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.rows import Row, append_rows
 from coordexp.runs.status import RunStatus, note_traceback, one_sentence, write_status
@@ -69,6 +69,11 @@ def test_every_registered_loss_diagnostic_and_ap_is_published_once():
         for name in REGISTRY
         if name.removeprefix("eval_").startswith(("train_", "coord_diag/")) or name.startswith(("eval_", "throughput/"))
     ]
+    # A hundred diagnostics by slot and rank are recorded, and not shown live.
+    by_place = {name for name in shown if name.rpartition("/")[2] in PLACES}
+    assert len(by_place) == 2 * len(PLACES) * len(PLACE_MEASURES)
+    assert len(row_samples(Row(1, 1.0, dict.fromkeys(by_place, 1.0)))) == 2
+    shown = [name for name in shown if name not in by_place]
     shown += [
         str(MetricName(decoding, metric.name, boxes, subset=subset))
         for decoding, boxes, metric, subset in product(DECODINGS, BOX_KINDS, detection_metrics(), (False, True))

@@ -69,7 +69,10 @@ def test_every_alert_is_tested_and_leads_to_its_section_of_the_runbook(rules):
 
 
 @needs_promtool
-@pytest.mark.parametrize("arguments", [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml")])
+# Only the syntax: the file of targets is there once a Ray has run on the machine.
+@pytest.mark.parametrize(
+    "arguments", [("check", "config", "--syntax-only", "prometheus.yml"), ("check", "rules", "alerts.yml")]
+)
 def test_promtool_accepts(arguments):
     code, output = promtool(*arguments)
     assert code == 0, output

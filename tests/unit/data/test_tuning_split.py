@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema.data import Data, Shapes
+from coordexp.data import image_file
 from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.door import SetPlace, open_set
+from coordexp.data.sources.door import SetPlace, open_set, save_parts
 from coordexp.data.sources.shapes import write_shapes
-from coordexp.data.tuning_split import TuningSplit, held_out_indices, write_tuning_split
+from coordexp.data.tuning_split import TuningSplit, held_out_indices, held_out_units, write_tuning_split
 from coordexp.errors import DataError
 from tests.support.samples import content, write_jsonl
 
@@ -147,3 +148,40 @@ def test_jsonl_is_divided_too(shapes, tmp_path):
     assert (split.num_train, split.num_val) == (48, 12)
     of_trials = Data.model_validate(data.model_dump() | split.data_keys())
     assert ids(of_trials.train_annotations) | ids(of_trials.val_annotations) == set(range(1, 61))
+
+
+def test_a_unit_stays_in_one_part(shapes, tmp_path):
+    data = coco(shapes).model_copy(update={"unit_by": r"(\d{5})\d\."})  # ten pictures a unit, by their numbers
+    place = SetPlace(tmp_path / "data", tmp_path / ".hashes")
+    divided = write_tuning_split(open_set(data, place), data, tmp_path, num_images=14, fraction=None, seed=0)
+    units = {split: {image_id // 10 for image_id in arrays.image_ids} for split, arrays in divided.parts.items()}
+    assert not units["train"] & units["val"]
+    assert 9 <= divided.split.num_val <= 20
+    assert ids(divided.split.val_annotations) == set(divided.parts["val"].image_ids.tolist())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_units_come_nearest_to_the_wanted_number(seed):
+    units = [f"clip{at // 7}" for at in range(70)]
+    chosen = held_out_units(units, 15, seed=seed)
+    assert len(chosen) == 14
+    assert len({units[at] for at in chosen}) == 2
+    assert held_out_units(units, 1, seed=seed) == held_out_units(units, 3, seed=seed)
+    assert len(held_out_units(units, 69, seed=seed)) == 63  # one unit is left to train on
+
+
+def test_the_set_of_a_tuning_split_is_that_of_its_files_and_nothing_is_read_for_it(shapes, tmp_path, monkeypatch):
+    data = coco(shapes)
+    place = SetPlace(tmp_path / "data", tmp_path / ".hashes", runs_dir=tmp_path)
+    whole = open_set(data, place)
+    divided = write_tuning_split(whole, data, tmp_path, num_images=9, fraction=None, seed=0)
+    of_trials = Data.model_validate(data.model_dump() | divided.split.data_keys())
+    with monkeypatch.context() as patch:
+        patch.setattr(image_file, "_read_header", None)
+        chosen = save_parts(divided, whole, of_trials, place)
+        assert open_set(of_trials, place).record == chosen.record
+        assert save_parts(divided, whole, of_trials, place).record == chosen.record
+    read = open_set(of_trials, SetPlace(tmp_path / "again", tmp_path / ".hashes"))
+    for split in ("train", "val"):
+        assert read.arrays(split).digest() == chosen.arrays(split).digest()
+    assert read.ground_truth.read_bytes() == divided.split.val_annotations.read_bytes()

@@ -176,7 +176,8 @@ def test_a_rank_says_in_one_sentence_that_there_is_no_set(tmp_path):
     with pytest.raises(DataError, match="there is no data set of this experiment.*ablation, sweep, train"):
         DataSet.open(tmp_path / "none")
     data_set = open_set(two_files(tmp_path), place(tmp_path))
-    damage_by_a_byte(data_set.path / "train.npz")
+    content = (data_set.path / "train.npz").read_bytes()
+    (data_set.path / "train.npz").write_bytes(content[: len(content) // 2])
     with pytest.raises(DataError, match=r"train\.npz: .* damaged"):
         data_set.load("train")
 
@@ -255,6 +256,21 @@ def test_a_second_experiment_copies_the_set(tmp_path, monkeypatch):
     monkeypatch.undo()
     damage_by_a_byte(first.path / "val.npz")  # and a damaged one is not copied
     assert open_set(data, place(tmp_path, name="two")).record == first.record
+
+
+def test_a_folder_is_named_from_where_it_is_and_pictures_beside_the_set_move_with_it(tmp_path, monkeypatch):
+    two_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    places = {f"{split}_annotations": Path(f"{split}.json") for split in ("train", "val")}
+    data = Data(format="coco", **places, **{f"{split}_images": Path(split) for split in ("train", "val")})
+    data_set = open_set(data, SetPlace(Path("out/data"), Path("out/.hashes")))
+    monkeypatch.chdir("/")
+    assert data_set.folder("train") == tmp_path / "train"
+    drawn = Data.model_validate({"shapes": {"num_train": 3, "num_val": 2}})
+    path = open_set(drawn, place(tmp_path)).path
+    (tmp_path / "runs" / "one").rename(tmp_path / "runs" / "moved")
+    moved = DataSet.open(tmp_path / "runs" / "moved" / "data" / path.name)
+    assert all(sample.image.is_file() for sample in moved.load("train").samples)
 
 
 def test_keys_that_read_otherwise_have_sets_of_their_own(tmp_path):
