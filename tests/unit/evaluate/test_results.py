@@ -10,7 +10,7 @@ import pytest
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection import evaluate_detections
 from coordexp.evaluate.answers import Objects, unknown_sentence
-from coordexp.evaluate.results import counts, cut_at_repeat, repeats
+from coordexp.evaluate.results import counts, cut_at_repeat, detections_before_repeat, repeats
 from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import DecodingFolder
 from tests.support.detections import crowded_scene, scene
@@ -77,6 +77,12 @@ def test_an_answer_cut_at_its_first_repeat_has_an_ap_beside_the_plain_one(tmp_pa
     metrics = evaluated(tmp_path, given, {1: [first, first, first, later]})
     assert (metrics["duplicate_rate"], metrics["longest_repeat"]) == (0.5, 2)
     assert metrics["argmax/AP50"] > metrics["argmax/AP50_cut"] == pytest.approx(0.5)
+    # What the files say of it, once the run is finished: an unknown category is no detection, and may end an answer.
+    rows = detections_before_repeat(tmp_path / "free" / "objects.jsonl")
+    assert rows.tolist() == [True, False, False, False]
+    wolf = Item("wolf", category_id=None)
+    evaluated(tmp_path / "wolves", given, {1: [wolf, first, wolf, later]})
+    assert detections_before_repeat(tmp_path / "wolves" / "free" / "objects.jsonl").tolist() == [True, False]
     plain = evaluated(tmp_path / "plain", given, {1: [first, later]})
     assert plain["duplicate_rate"] == 0
     assert plain["argmax/AP_cut"] == plain["argmax/AP"]
