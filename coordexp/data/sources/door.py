@@ -293,7 +293,7 @@ def _source_hash(data: Data, sources: Mapping[Split, Source], place: SetPlace) -
     paths = [path for source in sources.values() for path in (source.annotations, source.given_images)]
     if isinstance(data.tags, Path):
         paths.append(data.tags)
-    return data_fingerprint(dict.fromkeys(paths), known=place.known, without=place.runs_dir)
+    return data_fingerprint(dict.fromkeys(paths), known=place.known, without=place.runs_dir or place.data_dir)
 
 
 def _written(folder: Path, read: ReadData, identity: SetIdentity, place: SetPlace) -> DataSet:
