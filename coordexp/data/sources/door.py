@@ -217,7 +217,7 @@ def _read_splits(data: Data, sources: Mapping[Split, Source]) -> Check[_Read | N
 def _read_source(source: Source, data: Data, facts: ImageFacts) -> Check[tuple[ReadSplit, list[str]]]:
     yield from ()  # a check without findings of its own: it raises
     read = source.read_split(max_bad_fraction=data.max_bad_fraction)
-    return facts.added_to(_with_fields(read, source, facts))
+    return facts.added_to(_with_fields(read, source, facts), where=str(source.annotations))
 
 
 def _read_whole(data: Data, sources: Mapping[Split, Source]) -> Check[_Read]:
@@ -226,7 +226,7 @@ def _read_whole(data: Data, sources: Mapping[Split, Source]) -> Check[_Read]:
     train = sources["train"]
     facts = ImageFacts.of(data)
     read = replace(train, part=None).read_split(max_bad_fraction=data.max_bad_fraction)
-    whole, remarks = facts.added_to(_with_fields(read, train, facts))
+    whole, remarks = facts.added_to(_with_fields(read, train, facts), where=str(train.annotations))
     units = dict(zip(whole.arrays.split_names, whole.arrays.units, strict=True)) if whole.arrays.units else {}
     splits: dict[Split, ReadSplit] = {}
     for split, source in sources.items():
