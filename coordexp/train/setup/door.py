@@ -4,6 +4,8 @@ Workers never import this: they read the set.
 """
 
 import contextlib
+import tempfile
+from pathlib import Path
 
 from coordexp.config.schema import RunConfig
 from coordexp.data.chosen import write_chosen
@@ -115,13 +117,13 @@ def num_units_of(config: RunConfig) -> int | None:
 
 
 def _num_images(config: RunConfig, split: Split) -> int:
-    folder = ExperimentFolder.of(config)
-    source = source_of(config.data, split, data_dir=folder.data)
-    if source.generated is not None:
-        return source.generated.num_images
+    generated = generated_of(config, split)
+    if generated is not None:
+        return generated.num_images
     with contextlib.suppress(DataError):
         return set_of_run(config).record.splits[split].num_images
-    if split == "val":
-        return source.count_images()
-    accepts = accepts_prequantised(config)
-    return len(load_split(config.data, split, data_dir=folder.data, accept_prequantised=accepts).samples)
+    with tempfile.TemporaryDirectory() as scratch:  # some pictures are unpacked to be counted
+        if split == "val":
+            return source_of(config.data, split, data_dir=Path(scratch)).count_images()
+        accepts = accepts_prequantised(config)
+        return len(load_split(config.data, split, data_dir=Path(scratch), accept_prequantised=accepts).samples)

@@ -319,7 +319,10 @@ def test_the_split_is_the_one_nearest_its_size_and_an_image_without_a_unit_is_it
 
 @pytest.mark.parametrize(
     ("unit_by", "sentence"),
-    [(r"(scene\d+)", "is found in none of 40 paths"), ("clipp", "none of the 40 images has a value of 'clipp'.*[Dd]id you mean clip")],
+    [
+        (r"(scene\d+)", "is found in none of 40 paths"),
+        ("clipp", "none of the 40 images has a value of 'clipp'.*[Dd]id you mean clip"),
+    ],
 )
 def test_a_unit_that_matches_nothing_is_one_sentence(tmp_path, unit_by, sentence):
     folder = unsplit(tmp_path / "all", frames(), clip=[name[:6] for name in frames()])
