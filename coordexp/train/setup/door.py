@@ -12,7 +12,8 @@ from coordexp.data.chosen import write_chosen
 from coordexp.data.data_set import DataSet
 from coordexp.data.image_file import OnHeaders
 from coordexp.data.sample import SPLITS, Generated, Split
-from coordexp.data.sources.door import SetPlace, check_set, load_split, missing_files
+from coordexp.data.sources.door import SetPlace, check_set, load_split
+from coordexp.data.sources.read_data import missing_files
 from coordexp.data.sources.source import source_of
 from coordexp.data.units import UnitRule, read_unit_names
 from coordexp.errors import ConfigError, DataError, ResourceError
