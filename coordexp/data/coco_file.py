@@ -14,7 +14,7 @@ import contextlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -257,19 +257,6 @@ def has_mark(path: Path) -> bool:
 def read_without_outlines(path: Path) -> object:
     """Read a COCO file without its outlines: nine tenths of it, which never exist all at once."""
     return _parse_json(read_utf8(path), path, _without_outlines)
-
-
-def read_image_records(path: Path) -> dict[int, Mapping[str, object]]:
-    """Return all fields of the images of a COCO file by image id; outlines of its objects are never parsed."""
-    entries = _sections(path)["images"]
-    records: dict[int, Mapping[str, object]] = {}
-    for entry in entries:
-        record = json.loads(bytes(entry)) if isinstance(entry, Raw) else entry
-        if isinstance(record, dict):
-            image_id = id_of(record.get("id"))
-            if isinstance(image_id, int):
-                records[image_id] = record
-    return records
 
 
 def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:

@@ -26,6 +26,10 @@ NO_EXTENT = 4
 
 _Column: TypeAlias = NDArray[Any]
 """A column of a file: its type is the one it was written with."""
+_OF_IMAGES = ("sizes_px", "orientations", "image_ids", "clipped", "swapped", "no_extent")
+_OF_OBJECTS = (
+    "text_index", "boxes_norm_xyxy", "kinds", "category_ids", "boxes_px_xywh", "areas_px2", "annotation_ids",
+)  # fmt: skip
 _SAMPLE_COLUMNS = ("sizes_px", "image_ids", "first", "text_index", "boxes_norm_xyxy", "kinds")
 
 
@@ -122,10 +126,6 @@ class SplitArrays:
         first = np.concatenate([[0], np.cumsum(lengths)])
         # The place of each object: the first one of its image, and its number within it.
         objects = np.repeat(self.first[chosen] - first[:-1], lengths) + np.arange(first[-1])
-        of_images = ("sizes_px", "orientations", "image_ids", "clipped", "swapped", "no_extent")
-        of_objects = (
-            "text_index", "boxes_norm_xyxy", "kinds", "category_ids", "boxes_px_xywh", "areas_px2", "annotation_ids",
-        )  # fmt: skip
         return replace(
             self,
             names=[self.names[image] for image in images],
@@ -134,8 +134,8 @@ class SplitArrays:
             units=[self.units[image] for image in images] if self.units else (),
             tags={tag: [values[image] for image in images] for tag, values in self.tags.items()},
             lists={name: lists.take(images) for name, lists in self.lists.items()},
-            **{name: getattr(self, name)[chosen] for name in of_images},
-            **{name: getattr(self, name)[objects] for name in of_objects},
+            **{name: getattr(self, name)[chosen] for name in _OF_IMAGES},
+            **{name: getattr(self, name)[objects] for name in _OF_OBJECTS},
         )
 
     def counts(self) -> dict[str, int]:
@@ -213,7 +213,7 @@ def load_arrays(path: Path, folder: Path) -> SplitArrays:
             name: Lists(columns[f"list_{number}_first"], columns[f"list_{number}_values"])
             for number, name in enumerate(columns.texts("lists"))
         }
-        arrays = {column.name: columns[column.name] for column in fields(SplitArrays) if column.name in columns.names}
+        arrays = {name: columns[name] for name in (*_OF_IMAGES, *_OF_OBJECTS, "first")}
         return SplitArrays(
             folder=folder,
             names=columns.texts("names"),

@@ -60,9 +60,15 @@ def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir, r
     files = [path for path in (runs_dir / "mlartifacts" / "whole").rglob("*") if path.is_file()]
     # With the ablation itself: its record, the report, and the annotations it was made from.
     shared = {path.name for path in files if path.parent.name in ("report", "data")} | {"experiment.json"}
-    assert {"experiment.json", "report.html", "report.json", "ap.png", "ap.svg", "instances_val.json"} <= {
-        path.name for path in files
-    }
+    assert {
+        "experiment.json",
+        "report.html",
+        "report.json",
+        "ap.png",
+        "ap.svg",
+        "instances_val.json",
+        "val_images.json",
+    } <= {path.name for path in files}
     assert sorted(path.name for path in files if path.name not in shared) == sorted(
         2 * ["MLmodel", "config.yaml", "fingerprint.json", "progress.log", "measured.json", "metrics.jsonl"]
         + 2 * ["model.safetensors", "detections.argmax.json", "detections.expected.json"]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.data.coco_file import AnnotationColumns, CocoFile, read_coco_file, read_image_records
+from coordexp.data.coco_file import AnnotationColumns, CocoFile, read_coco_file
+from coordexp.data.image_fields import read_image_records
 from coordexp.data.image_folder import ImageFolder
 from coordexp.data.lvis_file import LvisCategory, LvisImage
 from coordexp.data.originals import Part

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from coordexp.config.schema.data import Data
-from coordexp.data.image_fields import field_value, value_text
+from coordexp.data.image_fields import Record, field_texts
 from coordexp.data.sources.pictures import read_text
 from coordexp.data.sources.read_split import ReadSplit
 from coordexp.data.units import UnitRule
-from coordexp.errors import DataError, counted, nearest_of, show
+from coordexp.errors import DataError, counted, show
 
 _FILE_COLUMNS = ("file", "file_name", "image", "filename")
 _DELIMITERS = ",;\t"
@@ -34,74 +34,70 @@ class ImageFacts:
             return cls(data.unit_by, (), read_tag_table(data.tags))
         return cls(data.unit_by, data.tags or ())
 
-    def added_to(self, read: ReadSplit) -> tuple[ReadSplit, list[str]]:
+    def added_to(self, read: ReadSplit, *, where: str) -> tuple[ReadSplit, list[str]]:
         """Return a split with its units and tags, and a sentence on what each reached.
+
+        Args:
+            read: the split.
+            where: what it was read from, for messages.
 
         Raises:
             DataError: if a pattern, a field or a column is found in no picture.
         """
         remarks: list[str] = []
         arrays = read.arrays
-        tags: dict[str, list[str]] = {name: _of_fields(read, name, "data.tags") for name in self.fields}
+        records = _records(read)
+        tags = {name: _texts(field_texts(records, name, option="data.tags", where=where)) for name in self.fields}
         if self.table is not None:
-            tags, without = self.table.of_pictures(arrays.names)
-            if without:
+            tags, num_without = self.table.of_pictures(arrays.names)
+            if num_without:
                 pictures = counted(len(arrays), "picture")
-                remarks.append(f"{without:,} of {pictures} have no row in {self.table.path.name}")
+                remarks.append(f"{num_without:,} of {pictures} have no row in {self.table.path.name}")
         units: list[str] = []
         if self.unit_by is not None:
-            units = self._units(read, tags)
-            named = {unit for unit in units if unit}
-            alone = units.count("")
-            images, in_units = counted(len(units), "image"), counted(len(named) + alone, "unit")
-            sentence = f"{images} in {in_units}, by data.unit_by {self.unit_by}"
-            if alone:
-                sentence += f"; {alone:,} of them name no unit, and are units of their own"
-            remarks.append(sentence)
+            units = self._units(self.unit_by, records, tags, where=where)
+            remarks.append(_units_sentence(units, self.unit_by))
             tags.pop(self.unit_by, None)  # a unit is no slice
         return replace(read, arrays=replace(arrays, units=units, tags=tags)), remarks
 
-    def _units(self, read: ReadSplit, tags: Mapping[str, Sequence[str]]) -> list[str]:
-        assert self.unit_by is not None
-        if "(" in self.unit_by:
-            return _of_pattern(self.unit_by, read.arrays.names)
-        if self.table is not None and self.unit_by in tags:
-            return list(tags[self.unit_by])
-        return _of_fields(read, self.unit_by, "data.unit_by")
+    def _units(
+        self, unit_by: str, records: Sequence[Record], tags: Mapping[str, Sequence[str]], *, where: str
+    ) -> list[str]:
+        """Return the unit of each picture; "" for one of its own."""
+        rule = UnitRule.parse(unit_by, option="data.unit_by")
+        if rule.pattern is None:
+            if self.table is not None and unit_by in tags:
+                return list(tags[unit_by])
+            return _texts(field_texts(records, unit_by, option="data.unit_by", where=where))
+        names = [str(record["file_name"]) for record in records]
+        units = [rule.found_in(name) for name in names]
+        if not any(units):
+            shown = ", ".join(map(show, names[:_SHOWN]))
+            raise DataError(
+                f"{where}: data.unit_by {unit_by} is found in none of {counted(len(names), 'path')} of pictures, such "
+                f"as {shown}; its first group has to be what the pictures of a unit share"
+            )
+        return _texts(units)
 
 
-def _of_pattern(text: str, names: Sequence[str]) -> list[str]:
-    rule = UnitRule.parse(text, option="data.unit_by")
-    units = [rule.found_in(name) or "" for name in names]
-    if not any(units):
-        shown = ", ".join(map(show, names[:_SHOWN]))
-        raise DataError(
-            f"data.unit_by {text} is found in none of {counted(len(names), 'path')} of pictures, such as {shown}; its "
-            "first group has to be what the pictures of a unit share"
-        )
-    return units
+def _records(read: ReadSplit) -> list[Record]:
+    """Return what is known of each picture; its name is its path below the folder of the pictures."""
+    arrays = read.arrays
+    named = zip(arrays.image_ids.tolist(), arrays.names, strict=True)
+    return [{**read.image_fields.get(image_id, {}), "file_name": name} for image_id, name in named]
 
 
-def _of_fields(read: ReadSplit, name: str, key: str) -> list[str]:
-    """Return a field of each image's record as text; "" where it is missing."""
-    values: list[str] = []
-    for image_id in read.arrays.image_ids.tolist():
-        values.append(_text(field_value(read.image_fields.get(image_id, {}), name), name=name, key=key))
-    if any(values):
-        return values
-    known = dict.fromkeys(other for record in read.image_fields.values() for other in record)
-    if not known:
-        raise DataError(
-            f"{key}: the annotations say nothing of an image in a field {name!r}; this format has no such fields: name "
-            "a pattern with a group (data.unit_by), or a CSV file with the columns file, tag, ... (data.tags)"
-        )
-    raise DataError(f"{key}: {name!r} is a field of none of the images, or empty in all; {nearest_of(name, known)}")
+def _texts(values: Sequence[str | None]) -> list[str]:
+    return [value or "" for value in values]
 
 
-def _text(value: object, *, name: str, key: str) -> str:
-    if isinstance(value, list | dict):
-        raise DataError(f"{key}: the field {name!r} of an image is {show(value)}; expected text or a number")
-    return value_text(value) or ""
+def _units_sentence(units: Sequence[str], unit_by: str) -> str:
+    num_alone = sum(not unit for unit in units)
+    num_units = len({unit for unit in units if unit}) + num_alone
+    sentence = f"{counted(len(units), 'image')} in {counted(num_units, 'unit')}, by data.unit_by {unit_by}"
+    if num_alone:
+        sentence += f"; {num_alone:,} of them name no unit, and are units of their own"
+    return sentence
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,16 @@ Workers never import this: they read the set.
 """
 
 import contextlib
+import tempfile
+from pathlib import Path
 
 from coordexp.config.schema import RunConfig
 from coordexp.data.chosen import write_chosen
 from coordexp.data.data_set import DataSet
 from coordexp.data.image_file import OnHeaders
 from coordexp.data.sample import SPLITS, Generated, Split
-from coordexp.data.sources.door import SetPlace, check_set, load_split, missing_files
+from coordexp.data.sources.door import SetPlace, check_set, load_split
+from coordexp.data.sources.read_data import missing_files
 from coordexp.data.sources.source import source_of
 from coordexp.data.units import UnitRule, read_unit_names
 from coordexp.errors import ConfigError, DataError, ResourceError
@@ -115,13 +118,13 @@ def num_units_of(config: RunConfig) -> int | None:
 
 
 def _num_images(config: RunConfig, split: Split) -> int:
-    folder = ExperimentFolder.of(config)
-    source = source_of(config.data, split, data_dir=folder.data)
-    if source.generated is not None:
-        return source.generated.num_images
+    generated = generated_of(config, split)
+    if generated is not None:
+        return generated.num_images
     with contextlib.suppress(DataError):
         return set_of_run(config).record.splits[split].num_images
-    if split == "val":
-        return source.count_images()
-    accepts = accepts_prequantised(config)
-    return len(load_split(config.data, split, data_dir=folder.data, accept_prequantised=accepts).samples)
+    with tempfile.TemporaryDirectory() as scratch:  # some pictures are unpacked to be counted
+        if split == "val":
+            return source_of(config.data, split, data_dir=Path(scratch)).count_images()
+        accepts = accepts_prequantised(config)
+        return len(load_split(config.data, split, data_dir=Path(scratch), accept_prequantised=accepts).samples)

@@ -319,7 +319,10 @@ def test_the_split_is_the_one_nearest_its_size_and_an_image_without_a_unit_is_it
 
 @pytest.mark.parametrize(
     ("unit_by", "sentence"),
-    [(r"(scene\d+)", "is found in none of 40 paths"), ("clipp", "'clipp' is a field of none.*did you mean clip")],
+    [
+        (r"(scene\d+)", "is found in none of 40 paths"),
+        ("clipp", "none of the 40 images has a value of 'clipp'.*[Dd]id you mean clip"),
+    ],
 )
 def test_a_unit_that_matches_nothing_is_one_sentence(tmp_path, unit_by, sentence):
     folder = unsplit(tmp_path / "all", frames(), clip=[name[:6] for name in frames()])
@@ -369,7 +372,7 @@ def test_tags_are_fields_of_the_records(tmp_path):
     expected = dict(zip(frames(), weather, strict=True))
     assert [expected[name] for name in arrays.names] == arrays.tags["weather"]
     assert set(arrays.tags["night"]) == {"true", "false"}
-    with pytest.raises(DataError, match="'wheather' is a field of none.*did you mean weather"):
+    with pytest.raises(DataError, match="none of the 40 images has a value of 'wheather'.*[Dd]id you mean weather"):
         open_set(Data(format="auto", path=folder, tags=("wheather",)), place(tmp_path))
 
 

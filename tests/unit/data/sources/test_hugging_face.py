@@ -11,12 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.data import Data
 from coordexp.data.sources.door import load_split, read_unwritten
 from coordexp.data.sources.source import SPLITS, found_sentence, source_of
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from coordexp.findings import collect
+from coordexp.train.setup.door import num_images_of, open_set_of
 from tests.unit.data.sources.test_folder import NAMES, SIZE, TRUTH, picture, write
 
 FOLDERS = {"train": "train", "val": "validation"}
@@ -279,3 +281,14 @@ def test_a_row_without_the_bytes_of_its_picture_is_named(tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), path)
     with pytest.raises(DataError, match="row 1: image holds no bytes"):
         load_split(Data.model_validate({"path": tmp_path}), "train", data_dir=tmp_path / "made")
+
+
+def test_a_dry_run_counts_pictures_in_parquet_and_leaves_nothing_behind(tmp_path):
+    parquet(tmp_path / "set")
+    config = ExperimentConfig.model_validate(
+        {"experiment": {"name": "x", "runs_dir": str(tmp_path / "runs")}, "data": {"path": str(tmp_path / "set")}}
+    )
+    assert [num_images_of(config, split) for split in ("train", "val")] == [len(TRUTH["train"]), len(TRUTH["val"])]
+    assert not (tmp_path / "runs").exists()
+    open_set_of(config)
+    assert num_images_of(config, "train") == len(TRUTH["train"])
