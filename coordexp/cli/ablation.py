@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from coordexp.config import load_config
 
-    console = output_console()
+    console = output_console(is_plain=options.plain)
     overrides = launch_overrides(options)
     if options.allow_differences:
         overrides.append("ablation.allow_differences=true")

@@ -27,11 +27,12 @@ _MACHINE_ERRNOS = (
 )  # fmt: skip
 
 
-def output_console(*, pipe_width: int = _PIPE_WIDTH) -> "Console":
-    """Return the console of stdout; a pipe has no width, so this one is used."""
+def output_console(*, pipe_width: int = _PIPE_WIDTH, is_plain: bool = False) -> "Console":
+    """Return the console of stdout; a pipe has no width, so this one is used. A plain one is no terminal to anybody."""
     from coordexp.cli.plain_output import PlainConsole
 
-    return PlainConsole(width=None if sys.stdout.isatty() else pipe_width)
+    width = None if sys.stdout.isatty() else pipe_width
+    return PlainConsole(width=width, is_terminal=False if is_plain else None)
 
 
 def error_console() -> "Console":

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from coordexp.sweep.load import load_sweep
 
-    console = output_console()
+    console = output_console(is_plain=options.plain)
     overrides = launch_overrides(options)
     sweep = load_sweep(options.config, overrides)
     if moved := moved_from_temporary(sweep.config, console):

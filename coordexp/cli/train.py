@@ -3,7 +3,7 @@
 import argparse
 
 from coordexp.cli.ablation import run_and_report
-from coordexp.cli.arguments import add_config, add_dry_run, seed
+from coordexp.cli.arguments import add_config, add_dry_run, add_plain, seed
 from coordexp.cli.console import output_console, show
 
 HELP = "train and evaluate one run, without Ray"
@@ -12,6 +12,7 @@ HELP = "train and evaluate one run, without Ray"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_dry_run(parser)
+    add_plain(parser)
     parser.add_argument("--group", help="one of ablation.groups (default: experiment.group)")
     parser.add_argument("--seed", type=seed, help="default: experiment.seed")
 
@@ -34,4 +35,5 @@ def run(options: argparse.Namespace) -> int:
         notes = [] if one.training.epochs is None else [steps_line(one, num_images_of(one, "train"))]
         show(output_console(), to_yaml(one) + "\n".join(f"# {line}" for line in [*notes, *data_not_here(plans)]))
         return 0
-    return run_and_report(config.reduced(group, seed), console=output_console(), debug=options.debug)
+    console = output_console(is_plain=options.plain)
+    return run_and_report(config.reduced(group, seed), console=console, debug=options.debug)
