@@ -27,12 +27,23 @@ _MACHINE_ERRNOS = (
 )  # fmt: skip
 
 
-def output_console(*, pipe_width: int = _PIPE_WIDTH, is_plain: bool = False) -> "Console":
-    """Return the console of stdout; a pipe has no width, so this one is used. A plain one is no terminal to anybody."""
+def output_console(*, pipe_width: int = _PIPE_WIDTH) -> "Console":
+    """Return the console of stdout; a pipe has no width, so this one is used."""
     from coordexp.cli.plain_output import PlainConsole
 
-    width = None if sys.stdout.isatty() else pipe_width
-    return PlainConsole(width=width, is_terminal=False if is_plain else None)
+    return PlainConsole(width=None if sys.stdout.isatty() else pipe_width)
+
+
+def runs_console(*, is_plain: bool) -> "Console":
+    """Return the console of a command that runs for long: a board in a terminal, lines in a log or a plain one.
+
+    FORCE_COLOR, as CI sets it, would make rich take a log for a terminal and write its spinners there.
+    """
+    from coordexp.cli.plain_output import PlainConsole
+
+    if not sys.stdout.isatty():
+        return PlainConsole(width=_PIPE_WIDTH, is_terminal=False)
+    return PlainConsole(is_terminal=False if is_plain else None)
 
 
 def error_console() -> "Console":

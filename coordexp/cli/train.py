@@ -4,7 +4,7 @@ import argparse
 
 from coordexp.cli.ablation import run_and_report
 from coordexp.cli.arguments import add_config, add_dry_run, add_plain, seed
-from coordexp.cli.console import output_console, show
+from coordexp.cli.console import output_console, runs_console, show
 
 HELP = "train and evaluate one run, without Ray"
 
@@ -35,5 +35,5 @@ def run(options: argparse.Namespace) -> int:
         notes = [] if one.training.epochs is None else [steps_line(one, num_images_of(one, "train"))]
         show(output_console(), to_yaml(one) + "\n".join(f"# {line}" for line in [*notes, *data_not_here(plans)]))
         return 0
-    console = output_console(is_plain=options.plain)
+    console = runs_console(is_plain=options.plain)
     return run_and_report(config.reduced(group, seed), console=console, debug=options.debug)

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coordexp.errors import plain
+from coordexp.errors import counted, plain
 from coordexp.findings import duration_text
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.live import EventTail, Live, RunEvent, last_ap, read_live
@@ -22,14 +22,7 @@ from coordexp.runs.status import RunStatus, State
 
 _STYLES: Mapping[State, str] = {"running": "green", "failed": "red", "stopped": "yellow"}
 _ORDER: tuple[State, ...] = ("running", "failed", "stopped", "pruned", "waiting", "finished")
-_STATE_TEXTS: Mapping[State, str] = {
-    "running": "run",
-    "waiting": "wait",
-    "finished": "finished",
-    "failed": "failed",
-    "stopped": "stopped",
-    "pruned": "pruned",
-}
+_COUNTED: tuple[State, ...] = ("running", "finished", "waiting", "failed", "stopped", "pruned")
 _DOING: Mapping[str, str] = {"starts": "prepares its parts", "validates": "validation loss"}
 _COLUMNS = ("run", "progress", "step", "loss", "AP", "img/s", "left", "memory", "now")
 _DROPPED = ("memory", "img/s", "progress", "left", "loss", "step", "AP")  # in this order, where a terminal is narrow
@@ -37,6 +30,7 @@ _GAP = 2  # columns between two cells
 _BAR_WIDTHS = (10, 24)  # the least and the most
 _LEAST_NOW = (12, 21)  # letters for what a run does, where it says more
 _LONGEST_NAME = 28
+_QUIET_SECONDS = 120.0  # without a new record, after which a running run may hang
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ def row_of(
         ap=ap,
         ap_before=ap_before,
         seconds=status.seconds_until(now),
-        now=_doing(status, live, waits),
+        now=_doing(status, live, waits) + _remark(status, live, now),
     )
     if live is None:
         return row
@@ -130,6 +124,16 @@ def _doing(status: RunStatus, live: Live | None, waits: str) -> str:
     return _DOING.get(live.phase, live.phase)
 
 
+def _remark(status: RunStatus, live: Live | None, now: float) -> str:
+    """Return what else is to be said of a running run: that it is a later try, or has not been heard of."""
+    if status.state != "running":
+        return ""
+    remark = f", {counted(status.restarts, 'restart')}" if status.restarts else ""
+    if live is not None and now - live.time > _QUIET_SECONDS:
+        remark += f", silent for {duration_text(now - live.time)}"
+    return remark
+
+
 def seconds_for_all(rows: Sequence[BoardRow], *, num_waiting: int, durations: Sequence[float]) -> float | None:
     """Return about how long all runs together still take; None while no run has said how long it takes itself.
 
@@ -154,27 +158,9 @@ def seconds_for_all(rows: Sequence[BoardRow], *, num_waiting: int, durations: Se
     return max([work / max(1, len(rows)), *left])
 
 
-def counts_text(states: Counter[State]) -> str:
-    """Return e.g. ``12 finished, 3 wait, 1 failed``, of states other than running."""
-    order: tuple[State, ...] = ("finished", "waiting", "failed", "stopped", "pruned")
-    texts = (f"{states[state]} {_texts_of(state, states[state])}" for state in order if states[state])
-    return ", ".join(texts)
-
-
-def _texts_of(state: State, number: int) -> str:
-    text = _STATE_TEXTS[state]
-    return f"{text}s" if number == 1 and state in ("running", "waiting") else text
-
-
-def footer(states: Counter[State], *, seconds: float | None) -> str:
-    """Return the line below the rows: how many run, how the others stand, and the time left for all."""
-    parts: list[str] = []
-    if states["running"]:
-        parts.append(f"{states['running']} {_texts_of('running', states['running'])}")
-    others = counts_text(states)
-    if others:
-        parts.append(others)
-    line = "; ".join(parts)
+def footer(states: Counter[State], *, seconds: float | None = None) -> str:
+    """Return e.g. ``2 running, 12 finished, 3 waiting, 1 failed; about 12 min 0 s left for all``."""
+    line = ", ".join(f"{states[state]} {state}" for state in _COUNTED if states[state])
     if seconds is not None and states["running"]:
         line += f"; about {duration_text(_rounded(seconds))} left for all"
     return line

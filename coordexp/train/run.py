@@ -236,7 +236,7 @@ def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
         warning = f"{what}: {one_sentence(error)}; the same command tries that again"
         return Ended("finished", warning, is_merged=False), {}
     if facts.served:
-        log.note(f"AP as served: {facts.served}", kind="note")
+        log.note(f"AP as served: {facts.served}")
     lost = {"final/merge_lost_logits": merged.lost_at_logits, "final/merge_lost_weights": merged.most_lost}
-    log.note(f"{'written' if is_whole else 'merged'} in {merged.dtype}: {merged.sentence}", kind="note")
+    log.note(f"{'written' if is_whole else 'merged'} in {merged.dtype}: {merged.sentence}")
     return Ended("finished", merged.warning), {name: value for name, value in lost.items() if value is not None}
