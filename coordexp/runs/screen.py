@@ -218,6 +218,11 @@ class BoardScreen:
                 self._draw(self._picture, rows, lines, height=_MOST_FINAL_ROWS + len(lines))
             self._end_picture()
 
+    def give_way(self) -> None:
+        """End the picture, so that a debugger has the terminal; from now on lines are printed."""
+        with self._lock:
+            self._end_picture()
+
     def release_streams(self) -> None:
         """Give a forked process its own streams: the board's lock may be held there for ever."""
         self._picture = None
@@ -241,8 +246,7 @@ class BoardScreen:
 
     def _on_breakpoint(self, *args: object, **kwargs: object) -> object:
         """End the picture, then stop where ``breakpoint()`` was written, as Python itself would."""
-        with self._lock:
-            self._end_picture()
+        self.give_way()
         frame = inspect.currentframe()
         is_pythons = self._hook_before is sys.__breakpointhook__ and not os.environ.get("PYTHONBREAKPOINT")
         if not is_pythons or args or kwargs or frame is None:
@@ -252,6 +256,12 @@ class BoardScreen:
 
 
 _open_boards: list[BoardScreen] = []
+
+
+def end_boards() -> None:
+    """End every board of this process, for a debugger that is to ask in its terminal."""
+    for shown in list(_open_boards):
+        shown.give_way()
 
 
 def _release_streams_of_child() -> None:
