@@ -138,7 +138,7 @@ class ProgressDisplay(Follower, RunEvents):
                 run.phase = "ended"
                 self._end(run, screen)
         running = [run for run in followed if run.phase == "running"]
-        self._look_around(running)
+        self._look_around(running, screen)
         now = time.time()
         rows = [run.row(run.plan.status(), now) for run in running]
         screen.refresh(rows, self._lines_below(rows))
@@ -168,7 +168,7 @@ class ProgressDisplay(Follower, RunEvents):
         for event in run.events.new():
             screen.tell(run.plan.name, event)
 
-    def _look_around(self, running: list[_Followed]) -> None:
+    def _look_around(self, running: list[_Followed], screen: Screen) -> None:
         """Say what keeps runs from going on, where that is new: on the screen, and a wait in the run's log too."""
         now = time.monotonic()
         if now - self._asked < ASK_SECONDS:
@@ -192,7 +192,7 @@ class ProgressDisplay(Follower, RunEvents):
         for run in late:
             if sentence is not None and sentence != run.told_wait:
                 run.note_wait(sentence)
-                self._print_line(f"{run.plan.name}  {sentence}")
+                screen.tell_wait(run.plan.name, sentence)
             run.told_wait = sentence
 
     def _lines_below(self, rows: Sequence[BoardRow]) -> list[str]:

@@ -38,6 +38,9 @@ class Screen(Protocol):
     def tell(self, name: str, event: RunEvent) -> None:
         """Show what happened to a run, where a person wants to know it."""
 
+    def tell_wait(self, name: str, sentence: str) -> None:
+        """Show what a run waits for, where that is new."""
+
     def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
         """Show the runs that run now; ``lines`` say how the others stand."""
 
@@ -91,8 +94,14 @@ class PlainScreen:
         if line is not None:
             self._print_line(line)
 
+    def tell_wait(self, name: str, sentence: str) -> None:
+        self._print_line(f"{name}  {plain(sentence)}")
+        # Its row says the same, and is not due before long.
+        pace = self._pace.setdefault(name, _Pace(time.monotonic()))
+        pace.note_line(time.monotonic(), (0.0, sentence))
+
     def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
-        """Print the rows that are due; where no run has begun, ``lines``."""
+        """Print the rows that are due; where no run has begun, the last of ``lines``."""
         now = time.monotonic()
         texts = {row.name: (row_line(row), (row.changed, row.now)) for row in rows}
         if not rows:
@@ -110,7 +119,7 @@ class PlainScreen:
         is_first = not self._start_lines
         self._start_lines.update(event.lines)
         if is_first:
-            self._print_line(f"{name}  starts; of other runs only what they have of their own is printed:")
+            self._print_line(f"{name}  starts (of later runs only the lines that differ are printed):")
         else:
             self._print_line(f"{name}  starts{':' * bool(new_lines)}")
         for line in new_lines:
@@ -136,12 +145,16 @@ class _Pace:
             wanted = max(wanted, LONGEST_SECONDS)
         if now - self._last < wanted:
             return False
+        self.note_line(now, content)
+        return True
+
+    def note_line(self, now: float, content: object) -> None:
+        """Note that a line was printed."""
         self._last = now
         self._content = content
         self._num_lines += 1
         self._due_after = LINE_SECONDS * _GROWTH ** max(0, self._num_lines - _EARLY_LINES)
         self._due_after = min(self._due_after, LONGEST_SECONDS)
-        return True
 
 
 def groups_table(plans: Sequence[RunPlan]) -> list[str]:
@@ -203,6 +216,12 @@ class BoardScreen:
             if warning not in self._start_warnings:
                 self._start_warnings.add(warning)
                 self._print_line(f"{name}  {plain(warning)}")
+
+    def tell_wait(self, name: str, sentence: str) -> None:
+        if self._picture is None:
+            self._plain.tell_wait(name, sentence)
+        else:
+            self._print_line(f"{name}  {plain(sentence)}")
 
     def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
         with self._lock:
