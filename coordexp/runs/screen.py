@@ -117,15 +117,16 @@ class PlainScreen:
         """Print what a run starts with, without the lines that a run before it has printed."""
         new_lines = [line for line in event.lines if line not in self._start_lines]
         is_first = not self._start_lines
+        plans = self._plans()
         self._start_lines.update(event.lines)
-        if is_first:
-            self._print_line(f"{name}  starts (of later runs only the lines that differ are printed):")
-        else:
-            self._print_line(f"{name}  starts{':' * bool(new_lines)}")
+        head = f"{name}  starts"
+        if is_first and len(plans) > 1:
+            head += " (of later runs only the lines that differ are printed)"
+        self._print_line(f"{head}:" if new_lines else head)
         for line in new_lines:
             self._print_line(f"  {plain(line)}")
         if is_first:
-            for line in groups_table(self._plans()):
+            for line in groups_table(plans):
                 self._print_line(line)
 
 
