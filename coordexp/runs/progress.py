@@ -17,7 +17,7 @@ from coordexp.runs.board import BoardRow, footer, read_row, seconds_for_all
 from coordexp.runs.executor import Follower, RunEvents, Surroundings
 from coordexp.runs.live import EventTail
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.screen import Screen, screen_for
+from coordexp.runs.screen import LINE_SECONDS, Screen, screen_for
 from coordexp.runs.status import RunStatus, State
 
 LOOK_SECONDS = 0.5
@@ -243,7 +243,7 @@ def show_stage(text: str, console: Console) -> Generator[Callable[[int, int], No
 
     def show_line(done: int, total: int) -> None:
         nonlocal last_line
-        if time.monotonic() - last_line >= QUIET_SECONDS:
+        if time.monotonic() - last_line >= LINE_SECONDS:
             last_line = time.monotonic()
             console.print(_pictures(done, total), markup=False, highlight=False)
 
