@@ -101,11 +101,15 @@ class Campaign:
             reason = f": {status.message}" if status.message else ""
             self.show(f"{plan.name}  {status.state} at step {status.step} after {status.seconds:.0f} s{reason}")
 
+        display = ProgressDisplay(
+            print_line=self.show,
+            on_end=on_end,
+            surroundings=executor.surroundings,
+            plans=runs,
+            console=self.console,
+        )
         # Installed again, because Ray has put in a signal handler of its own, which aborts.
-        with (
-            stop_on_signal(ExperimentFolder.of(self.config).path, print_line=self.show),
-            ProgressDisplay(print_line=self.show, on_end=on_end, surroundings=executor.surroundings) as display,
-        ):
+        with stop_on_signal(ExperimentFolder.of(self.config).path, print_line=display.say), display:
             budget = BudgetKeeper(self.config, runs)
             listeners = [listener for listener in (budget, search, display) if listener is not None]
             try:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordexp.cli.arguments import add_config, add_launch, launch_overrides, moved_from_temporary
-from coordexp.cli.console import output_console, show
+from coordexp.cli.console import runs_console, show
 from coordexp.errors import CoordExpError
 from coordexp.shipped import command
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from coordexp.config import load_config
 
-    console = output_console()
+    console = runs_console(is_plain=options.plain)
     overrides = launch_overrides(options)
     if options.allow_differences:
         overrides.append("ablation.allow_differences=true")

@@ -31,10 +31,15 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print what would run, and run nothing")
 
 
+def add_plain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plain", action="store_true", help="print lines, as into a file, and no board in a terminal")
+
+
 def add_launch(parser: argparse.ArgumentParser) -> None:
     """Add what an ablation and a sweep have in common beside their configuration."""
     add_dry_run(parser)
     parser.add_argument("--fresh", action="store_true", help="start over; what is there is moved aside")
+    add_plain(parser)
     parser.add_argument("--executor", choices=("tune", "inline"), help="tune: on Ray; inline: here, one by one")
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING, TextIO
 
 from coordexp.errors import CoordExpError, chain, masked, plain_lines, shortened
 from coordexp.files import is_disk_full
+from coordexp.findings import duration_text
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import TaskID
 
 _PIPE_WIDTH = 120  # rich takes 80 where there is no terminal, too narrow for the tables
+LINE_SECONDS = 30.0  # between two lines on a stage, where there is no terminal
 _EXIT_BUG = 1
 _EXIT_INPUT = 2
 _EXIT_INTERRUPTED = 130
@@ -32,6 +34,18 @@ def output_console(*, pipe_width: int = _PIPE_WIDTH) -> "Console":
     from coordexp.cli.plain_output import PlainConsole
 
     return PlainConsole(width=None if sys.stdout.isatty() else pipe_width)
+
+
+def runs_console(*, is_plain: bool) -> "Console":
+    """Return the console of a command that runs for long: a board in a terminal, lines in a log or a plain one.
+
+    FORCE_COLOR, as CI sets it, would make rich take a log for a terminal and write its spinners there.
+    """
+    from coordexp.cli.plain_output import PlainConsole
+
+    if not sys.stdout.isatty():
+        return PlainConsole(width=_PIPE_WIDTH, is_terminal=False)
+    return PlainConsole(is_terminal=False if is_plain else None)
 
 
 def error_console() -> "Console":
@@ -98,12 +112,18 @@ def _package_of(filename: str) -> str:
 
 @contextlib.contextmanager
 def stage_bars() -> Generator[Callable[[str, int, int], None]]:
-    """Draw a bar for each stage on stderr, where that is a terminal; yields the function of stage, done and total."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    """Show on stderr how far each stage is; yields the function of stage, done and total.
 
+    A terminal gets a bar for each, with the count and the time left; elsewhere a line is written each 30 seconds.
+    """
     console = error_console()
-    columns = (TextColumn("{task.description:<8}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield _StageLines().show
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
         def progress(stage: str, done: int, total: int) -> None:
@@ -112,6 +132,27 @@ def stage_bars() -> Generator[Callable[[str, int, int], None]]:
             bars.update(tasks[stage], completed=done, total=total)
 
         yield progress
+
+
+class _StageLines:
+    """Writes a line on how far a stage is, where none was written for 30 seconds."""
+
+    def __init__(self) -> None:
+        self._last_line = time.monotonic()
+        self._begun: dict[str, tuple[float, int]] = {}  # when a stage was first heard of, and how far it was
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        """Note how far a stage is, and write a line if one is due."""
+        now = time.monotonic()
+        started, done_before = self._begun.setdefault(stage, (now, done))
+        if now - self._last_line < LINE_SECONDS or done >= total:
+            return
+        self._last_line = now
+        left = ""
+        if done > done_before:
+            seconds = (now - started) / (done - done_before) * (total - done)
+            left = f", about {duration_text(seconds)} left"
+        say(f"{stage}: {done:,} of {total:,}{left}")
 
 
 @contextlib.contextmanager

@@ -13,8 +13,9 @@ from coordexp.errors import plain_lines
 class PlainConsole(Console, RenderHook):
     """A console that replaces the control characters of names; rich itself lets an escape through."""
 
-    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
-        super().__init__(stderr=stderr, width=width)
+    def __init__(self, *, stderr: bool = False, width: int | None = None, is_terminal: bool | None = None) -> None:
+        """Print to stdout or ``stderr``; rich finds out what is None."""
+        super().__init__(stderr=stderr, width=width, force_terminal=is_terminal)
         self.soft_wrap = not self.is_terminal  # a path in a pipe stays whole
         self.push_render_hook(self)
 

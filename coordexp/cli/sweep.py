@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from coordexp.cli.ablation import show_ending
 from coordexp.cli.arguments import add_config, add_launch, launch_overrides, moved_from_temporary
-from coordexp.cli.console import output_console
+from coordexp.cli.console import runs_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from coordexp.sweep.load import load_sweep
 
-    console = output_console()
+    console = runs_console(is_plain=options.plain)
     overrides = launch_overrides(options)
     sweep = load_sweep(options.config, overrides)
     if moved := moved_from_temporary(sweep.config, console):

@@ -1,10 +1,18 @@
 """Train and evaluate one group with one seed in this process, without Ray; a second call continues."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from coordexp.cli.ablation import run_and_report
-from coordexp.cli.arguments import add_config, add_dry_run, seed
-from coordexp.cli.console import output_console, show
+from coordexp.cli.arguments import add_config, add_dry_run, add_plain, seed
+from coordexp.cli.console import output_console, runs_console, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordexp.config.schema import RunConfig
+    from coordexp.runs.reporter import LocalReporter
+    from coordexp.runs.status import Ended
 
 HELP = "train and evaluate one run, without Ray"
 
@@ -12,8 +20,10 @@ HELP = "train and evaluate one run, without Ray"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_dry_run(parser)
+    add_plain(parser)
     parser.add_argument("--group", help="one of ablation.groups (default: experiment.group)")
     parser.add_argument("--seed", type=seed, help="default: experiment.seed")
+    parser.add_argument("--pdb", action="store_true", help="open Python's debugger where the run fails")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,4 +44,26 @@ def run(options: argparse.Namespace) -> int:
         notes = [] if one.training.epochs is None else [steps_line(one, num_images_of(one, "train"))]
         show(output_console(), to_yaml(one) + "\n".join(f"# {line}" for line in [*notes, *data_not_here(plans)]))
         return 0
-    return run_and_report(config.reduced(group, seed), console=output_console(), debug=options.debug)
+    console = runs_console(is_plain=options.plain)
+    function = _train_and_ask if options.pdb else None
+    return run_and_report(config.reduced(group, seed), console=console, debug=options.debug, function=function)
+
+
+def _train_and_ask(config: "RunConfig", *, reporter: "LocalReporter", print_line: "Callable[[str], None]") -> "Ended":
+    """Train a run, and where it fails open the debugger there, with the terminal to itself; then let it fail."""
+    import pdb
+    import traceback
+
+    from coordexp.runs.screen import end_boards
+    from coordexp.runs.stop import RunStoppedError
+    from coordexp.train import train
+
+    try:
+        return train(config, reporter=reporter, print_line=print_line)
+    except RunStoppedError:  # as was asked
+        raise
+    except Exception as error:
+        end_boards()
+        traceback.print_exception(error)
+        pdb.post_mortem(error.__traceback__)
+        raise

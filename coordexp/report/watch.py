@@ -6,49 +6,39 @@ A folder may be moved away at any moment, and a file may be half written.
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from coordexp.errors import ConfigError, nearest_of, plain
 from coordexp.findings import duration_text
 from coordexp.metrics import BoxKind, headline, subset_headline
-from coordexp.report.study.data import State
+from coordexp.runs.board import BoardRow, board, cropped, footer, read_row
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
+from coordexp.runs.live import EventTail
 from coordexp.runs.lock import last_holder
 from coordexp.runs.rows import read_rows
-from coordexp.runs.status import read_status
+from coordexp.runs.status import State, read_status
 from coordexp.tracking.payload import last_values
 
 _QUIET_SECONDS = 30.0
 _MESSAGES = 6
-_LEAST_ROOM = 20  # letters, for the last line of a log
-_STYLES = {"running": "green", "failed": "red", "stopped": "yellow"}
-_ORDER: tuple[State, ...] = ("running", "failed", "stopped", "waiting", "finished")  # a terminal has room for the first
-_DROPPED = ("restarts", "took", "seen", "steps")  # columns, in this order, where a terminal is narrow
+_STYLES = {"failed": "red", "stopped": "yellow", "pruned": "yellow"}
 
 
 @dataclass(frozen=True)
-class RunRow:
-    """One run as it stands; what is not known is None."""
+class Message:
+    """Why a run failed or stopped, or the last alarm or warning of one that runs."""
 
     name: str
-    group: str
-    state: State = "waiting"  # one that will be tried again waits
-    step: int = 0  # committed
-    said: str = ""  # the last line of its log, of a running one
-    seconds: float = 0.0  # of wall time, up to its last commit or end
-    ap: float | None = None  # on all validation images, or else the newest on the subset, by the group's reading
-    restarts: int = 0
-    seen: float | None = None  # Unix time of its last sign of life
-    message: str = ""  # why it failed or stopped, or the last alarm
+    state: State
+    text: str
 
 
 @dataclass(frozen=True)
@@ -57,8 +47,10 @@ class Snapshot:
 
     experiment: str
     source: str
-    runs: tuple[RunRow, ...] = ()
+    runs: tuple[BoardRow, ...] = ()
+    messages: tuple[Message, ...] = ()
     started: float | None = None
+    seen: float | None = None  # Unix time of the last sign of life
     note: str = ""
     ended: bool = False
 
@@ -74,25 +66,41 @@ def watched(experiment: str | None, runs_dir: Path) -> Path:
 
 
 def watch(read: Callable[[float], Snapshot], console: Console, *, interval: float | None = None) -> None:
-    """Show an experiment until all its runs have ended, or Ctrl-C; the last table stays.
+    """Show an experiment until all its runs have ended, or Ctrl-C; the last picture stays, with every run.
 
-    ``read`` returns where it stands at a Unix time. A terminal gets one table that changes, a pipe a table each time.
+    ``read`` returns where it stands at a Unix time. A terminal gets one picture that changes, a pipe one each time.
     """
-    live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") if console.is_terminal else None
-    with contextlib.suppress(KeyboardInterrupt), live or contextlib.nullcontext():
-        while True:
-            snapshot = read(time.time())
-            table = render(snapshot, now=time.time(), width=console.width)
-            if live is not None:
-                live.update(table, refresh=True)
-            else:
-                with console.capture() as captured:  # rich makes an error of a reader that has seen enough
-                    console.print(table, end="\n\n")
-                console.file.write(captured.get())
-                console.file.flush()
-            if snapshot.ended:
-                return
-            time.sleep(interval or (2.0 if live is not None else 30.0))
+    if not console.is_terminal:
+        with contextlib.suppress(KeyboardInterrupt):
+            _print_each(read, console, interval=interval or 30.0)
+        return
+    snapshot: Snapshot | None = None
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        with contextlib.suppress(KeyboardInterrupt):
+            while snapshot is None or not snapshot.ended:
+                if snapshot is not None:
+                    time.sleep(interval or 2.0)
+                snapshot = read(time.time())
+                live.update(_picture(snapshot, console, height=console.height), refresh=True)
+        if snapshot is not None:
+            live.update(_picture(snapshot, console, height=None))
+
+
+def _print_each(read: Callable[[float], Snapshot], console: Console, *, interval: float) -> None:
+    while True:
+        snapshot = read(time.time())
+        with console.capture() as captured:  # rich makes an error of a reader that has seen enough
+            console.print(_picture(snapshot, console, height=None), end="\n\n")
+        console.file.write(captured.get())
+        console.file.flush()
+        if snapshot.ended:
+            return
+        time.sleep(interval)
+
+
+def _picture(snapshot: Snapshot, console: Console, *, height: int | None) -> RenderableType:
+    ascii_only = console.options.ascii_only
+    return render(snapshot, now=time.time(), width=console.width, height=height, ascii_only=ascii_only)
 
 
 def read_experiment(directory: Path, now: float) -> Snapshot:
@@ -102,46 +110,65 @@ def read_experiment(directory: Path, now: float) -> Snapshot:
         record = read_record(directory)
     started, holder = _changed(folder.record), last_holder(folder)
     is_gone = holder is not None and holder.has_ended()
-    # Whole seeds first, as they are done; then what was found, such as the trials of a sweep.
-    names = [f"{group}-s{seed}" for seed in record.seeds for group in record.groups] if record else []
-    with contextlib.suppress(OSError):
-        found = sorted(path.name for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
-        names += [name for name in found if name not in names and name.rpartition("-s")[2].isdecimal()]
     begun_after = None if is_gone else started
-    runs = tuple(_row(RunFolder(directory / name), record, begun_after=begun_after) for name in names)
-    is_over = bool(runs) and all(run.state in ("finished", "failed", "stopped") for run in runs)
-    seen = [at for at in (started, *(run.seen for run in runs)) if at is not None]
-    is_left = is_gone and bool(runs) and now - max(seen, default=now) > _QUIET_SECONDS
+    runs: list[BoardRow] = []
+    messages: list[Message] = []
+    signs = [started]
+    for name in _names(directory, record):
+        run = RunFolder(directory / name)
+        row, message = _read_run(run, record, now=now, begun_after=begun_after)
+        runs.append(row)
+        if message:
+            messages.append(Message(name, row.state, message))
+        signs += [_changed(path) for path in (run.status, run.live, run.progress_log)]
+
+    seen = max((sign for sign in signs if sign is not None), default=None)
+    is_over = bool(runs) and all(run.state in ("finished", "failed", "stopped", "pruned") for run in runs)
+    is_left = is_gone and bool(runs) and now - (now if seen is None else seen) > _QUIET_SECONDS
     note = "the ablation's process has ended; the same command continues" if is_left and not is_over else ""
-    return Snapshot(folder.name, str(directory), runs, started, note, ended=is_over or is_left)
+    return Snapshot(
+        folder.name, str(directory), tuple(runs), tuple(messages), started, seen, note, ended=is_over or is_left
+    )
 
 
-def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: float | None) -> RunRow:
-    group, changed, status = folder.name.rpartition("-s")[0], _changed(folder.status), read_status(folder.path)
-    metrics, lines = dict[str, float](), list[str]()
+def _names(directory: Path, record: ExperimentRecord | None) -> list[str]:
+    """Return the names of all runs: whole seeds first, as they are done; then others, such as trials of a sweep."""
+    names: list[str] = []
+    if record is not None:
+        names = [f"{group}-s{seed}" for seed in record.seeds for group in record.groups]
+    with contextlib.suppress(OSError):
+        folders = sorted(path.name for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+        names += [name for name in folders if name not in names and name.rpartition("-s")[2].isdecimal()]
+    return names
+
+
+def _read_run(
+    folder: RunFolder, record: ExperimentRecord | None, *, now: float, begun_after: float | None
+) -> tuple[BoardRow, str]:
+    """Return a run's row, and why it failed or stopped, or the last alarm of one that runs."""
+    status, changed = read_status(folder.path), _changed(folder.status)
+    events = EventTail(folder)
+    alarms = [event.text for event in events.new() if event.kind in ("alarm", "warning")]
+    row = read_row(folder, status, events, now=now)
+    if row.ap is None:
+        row = replace(row, ap=_recorded_ap(folder, record))
+    if status.state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
+        row = replace(row, state="waiting", now="waits")  # left by an earlier command; this one will try again
+    if status.message:
+        return row, status.message
+    return row, alarms[-1] if alarms and row.state == "running" else ""
+
+
+def _recorded_ap(folder: RunFolder, record: ExperimentRecord | None) -> float | None:
+    """Return the newest committed AP: on all validation images, or else on the subset, by the group's reading."""
+    metrics: Mapping[str, float] = {}
     with contextlib.suppress(OSError):
         metrics = last_values(read_rows(folder.metrics))
-        # A torn line is left for later; before each stands the run's name.
-        lines = [line.partition("  ")[2] for line in folder.progress_log.read_text("utf-8", "replace").split("\n")[:-1]]
-    state: State = "stopped" if status.state == "pruned" else status.state
-    if state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
-        state = "waiting"  # left by an earlier command; this one will try again
-    is_running, alarms = state == "running", [line for line in lines if line.startswith("ALARM ")]
-    # The trials of a sweep are read as the group that it tunes.
     recorded = record.reading if record else dict[str, BoxKind]()
-    reading = recorded.get(group, "argmax" if set(recorded.values()) == {"argmax"} else "expected")
-    return RunRow(
-        name=folder.name,
-        group=group,
-        state=state,
-        step=status.step,
-        said=lines[-1] if lines and is_running else "",
-        seconds=status.seconds,
-        ap=metrics.get(headline(reading), metrics.get(subset_headline(reading))),
-        restarts=status.restarts,
-        seen=max(filter(None, (changed, _changed(folder.progress_log))), default=None),
-        message=status.message or (alarms[-1] if alarms and is_running else ""),
-    )
+    # The trials of a sweep are read as the group that it tunes.
+    default: BoxKind = "argmax" if set(recorded.values()) == {"argmax"} else "expected"
+    reading = recorded.get(folder.name.rpartition("-s")[0], default)
+    return metrics.get(headline(reading), metrics.get(subset_headline(reading)))
 
 
 def _changed(path: Path) -> float | None:
@@ -151,61 +178,36 @@ def _changed(path: Path) -> float | None:
         return None
 
 
-def render(snapshot: Snapshot, *, now: float, width: int) -> RenderableType:
-    """Return what is known above a table of all runs, those at work first."""
+def render(
+    snapshot: Snapshot, *, now: float, width: int, height: int | None = None, ascii_only: bool = False
+) -> RenderableType:
+    """Return what is known of an experiment above a board of all runs, those at work first.
+
+    ``height`` is how many lines there are, None for as many as it takes; ``ascii_only``: for no other characters.
+    """
     title = Text(f"{plain(snapshot.experiment)}  ", style="bold")
     title.append(plain(snapshot.source), style="dim")
-    lines, by_group = [title], dict[str, list[float]]()
-    count = Counter(run.state for run in snapshot.runs)
-    counts = ", ".join(f"{count[state]} {state}" for state in _ORDER if count[state]) or "waiting for its first run"
-    until = max((run.seen for run in snapshot.runs if run.seen is not None), default=now) if snapshot.ended else now
-    elapsed = f"  elapsed {duration_text(until - snapshot.started)}" if snapshot.started and snapshot.runs else ""
-    lines.append(Text(counts + elapsed))
+    counts = footer(Counter(run.state for run in snapshot.runs)) or "waiting for its first run"
+    elapsed = ""
+    if snapshot.started is not None and snapshot.runs:
+        until = snapshot.seen if snapshot.ended and snapshot.seen is not None else now
+        elapsed = f"  elapsed {duration_text(until - snapshot.started)}"
+    lines = [title, Text(counts + elapsed)]
+
+    aps_by_group: dict[str, list[float]] = {}
     for run in snapshot.runs:
         if run.ap is not None:
-            by_group.setdefault(run.group, []).append(run.ap)
-    if by_group:
-        means = "  ".join(f"{group} {fmean(aps):.3f}" for group, aps in by_group.items())
+            aps_by_group.setdefault(run.group, []).append(run.ap)
+    if aps_by_group:
+        means = "  ".join(f"{group} {fmean(aps):.3f}" for group, aps in aps_by_group.items())
         lines.append(Text(f"AP so far, means of runs: {plain(means)}"))
     if snapshot.note:
         lines.append(Text(plain(snapshot.note), style="yellow"))
-    for run in [run for run in snapshot.runs if run.message][-_MESSAGES:]:
-        lines.append(Text(plain(f"{run.name}  {run.state}: {run.message}"), style=_STYLES.get(run.state, "")))
-    for line in lines:
-        line.truncate(width, overflow="ellipsis")
-        line.no_wrap = True
-    runs = sorted(snapshot.runs, key=lambda run: _ORDER.index(run.state))
-    return Group(*lines, *([_table(runs, now, width)] if runs else []))
-
-
-def _table(runs: Sequence[RunRow], now: float, width: int) -> Table:
-    rows = [_cells(run, now) for run in runs]
-    widths = {head: max(len(head), *(len(row[head]) for row in rows)) + 2 for head in rows[0]}
-    heads = [head for head in rows[0] if head not in _DROPPED or any(row[head] for row in rows)]
-    for dropped in _DROPPED:
-        if sum(widths[head] for head in heads) > width and dropped in heads:
-            heads.remove(dropped)
-    room = width - sum(widths[head] for head in heads)  # for the last line
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for head in heads:
-        side = "left" if head in ("run", "state") else "right"
-        table.add_column(head, justify=side, no_wrap=True, overflow="ellipsis")
-    if room > _LEAST_ROOM:
-        table.add_column("last line", no_wrap=True, overflow="ellipsis", max_width=room)
-    for run, row in zip(runs, rows, strict=True):
-        cells = [Text(row[head]) for head in heads] + [Text(plain(run.said))] * (room > _LEAST_ROOM)
-        table.add_row(*cells, style=_STYLES.get(run.state, "dim"))
-    return table
-
-
-def _cells(run: RunRow, now: float) -> dict[str, str]:
-    is_waiting = run.state == "waiting"
-    return {
-        "run": plain(run.name),
-        "state": run.state,
-        "steps": str(run.step or ""),
-        "AP": "" if run.ap is None else f"{run.ap:.3f}",
-        "took": "" if is_waiting or not run.seconds else duration_text(run.seconds),
-        "restarts": str(run.restarts or ""),
-        "seen": "" if is_waiting or run.seen is None else f"{duration_text(max(0.0, now - run.seen))} ago",
-    }
+    for message in snapshot.messages[-_MESSAGES:]:
+        text = plain(f"{message.name}  {message.state}: {message.text}")
+        lines.append(Text(text, style=_STYLES.get(message.state, "")))
+    shown = [Text(cropped(line.plain, width, ascii_only=ascii_only), style=line.style, no_wrap=True) for line in lines]
+    if not snapshot.runs:
+        return Group(*shown)
+    rest = None if height is None else max(4, height - len(shown))
+    return Group(*shown, board(snapshot.runs, (), width=width, height=rest, ascii_only=ascii_only))

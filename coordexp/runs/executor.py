@@ -5,6 +5,7 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, Self
@@ -13,6 +14,7 @@ from coordexp.config.schema import RunConfig
 from coordexp.errors import CoordExpError, ResourceError
 from coordexp.runs import ranks
 from coordexp.runs.folder import step_of
+from coordexp.runs.live import RunEvent, append_event
 from coordexp.runs.lock import run_lock
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import LocalReporter, explain_disk_full
@@ -143,12 +145,21 @@ def attempt(
             note_traceback(plan.run_dir)
             error = explain_disk_full(caught, plan.run_dir)
             is_final = isinstance(error, CoordExpError) or not is_tried_again
-            tell(plan.run_dir, Ended("failed", one_sentence(error)) if is_final else Erred(one_sentence(error)))
+            if is_final:
+                _end(plan, Ended("failed", one_sentence(error)))
+            else:
+                tell(plan.run_dir, Erred(one_sentence(error)))
             if is_tried_again:
                 raise error from caught
             return
         if is_first:
-            tell(plan.run_dir, ended)
+            _end(plan, ended)
+
+
+def _end(plan: RunPlan, ended: Ended) -> None:
+    """Tell a run's status and its events how this try ended."""
+    status = tell(plan.run_dir, ended)
+    append_event(plan.folder, RunEvent("end", time.time(), f"{status.state} {status.message}".strip(), status.step))
 
 
 def _hold_lock(plan: RunPlan, held: contextlib.ExitStack) -> None:
@@ -191,9 +202,13 @@ def _do(plan: RunPlan, function: TrainFunction, make_reporter: Callable[[], Loca
 
 
 def _start(plan: RunPlan, reporter: LocalReporter, before: RunStatus, print_line: Callable[[str], None]) -> None:
-    for sentence in reporter.damaged:
+    def warn(sentence: str) -> None:
         print_line(f"{plan.name}  {sentence}")
+        append_event(plan.folder, RunEvent("warning", time.time(), sentence))
+
+    for sentence in reporter.damaged:
+        warn(sentence)
     step = 0 if reporter.newest is None else step_of(reporter.newest)
     status = tell(plan.run_dir, Started(step=step, rows=reporter.rows))
     if status.restarts > before.restarts:
-        print_line(f"{plan.name}  restart {status.restarts} after {before.message or 'its workers died'}")
+        warn(f"restart {status.restarts} after {before.message or 'its workers died'}")

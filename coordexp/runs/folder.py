@@ -83,6 +83,8 @@ class RunFolder(_Folder):
     recorded = Within("recorded.json")  # which tracking server has the whole run
     metrics = Within("metrics.jsonl")  # committed rows of metrics
     progress_log = Within("progress.log")  # progress as lines for a person
+    live = Within("live.json")  # what the run does now; replaced each second, and no loss where it is missing
+    events = Within("events.jsonl")  # what happened to it, as records
     error_log = Within("error.log")  # tracebacks of failures
     merged = Within("merged")  # the merged checkpoint of a finished run
     checkpoints = Within("checkpoints")

@@ -1,27 +1,31 @@
-"""Progress of runs: each writes lines for a person into its ``progress.log``, and the command prints what comes there.
+"""Progress of runs: follows those that a command has begun by their folders, and shows them on its screen.
 
-Read from the files, no line is lost, folded or prefixed on its way through Ray, and they stay.
+What each run does now is in its ``live.json``, what happened to it in its ``events.jsonl``. Read from the files,
+nothing is lost or folded on its way through Ray.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Sequence
 from typing import Literal
 
 from rich.console import Console
 
 from coordexp.errors import CoordExpError
+from coordexp.runs.board import BoardRow, footer, read_row, seconds_for_all
 from coordexp.runs.executor import Follower, RunEvents, Surroundings
+from coordexp.runs.live import EventTail
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.status import RunStatus
+from coordexp.runs.screen import LINE_SECONDS, Screen, screen_for
+from coordexp.runs.status import RunStatus, State
 
 LOOK_SECONDS = 0.5
-QUIET_SECONDS = 8.0  # without a line; then one says that the command lives
 ASK_SECONDS = 5.0  # between two questions to what is around the runs; so long a run may start without a word
 
 
 class _Followed:
-    """A run, the whole lines that are appended to its log from now on, and the last status that was shown."""
+    """A run, the events that come from now on, and the last status that was shown."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
@@ -29,36 +33,27 @@ class _Followed:
         self.shown = plan.status()
         self.waits_since: float | None = None  # for its workers
         self.told_wait: str | None = None
-        self._log = plan.folder.progress_log
-        self._offset = self._log.stat().st_size if self._log.is_file() else 0
+        self.events = EventTail(plan.folder)
+        self.events.new()  # those of an earlier command were shown by it
 
-    def new_lines(self) -> list[str]:
-        """Return the lines since the last time; one without its end is left for the next."""
-        if not self._log.is_file():
-            return []
-        with self._log.open("rb") as handle:
-            handle.seek(self._offset)
-            text = handle.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return whole.decode("utf-8", errors="replace").splitlines()
+    def row(self, status: RunStatus, now: float) -> BoardRow:
+        return read_row(self.plan.folder, status, self.events, now=now, waits=self.told_wait or "")
 
     def waits(self) -> bool:
         """Return whether the run was begun and has no workers yet."""
         status = self.plan.status()
         return status.state == "running" and status.since is None
 
-    def note_wait(self, sentence: str | None) -> None:
-        """Write into the run's log what it waits for, where that is new; its workers, who write there, do not live."""
-        if sentence is not None and sentence != self.told_wait:
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            with self._log.open("a", encoding="utf-8") as handle:
-                handle.write(f"{self.plan.name}  {sentence}\n")
-        self.told_wait = sentence
+    def note_wait(self, sentence: str) -> None:
+        """Write into the run's log what it waits for; its workers, who write there, do not live."""
+        log = self.plan.folder.progress_log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8") as handle:
+            handle.write(f"{self.plan.name}  {sentence}\n")
 
 
 class ProgressDisplay(Follower, RunEvents):
-    """Prints what running runs append to their progress logs, and reports how each run ends.
+    """Shows what running runs do and what happens to them, and reports how each run ends.
 
     This is done in the object's own thread: an executor never waits for the terminal or the tracking server.
     """
@@ -69,13 +64,17 @@ class ProgressDisplay(Follower, RunEvents):
         print_line: Callable[[str], None],
         on_end: Callable[[RunPlan, RunStatus], None],
         surroundings: Surroundings | None = None,
+        plans: Callable[[], Sequence[RunPlan]] = lambda: (),
+        console: Console | None = None,
     ) -> None:
         """Follow runs from their begin on.
 
         Args:
-            print_line: shows a line.
+            print_line: shows a line, above the board where there is one.
             on_end: is called once for each new status that is an end.
             surroundings: say what runs wait for; None: nobody is asked.
+            plans: returns all runs of the experiment, of which those that have not begun are counted.
+            console: where ``print_line`` prints; a board is shown if it is a terminal. None: lines only.
         """
         super().__init__("progress-display")
         self._surroundings = surroundings or Surroundings()
@@ -83,9 +82,16 @@ class ProgressDisplay(Follower, RunEvents):
         self._trouble: str | None = None
         self._print_line = print_line
         self._report_end = on_end
+        self._plans = plans
+        self._console = console
+        self._screen: Screen | None = None
         self._begun: dict[str, _Followed] = {}
+        self._lines = deque[str]()
+        self._others = Counter[State]()
+        self._durations: list[float] = []
+        self._counted = float("-inf")
         self._error: CoordExpError | OSError | None = None
-        self._started = self._last_line = time.monotonic()
+        self._started = time.monotonic()
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
@@ -93,48 +99,76 @@ class ProgressDisplay(Follower, RunEvents):
             raise self._error
 
     def on_begin(self, plan: RunPlan) -> None:
-        """Follow a run that was started; lines and an end from before are not shown again."""
+        """Follow a run that was started; events and an end from before are not shown again."""
         self._begun.setdefault(plan.name, _Followed(plan)).phase = "running"
+        self._counted = float("-inf")
 
     def on_end(self, plan: RunPlan) -> None:
         """Report the end of a run, whose process may have died before it began."""
         self._begun.setdefault(plan.name, _Followed(plan)).phase = "ending"
+        self._counted = float("-inf")
 
     def has_begun(self, plan: RunPlan) -> bool:
         return plan.name in self._begun
 
+    def say(self, line: str) -> None:
+        """Have a line printed soon, from a signal handler too: it may not wait for whoever prints just now."""
+        self._lines.append(line)
+
     def _follow(self) -> None:
+        self._screen = screen_for(self._console, print_line=self._print_line, plans=self._plans)
         try:
             while not self._is_closed.wait(LOOK_SECONDS):
-                followed = list(self._begun.values())
-                for run in followed:
-                    if run.phase == "running":
-                        self._show_new_lines(run)
-                    elif run.phase == "ending":
-                        run.phase = "ended"
-                        self._end(run)
-                running = [run for run in followed if run.phase == "running"]
-                self._look_around(running)
-                self._show_life(running)
+                self._look(self._screen)
             for run in self._begun.values():
-                self._end(run)
+                self._end(run, self._screen)
+            self._print_waiting_lines()
         except (CoordExpError, OSError) as error:
             self._error = error
+        finally:
+            self._leave_picture(self._screen)
 
-    def _end(self, run: _Followed) -> None:
-        status = run.plan.status()  # read first: the lines before it are on disk then
-        self._show_new_lines(run)
+    def _look(self, screen: Screen) -> None:
+        self._print_waiting_lines()
+        followed = list(self._begun.values())
+        for run in followed:
+            if run.phase == "running":
+                self._show_new_events(run, screen)
+            elif run.phase == "ending":
+                run.phase = "ended"
+                self._end(run, screen)
+        running = [run for run in followed if run.phase == "running"]
+        self._look_around(running, screen)
+        now = time.time()
+        rows = [run.row(run.plan.status(), now) for run in running]
+        screen.refresh(rows, self._lines_below(rows))
+
+    def _leave_picture(self, screen: Screen) -> None:
+        """Show how the runs of this command ended; a terminal that is gone by now changes nothing."""
+        with contextlib.suppress(CoordExpError, OSError):
+            now = time.time()
+            rows = [run.row(run.plan.status(), now) for run in self._begun.values()]
+            self._counted = float("-inf")
+            still = [row for row in rows if row.state == "running"]
+            screen.close(rows, self._lines_below(still) if rows else [])
+
+    def _print_waiting_lines(self) -> None:
+        while self._lines:
+            self._print_line(self._lines.popleft())
+
+    def _end(self, run: _Followed, screen: Screen) -> None:
+        status = run.plan.status()  # read first: the events before it are on disk then
+        self._show_new_events(run, screen)
         if status != run.shown:
             run.shown = status
             if status.state != "running":
                 self._report_end(run.plan, status)
 
-    def _show_new_lines(self, run: _Followed) -> None:
-        for line in run.new_lines():
-            self._last_line = time.monotonic()
-            self._print_line(line)
+    def _show_new_events(self, run: _Followed, screen: Screen) -> None:
+        for event in run.events.new():
+            screen.tell(run.plan.name, event)
 
-    def _look_around(self, running: list[_Followed]) -> None:
+    def _look_around(self, running: list[_Followed], screen: Screen) -> None:
         """Say what keeps runs from going on, where that is new: on the screen, and a wait in the run's log too."""
         now = time.monotonic()
         if now - self._asked < ASK_SECONDS:
@@ -143,7 +177,6 @@ class ProgressDisplay(Follower, RunEvents):
         trouble = self._surroundings.trouble()
         if trouble != self._trouble:
             self._print_line(f"{clock_time(now - self._started)}  {trouble or 'the Ray head answers again'}")
-            self._last_line = now
         self._trouble = trouble
         if trouble is not None:
             return
@@ -157,25 +190,42 @@ class ProgressDisplay(Follower, RunEvents):
         others = [run.plan for run in running if run not in waiting]
         sentence = self._surroundings.explain_wait([run.plan for run in late], others)
         for run in late:
-            run.note_wait(sentence)
+            if sentence is not None and sentence != run.told_wait:
+                run.note_wait(sentence)
+                screen.tell_wait(run.plan.name, sentence)
+            run.told_wait = sentence
 
-    def _show_life(self, running: list[_Followed]) -> None:
-        """Say that the command lives, where nothing was said for long."""
-        now = time.monotonic()
-        if now - self._last_line < QUIET_SECONDS:
-            return
-        self._last_line = now
+    def _lines_below(self, rows: Sequence[BoardRow]) -> list[str]:
+        """Return what stands below the rows of running runs: how the others stand, and what keeps all from going on."""
+        if time.monotonic() - self._counted >= ASK_SECONDS:
+            self._counted = time.monotonic()
+            self._count_others()
+        states = self._others.copy()
+        states["running"] = len(rows)
+        num_waiting = self._others["waiting"]
+        seconds = seconds_for_all(rows, num_waiting=num_waiting, durations=self._durations)
+        lines = [footer(states, seconds=seconds)]
         if self._trouble is not None:
-            self._print_line(f"{clock_time(now - self._started)}  still waiting for the Ray head")
-            return
-        names: dict[str, list[str]] = {}
-        for run in running:
-            doing = "running, no new line yet"
-            if run.waits():
-                doing = "starting the workers" if run.told_wait is None else "still waiting for a place"
-            names.setdefault(doing, []).append(run.plan.name)
-        doings = [f"{', '.join(of_these)} {doing}" for doing, of_these in names.items()]
-        self._print_line(f"{clock_time(now - self._started)}  {'; '.join(doings) or 'starting the first worker'}")
+            lines.append("waits for the Ray head")
+        elif not self._begun:
+            lines.append("starts the first worker")
+        return lines
+
+    def _count_others(self) -> None:
+        """Count the runs that do not run now; what an earlier command left is begun again, so it waits."""
+        states = Counter[State]()
+        durations: list[float] = []
+        for plan in self._plans():
+            status = plan.status()
+            followed = self._begun.get(plan.name)
+            if status.state == "finished":
+                durations.append(status.seconds)
+            if status.state in ("finished", "pruned") or (followed is not None and status.state != "running"):
+                states[status.state] += 1
+            elif followed is None:
+                states["waiting"] += 1
+        self._others = states
+        self._durations = durations
 
 
 @contextlib.contextmanager
@@ -193,7 +243,7 @@ def show_stage(text: str, console: Console) -> Generator[Callable[[int, int], No
 
     def show_line(done: int, total: int) -> None:
         nonlocal last_line
-        if time.monotonic() - last_line >= QUIET_SECONDS:
+        if time.monotonic() - last_line >= LINE_SECONDS:
             last_line = time.monotonic()
             console.print(_pictures(done, total), markup=False, highlight=False)
 

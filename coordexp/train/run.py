@@ -20,6 +20,7 @@ from coordexp.model.merging.merge import merge_model
 from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder, step_of
+from coordexp.runs.live import RunEvent, append_event
 from coordexp.runs.reporter import LocalReporter, final_metrics
 from coordexp.runs.status import Ended, note_traceback, one_sentence, read_status
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
@@ -83,6 +84,7 @@ def train_run(
     ignored = set_up_process(config)
     if ignored is not None and is_first:
         print_line(ignored)
+        append_event(RunFolder.of(config), RunEvent("warning", time.time(), ignored))
     parts = build_components(config)
     run = Run.of(config.with_steps(len(parts.train.samples)), parts, reporter=reporter, print_line=print_line)
     run.stop_if_asked()
@@ -188,11 +190,12 @@ def _evaluate(run: Run, step: int, limits: BoxLimits) -> None:
     """Evaluate on everything and commit it for good: what comes after it cannot cost it."""
     run.parts.model.eval()
     run.stop_if_asked()
+    run.log.enter("evaluates")
     metrics = run.evaluator.on_all_images()
     run.log.add_evaluation(step, metrics, num_images=len(run.parts.val.samples), is_final=True)
     if ranks.rank() == 0:
         for sentence in run.evaluator.remarks(metrics):
-            run.log.note(sentence)
+            run.log.note(sentence, kind="warning")
         if run.config.evaluation.every_steps is not None:
             run.log.add_row(step, run.evaluator.subset_of_final())
     times = {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)}
@@ -207,6 +210,7 @@ def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
     """
     config, parts, log = run.config, run.parts, run.log
     is_whole = config.training.tuning == "full"
+    log.enter("merges")
     log.note("writes its weights as a checkpoint" if is_whole else "merges its adapter into the base")
     folder, encoding = RunFolder.of(config), parts.encoding
     try:

@@ -46,6 +46,7 @@ class Schedule(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Ask for a checkpoint where one is due, before an evaluation, before a stop, and at the end."""
+        self.log.show_step(state.global_step)
         norms = self.trainer.term_gradients.norms()
         if norms:
             self.log.add_row(state.global_step, {f"grad_norm/{name}": norm for name, norm in norms.items()})
@@ -60,16 +61,20 @@ class Schedule(TrainerCallback):
         step, is_last = state.global_step, state.global_step == args.max_steps
         with self.log.pause():
             if self._evaluates_at(step) or is_last:
+                self.log.enter("validates")
                 losses = self.evaluator.validation_losses()
                 if losses is not None:
                     self.log.add_validation(step, *losses)
             if self._evaluates_at(step) and not is_last:
+                self.log.enter("evaluates")
                 metrics = self.evaluator.on_subset(step)
                 num_images = len(self.evaluator.subset_indices)
                 self.log.add_evaluation(step, metrics, num_images=num_images, is_final=False)
             checkpoint = Path(str(args.output_dir)) / f"checkpoint-{step}"  # where the trainer has just saved
             self.trainer.averages.save(checkpoint)
             self.log.commit(step, checkpoint)
+        if not is_last:
+            self.log.enter("trains")
         if self._stop_reason is not None:
             raise RunStoppedError(self._stop_reason)
 

@@ -24,6 +24,7 @@ from coordexp.train.setup.data import set_of_run
 from coordexp.train.setup.strategy import strategy_line, switch_notes
 
 _NUM_REJECTED_SHOWN = 5
+_WARNING = "warning: "
 _COUNT_TEXTS = {
     "not_chosen": "more were not chosen (data.max_train_images)",
     "images_without_objects": "images without objects",
@@ -51,7 +52,7 @@ def start_lines(
         *data_lines("train", parts.train, dataset),
         *data_lines("val", parts.val),
         *limit_lines(limits, ordering=config.data.ordering),
-        *(f"val: warning: {sentence}" for sentence in warnings),
+        *(f"val: {_WARNING}{sentence}" for sentence in warnings),
         *([f"pictures: {fed}"] if fed else []),
         *sum_lines(config, dataset),
         *term_table(parts.criterion),
@@ -66,6 +67,11 @@ def set_lines(config: RunConfig) -> list[str]:
     """Return what the user's files were found to hold, and what was remarked of units and tags."""
     record = set_of_run(config).record
     return [*([record.found] if record.found else []), *record.remarks]
+
+
+def is_warning(line: str) -> bool:
+    """Return whether one of these lines warns, so that it is shown where the others are not."""
+    return f": {_WARNING}" in line
 
 
 def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = None) -> list[str]:
@@ -83,7 +89,7 @@ def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = No
         parts += [f"{number:,} {text}" for text, number in limits.items() if number]
     lines = [f"{name}: {'; '.join(parts)}"]
     lines += [f"{name}: {sentence}" for sentence in data.notes]
-    lines += [f"{name}: warning: {sentence}" for sentence in data.warnings]
+    lines += [f"{name}: {_WARNING}{sentence}" for sentence in data.warnings]
     if data.rejected:
         shown = data.rejected[:_NUM_REJECTED_SHOWN]
         lines.append(f"{name}: {len(data.rejected):,} records are left out:")
@@ -98,7 +104,7 @@ def limit_lines(limits: BoxLimits, *, ordering: Ordering) -> list[str]:
         "train": (unlearnt(limits.on_training, ordering=ordering), too_many(limits.on_training)),
         "val": (unwritten(limits.max_new_tokens), too_many([limits.max_new_tokens])),
     }
-    return [f"{split}: {'warning: ' if grave else ''}{text}" for split, (text, grave) in said.items() if text]
+    return [f"{split}: {_WARNING if grave else ''}{text}" for split, (text, grave) in said.items() if text]
 
 
 def sum_lines(config: RunConfig, dataset: DetectionDataset) -> list[str]:

@@ -3,12 +3,15 @@
 import contextlib
 import json
 import math
+import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
+
+import torch
 
 from coordexp.config.schema import RunConfig
 from coordexp.errors import counted
@@ -29,10 +32,12 @@ from coordexp.metrics import (
 )
 from coordexp.runs import ranks
 from coordexp.runs.folder import CheckpointFolder, RunFolder
+from coordexp.runs.live import EventKind, EventTail, LiveWriter, Phase, RunEvent, last_ap
 from coordexp.runs.progress import clock_time
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import Row
 from coordexp.train.loop.measures import ALL_GRAD_NORMS, HIDDEN_GRADIENT, NAMES, P90_NAME, StepLog
+from coordexp.train.loop.messages import is_warning
 from coordexp.train.loop.throughput import FlopCounter
 
 _GRADIENT_SUMS = ("num_steps", "num_clipped", ALL_GRAD_NORMS)
@@ -86,12 +91,40 @@ class RunLog:
         self._paused_seconds = 0.0
         self._pause_started: float | None = None
         self._logged_steps = 0
+        self._paced_step = 0  # the last logging step, by whose time the rest is foretold
         self._warned_of_waiting = False
         self._last_ap: float | None = None
+        is_first = ranks.rank() == 0
+        self._live = LiveWriter(RunFolder.of(config), writes=is_first, peak_memory_bytes=_peak_memory_bytes)
+        self._live.show(replace(self._live.now, num_steps=config.training.num_steps))
 
     def start(self, lines: Sequence[str], *, step: int) -> None:
-        for line in [*([f"resumes at step {step}"] if step else []), *lines]:
+        """Print what trains, and on what, and at which step the run resumes (0: at its beginning)."""
+        if step:
+            self.note(f"resumes at step {step}", kind="note")
+        for line in lines:
             self.note(line)
+        warnings = tuple(line for line in lines if is_warning(line))
+        self._live.tell(RunEvent("start", time.time(), step=step, lines=tuple(lines), warnings=warnings))
+        if step:
+            events = EventTail(RunFolder.of(self._config))
+            events.new()
+            self._last_ap = last_ap(events.evaluations)[0]
+        self.enter("trains")
+        self.show_step(step)
+
+    def enter(self, phase: Phase) -> None:
+        """Say what the run does from now on."""
+        self._live.show(replace(self._live.now, phase=phase, done=0, total=0))
+        self._live.tell(RunEvent("phase", time.time(), phase, step=self._live.now.step))
+
+    def show_step(self, step: int) -> None:
+        """Say that a step was taken; its loss is read at logging steps alone, since that waits for the device."""
+        seconds_left: float | None = None
+        if self._paced_step:
+            num_steps = self._config.training.num_steps
+            seconds_left = self.train_seconds / self._paced_step * (num_steps - step)
+        self._live.show(replace(self._live.now, step=step, seconds_left=seconds_left))
 
     def start_clock(self) -> None:
         """Start the training clock; set-up does not count."""
@@ -117,12 +150,19 @@ class RunLog:
         seconds_left = self.train_seconds / log.step * (max_steps - log.step)
         self.note(progress_line(log, metrics=metrics, max_steps=max_steps, seconds_left=seconds_left, ap=self._last_ap))
         self._logged_steps += 1
+        self._paced_step = log.step
+        self._live.now = replace(
+            self._live.now, loss=metrics["train_total_loss"], images_per_second=log.per_second("num_images")
+        )
+        self.show_step(log.step)
         waited = metrics["throughput/data_wait_fraction"]
         # Once, and not at the first logging step, when loader processes start.
         if waited >= _WORTH_A_LINE and self._logged_steps > 1 and not self._warned_of_waiting:
             self._warned_of_waiting = True
             num_workers = self._config.data.num_workers
-            self.note(f"waits for data {waited:.0%} of the time; raise data.num_workers (now {num_workers})")
+            self.note(
+                f"waits for data {waited:.0%} of the time; raise data.num_workers (now {num_workers})", kind="warning"
+            )
 
     def add_validation(self, step: int, means: Mapping[str, float], sums: Mapping[str, float]) -> None:
         """Make a row of teacher-forced losses on validation samples."""
@@ -138,14 +178,17 @@ class RunLog:
             return
         self.add_row(step, {("" if is_final else SUBSET) + name: value for name, value in metrics.items()})
         found = {box: metrics.get(str(MetricName("constrained", "AP", box))) for box in BOX_KINDS}
+        # The final evaluation is on all images, which no evaluation before it was.
+        ap_before = None if is_final else self._last_ap
         self._last_ap = found[self._config.reading]
         aps = ", ".join(f"AP {'undefined' if value is None else f'{value:.3f}'} {box}" for box, value in found.items())
-        self.note(
-            f"{'final' if is_final else f'step {step}'}  {aps} on {'all ' * is_final}{counted(num_images, 'image')}"
-        )
+        line = f"{'final' if is_final else f'step {step}'}  {aps} on {'all ' * is_final}{counted(num_images, 'image')}"
+        self.note(line)
+        self._live.tell(RunEvent("evaluation", time.time(), line, step=step, ap=self._last_ap, ap_before=ap_before))
 
     def show_answers(self, done: int, total: int) -> None:
-        """Print how far an evaluation is, where no line came for a while."""
+        """Say how far an evaluation is; a line for a person only where none came for a while."""
+        self._live.show(replace(self._live.now, done=done, total=total))
         if time.monotonic() - self._last_line >= _QUIET_SECONDS:
             self.note(f"has written {done:,} of {total:,} answers")
 
@@ -195,14 +238,24 @@ class RunLog:
             self._paused_seconds += time.monotonic() - started
             self._pause_started = None
 
-    def note(self, line: str) -> None:
+    def note(self, line: str, *, kind: EventKind | None = None) -> None:
+        """Print a line for a person; it is an event, too, where it is of a kind that whoever watches should see."""
         self._last_line = time.monotonic()
         if ranks.rank() == 0:
             self._print_line(f"{self.name}  {line}")
+        if kind is not None:
+            self._live.tell(RunEvent(kind, time.time(), line))
 
     def _raise_alarms(self, step: int, sentences: Sequence[str]) -> None:
         for sentence in sentences:
-            self.note(f"ALARM at step {step}: {sentence}")
+            self.note(f"ALARM at step {step}: {sentence}", kind="alarm")
+
+
+def _peak_memory_bytes() -> int:
+    """Return the most memory that was in use: of this GPU's tensors, or of this process where there is none."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux counts in KiB
 
 
 class Alarms:

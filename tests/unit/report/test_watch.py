@@ -14,8 +14,10 @@ import pytest
 from rich.console import Console
 
 from coordexp.errors import ConfigError
-from coordexp.report.watch import RunRow, Snapshot, read_experiment, render, watch, watched
+from coordexp.report.watch import Message, Snapshot, read_experiment, render, watch, watched
+from coordexp.runs.board import BoardRow
 from coordexp.runs.folder import RunFolder
+from coordexp.runs.live import Live, RunEvent, append_event
 from coordexp.runs.rows import Row, append_rows, keep_rows
 from coordexp.runs.status import RunStatus, write_status
 
@@ -46,16 +48,16 @@ def set_status(run: Path, status: RunStatus, *, when: float = NOW) -> None:
     set_time(run / "status.json", when)
 
 
-def say(run: Path, line: str, *, when: float = NOW) -> None:
-    """Write a line as the run does."""
+def does(run: Path, *, when: float = NOW, **changes: object) -> None:
+    """Write what a run does now, as it does."""
     run.mkdir(parents=True, exist_ok=True)
-    with RunFolder(run).progress_log.open("a") as log:
-        log.write(f"{run.name}  {line}\n")
-    set_time(RunFolder(run).progress_log, when)
+    live = dataclasses.replace(Live("trains", num_steps=100, time=when), **changes)  # pyright: ignore
+    RunFolder(run).live.write_text(json.dumps(dataclasses.asdict(live)))
+    set_time(RunFolder(run).live, when)
 
 
-def step_line(step: int, *, left: str = "1:20") -> str:
-    return f"step {step}/100  loss 2.310 (text 1.697, box 0.613)  AP 0.250  93 img/s  {left} left"
+def evaluated(run: Path, step: int, ap: float, before: float | None = None) -> None:
+    append_event(RunFolder(run), RunEvent("evaluation", NOW, f"step {step}", step=step, ap=ap, ap_before=before))
 
 
 def commit(run: Path, step: int, **metrics: float) -> None:
@@ -64,7 +66,7 @@ def commit(run: Path, step: int, **metrics: float) -> None:
     append_rows(RunFolder(run).metrics, [Row(step, NOW, named)])
 
 
-def read(folder: Path) -> dict[str, RunRow]:
+def read(folder: Path) -> dict[str, BoardRow]:
     return {run.name: run for run in read_experiment(folder, NOW).runs}
 
 
@@ -91,45 +93,43 @@ def test_runs_wait_in_the_order_of_the_plan_and_a_directory_is_waited_for(experi
     assert "waiting for its first run" in text_of(nothing)
 
 
-def test_lines_and_rows_say_where_a_run_stands(experiment: Path) -> None:
+def test_records_say_where_a_run_stands(experiment: Path) -> None:
     run = experiment / "A-s0"
     set_status(run, RunStatus("running", step=20, since=NOW - 50), when=NOW - 50)
-    say(run, "starts: one process", when=NOW - 50)
-    commit(run, 20, eval_total_loss=9.0, subset__constrained__expected__AP=0.25)
-    say(run, "ALARM at step 20: overfitting", when=NOW - 13)
-    say(run, step_line(25), when=NOW - 12)
-    found = read(experiment)["A-s0"]
-    assert (found.state, found.step, found.ap, found.said) == ("running", 20, 0.25, step_line(25))
-    assert found.seen == pytest.approx(NOW - 12)
-    assert found.message == "ALARM at step 20: overfitting"
-    assert re.search(
-        r"A-s0 +running +20 +0\.250 +12 s ago +step 25/100  loss", text_of(read_experiment(experiment, NOW))
-    )
-    with (run / "progress.log").open("a") as handle:  # a torn line is left for later
-        handle.write(f"A-s0  {step_line(40)[:9]}")
-        handle.flush()
-        assert read(experiment)["A-s0"].said == step_line(25)
-        handle.write(f"{step_line(40)[9:]}\n")
-    assert read(experiment)["A-s0"].said == step_line(40)
+    assert read(experiment)["A-s0"].now == "runs"  # it has said nothing yet
+    does(run, when=NOW - 60, step=77)
+    assert read(experiment)["A-s0"].step == 20  # a record from before this try says nothing of it
+    does(run, when=NOW - 12, step=25, loss=2.31, images_per_second=93.0, seconds_left=80.0, memory_bytes=2**30)
+    evaluated(run, 10, 0.5)
+    evaluated(run, 20, 0.25, before=0.5)
+    append_event(RunFolder(run), RunEvent("alarm", NOW, "ALARM at step 20: overfitting"))
+    snapshot = read_experiment(experiment, NOW)
+    row = snapshot.runs[0]
+    assert (row.state, row.step, row.ap, row.ap_before) == ("running", 25, 0.25, 0.5)
+    assert snapshot.seen == pytest.approx(NOW - 12)
+    assert snapshot.messages == (Message("A-s0", "running", "ALARM at step 20: overfitting"),)
+    assert re.search(r"A-s0 .*25/100 +2\.310 +0\.250 ↓ +93 +1:08 +1\.0G +trains", text_of(snapshot))
+    does(run, when=NOW, phase="evaluates", done=86, total=600)
+    assert "evaluates 86 of 600" in text_of(read_experiment(experiment, NOW))
+    assert "silent for 5 min 0 s" in text_of(read_experiment(experiment, NOW + 300))
 
 
-def test_a_resumed_run_forgets_what_was_taken_back(experiment: Path) -> None:
+def test_a_run_without_records_has_its_committed_numbers(experiment: Path) -> None:
+    """As one of an earlier version has."""
     run = experiment / "A-s0"
     set_status(run, RunStatus("running", step=40))
     for step in (20, 40):
         commit(run, step, subset__constrained__expected__AP=step / 100)
-    say(run, step_line(55))
     assert read(experiment)["A-s0"].ap == 0.4
-    set_status(run, RunStatus("running", step=20, restarts=1))
+    set_status(run, RunStatus("running", step=20, restarts=1, since=NOW - 5))
     keep_rows(run / "metrics.jsonl", 1)
-    say(run, "starts: one process")
-    found = read(experiment)["A-s0"]
-    assert (found.said, found.step, found.restarts, found.ap) == ("starts: one process", 20, 1, 0.2)
+    row = read(experiment)["A-s0"]
+    assert (row.now, row.step, row.ap) == ("runs, 1 restart", 20, 0.2)
 
 
 def test_the_states_of_ended_runs(experiment: Path) -> None:
     set_status(experiment / "A-s0", RunStatus("finished", step=100, seconds=125.0))
-    say(experiment / "A-s0", step_line(100, left="0:00"))
+    does(experiment / "A-s0", phase="merges", step=100)
     commit(experiment / "A-s0", 100, constrained__expected__AP=0.5)
     set_status(experiment / "C-s0", RunStatus("failed", "the loss is nan", step=40, seconds=5.0))
     set_status(experiment / "A-s1", RunStatus("stopped", "interrupted", step=20))
@@ -137,14 +137,16 @@ def test_the_states_of_ended_runs(experiment: Path) -> None:
     set_status(experiment / "C-s1", RunStatus("pruned", "others are better", step=10))
     snapshot = read_experiment(experiment, NOW)
     assert snapshot.ended
-    assert [run.state for run in snapshot.runs] == ["finished", "failed", "stopped", "stopped"]
+    assert [run.state for run in snapshot.runs] == ["finished", "failed", "stopped", "pruned"]
     text = text_of(snapshot)
     assert "C-s0  failed: the loss is nan" in text
     assert "A-s1  stopped: interrupted" in text
-    assert re.search(r"A-s0 +finished +100 +0\.500 +2 min 5 s", text)
+    assert re.search(r"A-s0 .*100/100 +0\.500 +finished in 2 min 5 s", text)
 
 
-@pytest.mark.parametrize("name", ["experiment.json", "A-s0/status.json", "A-s0/metrics.jsonl", "A-s0/progress.log"])
+@pytest.mark.parametrize(
+    "name", ["experiment.json", "A-s0/status.json", "A-s0/metrics.jsonl", "A-s0/live.json", "A-s0/events.jsonl"]
+)
 def test_a_damaged_file_ends_nothing(experiment: Path, name: str) -> None:
     set_status(experiment / "A-s0", RunStatus("running"))
     for content in (b"", b"{", b"[1]\n", b"\xff\xfe\n", b'{"step": "x"}\n', b'{"state": []}\n'):
@@ -182,33 +184,30 @@ def test_the_experiment_that_began_last_is_watched_or_what_there_is_is_said(expe
 
 def many_runs(number: int) -> Snapshot:
     long = "a reason that is much longer than any terminal is wide " * 4
-    row = RunRow("", "softce_w1_high", "waiting", 1200, step_line(1200), 4000.0, 0.3, 1, NOW - 12)
+    row = BoardRow("", "waiting", 1200, 4000, loss=2.3, ap=0.3, ap_before=0.2, seconds_left=80.0, now="trains")
     states = [("finished", "running", "failed", "waiting")[seed % 4] for seed in range(number)]
     runs = [
-        dataclasses.replace(row, name=f"softce_w1_high-s{seed}", state=state, message=long if state == "failed" else "")
+        dataclasses.replace(row, name=f"softce_w1_high-s{seed}", state=state, now=f"failed: {long}")
         for seed, state in enumerate(states)
     ]
-    return Snapshot("an_experiment", "/a/long/path/to/runs/an_experiment", tuple(runs), NOW - 600)
+    messages = [Message(run.name, "failed", long) for run in runs if run.state == "failed"]
+    return Snapshot("an_experiment", "/a/long/path/to/runs/an_experiment", tuple(runs), tuple(messages), NOW - 600)
 
 
-def test_a_narrow_terminal_drops_columns_and_what_is_at_work_comes_first() -> None:
-    def head(width: int) -> list[str]:
-        return next(line for line in text_of(many_runs(4), width=width).splitlines() if line.startswith("run ")).split()
-
-    assert head(120) == ["run", "state", "steps", "AP", "took", "restarts", "seen", "last", "line"]
-    assert head(60) == ["run", "state", "steps", "AP", "seen"]
-    for width in (200, 80, 20):
+def test_what_is_at_work_comes_first_and_no_line_is_too_wide() -> None:
+    for width in (200, 120, 80, 60, 20):
         assert max(map(len, text_of(many_runs(9), width=width).splitlines())) <= width
-    rows = [
-        line.split()[1] for line in text_of(many_runs(8)).splitlines() if re.match(r"softce\S+ +[a-z]+ +1200", line)
-    ]
-    assert rows == ["running"] * 2 + ["failed"] * 2 + ["waiting"] * 2 + ["finished"] * 2
+    rows = re.findall(r"^softce_w1_high-s(\d) +", text_of(many_runs(8)), flags=re.MULTILINE)
+    messages, shown = rows[:2], rows[2:]
+    assert messages == ["2", "6"]
+    assert shown == ["1", "5", "2", "6", "3", "7", "0", "4"]
 
 
 def test_a_message_cannot_steer_the_terminal() -> None:
     spiteful = "\x1b]0;owned\x07\x1b[2J\r\x9b31m[red]x[/red]"
-    run = RunRow("A-s0", f"A{spiteful}", "failed", message=spiteful, ap=0.5)
-    text = text_of(Snapshot(f"tiny{spiteful}", f"at{spiteful}", (run,), note=spiteful))
+    run = BoardRow(f"A{spiteful}-s0", "failed", ap=0.5, now=spiteful)
+    message = Message("A-s0", "failed", spiteful)
+    text = text_of(Snapshot(f"tiny{spiteful}", f"at{spiteful}", (run,), (message,), note=spiteful))
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     assert "[red]x[/red]" in text  # nor is it read as markup
 
@@ -239,5 +238,5 @@ def test_ctrl_c_leaves_the_last_table_with_all_runs() -> None:
     console = Console(file=out, force_terminal=True, width=100, height=12)
     watch(scripted(many_runs(40), KeyboardInterrupt()), console, interval=0.01)
     last = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue().rsplit("an_experiment", 1)[1])
-    assert len(re.findall(r"\nsoftce_w1_high-s\d+ +(running|failed|waiting|finished) +1200", last)) == 40
+    assert len(re.findall(r"\nsoftce_w1_high-s\d+ .* 1200/4000 ", last)) == 40
     assert out.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back

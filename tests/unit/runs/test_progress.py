@@ -1,5 +1,6 @@
+import dataclasses
 import io
-import re
+import json
 import threading
 import time
 
@@ -7,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs import progress
+from coordexp.runs import progress, screen
 from coordexp.runs.executor import Surroundings
+from coordexp.runs.live import Live, RunEvent, append_event
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.progress import ProgressDisplay, show_stage
 from coordexp.runs.status import Begun, RunStatus, Started, tell, write_status
@@ -25,14 +27,12 @@ def plan(plans):
     return plans[0]
 
 
-def write_line(plan, line):
-    plan.run_dir.mkdir(parents=True, exist_ok=True)
-    with plan.folder.progress_log.open("a") as handle:
-        handle.write(f"{line}\n")
+def happens(plan, text, *, kind="note"):
+    append_event(plan.folder, RunEvent(kind, time.time(), text))
 
 
-def test_new_lines_and_ends_are_printed_once_and_in_order(plan):
-    write_line(plan, "from an attempt before")
+def test_new_events_and_ends_are_printed_once_and_in_order(plan):
+    happens(plan, "from an attempt before")
     write_status(plan.run_dir, RunStatus(state="failed", message="before"))
     printed: list[str] = []
     shown = threading.Event()
@@ -46,13 +46,14 @@ def test_new_lines_and_ends_are_printed_once_and_in_order(plan):
     ) as display:
         write_status(plan.run_dir, RunStatus(state="running"))
         display.on_begin(plan)
-        write_line(plan, "step 1")
+        happens(plan, "restart 1")
         assert shown.wait(30)
-        write_line(plan, "step 1")  # a repeated line is no duplicate
-        write_line(plan, "step 2")
+        happens(plan, "restart 1")  # a repeated line is no duplicate
+        happens(plan, "trains", kind="phase")  # nothing that a person has to read
+        happens(plan, "loss is nan", kind="alarm")
         write_status(plan.run_dir, RunStatus(state="finished", step=2))
         display.on_end(plan)
-    assert printed == ["step 1", "step 1", "step 2", "A-s0 finished"]
+    assert printed == ["A-s0  restart 1", "A-s0  restart 1", "A-s0  loss is nan", "A-s0 finished"]
 
 
 def test_an_end_is_reported_while_other_runs_go_on(plan):
@@ -65,28 +66,27 @@ def test_an_end_is_reported_while_other_runs_go_on(plan):
 
 
 def test_a_quiet_command_says_what_it_waits_for(plans, monkeypatch):
-    """For a worker at first, then for news of its runs; a run that speaks is enough."""
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.2)
+    """For a worker at first, then what each run does, from its live record and not from its log."""
+    monkeypatch.setattr(screen, "FIRST_SECONDS", 0.2)
     monkeypatch.setattr(progress, "LOOK_SECONDS", 0.05)
     printed: list[str] = []
-    heard = {text: threading.Event() for text in ("the first worker", "A-s0, A-s1", "step 1")}
-
-    def print_line(line: str) -> None:
-        printed.append(line)
-        for text, event in heard.items():
-            if text in line:
-                event.set()
-
-    with ProgressDisplay(print_line=print_line, on_end=lambda plan, status: None) as display:
-        assert heard["the first worker"].wait(30)
+    with ProgressDisplay(print_line=printed.append, on_end=lambda plan, status: None, plans=lambda: plans) as display:
+        wait_until(lambda: printed == ["starts the first worker"])
         for plan in plans[:2]:
+            tell(plan.run_dir, Begun())
             display.on_begin(plan)
-        assert heard["A-s0, A-s1"].wait(30)
-        monkeypatch.setattr(progress, "QUIET_SECONDS", 1e6)
-        write_line(plans[0], "step 1")
-        assert heard["step 1"].wait(30)
-    assert printed[-1] == "step 1"
-    assert re.fullmatch(r"\d:\d\d  A-s0, A-s1 running, no new line yet", printed[-2])
+        tell(plans[1].run_dir, Started(step=0, rows=0))
+        live = Live("trains", step=3, num_steps=9, loss=1.5, time=time.time() + 1)
+        plans[1].folder.live.write_text(json.dumps(dataclasses.asdict(live)))
+        wait_until(lambda: len(printed) == 3)
+    assert printed[1:] == ["A-s0  starts its workers", "A-s1  step 3/9  loss 1.500"]
+
+
+def test_a_line_from_a_signal_handler_is_printed_by_the_display(plan):
+    printed: list[str] = []
+    with ProgressDisplay(print_line=printed.append, on_end=lambda plan, status: None) as display:
+        display.say("stopping")
+    assert printed == ["stopping"]
 
 
 class _Elsewhere(Surroundings):
@@ -112,8 +112,9 @@ def wait_until(condition, seconds=30.0):
 
 
 def test_a_wait_for_a_place_is_on_the_screen_and_in_the_log_once(plans, monkeypatch):
-    for name, seconds in {"ASK_SECONDS": 0.1, "LOOK_SECONDS": 0.02, "QUIET_SECONDS": 0.3}.items():
+    for name, seconds in {"ASK_SECONDS": 0.1, "LOOK_SECONDS": 0.02}.items():
         monkeypatch.setattr(progress, name, seconds)
+    monkeypatch.setattr(screen, "FIRST_SECONDS", 0.3)
     around, printed = _Elsewhere(), []
     around.wait = "waits for a place: held by job 7"
     with ProgressDisplay(print_line=printed.append, on_end=lambda *_: None, surroundings=around) as display:
@@ -121,11 +122,11 @@ def test_a_wait_for_a_place_is_on_the_screen_and_in_the_log_once(plans, monkeypa
             tell(plan.run_dir, Begun())
             display.on_begin(plan)
         tell(plans[1].run_dir, Started(step=0, rows=0))
-        wait_until(lambda: any("still waiting for a place" in line for line in printed))
+        wait_until(lambda: any("job 7" in line for line in printed))
+        time.sleep(0.5)  # as long as a run is quiet before its first line
         around.wait = "waits for a place: held by job 8"
         wait_until(lambda: any("job 8" in line for line in printed))
         tell(plans[0].run_dir, Started(step=0, rows=0))
-        wait_until(lambda: any("A-s0, A-s1 running" in line for line in printed[-2:]))
     expected = [f"A-s0  waits for a place: held by job {number}" for number in (7, 8)]
     assert plans[0].folder.progress_log.read_text().splitlines() == expected
     assert [line for line in printed if "held by" in line] == expected

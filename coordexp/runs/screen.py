@@ -1,0 +1,293 @@
+"""Where a command shows its runs: as a board in a terminal that it has for itself, else as few lines."""
+
+import inspect
+import json
+import os
+import pdb
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import IO, Protocol
+
+from rich.console import Console
+from rich.live import Live as LivePicture
+from tabulate import tabulate
+
+from coordexp.config.keys import identity
+from coordexp.config.trees import leaves
+from coordexp.errors import plain
+from coordexp.runs.board import BoardRow, board, row_line
+from coordexp.runs.live import RunEvent
+from coordexp.runs.plan import RunPlan
+
+FIRST_SECONDS = 8.0  # after which a run that is quiet says what it does
+LINE_SECONDS = 30.0  # between two lines of a run
+LONGEST_SECONDS = 300.0  # between two lines of a run that goes on for long, or of one of which nothing is new
+_EARLY_LINES = 10  # after which they come more and more rarely
+_GROWTH = 1.5
+_MOST_FINAL_ROWS = 40
+_LONGEST_VALUE = 40
+
+PrintLine = Callable[[str], None]
+
+
+class Screen(Protocol):
+    """Shows runs and what happens to them."""
+
+    def tell(self, name: str, event: RunEvent) -> None:
+        """Show what happened to a run, where a person wants to know it."""
+
+    def tell_wait(self, name: str, sentence: str) -> None:
+        """Show what a run waits for, where that is new."""
+
+    def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
+        """Show the runs that run now; ``lines`` say how the others stand."""
+
+    def close(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
+        """Leave the last picture, of every run of this command."""
+
+
+def screen_for(console: Console | None, *, print_line: PrintLine, plans: Callable[[], Sequence[RunPlan]]) -> Screen:
+    """Return the board where ``console`` is a terminal that can show it, else the few lines."""
+    if console is not None and can_show_board(console):
+        return BoardScreen(console, print_line=print_line, plans=plans)
+    return PlainScreen(print_line, plans)
+
+
+def can_show_board(console: Console) -> bool:
+    """Return whether a picture can change in place: in a terminal, in the foreground, and without a debugger."""
+    is_terminal = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+    # A debugger asks in the same terminal, whose answer the board would write over.
+    return is_terminal and sys.gettrace() is None and _is_in_foreground(console.file)
+
+
+def _is_in_foreground(file: IO[str]) -> bool:
+    """Return whether the terminal is this command's own now, and not that of the shell which put it behind itself."""
+    try:
+        return os.tcgetpgrp(file.fileno()) == os.getpgrp()
+    except OSError:  # no terminal that processes share
+        return True
+
+
+def event_line(name: str, event: RunEvent) -> str | None:
+    """Return what happened to a run as a line; None where that is shown otherwise."""
+    if event.kind not in ("evaluation", "alarm", "warning", "note"):
+        return None
+    before = "" if event.ap_before is None else f", {event.ap_before:.3f} before"
+    return f"{name}  {plain(event.text)}{before}"
+
+
+class PlainScreen:
+    """Prints events, and of each run a line now and then."""
+
+    def __init__(self, print_line: PrintLine, plans: Callable[[], Sequence[RunPlan]]) -> None:
+        self._print_line = print_line
+        self._plans = plans
+        self._start_lines: set[str] = set()
+        self._pace: dict[str, _Pace] = {}
+
+    def tell(self, name: str, event: RunEvent) -> None:
+        if event.kind == "start":
+            self._show_start(name, event)
+        line = event_line(name, event)
+        if line is not None:
+            self._print_line(line)
+
+    def tell_wait(self, name: str, sentence: str) -> None:
+        self._print_line(f"{name}  {plain(sentence)}")
+        # Its row says the same, and is not due before long.
+        pace = self._pace.setdefault(name, _Pace(time.monotonic()))
+        pace.note_line(time.monotonic(), (0.0, sentence))
+
+    def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
+        """Print the rows that are due; where no run has begun, the last of ``lines``."""
+        now = time.monotonic()
+        texts = {row.name: (row_line(row), (row.changed, row.now)) for row in rows}
+        if not rows:
+            texts = {"": (lines[-1], (0.0, lines[-1]))} if lines and lines[-1] else {}
+        for name, (text, content) in texts.items():
+            if self._pace.setdefault(name, _Pace(now)).is_due(now, content):
+                self._print_line(text)
+
+    def close(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
+        """Leave nothing: every end has its line already."""
+
+    def _show_start(self, name: str, event: RunEvent) -> None:
+        """Print what a run starts with, without the lines that a run before it has printed."""
+        new_lines = [line for line in event.lines if line not in self._start_lines]
+        is_first = not self._start_lines
+        plans = self._plans()
+        self._start_lines.update(event.lines)
+        head = f"{name}  starts"
+        if is_first and len(plans) > 1:
+            head += " (of later runs only the lines that differ are printed)"
+        self._print_line(f"{head}:" if new_lines else head)
+        for line in new_lines:
+            self._print_line(f"  {plain(line)}")
+        if is_first:
+            for line in groups_table(plans):
+                self._print_line(line)
+
+
+class _Pace:
+    """Decides when a run is due for its next line."""
+
+    def __init__(self, now: float) -> None:
+        self._due_after = FIRST_SECONDS
+        self._last = now
+        self._content: object = None
+        self._num_lines = 0
+
+    def is_due(self, now: float, content: object) -> bool:
+        """Return whether to print a line now; one that says what the last one said is due rarely."""
+        wanted = self._due_after
+        if self._num_lines and content == self._content:
+            wanted = max(wanted, LONGEST_SECONDS)
+        if now - self._last < wanted:
+            return False
+        self.note_line(now, content)
+        return True
+
+    def note_line(self, now: float, content: object) -> None:
+        """Note that a line was printed."""
+        self._last = now
+        self._content = content
+        self._num_lines += 1
+        self._due_after = LINE_SECONDS * _GROWTH ** max(0, self._num_lines - _EARLY_LINES)
+        self._due_after = min(self._due_after, LONGEST_SECONDS)
+
+
+def groups_table(plans: Sequence[RunPlan]) -> list[str]:
+    """Return the keys in which groups differ as an aligned table under a head; nothing where there is one group."""
+    values: dict[str, dict[str, object]] = {}
+    for plan in plans:
+        if plan.group not in values:
+            values[plan.group] = dict(leaves(identity(plan.config)))
+    if len(values) < 2:
+        return []
+    keys = dict.fromkeys(key for keys_of_group in values.values() for key in keys_of_group)
+    rows: list[list[str]] = []
+    for key in keys:
+        texts = [_value_text(of_group.get(key)) for of_group in values.values()]
+        if len(set(texts)) > 1 and not key.startswith("experiment."):
+            rows.append([key, *texts])
+    if not rows:
+        return []
+    table = tabulate(rows, ["groups differ in", *values], tablefmt="plain", disable_numparse=True)
+    return [f"  {plain(line)}" for line in table.splitlines()]
+
+
+def _value_text(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+
+
+class BoardScreen:
+    """Keeps one picture at the foot of a terminal; what happens scrolls above it.
+
+    ``breakpoint()`` ends the picture, so that the debugger has the terminal. From then on lines are printed.
+    """
+
+    def __init__(
+        self, console: Console, *, print_line: PrintLine, plans: Callable[[], Sequence[RunPlan]] = lambda: ()
+    ) -> None:
+        self._console = console
+        self._print_line = print_line
+        self._lock = threading.RLock()
+        self._plain = PlainScreen(print_line, plans)
+        self._start_warnings: set[str] = set()
+        self._streams = (sys.stdout, sys.stderr)
+        self._hook_before = sys.breakpointhook
+        self._picture: LivePicture | None = LivePicture(
+            console=console,
+            auto_refresh=False,
+            redirect_stdout=console.file.isatty(),
+            redirect_stderr=sys.stderr.isatty(),  # where it goes to a file, it stays there
+        )
+        _open_boards.append(self)
+        sys.breakpointhook = self._on_breakpoint
+        self._picture.start()
+
+    def tell(self, name: str, event: RunEvent) -> None:
+        line = event_line(name, event)
+        if line is not None:
+            self._print_line(line)
+        for warning in event.warnings:  # of a start; runs on the same data have the same ones
+            if warning not in self._start_warnings:
+                self._start_warnings.add(warning)
+                self._print_line(f"{name}  {plain(warning)}")
+
+    def tell_wait(self, name: str, sentence: str) -> None:
+        if self._picture is None:
+            self._plain.tell_wait(name, sentence)
+        else:
+            self._print_line(f"{name}  {plain(sentence)}")
+
+    def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
+        with self._lock:
+            if self._picture is None:
+                self._plain.refresh(rows, lines)
+            else:
+                self._draw(self._picture, rows, lines, height=self._console.height)
+
+    def close(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
+        """Leave a picture of every run, those that ended too."""
+        with self._lock:
+            if self._picture is not None:
+                self._draw(self._picture, rows, lines, height=_MOST_FINAL_ROWS + len(lines))
+            self._end_picture()
+
+    def give_way(self) -> None:
+        """End the picture, so that a debugger has the terminal; from now on lines are printed."""
+        with self._lock:
+            self._end_picture()
+
+    def release_streams(self) -> None:
+        """Give a forked process its own streams: the board's lock may be held there for ever."""
+        self._picture = None
+        sys.stdout, sys.stderr = self._streams
+
+    def _draw(
+        self, picture: LivePicture, rows: Sequence[BoardRow], lines: Sequence[str], *, height: int | None
+    ) -> None:
+        options = self._console.options
+        drawn = board(rows, lines, width=self._console.width, height=height, ascii_only=options.ascii_only)
+        picture.update(drawn, refresh=True)
+
+    def _end_picture(self) -> None:
+        picture, self._picture = self._picture, None
+        if picture is None:
+            return
+        if self in _open_boards:
+            _open_boards.remove(self)
+        sys.breakpointhook = self._hook_before
+        picture.stop()
+
+    def _on_breakpoint(self, *args: object, **kwargs: object) -> object:
+        """End the picture, then stop where ``breakpoint()`` was written, as Python itself would."""
+        self.give_way()
+        frame = inspect.currentframe()
+        is_pythons = self._hook_before is sys.__breakpointhook__ and not os.environ.get("PYTHONBREAKPOINT")
+        if not is_pythons or args or kwargs or frame is None:
+            return self._hook_before(*args, **kwargs)
+        # Last: whatever is called behind it, the debugger would stop in that.
+        return pdb.Pdb().set_trace(frame.f_back)
+
+
+_open_boards: list[BoardScreen] = []
+
+
+def end_boards() -> None:
+    """End every board of this process, for a debugger that is to ask in its terminal."""
+    for shown in list(_open_boards):
+        shown.give_way()
+
+
+def _release_streams_of_child() -> None:
+    for shown in _open_boards:
+        shown.release_streams()
+    _open_boards.clear()
+
+
+os.register_at_fork(after_in_child=_release_streams_of_child)
