@@ -80,13 +80,8 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         DataError: if more than the accepted fraction of images, annotations or categories is bad,
             or no image is left.
     """
-    categories, bad_categories, num_trimmed = _usable_categories(file)
-    categories, merged = _merged(categories, file.path, merge=reading.merge)
-    images, bad_images, lost_ids = _usable_images(file.images, folder)
-    objects, image_index, bad_annotations, num_lost = _usable_annotations(file, images, lost_ids, categories | merged)
-    if merged:
-        ids = [merged[key].id if key in merged else key for key in objects.category_id.tolist()]
-        objects = replace(objects, category_id=np.array(ids, np.int64))
+    entries = _usable_entries(file, folder, reading)
+    images, objects, image_index = entries.images, entries.objects, entries.image_index
     turned, sizes = _frames(images, objects, image_index, folder, reading.boxes_in)
     sizes_of_boxes = sizes[image_index]
     corners = objects.box_px_xywh.copy()
@@ -98,32 +93,21 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         sizes_of_boxes[ruled.has_extent],
         max_bad_fraction=max_bad_fraction,
     )
-    boxes = ruled.corners_xyxy / np.tile(sizes_of_boxes, 2)
-    for i in _places(ruled.is_outside):
-        width, height = sizes_of_boxes[i].astype(int).tolist()
-        shown = [round(value, 2) for value in objects.box_px_xywh[i].tolist()]
-        reason = f"bbox {shown} lies outside its image of {width} x {height} pixels"
-        bad_annotations.append(_bad_row(objects, i, reason))
-    bad: dict[Section, list[BadEntry]] = {
-        "categories": bad_categories,
-        "images": bad_images,
-        "annotations": bad_annotations,
-    }
+    entries.bad["annotations"] += _outside(objects, ruled.is_outside, sizes_of_boxes)
     totals = {section: getattr(file, section).total for section in ("images", "annotations", "categories")}
-    cause = _off_by_one(
-        file.annotations.good,
-        images={image.image_id for image in images} | lost_ids,
-        categories={*categories, *merged, *(entry.key for entry in bad_categories)},
-    )
-    rejections = _rejections(file.path, bad)
+    cause = _off_by_one(file.annotations.good, images=entries.image_ids, categories=entries.category_ids)
+    rejections = _rejections(file.path, entries.bad)
     rejections.accept(totals, max_bad_fraction=max_bad_fraction, cause=cause)
     if not images:
         raise DataError(f"{file.path}: there is no image to use; expected at least one entry in images")
 
+    boxes = ruled.corners_xyxy / np.tile(sizes_of_boxes, 2)
     for place in turned.stored:
         rows = image_index == place
         boxes[rows] = turn_boxes(boxes[rows], turned.headers[place].orientation)
         objects.box_px_xywh[rows] = _turned_px(objects.box_px_xywh[rows], turned.headers[place])
+
+    # Boxes that are used, image by image; those of no extent stand apart.
     no_extent, images_of_no_extent = objects.only(~ruled.has_extent), image_index[~ruled.has_extent]
     kept = np.flatnonzero(ruled.has_extent & ~ruled.is_outside)
     order = kept[np.argsort(image_index[kept], kind="stable")]
@@ -132,26 +116,24 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
     kinds = kinds_of(objects)
     is_target = kinds == TARGET
     was_clipped = ruled.was_clipped[order] & is_target
-    targets_of_images = np.diff(np.concatenate([[0], np.cumsum(is_target)])[first])
     swapped_by_image = Counter(one.image_id for one in file.annotations.good if one.was_swapped)
-    clipped_before = np.concatenate([[0], np.cumsum(was_clipped)])
-    clipped_of_images = np.diff(clipped_before[first])
     counts = {
-        "boxes": int(is_target.sum()),
-        "crowd": int((kinds == CROWD).sum()),
-        "ignored": int((kinds == IGNORED).sum()),
-        "clipped": int(was_clipped.sum()),
+        **_counts_of_boxes(kinds, boxes, was_clipped=was_clipped, first=first),
         "no_extent": len(no_extent.key),
         "swapped": file.num_swapped,
-        "thin": int(are_thin(boxes[is_target]).sum()),
-        "images_without_objects": int((targets_of_images == 0).sum()),
-        "of_rejected_images": num_lost,
-        "trimmed_names": num_trimmed,
+        "of_rejected_images": entries.num_lost,
+        "trimmed_names": entries.num_trimmed,
         **totals,
         "repeated_file_names": len(images) - len({image.name for image in images}),
-        **{f"rejected_{section}": len(bad[section]) for section in SECTIONS},
+        **{f"rejected_{section}": len(entries.bad[section]) for section in SECTIONS},
     }
     warnings, notes = turned.said(len(images))
+    orientations = [turned.headers[place].orientation if place in turned.headers else 1 for place in range(len(images))]
+    notes_on_boxes = box_notes(
+        lambda place: images[place].name,
+        clipped=image_index[order][was_clipped].tolist(),
+        no_extent=images_of_no_extent.tolist(),
+    )
     return CocoTable(
         images=images,
         first=first,
@@ -161,28 +143,107 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         boxes_norm_xyxy=boxes,
         areas_px2=objects.area_px2,
         annotation_ids=objects.key,
-        clipped=clipped_of_images,
+        clipped=_sums_by_image(was_clipped, first),
         swapped=np.array([swapped_by_image[image.image_id] for image in images], np.int64),
         num_no_extent=np.bincount(images_of_no_extent, minlength=len(images)),
-        orientations=np.array(
-            [turned.headers[place].orientation if place in turned.headers else 1 for place in range(len(images))],
-            np.uint8,
-        ),
-        categories=categories,
+        orientations=np.array(orientations, np.uint8),
+        categories=entries.categories,
         counts=counts,
         rejections=rejections,
         no_extent=no_extent,
         warnings=(*filter(None, (odd, cause)), *warnings),
-        notes=(*file.repairs, *folder.notes, *_repairs_of(file, images, merged), *notes),
-        box_notes=tuple(
-            box_notes(
-                lambda place: images[place].name,
-                clipped=image_index[order][was_clipped].tolist(),
-                no_extent=images_of_no_extent.tolist(),
-            )
-        ),
+        notes=(*file.repairs, *folder.notes, *_repairs_of(file, images, entries.merged), *notes),
+        box_notes=tuple(notes_on_boxes),
         is_turned=bool(turned.headers),
     )
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """The entries of a file that can be used, and what is wrong with the others.
+
+    Attributes:
+        objects: annotations of usable images; of categories that are merged, under the id that is kept.
+        image_index: place in ``images`` of each of them.
+        merged: id of a category that is another one -> that other one.
+        lost_ids: ids of images that cannot be used.
+        num_lost: annotations of such images.
+        num_trimmed: names of categories with spaces around them.
+    """
+
+    images: list[CocoImage]
+    objects: AnnotationColumns
+    image_index: NDArray[np.int64]
+    categories: dict[int, Category]
+    merged: dict[int, Category]
+    bad: dict[Section, list[BadEntry]]
+    lost_ids: set[int]
+    num_lost: int
+    num_trimmed: int
+
+    @property
+    def image_ids(self) -> set[int]:
+        """Every id of an image that the file names, usable or not."""
+        return {image.image_id for image in self.images} | self.lost_ids
+
+    @property
+    def category_ids(self) -> set[int | None]:
+        """Every id of a category that the file names, usable or not."""
+        return {*self.categories, *self.merged, *(entry.key for entry in self.bad["categories"])}
+
+
+def _usable_entries(file: CocoFile, folder: ImageFolder, reading: Reading) -> _Entries:
+    """Sort the entries of a file: categories first, then images, then annotations of both."""
+    categories, bad_categories, num_trimmed = _usable_categories(file)
+    categories, merged = _merged(categories, file.path, merge=reading.merge)
+    images, bad_images, lost_ids = _usable_images(file.images, folder)
+    objects, image_index, bad_annotations, num_lost = _usable_annotations(file, images, lost_ids, categories | merged)
+    if merged:
+        ids = [merged[key].id if key in merged else key for key in objects.category_id.tolist()]
+        objects = replace(objects, category_id=np.array(ids, np.int64))
+    bad: dict[Section, list[BadEntry]] = {
+        "categories": bad_categories,
+        "images": bad_images,
+        "annotations": bad_annotations,
+    }
+    return _Entries(images, objects, image_index, categories, merged, bad, lost_ids, num_lost, num_trimmed)
+
+
+def _outside(
+    objects: AnnotationColumns, is_outside: NDArray[np.bool_], sizes_of_boxes: NDArray[np.float64]
+) -> list[BadEntry]:
+    """Return a bad entry for each box that lies wholly outside its image."""
+    bad: list[BadEntry] = []
+    for row in _places(is_outside):
+        width, height = sizes_of_boxes[row].astype(int).tolist()
+        shown = [round(value, 2) for value in objects.box_px_xywh[row].tolist()]
+        bad.append(_bad_row(objects, row, f"bbox {shown} lies outside its image of {width} x {height} pixels"))
+    return bad
+
+
+def _counts_of_boxes(
+    kinds: NDArray[np.int8],
+    boxes_norm_xyxy: NDArray[np.float64],
+    *,
+    was_clipped: NDArray[np.bool_],
+    first: NDArray[np.int64],
+) -> dict[str, int]:
+    """Count boxes by what they are; all are in the order of their images, which begin at ``first``."""
+    is_target = kinds == TARGET
+    return {
+        "boxes": int(is_target.sum()),
+        "crowd": int((kinds == CROWD).sum()),
+        "ignored": int((kinds == IGNORED).sum()),
+        "clipped": int(was_clipped.sum()),
+        "thin": int(are_thin(boxes_norm_xyxy[is_target]).sum()),
+        "images_without_objects": int((_sums_by_image(is_target, first) == 0).sum()),
+    }
+
+
+def _sums_by_image(marks: NDArray[np.bool_], first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many boxes of each image are marked."""
+    marked_before = np.concatenate([[0], np.cumsum(marks)])
+    return np.diff(marked_before[first])
 
 
 def kinds_of(objects: AnnotationColumns) -> NDArray[np.int8]:
