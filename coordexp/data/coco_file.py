@@ -14,7 +14,7 @@ import contextlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -221,6 +221,9 @@ class AnnotationColumns:
         return replace(self, **{field.name: getattr(self, field.name)[keep] for field in fields(self)})
 
 
+_BYTES_AROUND_SECTIONS = 16  # quotes, colon, comma and indentation; a file with more is looked at twice, and no worse
+
+
 def read_coco_file(
     path: Path, *, image_type: type[Image] = Image, category_type: type[Category] = Category
 ) -> CocoFile:
@@ -265,17 +268,43 @@ def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
     if other:
         raise DataError(other)
     content = read_utf8(path)
+    found: object
     try:
-        found: object = msgspec.json.decode(content, type=dict[str, Raw])
+        found = msgspec.json.decode(content, type=dict[str, Raw])
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: the top level is no object ({error}); expected COCO's instances format") from None
     except (msgspec.DecodeError, RecursionError):
         found = _parse_json(content, path, _without_outlines)
+    else:
+        _refuse_repeated_sections(content, found, path)
     if not isinstance(found, dict):
         raise DataError(f"{path}: the top level is {kind_of(found)}, expected an object (COCO instances format)")
     if missing := [section for section in SECTIONS if section not in found]:
         raise DataError(f"{path}: {missing[0]!r} is missing, expected a list (COCO instances format)")
     return {section: _entries(found[section], f"{path}: {section!r}") for section in SECTIONS}
+
+
+def _refuse_repeated_sections(content: bytes, sections: Mapping[str, Raw], path: Path) -> None:
+    """Refuse a file with a section twice, as two files joined by hand have it: a parser keeps the last one alone.
+
+    The bytes that are in no section that was kept tell; only where there are many of them is the file parsed again.
+    """
+    kept_bytes = sum(len(name) + memoryview(section).nbytes for name, section in sections.items())
+    if len(content.strip()) - kept_bytes <= _BYTES_AROUND_SECTIONS * (len(sections) + 1):
+        return
+
+    def refuse_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        counts = Counter(name for name, _ in pairs)
+        for section in SECTIONS:
+            if counts[section] > 1:
+                lengths = [len(value) for name, value in pairs if name == section and isinstance(value, list)]
+                raise DataError(
+                    f"{path}: {section!r} is there {counts[section]} times, with {' and '.join(map(str, lengths))} "
+                    "entries, of which a reader takes the last alone; put them into one list"
+                )
+        return dict(pairs)
+
+    json.loads(content, object_pairs_hook=refuse_twice)
 
 
 def _entries(value: object, where: str) -> list[Raw] | list[object]:

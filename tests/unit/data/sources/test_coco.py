@@ -1,5 +1,7 @@
 """The COCO reader: what it returns, what it refuses and how it says so."""
 
+import json
+
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
@@ -15,6 +17,20 @@ from tests.support.samples import pairs_of
 
 def read(folder, **options):
     return CocoSource(folder.annotations, folder.images).read(**options)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_section_that_stands_twice_is_refused(coco, indent):
+    """Two files joined by hand: the first list would be lost without a word."""
+    document = json.loads(coco.annotations.read_text())
+    coco.annotations.write_text(json.dumps(document, indent=indent))
+    assert len(read(coco).samples) == 2
+    again = ', "annotations": ' + json.dumps(document["annotations"][:1]) + "}"
+    coco.annotations.write_text(coco.annotations.read_text().rstrip().removesuffix("}") + again)
+    with pytest.raises(DataError, match="'annotations'") as refused:
+        read(coco)
+    assert str(coco.annotations) in str(refused.value)
+    assert f"{len(document['annotations'])} and 1" in str(refused.value)
 
 
 def test_samples_by_hand(coco):
