@@ -31,7 +31,7 @@ from coordexp.detection.metrics import measure
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.answers import Objects, ReadAnswer, distributions_of, write_objects
 from coordexp.evaluate.distributions import BinCurve, images_with_curves
-from coordexp.metrics import BOX_KINDS, LOSS_NAMES, BoxKind
+from coordexp.metrics import BOX_KINDS, LOSS_NAMES, TOP_TOKENS, BoxKind
 from coordexp.runs.folder import DecodingFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row
@@ -99,7 +99,8 @@ def made_up(truth: GroundTruth, image_ids: list[int], *, skill: float, per_image
     category = np.concatenate([truth.category_ids[found], draw.choice(list(truth.categories), num_false)])
     width = draw.exponential(8, xyxy.shape)
     descs = np.array([truth.categories[key] for key in category.tolist()], np.object_)
-    objects = Objects(image, descs, category, np.ones(len(image), np.bool_), bins, xyxy, width, score)
+    served = np.repeat(xyxy[:, None], len(TOP_TOKENS), axis=1)
+    objects = Objects(image, descs, category, np.ones(len(image), np.bool_), bins, xyxy, width, score, served)
     return [
         ReadAnswer(
             image_id,
