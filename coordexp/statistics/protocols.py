@@ -4,7 +4,7 @@ Every protocol gives a value and an order of the groups. A test is made only whe
 the other way round: a paired bootstrap, on the draws of the comparison, corrected for the number of pairs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -111,13 +111,15 @@ def compare_protocols(
     num_units = numbered.num_units if numbered.has_several else None
     turned: list[Turned] = []
     for protocol, pairs in contradicted.items():
-        for pair in pairs:
-            drawn = {group: runs.drawn(protocol, group, weights, num_units) for group in (pair.a, pair.b)}
-            paired = (families or {}).get(pair.a) == (families or {}).get(pair.b)
-            total = difference_total(drawn[pair.a], drawn[pair.b], paired=paired)
-            p = min(1.0, total.p * len(comparison.pairs))
-            if p < ALPHA and total.value > 0:
-                turned.append(Turned(protocol.name, pair.a, pair.b, total.estimate.of_difference(), p))
+        turned += _turned_round(
+            protocol,
+            pairs,
+            runs,
+            weights,
+            num_units=num_units,
+            families=families or {},
+            num_pairs=len(comparison.pairs),
+        )
     return Protocols(means, tuple(turned))
 
 
@@ -144,6 +146,31 @@ class _Runs:
             values = np.concatenate(parts)
             by_seed[number] = Drawn(float(values[0]), values[1:], num_units)
         return by_seed
+
+
+def _turned_round(
+    protocol: Protocol,
+    pairs: Sequence[PairResult],
+    runs: _Runs,
+    weights: Weights,
+    *,
+    num_units: int | None,
+    families: Mapping[str, str],
+    num_pairs: int,
+) -> list[Turned]:
+    """Return the pairs that a protocol significantly turns round, of those that stand the other way round under it."""
+    turned: list[Turned] = []
+    drawn: dict[str, dict[int, Drawn]] = {}  # of each group once: with twelve groups it may stand in eleven pairs
+    for pair in pairs:
+        for group in (pair.a, pair.b):
+            if group not in drawn:
+                drawn[group] = runs.drawn(protocol, group, weights, num_units)
+        paired = families.get(pair.a) == families.get(pair.b)
+        total = difference_total(drawn[pair.a], drawn[pair.b], paired=paired)
+        p = min(1.0, total.p * num_pairs)
+        if p < ALPHA and total.value > 0:
+            turned.append(Turned(protocol.name, pair.a, pair.b, total.estimate.of_difference(), p))
+    return turned
 
 
 def _mean(runs: Mapping[int, float | None], num_seeds: int) -> float | None:
