@@ -47,7 +47,7 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
 
 
 def unit_rule(options: argparse.Namespace) -> "UnitRule | None":
-    """Return the rule of ``--unit-by``, or raise a ConfigError where it is none."""
+    """Return the rule of ``--unit-by``; None without the option. A ConfigError says why it is no rule."""
     from coordexp.data.units import UnitRule
 
     return None if options.unit_by is None else UnitRule.parse(options.unit_by)

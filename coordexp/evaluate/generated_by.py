@@ -123,9 +123,8 @@ def engine_sentences(generators: Mapping[str, Generator]) -> list[str]:
     sentences: list[str] = []
     shared = [_written(name, values) for name, values in _values(records).items() if len(set(values.values())) == 1]
     if shared:
-        of_whom = "" if len(records) == 1 else f"all {counted(len(records), 'row')}"
-        of_whom = of_whom or next(iter(records))
-        sentences.append(f"Generated alike, {of_whom}: {', '.join(part for part in shared if part)}.")
+        rows = f"all {counted(len(records), 'row')}" if len(records) > 1 else next(iter(records))
+        sentences.append(f"Generated alike, {rows}: {', '.join(part for part in shared if part)}.")
     for name, values in _values(records).items():
         if len(set(values.values())) > 1:
             sentences.append(
