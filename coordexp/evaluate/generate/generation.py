@@ -20,7 +20,7 @@ from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import pixel_values, upload
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.model import AnsweringModel
-from coordexp.evaluate.generate.row_cache import row_attention
+from coordexp.evaluate.generate.row_cache import cache_of, row_attention
 from coordexp.evaluate.generate.rows import AnswerRows
 from coordexp.evaluate.generate.stock import answers_of_batches
 from coordexp.model.families import family_of
@@ -139,7 +139,7 @@ def _answers_of_rows(
         lengths = [sample.length for sample in chosen]
         begun = rows.begin(
             [sample.image_id for sample in chosen],
-            outputs.past_key_values,
+            cache_of(outputs),
             lengths=lengths,
             positions=[length + delta for length, delta in zip(lengths, deltas.flatten().tolist(), strict=True)],
             keep_probs=[sample.image_id in curves_of for sample in chosen],

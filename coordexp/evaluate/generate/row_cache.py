@@ -12,16 +12,22 @@ Shapes: B rows, N of them, H heads of keys, Q of queries, D their size, L column
 """
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
+import transformers
+from packaging.version import Version
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from transformers import DynamicLayer, PreTrainedModel
+from transformers import Cache, DynamicLayer, PreTrainedModel
+from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 _STRIDE = 64  # columns by which tables grow: one by one, each step would copy the whole cache
 _ATTENTION = "coordexp_rows"
+# The cache's name among a model's arguments and outputs. transformers 5.24 renamed it: since then the old name warns at
+# every decoding step, and 5.40 drops it.
+_CACHE_NAME = "cache" if Version(transformers.__version__) >= Version("5.24") else "past_key_values"
 
 
 @dataclass
@@ -137,3 +143,15 @@ def widened(table: Tensor, *, dim: int, size: int) -> Tensor:
     missing += -size % _STRIDE
     dims_behind = table.ndim - 1 - dim
     return F.pad(table, [0, 0] * dims_behind + [0, missing])  # F.pad names the last dimension first
+
+
+def cache_argument(layers: Sequence[DynamicLayer]) -> dict[str, Cache]:
+    """Return the argument that hands a model its cache, under the name that the installed transformers gives it."""
+    return {_CACHE_NAME: Cache(layers=list(layers))}
+
+
+def cache_of(outputs: ModelOutput) -> Cache:
+    """Return the cache that a model filled, from the output that the installed transformers keeps it in."""
+    cache = outputs[_CACHE_NAME]
+    assert isinstance(cache, Cache)
+    return cache

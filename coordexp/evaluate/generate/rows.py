@@ -26,7 +26,7 @@ from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.data.patches import upload
 from coordexp.evaluate.generate.answer import Answer, finish_answer, read_raw_logits
 from coordexp.evaluate.generate.model import AnsweringModel
-from coordexp.evaluate.generate.row_cache import NextColumns, RowLayer
+from coordexp.evaluate.generate.row_cache import NextColumns, RowLayer, cache_argument
 from coordexp.evaluate.generate.row_state import RowState
 
 
@@ -184,8 +184,8 @@ class AnswerRows:
             "input_ids": state.ids_BT.gather(1, last_B.unsqueeze(1)),
             "position_ids": (state.first_position_B + last_B).view(1, -1, 1).expand(3, -1, -1),
             "attention_mask": sees_BL[:, None, None],
-            "past_key_values": Cache(layers=list(self._layers)),
             "use_cache": True,
+            **cache_argument(self._layers),
         }
 
     def ended(self) -> list[int]:
