@@ -21,7 +21,7 @@ from coordexp.errors import chain
 from coordexp.runs.executor import RunEvents, TrainFunction
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import Ended, tell
-from coordexp.runs.stop import stop_reason
+from coordexp.runs.stop import experiment_stop_reason, stop_reason
 
 # A trace of the resource that marks the head node: it costs no CPU, and keeps drivers on that node.
 _ON_HEAD_NODE = {"node:__internal_head__": 0.001}
@@ -140,7 +140,7 @@ class _NothingRuns(Stopper):
         if time.monotonic() - self._looked_at < _LOOK_SECONDS or not plans:
             return False
         self._looked_at = time.monotonic()
-        if stop_reason(plans[0].folder.experiment.path / "any run") is None:
+        if experiment_stop_reason(plans[0].folder.experiment.path) is None:
             return False
         return all(plan.status().since is None for plan in plans)
 

@@ -14,7 +14,6 @@ from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
 from coordexp.runs.stop import request_stop
 
-SPENT = "the budget of"  # how the reason of such a stop begins
 LARGER = "the same command with a larger cluster.max_gpu_hours continues"
 
 
@@ -32,9 +31,9 @@ class BudgetKeeper(RunEvents):
     """Asks an experiment to stop when ``runs``, all that there are so far, have used ``cluster.max_gpu_hours``."""
 
     def __init__(self, config: ExperimentConfig, runs: Callable[[], Sequence[RunPlan]]) -> None:
-        self._config, self._runs = config, runs
+        self._config = config
+        self._runs = runs
         self.has_stopped = False
-        self.on_look()
 
     def on_look(self) -> None:
         limit, cluster = self._config.cluster.max_gpu_hours, self._config.cluster
@@ -42,7 +41,7 @@ class BudgetKeeper(RunEvents):
             return
         self.has_stopped = True
         directory = ExperimentFolder.of(self._config).path
-        request_stop(directory, f"{SPENT} {limit:g} {unit_name(cluster)} hours is spent")
+        request_stop(directory, f"the budget of {limit:g} {unit_name(cluster)} hours is spent")
 
     def on_end(self, plan: RunPlan) -> None:
         self.on_look()  # before the next one begins

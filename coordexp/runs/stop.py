@@ -42,11 +42,13 @@ def clear_stop(directory: Path) -> None:
 
 def stop_reason(run_directory: Path) -> str | None:
     """Return why a run is asked to stop, by itself or with its experiment; None if it is not."""
-    for directory in (run_directory, run_directory.parent):
-        request = RunFolder(directory).stop
-        if request.is_file():
-            return (kept_model(dict[str, str], request) or {}).get("reason", "a stop was requested")  # made by hand
-    return None
+    reason = _requested(RunFolder(run_directory).stop)
+    return experiment_stop_reason(run_directory.parent) if reason is None else reason
+
+
+def experiment_stop_reason(directory: Path) -> str | None:
+    """Return why all runs of an experiment's directory are asked to stop; None if they are not."""
+    return _requested(ExperimentFolder(directory).stop)
 
 
 def agreed_stop_reason(run_directory: Path) -> str | None:
@@ -102,6 +104,14 @@ def terminated_is_interrupted() -> Generator[None]:
 def is_temporary(path: Path) -> bool:
     """Return whether a path is in Ray's copy of a submitted working directory."""
     return path.is_relative_to(Path.cwd()) and "working_dir_files" in Path.cwd().parts
+
+
+def _requested(file: Path) -> str | None:
+    """Return the reason in a request to stop, None where there is no such file."""
+    if not file.is_file():
+        return None
+    request = kept_model(dict[str, str], file) or {}
+    return request.get("reason", "a stop was requested")  # a person may have made the file by hand
 
 
 def clean_seconds() -> float | None:

@@ -74,6 +74,15 @@ def test_a_budget_that_was_spent_before_stops_what_would_begin(tmp_path):
     config = make_config(tmp_path, max_gpu_hours=1.0)
     plans = plan_runs(config)
     write_status(plans[0].run_dir, RunStatus("stopped", seconds=3600.0))
-    assert BudgetKeeper(config, lambda: plans).has_stopped
-    assert not BudgetKeeper(make_config(tmp_path, max_gpu_hours=1.1), lambda: plans).has_stopped
-    assert not BudgetKeeper(make_config(tmp_path), lambda: plans).has_stopped
+
+    def has_stopped_at_first_look(budget: ExperimentConfig) -> bool:
+        keeper = BudgetKeeper(budget, lambda: plans)
+        assert not keeper.has_stopped  # making one asks nothing of anybody
+        keeper.on_look()
+        return keeper.has_stopped
+
+    assert not has_stopped_at_first_look(make_config(tmp_path, max_gpu_hours=1.1))
+    assert not has_stopped_at_first_look(make_config(tmp_path))
+    assert stop_reason(plans[1].run_dir) is None
+    assert has_stopped_at_first_look(config)
+    assert stop_reason(plans[1].run_dir) == "the budget of 1 CPU hours is spent"

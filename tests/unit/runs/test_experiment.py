@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.ablation.preparation import needed_disk_bytes
+from coordexp.campaign.preparation import needed_disk_bytes
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.runs.experiment import check_disk, check_experiment, open_experiment
