@@ -21,7 +21,7 @@ from rich.console import Console
 from coordexp.campaign.preparation import MIN_FREE_BYTES, needed_disk_bytes
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.budget import LARGER, BudgetKeeper
-from coordexp.runs.executor import Executor, InlineExecutor, RunEvents, TrainFunction
+from coordexp.runs.executor import Executor, InlineExecutor, RunListener, TrainFunction
 from coordexp.runs.experiment import check_disk, directory_bytes, open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import experiment_lock
@@ -140,11 +140,13 @@ class Session:
         """
         self._runs = runs
         if self.config.cluster.executor != "inline":
-            from coordexp.cluster.gauges import QueueMetrics
+            from coordexp.cluster.gauges import QueueGauges
 
-            self._resources.enter_context(QueueMetrics(self.config.experiment.name, runs))
+            self._resources.enter_context(QueueGauges(self.config.experiment.name, runs))
 
-    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, *, search: RunEvents | None = None) -> Ending:
+    def execute(
+        self, plans: Iterable[RunPlan], function: TrainFunction, *, search: RunListener | None = None
+    ) -> Ending:
         """Do runs in their order; show and record how each of them ends, and stop them all at a signal.
 
         Args:

@@ -18,7 +18,7 @@ from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.cluster.waiting import ClusterSurroundings, slots_on_cluster
 from coordexp.config.schema import RunConfig
 from coordexp.errors import chain
-from coordexp.runs.executor import RunEvents, TrainFunction
+from coordexp.runs.executor import RunListener, TrainFunction
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import Ended, tell
 from coordexp.runs.stop import experiment_stop_reason, stop_reason
@@ -43,7 +43,7 @@ class RayExecutor:
         slots_on_cluster(config.cluster)
         check_shared_storage(config)
 
-    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
+    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunListener] = ()) -> None:
         """Do the runs; a trial holds no CPU of its own, so runs that wait for workers starve none that have them."""
         remaining = iter(plans)
         first = next(remaining, None)
@@ -151,7 +151,7 @@ class _NothingRuns(Stopper):
 class _PassEvents(tune.Callback):
     """Passes Tune's events on, in the launcher and before Tune starts the next trial."""
 
-    def __init__(self, queue: _Queue, events: Sequence[RunEvents]) -> None:
+    def __init__(self, queue: _Queue, events: Sequence[RunListener]) -> None:
         self._queue = queue
         self._events = events
         self._looked_at = time.monotonic()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from coordexp.config.schema import Cluster, ExperimentConfig
-from coordexp.runs.executor import RunEvents
+from coordexp.runs.executor import RunListener
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
@@ -27,7 +27,7 @@ def hours_of(status: RunStatus, cluster: Cluster, *, now: float) -> float:
     return status.seconds_until(now) * units / 3600.0
 
 
-class BudgetKeeper(RunEvents):
+class BudgetKeeper(RunListener):
     """Asks an experiment to stop when ``runs``, all that there are so far, have used ``cluster.max_gpu_hours``."""
 
     def __init__(self, config: ExperimentConfig, runs: Callable[[], Sequence[RunPlan]]) -> None:

@@ -31,7 +31,7 @@ class TrainFunction(Protocol):
         """Train, evaluate and commit; return how the run finished, where there is more to say than that it did."""
 
 
-class RunEvents:
+class RunListener:
     """Is called as runs go on, in the executor's own thread: returns quickly and raises nothing."""
 
     def on_begin(self, plan: RunPlan) -> None:
@@ -86,7 +86,7 @@ class Executor(Protocol):
     def check(self, config: RunConfig) -> None:
         """Raise a ResourceError if the machine or cluster lacks what one run asks for."""
 
-    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
+    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunListener] = ()) -> None:
         """Run everything that was not asked to stop, in order; ``events`` hear of a run in their order.
 
         A plan is asked for only once there is room for it: those of a search follow from results.
@@ -105,7 +105,7 @@ class InlineExecutor:
                 f"the inline executor is one process, but cluster.num_workers is {workers}; use cluster.executor: tune"
             )
 
-    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
+    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunListener] = ()) -> None:
         def look() -> None:  # after each commit
             for listener in events:
                 listener.on_look()

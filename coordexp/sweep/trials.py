@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue, parse_model, write_text
 from coordexp.metrics import headline, subset_headline
-from coordexp.runs.executor import RunEvents
+from coordexp.runs.executor import RunListener
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.rows import read_rows
@@ -68,7 +68,7 @@ def rungs(sweep: Sweep) -> list[int]:
     return found
 
 
-class SweepTrials(RunEvents):
+class SweepTrials(RunListener):
     """The trials of a sweep, those of former commands first. It listens to runs, and records how each one ends."""
 
     def __init__(self, sweep: Sweep, *, data: Mapping[str, JsonValue], instance: str) -> None:
