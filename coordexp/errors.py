@@ -121,11 +121,16 @@ def kind_of(value: object) -> str:
     return "missing" if value is None else _KINDS.get(type(value), f"a {type(value).__name__}")
 
 
-def nearest_of(name: str, choices: Iterable[str]) -> str:
-    """Return a hint for a name that is not among ``choices``: the nearest one, or all of them."""
-    known = list(choices)
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"there is {', '.join(known) or 'none'}"
+def nearest_of(name: str, choices: Iterable[str], *, prefix: str = "") -> str:
+    """Return a hint for a name that is not among ``choices``: the nearest one, or all of them.
+
+    ``prefix`` is shown before each choice and is not compared, such as the section that the names are keys of.
+    """
+    names = list(choices)
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean {prefix}{close[0]}?"
+    return f"there is {', '.join(prefix + choice for choice in names) or 'none'}"
 
 
 def is_text(value: object) -> bool:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coordexp.ablation.preparation import check_dry_run, data_not_here, steps_note
+from coordexp.campaign.preparation import check_dry_run, data_not_here, steps_note
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, resources_text
 from coordexp.config import to_yaml
 from coordexp.config.keys import deciding, identity

@@ -1,111 +1,152 @@
-"""One command, all groups and seeds: prepare, check, run what is not finished, record."""
+"""One command, all groups and seeds: prepare, plan, run, record, report."""
 
-import contextlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
-from coordexp.ablation.campaign import EXIT_FAILED, Campaign, Ending, open_campaign
-from coordexp.ablation.preparation import (
+from coordexp.campaign.preparation import (
     fingerprint_runs,
-    needed_disk_bytes,
     prepare_all,
     rounding_notes,
     shared_metrics,
     steps_note,
     write_run_files,
 )
-from coordexp.config import differences_table
+from coordexp.campaign.session import EXIT_BUDGET, EXIT_FAILED, Ending, Session, open_session
+from coordexp.config import Fingerprint, KeyDifference, differences_table
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.executor import Executor, TrainFunction
-from coordexp.runs.experiment import check_disk, directory_bytes
+from coordexp.runs.budget import whole_seeds
+from coordexp.runs.executor import TrainFunction
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import show_stage
 from coordexp.runs.status import Killed, tell
 
 
 def run_ablation(
-    config: ExperimentConfig, *, fresh: bool, console: Console, debug: bool, function: TrainFunction
+    config: ExperimentConfig,
+    *,
+    fresh: bool,
+    console: Console,
+    debug: bool,
+    function: TrainFunction,
+    report: Callable[[Sequence[int] | None], bool],
 ) -> Ending:
-    """Run every group with every seed that is not finished yet.
+    """Run every group with every seed that is not finished yet, then report on all of them.
 
-    The same call again is the resume: finished runs are skipped, others go on from their last checkpoint. ``fresh``
-    moves an experiment of this name aside, ``debug`` lets Ray's own log lines through, ``function`` does one run.
+    The same call again is the resume: finished runs are skipped, others go on from their last checkpoint.
+
+    Args:
+        config: the experiment.
+        fresh: moves an experiment of this name aside.
+        console: where the command shows what it does.
+        debug: lets Ray's own log lines through.
+        function: does one run.
+        report: reports on these seeds, or on all (None), and returns whether that worked. It is called after the
+            experiment's lock is given back.
 
     Returns:
-        How it ended: code 0 if all runs are finished and recorded, 1 if not, 3 if ``cluster.max_gpu_hours`` ended
-        it, 130 if it was interrupted or asked to stop.
+        How it ended: code 0 if all runs are finished, recorded and reported, 1 if not, 3 if ``cluster.max_gpu_hours``
+        ended it, 130 if it was interrupted or asked to stop.
     """
-    with open_campaign(config, fresh=fresh, console=console) as campaign:
-        plans = plan_runs(config, instance=campaign.instance)
-        to_do = {plan.name for plan in plans if not plan.is_done()}
-        for plan in plans:
-            if plan.name in to_do:
-                tell(plan.run_dir, Killed())
-        with campaign.executor(debug=debug) if to_do else contextlib.nullcontext() as executor:
-            plans, fingerprints = _prepare(campaign, plans, to_do, executor)
-            recorder, ending = campaign.new_recorder(plans[0]), Ending()
-            try:
-                with show_stage("records the runs", console):
-                    if to_do:
-                        recorder.check_artifacts()
-                    for plan in plans:
-                        recorder.start_run(plan, fingerprints[plan.name])
-                        if plan.name not in to_do:
-                            campaign.show(f"{plan.name}  finished before")
-                    recorder.note_planned(plans)
-                    campaign.tracker.set_final(recorder.parent_id, shared_metrics(plans[0].config))
-                if executor is not None:
-                    with campaign.live_queue(lambda: plans):
-                        unfinished = [plan for plan in plans if not plan.is_done()]  # workers of a killed command
-                        ending = campaign.execute(executor, unfinished, function, recorder, runs=lambda: plans)
-            finally:
-                missing = recorder.close(cut_short=ending.code != 0)
-    is_whole = not missing and all(plan.is_finished() for plan in plans)
-    return replace(
-        ending,
-        code=ending.code or (0 if is_whole else EXIT_FAILED),
-        sentence=ending.sentence or failures(plans),
-        missing=tuple(missing),
-        notes=campaign.new_notes(recorder),
-    )
+    with open_session(config, fresh=fresh, console=console, debug=debug) as session:
+        prepared = _prepare(session)
+        _plan(session, prepared)
+        _run(session, prepared, function)
+        ending = _record(session, prepared)
+    return _report(ending, prepared, report)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The runs of an ablation, with all that is known of them before one begins."""
+
+    plans: Sequence[RunPlan]
+    unfinished: Sequence[RunPlan]  # those of the plans that need more work
+    fingerprints: dict[str, Fingerprint]  # of each run, by its name
+    differences: Sequence[KeyDifference]  # between runs, outside of the factor
+    notes: Sequence[str]  # for the person who started the command
+
+
+def _prepare(session: Session) -> _Prepared:
+    """Read data and base once for all runs, count their steps, and check that they may be compared and have room."""
+    plans = plan_runs(session.config, instance=session.instance)
+    unfinished_names = {plan.name for plan in plans if not plan.is_done()}
+    for plan in plans:
+        if plan.name in unfinished_names:
+            tell(plan.run_dir, Killed())  # what a killed command has left says that it runs
+    if unfinished_names:
+        session.start_executor()
+
+    with show_stage("prepares data and base model", session.console) as on_headers:
+        shared = prepare_all(plans, on_headers=on_headers)
+        num_images = {name: len(of_run.train.samples) for name, of_run in shared.items()}
+        notes = [steps_note(plan.config, num_images[plan.name]) for plan in plans]
+        plans = [replace(plan, config=plan.config.with_steps(num_images[plan.name])) for plan in plans]
+        fingerprints, differences = fingerprint_runs(plans, shared)
+        notes += rounding_notes(plans, fingerprints)
+        unfinished = [plan for plan in plans if plan.name in unfinished_names]
+        if unfinished:
+            session.check_room(unfinished, base=shared[unfinished[0].name].base)
+    distinct_notes = list(dict.fromkeys(note for note in notes if note))
+    return _Prepared(plans, unfinished, fingerprints, differences, distinct_notes)
+
+
+def _plan(session: Session, prepared: _Prepared) -> None:
+    """Say what will run: to the person, in the folders of the runs, and to the tracking server."""
+    if prepared.differences:
+        session.show("runs differ in more than the declared factor, as ablation.allow_differences permits:")
+        session.show(differences_table(prepared.differences))
+    for note in prepared.notes:
+        session.show(note)
+    for plan in prepared.unfinished:
+        write_run_files(plan, prepared.fingerprints[plan.name])
+
+    unfinished_names = {plan.name for plan in prepared.unfinished}
+    recorder = session.open_recorder(prepared.plans[0])
+    with show_stage("records the runs", session.console):
+        if prepared.unfinished:
+            recorder.check_artifacts()
+        for plan in prepared.plans:
+            recorder.start_run(plan, prepared.fingerprints[plan.name].short)
+            if plan.name not in unfinished_names:
+                session.show(f"{plan.name}  finished before")
+        recorder.note_planned(prepared.plans)
+        session.tracker.set_final(recorder.parent_id, shared_metrics(prepared.plans[0].config))
+
+
+def _run(session: Session, prepared: _Prepared, function: TrainFunction) -> None:
+    if not prepared.unfinished:
+        return
+    session.follow(lambda: prepared.plans)
+    # Workers that a killed command has left may have finished some runs meanwhile.
+    still_unfinished = [plan for plan in prepared.plans if not plan.is_done()]
+    session.execute(still_unfinished, function)
+
+
+def _record(session: Session, prepared: _Prepared) -> Ending:
+    is_whole = all(plan.is_finished() for plan in prepared.plans)
+    return session.conclude(is_whole=is_whole, sentence=failures(prepared.plans))
+
+
+def _report(ending: Ending, prepared: _Prepared, report: Callable[[Sequence[int] | None], bool]) -> Ending:
+    """Report on all seeds, or on the whole ones where a budget has ended the command."""
+    seeds = whole_seeds(prepared.plans) if ending.code == EXIT_BUDGET else None
+    has_report = bool(seeds) or ending.code in (0, EXIT_FAILED)
+    if not has_report:
+        return ending
+    is_reported = report(seeds)
+    return ending if is_reported or ending.code else replace(ending, code=EXIT_FAILED)
 
 
 def failures(plans: Sequence[RunPlan]) -> str:
     """Return a sentence on the runs that failed and what to do, which a long report would bury; "" if none has."""
-    failed = {plan.name: status for plan in plans if (status := plan.status()).state == "failed"}
+    failed = [(plan, plan.status()) for plan in plans if plan.status().state == "failed"]
     if not failed:
         return ""
-    name, status = next(iter(failed.items()))
+    first_plan, first_status = failed[0]
     others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
     return (
-        f"{len(failed)} of {len(plans)} runs failed ({name}: {status.message}{others}); where the cause is gone, the "
-        "same command does them again from their last checkpoints"
+        f"{len(failed)} of {len(plans)} runs failed ({first_plan.name}: {first_status.message}{others}); where the "
+        "cause is gone, the same command does them again from their last checkpoints"
     )
-
-
-def _prepare(
-    campaign: Campaign, plans: Sequence[RunPlan], to_do: set[str], executor: Executor | None
-) -> tuple[list[RunPlan], dict[str, str]]:
-    """Do and check once what all runs need; return them with their steps counted, and their fingerprints by name."""
-    with show_stage("prepares data and base model", campaign.console) as on_headers:
-        prepared = prepare_all(plans, on_headers=on_headers)
-        images = {name: len(shared.train.samples) for name, shared in prepared.items()}
-        notes = [steps_note(plan.config, images[plan.name]) for plan in plans]
-        plans = [replace(plan, config=plan.config.with_steps(images[plan.name])) for plan in plans]
-        fingerprints, differences = fingerprint_runs(plans, prepared)
-        notes += rounding_notes(plans, fingerprints)
-        pending = [plan for plan in plans if plan.name in to_do]
-        if executor is not None:
-            base_bytes = directory_bytes(prepared[pending[0].name].base)
-            check_disk(pending[0].run_dir, needed_bytes=needed_disk_bytes(pending, base_bytes))
-            executor.check(pending[0].config)
-    if differences:
-        campaign.show("runs differ in more than the declared factor, as ablation.allow_differences permits:")
-        campaign.show(differences_table(differences))
-    for note in dict.fromkeys(note for note in notes if note):
-        campaign.show(note)
-    for plan in pending:
-        write_run_files(plan, fingerprints[plan.name])
-    return plans, {name: item.short for name, item in fingerprints.items()}

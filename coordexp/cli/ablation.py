@@ -19,7 +19,7 @@ from coordexp.shipped import command
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from coordexp.ablation.campaign import Ending
+    from coordexp.campaign.session import Ending
     from coordexp.config.schema import ExperimentConfig
     from coordexp.runs.executor import TrainFunction
 
@@ -66,18 +66,19 @@ def run_and_report(
     The report is of all seeds, or of the whole ones where a budget ended it. ``everything`` prints every table,
     ``function`` does one run (None: training).
     """
-    from coordexp.ablation.campaign import EXIT_BUDGET, EXIT_FAILED
     from coordexp.ablation.run import run_ablation
-    from coordexp.runs.budget import whole_seeds
-    from coordexp.runs.plan import plan_runs
     from coordexp.train import train
 
-    ending = run_ablation(config, fresh=fresh, console=console, debug=debug, function=function or train)
-    seeds = whole_seeds(plan_runs(config)) if ending.code == EXIT_BUDGET else None
-    has_report = bool(seeds) or ending.code in (0, EXIT_FAILED)
-    is_reported = has_report and _report(config, console, seeds=seeds, everything=everything)
+    ending = run_ablation(
+        config,
+        fresh=fresh,
+        console=console,
+        debug=debug,
+        function=function or train,
+        report=lambda seeds: _report(config, console, seeds=seeds, everything=everything),
+    )
     show_ending(console, ending)
-    return ending.code or (0 if is_reported else EXIT_FAILED)
+    return ending.code
 
 
 def show_ending(console: "Console", ending: "Ending") -> None:

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     seed = config.experiment.seed if options.seed is None else options.seed
     if options.dry_run:
         from coordexp.ablation.describe import steps_line
-        from coordexp.ablation.preparation import check_dry_run, data_not_here
+        from coordexp.campaign.preparation import check_dry_run, data_not_here
         from coordexp.runs.plan import RunPlan
         from coordexp.train.setup.door import num_images_of
 

@@ -18,10 +18,10 @@ from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.cluster.waiting import ClusterSurroundings, slots_on_cluster
 from coordexp.config.schema import RunConfig
 from coordexp.errors import chain
-from coordexp.runs.executor import RunEvents, TrainFunction
+from coordexp.runs.executor import RunListener, TrainFunction
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import Ended, tell
-from coordexp.runs.stop import stop_reason
+from coordexp.runs.stop import experiment_stop_reason, stop_reason
 
 # A trace of the resource that marks the head node: it costs no CPU, and keeps drivers on that node.
 _ON_HEAD_NODE = {"node:__internal_head__": 0.001}
@@ -43,7 +43,7 @@ class RayExecutor:
         slots_on_cluster(config.cluster)
         check_shared_storage(config)
 
-    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
+    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunListener] = ()) -> None:
         """Do the runs; a trial holds no CPU of its own, so runs that wait for workers starve none that have them."""
         remaining = iter(plans)
         first = next(remaining, None)
@@ -140,7 +140,7 @@ class _NothingRuns(Stopper):
         if time.monotonic() - self._looked_at < _LOOK_SECONDS or not plans:
             return False
         self._looked_at = time.monotonic()
-        if stop_reason(plans[0].folder.experiment.path / "any run") is None:
+        if experiment_stop_reason(plans[0].folder.experiment.path) is None:
             return False
         return all(plan.status().since is None for plan in plans)
 
@@ -151,7 +151,7 @@ class _NothingRuns(Stopper):
 class _PassEvents(tune.Callback):
     """Passes Tune's events on, in the launcher and before Tune starts the next trial."""
 
-    def __init__(self, queue: _Queue, events: Sequence[RunEvents]) -> None:
+    def __init__(self, queue: _Queue, events: Sequence[RunListener]) -> None:
         self._queue = queue
         self._events = events
         self._looked_at = time.monotonic()

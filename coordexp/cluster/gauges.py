@@ -91,7 +91,7 @@ def _metric(name: str) -> ray_metrics.Gauge:
     return ray_metrics.Gauge(name, description=EXPORTED[name].description, tag_keys=EXPORTED[name].labels)
 
 
-class RunMetrics:
+class RunGauges:
     """What rank 0 of a run publishes."""
 
     def __init__(self, plan: RunPlan) -> None:
@@ -108,7 +108,7 @@ class RunMetrics:
         publish(memory_samples(), self._labels)  # read within: a device that is gone stops no run
 
 
-class QueueMetrics(Follower):
+class QueueGauges(Follower):
     """What the ablation's own process publishes: every run's state, restarts, final AP, and the runs in each state.
 
     While it lives, a run whose worker is gone is known to be running, failed or finished.

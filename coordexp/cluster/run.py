@@ -11,7 +11,7 @@ import ray.train
 from ray.train import FailureConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from coordexp.cluster.gauges import RunMetrics
+from coordexp.cluster.gauges import RunGauges
 from coordexp.errors import shortened
 from coordexp.runs import ranks
 from coordexp.runs.executor import TrainFunction, attempt
@@ -29,7 +29,7 @@ class RayReporter(LocalReporter):
 
     def __init__(self, plan: RunPlan) -> None:
         super().__init__(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints)
-        self._live = RunMetrics(plan) if ranks.rank() == 0 else None
+        self._live = RunGauges(plan) if ranks.rank() == 0 else None
 
     def observe(self, row: Row) -> None:
         if self._live is not None:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordexp.ablation.preparation import check_plans
+from coordexp.campaign.preparation import check_plans
 from coordexp.cluster.capacity import local_slots
 from coordexp.config import load_config
 from coordexp.config.keys import select

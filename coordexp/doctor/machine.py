@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from coordexp.ablation.preparation import needed_disk_bytes
+from coordexp.campaign.preparation import needed_disk_bytes
 from coordexp.cluster.capacity import check_answers, cluster_address, count_slots, local_nodes, ray_folder
 from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.cpus import usable_cpus

@@ -1,6 +1,6 @@
-"""How runs are executed: one try of a run, who hears of it, what an executor is, and the one without Ray.
+"""How runs are executed: one attempt at a run, who hears of it, what an executor is, and the executor without Ray.
 
-``cluster/executor.py`` has the other one. A try is the same under both: rank 0 writes what it comes to.
+The executor on Ray is in ``cluster/executor.py``. An attempt is the same under both: rank 0 writes how it ends.
 """
 
 import contextlib
@@ -31,21 +31,21 @@ class TrainFunction(Protocol):
         """Train, evaluate and commit; return how the run finished, where there is more to say than that it did."""
 
 
-class RunEvents:
-    """Is called as runs go on, in the executor's own thread: returns quickly and raises nothing."""
+class RunListener:
+    """Is called as runs go on, in the executor's own thread. Its methods return quickly and raise nothing."""
 
     def on_begin(self, plan: RunPlan) -> None:
         """Note that a run was started; it may still wait for its workers."""
 
     def on_look(self) -> None:
-        """Look at what running runs have committed; some may be asked to stop for that."""
+        """Look at what running runs have committed, and ask some of them to stop if that says so."""
 
     def on_end(self, plan: RunPlan) -> None:
         """Note that a run has ended (its status says how), before the next one starts."""
 
 
 class Follower:
-    """Follows runs in a thread of its own from the begin to the end of a ``with`` block."""
+    """Follows runs in a thread of its own, from the beginning to the end of a ``with`` block."""
 
     def __init__(self, name: str) -> None:
         self._is_closed = threading.Event()
@@ -64,19 +64,24 @@ class Follower:
 
 
 class Surroundings:
-    """What else happens where runs are executed: nothing, in one process. Asked from a thread of its own."""
+    """What keeps runs waiting from outside. In one process nothing does. A display asks it from its own thread."""
 
     def trouble(self) -> str | None:
-        """Return a sentence while no run can go on, such as a head that is gone; None where all is well."""
+        """Return a sentence while no run can go on, such as that the head is gone; None while all is well."""
         return None
 
     def explain_wait(self, waiting: Sequence[RunPlan], running: Sequence[RunPlan]) -> str | None:
-        """Return what begun runs without workers wait for, and who holds it; None where their workers start."""
+        """Return what runs without workers wait for, and who holds it; None if their workers are starting.
+
+        Args:
+            waiting: runs that have begun and have no workers yet.
+            running: runs that have workers.
+        """
         return None
 
 
 class Executor(Protocol):
-    """Does runs; each one's status says afterwards how it ended."""
+    """Does runs. The status of each run says afterwards how it ended."""
 
     @property
     def surroundings(self) -> Surroundings:
@@ -86,10 +91,14 @@ class Executor(Protocol):
     def check(self, config: RunConfig) -> None:
         """Raise a ResourceError if the machine or cluster lacks what one run asks for."""
 
-    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
-        """Run everything that was not asked to stop, in order; ``events`` hear of a run in their order.
+    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunListener] = ()) -> None:
+        """Do the runs in order, without those that were asked to stop.
 
-        A plan is asked for only once there is room for it: those of a search follow from results.
+        Args:
+            plans: the runs. The next one is asked for only when there is room for it, since the plans of a search
+                follow from results.
+            function: does one run.
+            events: hear of each run, one listener after the other.
         """
 
 
@@ -99,14 +108,17 @@ class InlineExecutor:
     surroundings = Surroundings()
 
     def check(self, config: RunConfig) -> None:
+        """Raise a ResourceError if a run asks for more than one process."""
         workers = config.cluster.num_workers
         if workers > 1:
             raise ResourceError(
                 f"the inline executor is one process, but cluster.num_workers is {workers}; use cluster.executor: tune"
             )
 
-    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunEvents] = ()) -> None:
-        def look() -> None:  # after each commit
+    def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunListener] = ()) -> None:
+        """Do the runs one after the other; arguments as of :meth:`Executor.execute`."""
+
+        def look_after_commit() -> None:
             for listener in events:
                 listener.on_look()
 
@@ -116,8 +128,13 @@ class InlineExecutor:
             for listener in events:
                 listener.on_begin(plan)
             tell(plan.run_dir, Begun())
-            keep = plan.config.training.keep_checkpoints
-            attempt(plan, function, partial(LocalReporter, plan.run_dir, keep_checkpoints=keep, after_commit=look))
+            make_reporter = partial(
+                LocalReporter,
+                plan.run_dir,
+                keep_checkpoints=plan.config.training.keep_checkpoints,
+                after_commit=look_after_commit,
+            )
+            attempt(plan, function, make_reporter)
             for listener in events:
                 listener.on_end(plan)
 
@@ -125,20 +142,28 @@ class InlineExecutor:
 def attempt(
     plan: RunPlan, function: TrainFunction, make_reporter: Callable[[], LocalReporter], *, is_tried_again: bool = False
 ) -> None:
-    """Do a run from its last checkpoint on, and tell its status how that ended. Every rank calls it.
+    """Do a run from its last checkpoint on, and write into its status how that ended. Every rank calls this.
 
-    Nothing is done where a try before this one failed for good, or the run shall stop. With ``is_tried_again`` somebody
-    sees what is raised, ends the other ranks and may start them all again: only what is wrong with the input is then
-    told as a failure, and the next try finds that.
+    Does nothing if an earlier attempt failed for good, or if a stop was requested.
+
+    Args:
+        plan: the run.
+        function: does the run.
+        make_reporter: makes this rank's reporter, once the run's lock is held.
+        is_tried_again: whether the caller sees what is raised here and may start all ranks again, as Ray does. Only an
+            error in the input is then recorded as final; the next attempt would meet it, too.
+
+    Raises:
+        Exception: the error that ended the attempt, only if ``is_tried_again``.
     """
     is_first = ranks.rank() == 0
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as resources:
         try:
-            _hold_lock(plan, held)
-            before = plan.status()
-            if not _may_begin(plan, before):
+            _hold_lock(plan, resources)
+            status_before = plan.status()
+            if not _may_begin(plan, status_before):
                 return
-            ended = _do(plan, function, make_reporter, before)
+            ended = _do(plan, function, make_reporter, status_before)
         except RunStoppedError as stopped:
             ended = Ended("stopped", str(stopped))
         except Exception as caught:
@@ -157,17 +182,21 @@ def attempt(
 
 
 def _end(plan: RunPlan, ended: Ended) -> None:
-    """Tell a run's status and its events how this try ended."""
+    """Write into a run's status and its events how this attempt ended."""
     status = tell(plan.run_dir, ended)
     append_event(plan.folder, RunEvent("end", time.time(), f"{status.state} {status.message}".strip(), status.step))
 
 
-def _hold_lock(plan: RunPlan, held: contextlib.ExitStack) -> None:
-    """Hold the run's lock on rank 0 until ``held`` is closed; what keeps rank 0 from it is raised on every rank."""
+def _hold_lock(plan: RunPlan, resources: contextlib.ExitStack) -> None:
+    """Hold the run's lock on rank 0 until ``resources`` are closed.
+
+    If rank 0 does not get it, every rank raises the reason: the others would wait for rank 0 in their first collective
+    call.
+    """
     refusal: Exception | None = None
     if ranks.rank() == 0:
         try:
-            held.enter_context(run_lock(plan.folder))
+            resources.enter_context(run_lock(plan.folder))
         except (CoordExpError, OSError) as error:
             refusal = error
     (refusal,) = ranks.from_first([refusal])
@@ -175,17 +204,19 @@ def _hold_lock(plan: RunPlan, held: contextlib.ExitStack) -> None:
         raise refusal
 
 
-def _may_begin(plan: RunPlan, before: RunStatus) -> bool:
-    """Return, the same on every rank, whether the run is neither asked to stop nor failed for good."""
+def _may_begin(plan: RunPlan, status_before: RunStatus) -> bool:
+    """Return whether the run has neither failed for good nor been asked to stop; rank 0 decides for all ranks."""
     reason = stop_reason(plan.run_dir)
     if reason is not None and ranks.rank() == 0:
         tell(plan.run_dir, Ended("stopped", reason))
-    (may_begin,) = ranks.from_first([reason is None and before.state != "failed"])
+    (may_begin,) = ranks.from_first([reason is None and status_before.state != "failed"])
     return may_begin
 
 
-def _do(plan: RunPlan, function: TrainFunction, make_reporter: Callable[[], LocalReporter], before: RunStatus) -> Ended:
-    """Do the run from its last checkpoint on, and return how it ended; ``before`` is its status before this try."""
+def _do(
+    plan: RunPlan, function: TrainFunction, make_reporter: Callable[[], LocalReporter], status_before: RunStatus
+) -> Ended:
+    """Do the run from its last checkpoint on, and return how it ended."""
     is_first = ranks.rank() == 0
     log = plan.folder.progress_log
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -197,11 +228,14 @@ def _do(plan: RunPlan, function: TrainFunction, make_reporter: Callable[[], Loca
 
     reporter = make_reporter()
     if is_first:
-        _start(plan, reporter, before, print_line)
-    return function(plan.config, reporter=reporter, print_line=print_line) or Ended("finished")
+        _start(plan, reporter, status_before, print_line)
+    ended = function(plan.config, reporter=reporter, print_line=print_line)
+    return Ended("finished") if ended is None else ended
 
 
-def _start(plan: RunPlan, reporter: LocalReporter, before: RunStatus, print_line: Callable[[str], None]) -> None:
+def _start(plan: RunPlan, reporter: LocalReporter, status_before: RunStatus, print_line: Callable[[str], None]) -> None:
+    """Write into the run's status from where it goes on, and warn of what was lost or restarted."""
+
     def warn(sentence: str) -> None:
         print_line(f"{plan.name}  {sentence}")
         append_event(plan.folder, RunEvent("warning", time.time(), sentence))
@@ -210,5 +244,5 @@ def _start(plan: RunPlan, reporter: LocalReporter, before: RunStatus, print_line
         warn(sentence)
     step = 0 if reporter.newest is None else step_of(reporter.newest)
     status = tell(plan.run_dir, Started(step=step, rows=reporter.rows))
-    if status.restarts > before.restarts:
-        warn(f"restart {status.restarts} after {before.message or 'its workers died'}")
+    if status.restarts > status_before.restarts:
+        warn(f"restart {status.restarts} after {status_before.message or 'its workers died'}")

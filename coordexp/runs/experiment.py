@@ -21,25 +21,29 @@ _STRATEGY, _WORKERS = "cluster.strategy", "cluster.num_workers"
 
 @dataclass(frozen=True)
 class ExperimentRecord:
-    """What ``experiment.json`` holds: of groups and seeds, all that were run so far."""
+    """What ``experiment.json`` holds. Its groups and seeds are all that any command has run."""
 
     instance: str  # changes with ``--fresh``, so that the tracking server's old runs are not continued
     config: dict[str, JsonValue]  # shared by all groups, without what no result depends on
     groups: dict[str, JsonValue]  # each with the keys it changes
     seeds: list[int]
-    reading: dict[str, BoxKind] = field(default_factory=dict[str, BoxKind])  # by each group's last command
+    reading: dict[str, BoxKind] = field(default_factory=dict[str, BoxKind])  # of each group, as last run
 
 
 def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> ExperimentRecord:
     """Create the experiment's directory, or go on in it; ``fresh`` moves an existing one aside and starts over.
 
-    A name is bound to its configuration once a run has begun: what failed before may be fixed under the same name.
+    A name is bound to its configuration once a run has begun. Before that, a configuration that was refused may be
+    mended under the same name.
+
+    Raises:
+        ConfigError: if the name is bound to another configuration.
     """
     directory = ExperimentFolder.of(config).path
     if fresh and directory.exists():
-        names = (directory.with_name(f"{directory.name}.old-{number}") for number in itertools.count(1))
-        directory.rename(next(name for name in names if not name.exists()))
-    current, recorded = _record_of(config), check_experiment(config)
+        directory.rename(_free_name(directory))
+    current = _record_of(config)
+    recorded = check_experiment(config)
     if recorded is not None:
         current = replace(
             recorded,
@@ -62,27 +66,33 @@ def check_experiment(config: ExperimentConfig) -> ExperimentRecord | None:
     if recorded is None:
         return None
     current = _record_of(config)
-    both = recorded.groups.keys() & current.groups.keys()
-    old, new = _keys_of(recorded, both), _keys_of(current, both)
-    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    if not changed:
+    common_groups = recorded.groups.keys() & current.groups.keys()
+    old_values = _keys_of(recorded, common_groups)
+    new_values = _keys_of(current, common_groups)
+    all_keys = sorted(old_values.keys() | new_values.keys())
+    changed_keys = [key for key in all_keys if old_values.get(key) != new_values.get(key)]
+    if not changed_keys:
         return recorded
     if not folder.begun_runs():
         return None
 
-    def shown(values: Mapping[str, JsonValue], key: str) -> str:
-        return json.dumps(values[key]) if key in values else "(absent)"
-
-    # Only under DeepSpeed are workers part of a run: beside another strategy they are no reason of their own.
-    reasons = [key for key in changed if not (key == _WORKERS and _STRATEGY in changed)]
-    changes = ", ".join(f"{key}: {shown(old, key)} -> {shown(new, key)}" for key in reasons)
+    changes: list[str] = []
+    for key in changed_keys:
+        # Only under DeepSpeed are workers part of an identity. Where the strategy has changed, they change with it.
+        if key != _WORKERS or _STRATEGY not in changed_keys:
+            changes.append(f"{key}: {_value_text(old_values, key)} -> {_value_text(new_values, key)}")
+    way_on = "choose another experiment.name, or --fresh"
+    continuing = _continuing_settings(config, recorded, changed_keys)
+    if continuing is not None:
+        way_on = f"{continuing}; else {way_on}"
     raise ConfigError(
-        f"experiment {folder.name} exists in {folder.path.parent} with another configuration ({changes}); "
-        f"{_way_back(config, recorded, changed)}choose another experiment.name, or --fresh"
+        f"experiment {folder.name} exists in {folder.path.parent} with another configuration ({', '.join(changes)}); "
+        f"{way_on}"
     )
 
 
 def read_record(directory: Path) -> ExperimentRecord | None:
+    """Return the record in an experiment's directory, None where there is none; a ConfigError if it is damaged."""
     path = ExperimentFolder(directory).record
     if not path.exists():
         return None
@@ -93,6 +103,7 @@ def read_record(directory: Path) -> ExperimentRecord | None:
 
 
 def check_disk(directory: Path, *, needed_bytes: int) -> None:
+    """Raise a ResourceError if the disk of a directory, which need not exist yet, has less room than is needed."""
     free = shutil.disk_usage(nearest_existing(directory)).free
     if free < needed_bytes:
         raise ResourceError(
@@ -104,16 +115,24 @@ def directory_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
+def _free_name(directory: Path) -> Path:
+    """Return the first of ``NAME.old-1``, ``NAME.old-2``, ... that does not exist."""
+    names = (directory.with_name(f"{directory.name}.old-{number}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
 def _record_of(config: ExperimentConfig) -> ExperimentRecord:
     shared = _shared(config)
-    base = leaves(shared)
+    shared_values = leaves(shared)
     groups: dict[str, JsonValue] = {}
     reading: dict[str, BoxKind] = {}
     for name in config.groups:
         run = config.run(name, 0)
-        reading[name], own = run.reading, leaves(_shared(run))
-        groups[name] = {key: value for key, value in own.items() if base.get(key) != value}
-    return ExperimentRecord(uuid.uuid4().hex[:12], shared, groups, list(config.ablation.seeds), reading)
+        group_values = leaves(_shared(run))
+        groups[name] = {key: value for key, value in group_values.items() if shared_values.get(key) != value}
+        reading[name] = run.reading
+    instance = uuid.uuid4().hex[:12]
+    return ExperimentRecord(instance, shared, groups, list(config.ablation.seeds), reading)
 
 
 def _shared(config: RunConfig) -> dict[str, JsonValue]:
@@ -124,31 +143,44 @@ def _keys_of(record: ExperimentRecord, groups: Iterable[str]) -> dict[str, JsonV
     return leaves(record.config) | leaves({name: record.groups[name] for name in groups}, prefix="ablation.groups.")
 
 
-def _way_back(config: RunConfig, recorded: ExperimentRecord, changed: Collection[str]) -> str:
-    """Return why a run cannot go on with other workers or another strategy, and what continues it.
+def _value_text(values: Mapping[str, JsonValue], key: str) -> str:
+    return json.dumps(values[key]) if key in values else "(absent)"
 
-    "" where other keys have changed too, or where no accumulation keeps the images of a step.
+
+def _continuing_settings(config: RunConfig, recorded: ExperimentRecord, changed_keys: Collection[str]) -> str | None:
+    """Return which settings continue runs that began with other workers or another strategy, and why they are needed.
+
+    Returns:
+        A sentence without its full stop. None if other keys have changed too, or if no accumulation keeps the number
+        of images in a step.
     """
-    if not {STEP_IMAGES, _STRATEGY, _WORKERS}.issuperset(changed):
-        return ""
-    strategy, images = value_at(recorded.config, _STRATEGY), value_at(recorded.config, STEP_IMAGES)
+    if not {STEP_IMAGES, _STRATEGY, _WORKERS}.issuperset(changed_keys):
+        return None
+    strategy = value_at(recorded.config, _STRATEGY)
+    step_images = value_at(recorded.config, STEP_IMAGES)
     workers = value_at(recorded.config, _WORKERS)
-    reason, settings = "", list[str]()
-    if _STRATEGY in changed:
-        reason = f"{strategy} and {config.cluster.strategy} keep the optimizer's state in different files, so "
+    settings: list[str] = []
+    if _STRATEGY in changed_keys:
         settings.append(f"{_STRATEGY}={strategy}")
-    elif _WORKERS in changed:
-        reason = f"{strategy} keeps the optimizer's state in one part for each worker, so "
-    if not isinstance(workers, int):  # under DDP any number of them continues
+    if not isinstance(workers, int):  # under DDP any number of workers continues
         workers = config.cluster.num_workers
     elif workers != config.cluster.num_workers:
         settings.append(f"{_WORKERS}={workers}")
 
-    at_once = config.training.per_device_batch_size * workers
-    if not isinstance(images, int) or images % at_once:
-        return ""
-    steps = images // at_once
-    if steps != config.training.gradient_accumulation_steps:
-        settings.append(f"training.gradient_accumulation_steps={steps}")
-    step = f"keeps a step of {images} images and continues" if STEP_IMAGES in changed else "continues"
-    return f"{reason}{' '.join(settings)} {step}; else "
+    images_at_once = config.training.per_device_batch_size * workers
+    if not isinstance(step_images, int) or step_images % images_at_once != 0:
+        return None
+    accumulation_steps = step_images // images_at_once
+    if accumulation_steps != config.training.gradient_accumulation_steps:
+        settings.append(f"training.gradient_accumulation_steps={accumulation_steps}")
+
+    effect = "continues"
+    if STEP_IMAGES in changed_keys:
+        effect = f"keeps a step of {step_images} images and continues"
+    sentence = f"{' '.join(settings)} {effect}"
+    if _STRATEGY in changed_keys:
+        own_strategy = config.cluster.strategy
+        return f"{strategy} and {own_strategy} keep the optimizer's state in different files, so {sentence}"
+    if _WORKERS in changed_keys:
+        return f"{strategy} keeps the optimizer's state in one part for each worker, so {sentence}"
+    return sentence

@@ -14,8 +14,8 @@ from coordexp.errors import ResourceError, TrainingError
 from coordexp.files import kept_model, nearest_existing, write_json
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 
-_DYING_SECONDS = 90.0  # as long as Ray may take to see that a node is gone, whose worker it then replaces
-_CLOCK_SECONDS = 5.0  # the start of a process is counted from the boot, whose time moves when the clock is set
+_DYING_SECONDS = 90.0  # Ray may take so long to see that a node is gone, before it replaces the node's worker
+_CLOCK_SECONDS = 5.0  # a process's start is counted from the boot, whose Unix time moves when the clock is set
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class LockHolder:
     def has_ended(self) -> bool:
         """Return whether the holder is known to be gone; nothing is known of a process on another host.
 
-        A process id alone says little: after a reboot, or in a container, another process soon has it.
+        A process id alone says little: after a reboot, or in a container, another process soon has the same one.
         """
         if self.host != socket.gethostname():
             return False
         try:
             process = psutil.Process(self.process)
-            if process.status() == psutil.STATUS_ZOMBIE:  # killed, and its parent does not look
+            if process.status() == psutil.STATUS_ZOMBIE:  # killed, and its parent has not waited for it
                 return True
             started = process.create_time()
         except psutil.NoSuchProcess:
@@ -65,13 +65,13 @@ def experiment_lock(config: RunConfig) -> Generator[None]:
         try:
             yield
         finally:
-            if not folder.path.exists():  # refused before anything was made
+            if not folder.path.exists():  # the command was refused before it made anything
                 folder.lock.unlink(missing_ok=True)
                 folder.lock_holder.unlink(missing_ok=True)
 
 
 def check_writable(folder: ExperimentFolder) -> None:
-    """Refuse a place where the experiment's folder cannot be made or written; nothing is made."""
+    """Raise a ResourceError if the experiment's folder cannot be made or written; nothing is made here."""
     existing = nearest_existing(folder.path)
     if not existing.is_dir():
         raise ResourceError(f"{folder.path}: cannot be made, {existing} is a file; choose experiment.runs_dir")
@@ -80,7 +80,7 @@ def check_writable(folder: ExperimentFolder) -> None:
 
 
 def check_unlocked(folder: ExperimentFolder) -> None:
-    """Refuse an experiment that another process is running, and a file system that cannot lock."""
+    """Raise a ResourceError if another process runs the experiment, or if the file system cannot lock."""
     if folder.lock.is_file():
         with _locked(folder):
             pass
@@ -90,7 +90,7 @@ def check_unlocked(folder: ExperimentFolder) -> None:
 def _locked(folder: ExperimentFolder) -> Generator[None]:
     try:
         folder.lock.parent.mkdir(parents=True, exist_ok=True)
-        held = FileLock(folder.lock).acquire(timeout=0)
+        lock = FileLock(folder.lock).acquire(timeout=0)
     except Timeout:
         holder = last_holder(folder) or "another process"
         raise ResourceError(
@@ -100,16 +100,22 @@ def _locked(folder: ExperimentFolder) -> Generator[None]:
         raise ResourceError(
             f"{folder.lock}: cannot be locked ({error.strerror}); choose experiment.runs_dir"
         ) from error
-    with held:
+    with lock:
         yield
 
 
 @contextlib.contextmanager
 def run_lock(run: RunFolder) -> Generator[None]:
-    """Hold a run's lock: a worker whose node was lost may write on while Ray has started another one."""
+    """Hold a run's lock while the block runs.
+
+    A worker whose node lost its network may go on writing while Ray has started another one in its place.
+
+    Raises:
+        TrainingError: if another process holds the lock for as long as Ray may need to end it.
+    """
     try:
-        held = FileLock(run.lock).acquire(timeout=_DYING_SECONDS)
+        lock = FileLock(run.lock).acquire(timeout=_DYING_SECONDS)
     except Timeout:
         raise TrainingError(f"{run.path}: another process has written there for {_DYING_SECONDS:g} s") from None
-    with held:
+    with lock:
         yield

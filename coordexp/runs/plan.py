@@ -1,4 +1,4 @@
-"""Groups x seeds -> the runs of an experiment, each with a key by which a finished run is recognised."""
+"""Groups x seeds -> the runs of an experiment, each with a key that recognises it when the same command comes again."""
 
 import functools
 import json
@@ -14,16 +14,16 @@ from coordexp.runs.status import RunStatus, read_status
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run to be: one group with one seed."""
+    """One run as it is planned: one group with one seed. Drivers and workers get it as JSON."""
 
     config: RunConfig  # every key of this run
-    instance: str = ""  # id of the experiment's record, which ``--fresh`` replaces
+    instance: str = ""  # id of the experiment's record; ``--fresh`` makes a new one
 
     @functools.cached_property
     def key(self) -> str:
-        """``experiment/group/sSEED/hash``; equal keys are the same run."""
-        text = self.instance + json.dumps(identity(self.config), sort_keys=True)
-        return f"{self.config.experiment.name}/{self.group}/s{self.seed}/{sha256_of_text(text)[:12]}"
+        """``experiment/group/sSEED/hash``; plans with equal keys are the same run."""
+        identity_text = self.instance + json.dumps(identity(self.config), sort_keys=True)
+        return f"{self.config.experiment.name}/{self.group}/s{self.seed}/{sha256_of_text(identity_text)[:12]}"
 
     @property
     def group(self) -> str:
@@ -55,10 +55,11 @@ class RunPlan:
         return self.status().state == "finished"
 
     def is_over(self) -> bool:
+        """Return whether the run has ended for good: finished, or pruned by a search."""
         return self.status().state in ("finished", "pruned")
 
     def is_done(self) -> bool:
-        """Return whether the run needs no more work: a finished one whose merge failed does."""
+        """Return whether the run needs no more work. A finished run whose merge failed does: the merge is repeated."""
         status = self.status()
         return status.state == "finished" and status.is_merged
 
@@ -72,5 +73,5 @@ class RunPlan:
 
 
 def plan_runs(config: ExperimentConfig, *, instance: str = "") -> list[RunPlan]:
-    """Return all runs in the order in which they may begin; ``instance`` as of :class:`RunPlan`."""
+    """Return all runs, seed by seed, in the order in which they may begin; ``instance`` is that of :class:`RunPlan`."""
     return [RunPlan(run, instance) for run in config.runs.values()]

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from coordexp.errors import CoordExpError
 from coordexp.runs.board import BoardRow, footer, read_row, seconds_for_all
-from coordexp.runs.executor import Follower, RunEvents, Surroundings
+from coordexp.runs.executor import Follower, RunListener, Surroundings
 from coordexp.runs.live import EventTail
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.screen import LINE_SECONDS, Screen, screen_for
@@ -52,7 +52,7 @@ class _Followed:
             handle.write(f"{self.plan.name}  {sentence}\n")
 
 
-class ProgressDisplay(Follower, RunEvents):
+class ProgressDisplay(Follower, RunListener):
     """Shows what running runs do and what happens to them, and reports how each run ends.
 
     This is done in the object's own thread: an executor never waits for the terminal or the tracking server.

@@ -1,6 +1,6 @@
-"""Rank, number of processes and exchange between them; without a process group there is one process.
+"""Rank, number of processes and exchange between them. Without a process group there is one process.
 
-Nothing here imports torch by itself: a run's driver imports this, and trains nothing.
+Nothing here imports torch by itself: the driver of a run imports this module and trains nothing.
 """
 
 import os
@@ -10,8 +10,8 @@ from typing import TypeVar
 
 _Item = TypeVar("_Item")
 
-# What torchrun, accelerate, MPI and schedulers tell the processes that they start. A process group, as Ray Train makes
-# it, has its own values of the second kind.
+# Environment variables by which torchrun, accelerate, MPI and schedulers configure the processes they start. Those of
+# _GROUP are also set by whoever makes our own process group, such as Ray Train, and are needed then.
 _LAUNCHERS = (
     "ACCELERATE_", "FSDP_", "MEGATRON_LM_", "MV2_COMM_WORLD_", "OMPI_COMM_WORLD_", "PARALLELISM_CONFIG_", "PMI_",
     "TORCHELASTIC_",
@@ -23,21 +23,25 @@ _GROUP = (
 
 
 def ignore_launchers() -> str | None:
-    """Remove what other launchers left in the environment, and return a sentence that names it.
+    """Remove what other launchers left in the environment, and return a sentence that names it; None if nothing was.
 
-    torch and accelerate would take precision and strategy from it, and wait for ranks that are not there.
+    torch and accelerate would take precision and strategy from these variables, and wait for ranks that do not exist.
     """
-    kept = _GROUP if in_process_group() else ()
-    found = sorted(name for name in os.environ if name.startswith(_LAUNCHERS) or name in _GROUP if name not in kept)
-    for name in found:
+    own_variables = _GROUP if in_process_group() else ()
+    ignored: list[str] = []
+    for name in sorted(os.environ):
+        is_of_a_launcher = name.startswith(_LAUNCHERS) or name in _GROUP
+        if is_of_a_launcher and name not in own_variables:
+            ignored.append(name)
+    for name in ignored:
         del os.environ[name]
-    if not found:
+    if not ignored:
         return None
-    return f"ignored in the environment, since the configuration decides workers and precision: {', '.join(found)}"
+    return f"ignored in the environment, since the configuration decides workers and precision: {', '.join(ignored)}"
 
 
 def leave_lonely_group() -> None:
-    """Leave a process group of one, as Ray Train makes it for a single worker: the run is then as without Ray."""
+    """Leave a process group of one rank. Ray Train makes one for a single worker; without it the run is as inline."""
     group = _group()
     if group is not None and group.get_world_size() == 1:
         group.destroy_process_group()
@@ -56,17 +60,20 @@ def world_size() -> int:
 
 
 def gather_to_first(values: list[_Item]) -> list[list[_Item]]:
-    """Return on rank 0 the list of every rank, in rank order; elsewhere an empty list."""
+    """Return the lists of all ranks in rank order on rank 0, and an empty list on the others."""
     group = _group()
     if group is None:
         return [values]
-    gathered: list[list[_Item]] | None = [[] for _ in range(world_size())] if rank() == 0 else None
+    if rank() != 0:
+        group.gather_object(values, None)
+        return []
+    gathered: list[list[_Item]] = [[] for _ in range(world_size())]
     group.gather_object(values, gathered)
-    return gathered or []
+    return gathered
 
 
 def from_first(values: list[_Item]) -> list[_Item]:
-    """Return rank 0's list on every rank; all lists have its length."""
+    """Return rank 0's list on every rank. The lists of all ranks must have the same length."""
     group = _group()
     if group is not None:
         group.broadcast_object_list(values, src=0)
@@ -84,7 +91,7 @@ def in_process_group() -> bool:
 
 
 def _group() -> ModuleType | None:
-    """Return ``torch.distributed`` where it has a process group; a process that never imported torch has none."""
+    """Return ``torch.distributed`` if it has a process group. A process that never imported torch has none."""
     if "torch" not in sys.modules:
         return None
     from torch import distributed

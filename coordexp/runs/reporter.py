@@ -187,6 +187,6 @@ def _damage(checkpoint: Path, rows: int) -> str | None:
     if marker is None or marker.step != step_of(checkpoint):
         return f"its {CheckpointFolder(checkpoint).commit_marker.name} cannot be read"
     if marker.rows > rows:
-        return f"the run has only {rows} whole rows of metrics of its {marker.rows}"
+        return f"the run has only {rows} of its {marker.rows} rows of metrics"
     reasons = (checksum.mismatch(checkpoint / name) for name, checksum in marker.files.items())
     return next((reason for reason in reasons if reason), None)

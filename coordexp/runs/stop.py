@@ -1,6 +1,9 @@
 """Clean stops: a small file asks for one, and a run ends at its next step with a checkpoint.
 
-The first SIGTERM (a stopped job) or Ctrl-C asks so for every run of an experiment; the second one interrupts.
+The first SIGTERM (of a stopped job) or Ctrl-C asks every run of an experiment to stop. The second one interrupts.
+
+    RUNS_DIR/NAME/stop.json         all runs of the experiment
+    RUNS_DIR/NAME/A-s0/stop.json    one run
 """
 
 import contextlib
@@ -15,22 +18,22 @@ from coordexp.files import kept_model, write_json
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 
-SUBMITTED_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # in the environment of what a job submission starts
+SUBMITTED_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set in the entrypoint of a submitted job
 GRACE_ENV = "RAY_JOB_STOP_WAIT_TIME_S"  # how long `ray job stop` waits before SIGKILL; set where Ray is started
 _RAY_GRACE_SECONDS = 3.0  # Ray's default
-_CLEAN_FRACTION = 0.7  # of the grace; the rest is for noting how runs ended, here and on the tracking server
+_CLEAN_FRACTION = 0.7  # of the grace; the rest is for recording how runs ended, here and on the tracking server
 _REASONS = {signal.SIGTERM: "the job was stopped", signal.SIGINT: "interrupted"}
 
 
 class RunStoppedError(Exception):
-    """A run ended because it was asked to, for the reason that is its message; no failure, and nothing to try again.
+    """A run ended because it was asked to; the message is the reason. This is no failure, and nothing is repeated.
 
-    Committed rows and the newest checkpoint hold everything up to its last step.
+    Committed rows and the newest checkpoint hold everything up to the run's last step.
     """
 
 
 def request_stop(directory: Path, reason: str) -> None:
-    """Ask all runs of an experiment's directory, or the run of a run's, to stop at their next step."""
+    """Ask a run to stop at its next step, or all runs of an experiment; the directory says which."""
     write_json(ExperimentFolder(directory).stop, {"reason": reason})
 
 
@@ -41,28 +44,38 @@ def clear_stop(directory: Path) -> None:
 
 
 def stop_reason(run_directory: Path) -> str | None:
-    """Return why a run is asked to stop, by itself or with its experiment; None if it is not."""
-    for directory in (run_directory, run_directory.parent):
-        request = RunFolder(directory).stop
-        if request.is_file():
-            return (kept_model(dict[str, str], request) or {}).get("reason", "a stop was requested")  # made by hand
-    return None
+    """Return why a run is asked to stop, alone or with its whole experiment; None if it is not."""
+    reason = _requested(RunFolder(run_directory).stop)
+    return experiment_stop_reason(run_directory.parent) if reason is None else reason
+
+
+def experiment_stop_reason(directory: Path) -> str | None:
+    """Return why all runs of an experiment's directory are asked to stop; None if they are not."""
+    return _requested(ExperimentFolder(directory).stop)
 
 
 def agreed_stop_reason(run_directory: Path) -> str | None:
-    """Return rank 0's :func:`stop_reason` on every rank, so that all stop at the same step; every rank calls it."""
-    return ranks.from_first([stop_reason(run_directory) if ranks.rank() == 0 else None])[0]
+    """Return rank 0's :func:`stop_reason` on every rank, so that all stop at the same step. Every rank calls this."""
+    own_reason = stop_reason(run_directory) if ranks.rank() == 0 else None
+    (reason,) = ranks.from_first([own_reason])
+    return reason
 
 
 @contextlib.contextmanager
 def stop_on_signal(directory: Path, *, print_line: Callable[[str], None]) -> Generator[None]:
-    """Turn the first SIGTERM or SIGINT into a request to stop, and a second one into KeyboardInterrupt.
+    """Turn the first SIGTERM or SIGINT into a request to stop, and the second one into KeyboardInterrupt.
 
-    A full disk that takes no request interrupts, too. In a submitted job the second one comes from a timer, shortly
-    before Ray's grace period ends. Processes forked from this one within the block (loaders) leave it to their run.
+    If the disk is so full that the request cannot be written, the first signal interrupts, too. In a submitted job a
+    timer sends the second signal, shortly before Ray's grace period ends. Processes that were forked from this one
+    (loaders) request nothing: they end on SIGTERM and ignore SIGINT.
+
+    Args:
+        directory: of the experiment.
+        print_line: tells the person that the runs are stopping. It is called from a signal handler, so it must not
+            wait for a lock.
     """
     own_process = os.getpid()
-    timers: list[threading.Timer] = []
+    timers: list[threading.Timer] = []  # at most one; there is one from the first signal on
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if os.getpid() != own_process:
@@ -78,7 +91,8 @@ def stop_on_signal(directory: Path, *, print_line: Callable[[str], None]) -> Gen
             timers[0].start()
         try:
             request_stop(directory, _REASONS[signal.Signals(number)])
-        except OSError as error:  # must not look like an error of whatever runs in this process
+        except OSError as error:
+            # The handler interrupts arbitrary code, which would take an OSError for one of its own.
             raise KeyboardInterrupt from error
         print_line("stopping: every run writes a checkpoint at its next step; a second signal interrupts at once")
 
@@ -104,9 +118,18 @@ def is_temporary(path: Path) -> bool:
     return path.is_relative_to(Path.cwd()) and "working_dir_files" in Path.cwd().parts
 
 
+def _requested(file: Path) -> str | None:
+    """Return the reason in a request to stop, None where there is no such file."""
+    if not file.is_file():
+        return None
+    request = kept_model(dict[str, str], file) or {}
+    return request.get("reason", "a stop was requested")  # a person may have made the file by hand
+
+
 def clean_seconds() -> float | None:
-    """Return how long runs may take to stop; None if no SIGKILL follows."""
+    """Return how long runs may take to stop; None if no SIGKILL follows, outside of a submitted job."""
     if SUBMITTED_ENV not in os.environ:
         return None
-    text = os.environ.get(GRACE_ENV, "")
-    return _CLEAN_FRACTION * (float(text) if text.isdigit() else _RAY_GRACE_SECONDS)
+    grace_text = os.environ.get(GRACE_ENV, "")
+    grace_seconds = float(grace_text) if grace_text.isdigit() else _RAY_GRACE_SECONDS
+    return _CLEAN_FRACTION * grace_seconds

@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 from typing import TypeVar
 
-from coordexp.ablation.preparation import checked_ceiling
+from coordexp.campaign.preparation import checked_ceiling
 from coordexp.config import ExperimentConfig, load_config
 from coordexp.config.trees import Tree, with_value
 from coordexp.config.yaml_file import parse_value, written_yaml

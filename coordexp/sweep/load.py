@@ -119,8 +119,7 @@ def _unknown_key(key: str) -> str:
     """Return why a sweep has no such key, with the nearest one; an experiment's hints would name its own keys."""
     section, _, name = key.rpartition(".")
     kind = Parameter if section.startswith("space.") else _SECTIONS.get(section, SweepConfig)
-    prefix = f"{section}." if section else ""
-    hint = nearest_of(name, kind.model_fields).replace("did you mean ", f"did you mean {prefix}")
+    hint = nearest_of(name, kind.model_fields, prefix=f"{section}." if section else "")
     return f"unknown key {key} of a sweep; {hint}"
 
 

@@ -9,35 +9,25 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordexp.ablation.campaign import (
-    EXIT_BUDGET,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    GOES_ON,
-    Campaign,
-    Ending,
-    open_campaign,
-)
-from coordexp.ablation.preparation import (
+from coordexp.campaign.preparation import (
     check_dry_run,
     data_not_here,
     fingerprint_of,
     fingerprint_runs,
-    needed_disk_bytes,
     prepare_all,
     shared_metrics,
     steps_note,
     write_run_files,
 )
+from coordexp.campaign.session import EXIT_FAILED, Ending, Session, open_session
 from coordexp.config import to_yaml
 from coordexp.config.schema.data import Data
 from coordexp.data.image_file import OnHeaders
 from coordexp.data.sources.door import save_parts
 from coordexp.data.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError, counted
-from coordexp.runs.budget import LARGER, SPENT
-from coordexp.runs.executor import Executor, TrainFunction
-from coordexp.runs.experiment import check_disk, check_experiment, directory_bytes
+from coordexp.runs.executor import TrainFunction
+from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import show_stage
@@ -64,50 +54,148 @@ def run_sweep(
     """Run every trial and every winner that is not finished yet, then report on them.
 
     The same call again is the resume: what was proposed stays proposed, finished and pruned trials are skipped,
-    others go on from their last checkpoint. Arguments, exit codes and errors are those of
-    :func:`coordexp.ablation.run.run_ablation`; ``report`` writes files, which are kept in MLflow.
+    others go on from their last checkpoint.
+
+    Args:
+        sweep: the sweep and the experiment it tunes.
+        fresh: moves a sweep of this name aside.
+        console: where the command shows what it does.
+        debug: lets Ray's own log lines through.
+        function: does one run.
+        report: reports on the trials, and returns the files it wrote, which MLflow keeps.
+
+    Returns:
+        How it ended, with the codes of :func:`coordexp.ablation.run.run_ablation`.
     """
-    with open_campaign(sweep.config, fresh=fresh, console=console) as campaign:
-        with show_stage("divides the training images", console) as on_headers:
-            proposed(sweep)  # refuses, before the files of another sweep are replaced
-            split = divide_training_images(sweep, on_headers=on_headers)
-        note = steps_note(sweep.config, split.num_train)
-        if note is not None:
-            campaign.show(note)
-        sweep = replace(sweep, config=sweep.config.with_steps(split.num_train))
-        trials = SweepTrials(sweep, data=split.data_keys(), instance=campaign.instance)
-        first = (trials.trials[0] if trials.trials else trials.propose()).plan
-        with campaign.executor(debug=debug) if is_pending(trials) else contextlib.nullcontext() as executor:
-            with show_stage("prepares data and base model", console):
-                prepared = prepare_all([first])[first.name]
-                begun = [first, *(trial.plan for trial in trials.trials if trial.plan.has_begun())]
-                fingerprint_runs(begun, dict.fromkeys((plan.name for plan in begun), prepared))
-                if executor is not None:
-                    needed_bytes = needed_disk_bytes([first], directory_bytes(prepared.base))
-                    check_disk(first.run_dir, needed_bytes=needed_bytes)
-                    executor.check(first.config)
-            stages, ending = _Stages(campaign, trials, prepared, campaign.new_recorder(first)), Ending()
-            try:
-                stages.send_again()
-                if executor is not None:
-                    stages.recorder.check_artifacts()
-                    with campaign.live_queue(stages.runs):
-                        # Of a trial the AP is wanted, and no model.
-                        searched = partial(train, merges=False) if function is train else function
-                        ending = stages.search(executor, searched)
-                        if not ending.code:
-                            ending = stages.run_winners(executor, function)
-            finally:
-                missing = tuple(stages.recorder.close(cut_short=ending.code != 0))
-    is_whole = best_trials(trials) and not is_pending(trials) and not missing
-    code = ending.code or (0 if is_whole else EXIT_FAILED)
-    if code in (0, EXIT_FAILED):
-        try:
-            for path in report(trials, split):
-                campaign.tracker.log_file(stages.recorder.parent_id, path, "report")
-        except TrackingError as error:
-            code, missing = EXIT_FAILED, (*missing, f"{error}{way_on(error)}")
-    return replace(ending, code=code, missing=missing, notes=campaign.new_notes(stages.recorder))
+    with open_session(sweep.config, fresh=fresh, console=console, debug=debug) as session:
+        prepared = _prepare(session, sweep)
+        records = _plan(session, prepared)
+        _run(session, prepared, records, function)
+        ending = _record(session, prepared)
+    return _report(session, prepared, records, ending, report)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """What the search begins with."""
+
+    trials: SweepTrials
+    split: TuningSplit
+    shared: PreparedExperiment  # data and base of every trial
+
+
+def _prepare(session: Session, sweep: Sweep) -> _Prepared:
+    """Divide the training images, open the journal, read data and base, and check that trials have room."""
+    with show_stage("divides the training images", session.console) as on_headers:
+        proposed(sweep)  # refuses, before the files of another sweep are replaced
+        split = divide_training_images(sweep, on_headers=on_headers)
+    note = steps_note(sweep.config, split.num_train)
+    if note is not None:
+        session.show(note)
+    sweep = replace(sweep, config=sweep.config.with_steps(split.num_train))
+    trials = SweepTrials(sweep, data=split.data_keys(), instance=session.instance)
+    first = (trials.trials[0] if trials.trials else trials.propose()).plan
+    if is_pending(trials):
+        session.start_executor()
+
+    with show_stage("prepares data and base model", session.console):
+        shared = prepare_all([first])[first.name]
+        begun = [first, *(trial.plan for trial in trials.trials if trial.plan.has_begun())]
+        fingerprint_runs(begun, dict.fromkeys((plan.name for plan in begun), shared))
+        if session.executor is not None:
+            session.check_room([first], base=shared.base)
+    return _Prepared(trials, split, shared)
+
+
+def _plan(session: Session, prepared: _Prepared) -> "_Records":
+    """Say on the tracking server what is searched, and send what an earlier command could not."""
+    trials = prepared.trials
+    first = trials.trials[0].plan
+    records = _Records(session.open_recorder(first), trials, prepared.shared)
+    settings = trials.sweep.settings
+    space = {key: parameter.model_dump(exclude_none=True) for key, parameter in settings.space.items()}
+    tags = {"sweep": settings.name, "sweep_group": settings.group, "sweep_space": json.dumps(space)}
+    session.tracker.set_tags(records.recorder.parent_id, tags)
+    session.tracker.set_final(records.recorder.parent_id, shared_metrics(first.config))
+    for plan in trials.begun_plans():
+        if plan.is_over() and not is_recorded(plan, session.tracker):
+            records.start(plan)
+    if session.executor is not None:
+        records.recorder.check_artifacts()
+    return records
+
+
+def _run(session: Session, prepared: _Prepared, records: "_Records", function: TrainFunction) -> None:
+    """Do the trials of the search, then the winners again with further seeds."""
+    if session.executor is None:
+        return
+    trials = prepared.trials
+
+    def runs() -> list[RunPlan]:
+        of_search = [trial.plan for trial in trials.trials]
+        return [*of_search, *winner_plans(trials)] if trials.is_searched() else of_search
+
+    def proposals() -> Iterator[RunPlan]:
+        for trial in trials.remaining():
+            session.show(f"{trial.plan.name}  {point_text(trial.point)}")
+            records.start(trial.plan)
+            yield trial.plan
+
+    session.follow(runs)
+    # Of a trial only the AP is wanted, and no merged model.
+    trial_function = partial(train, merges=False) if function is train else function
+    session.execute(proposals(), trial_function, search=trials)
+    if session.ending_if_stopped().code:
+        return
+    winners = [plan for plan in winner_plans(trials) if not plan.is_finished()]
+    if winners:
+        session.show(f"again with further seeds: {', '.join(dict.fromkeys(plan.group for plan in winners))}")
+        for plan in winners:
+            records.start(plan)
+        session.execute(winners, function)
+
+
+def _record(session: Session, prepared: _Prepared) -> Ending:
+    has_winner = bool(best_trials(prepared.trials))
+    return session.conclude(is_whole=has_winner and not is_pending(prepared.trials))
+
+
+def _report(
+    session: Session,
+    prepared: _Prepared,
+    records: "_Records",
+    ending: Ending,
+    report: Callable[[SweepTrials, TuningSplit], Sequence[Path]],
+) -> Ending:
+    """Report on the trials unless the command was stopped, and keep the files in MLflow."""
+    if ending.code not in (0, EXIT_FAILED):
+        return ending
+    try:
+        for path in report(prepared.trials, prepared.split):
+            session.tracker.log_file(records.recorder.parent_id, path, "report")
+    except TrackingError as error:
+        return replace(ending, code=EXIT_FAILED, missing=(*ending.missing, f"{error}{way_on(error)}"))
+    return ending
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Lets the folder of a run and the tracking server know of it."""
+
+    recorder: Recorder
+    trials: SweepTrials
+    shared: PreparedExperiment
+    token_streams: dict[int, str] = field(default_factory=dict[int, str])  # by seed
+
+    def start(self, plan: RunPlan) -> None:
+        """Write what a run says of itself, and record it from now on; a server that is away stops no trial."""
+        if plan.seed not in self.token_streams:
+            self.token_streams[plan.seed] = token_stream_hash(plan.config, self.shared)
+        identity = fingerprint_of(plan.config, self.shared, tokens=self.token_streams[plan.seed])
+        write_run_files(plan, identity)
+        stage = "search" if plan.seed == self.trials.seed else "winner"
+        with contextlib.suppress(TrackingError):  # tried again when the run has ended
+            self.recorder.start_run(plan, identity.short, tags={"sweep_trial": plan.group, "sweep_stage": stage})
 
 
 def divide_training_images(sweep: Sweep, *, on_headers: OnHeaders | None = None) -> TuningSplit:
@@ -121,67 +209,6 @@ def divide_training_images(sweep: Sweep, *, on_headers: OnHeaders | None = None)
     of_trials = Data.model_validate(config.data.model_dump() | divided.split.data_keys())
     save_parts(divided, whole, of_trials, place_of(config))
     return divided.split
-
-
-@dataclass(frozen=True)
-class _Stages:
-    """The search and the winners' runs, with their records."""
-
-    campaign: Campaign
-    trials: SweepTrials
-    prepared: PreparedExperiment
-    recorder: Recorder
-    token_streams: dict[int, str] = field(default_factory=dict[int, str])  # by seed
-
-    def runs(self) -> list[RunPlan]:
-        """Return every run there is or will be, as far as is known."""
-        plans = [trial.plan for trial in self.trials.trials]
-        return plans + (winner_plans(self.trials) if self.trials.is_searched() else [])
-
-    def send_again(self) -> None:
-        """Record the sweep, and what is done of it if a former command could not."""
-        settings = self.trials.sweep.settings
-        space = {key: parameter.model_dump(exclude_none=True) for key, parameter in settings.space.items()}
-        tags = {"sweep": settings.name, "sweep_group": settings.group, "sweep_space": json.dumps(space)}
-        self.campaign.tracker.set_tags(self.recorder.parent_id, tags)
-        shared = shared_metrics(self.trials.trials[0].plan.config)
-        self.campaign.tracker.set_final(self.recorder.parent_id, shared)
-        for plan in self.trials.begun_plans():
-            if plan.is_over() and not is_recorded(plan, self.campaign.tracker):
-                self._record(plan)
-
-    def search(self, executor: Executor, function: TrainFunction) -> Ending:
-        def plans() -> Iterator[RunPlan]:
-            for trial in self.trials.remaining():
-                self.campaign.show(f"{trial.plan.name}  {point_text(trial.point)}")
-                self._record(trial.plan)
-                yield trial.plan
-
-        ending = self.campaign.execute(executor, plans(), function, self.recorder, runs=self.runs, search=self.trials)
-        if not ending.code and (reason := self.trials.stop_reason()) is not None:
-            code, goes_on = (EXIT_BUDGET, LARGER) if reason.startswith(SPENT) else (EXIT_INTERRUPTED, GOES_ON)
-            return Ending(code, f"stopped: {reason}; {goes_on}")
-        return ending
-
-    def run_winners(self, executor: Executor, function: TrainFunction) -> Ending:
-        """Run the winners again with further seeds."""
-        plans = [plan for plan in winner_plans(self.trials) if not plan.is_finished()]
-        if not plans:
-            return Ending()
-        self.campaign.show(f"again with further seeds: {', '.join(dict.fromkeys(plan.group for plan in plans))}")
-        for plan in plans:
-            self._record(plan)
-        return self.campaign.execute(executor, plans, function, self.recorder, runs=self.runs)
-
-    def _record(self, plan: RunPlan) -> None:
-        """Write what a run says of itself, and record it from now on; a server that is away stops no trial."""
-        if plan.seed not in self.token_streams:
-            self.token_streams[plan.seed] = token_stream_hash(plan.config, self.prepared)
-        identity = fingerprint_of(plan.config, self.prepared, tokens=self.token_streams[plan.seed])
-        write_run_files(plan, identity)
-        stage = "search" if plan.seed == self.trials.seed else "winner"
-        with contextlib.suppress(TrackingError):  # tried again when the run has ended
-            self.recorder.start_run(plan, identity.short, tags={"sweep_trial": plan.group, "sweep_stage": stage})
 
 
 def describe_sweep(sweep: Sweep, console: Console) -> None:

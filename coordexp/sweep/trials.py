@@ -17,12 +17,12 @@ from optuna.trial import TrialState
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue, parse_model, write_text
 from coordexp.metrics import headline, subset_headline
-from coordexp.runs.executor import RunEvents
+from coordexp.runs.executor import RunListener
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import Ended, Killed, tell
-from coordexp.runs.stop import clear_stop, request_stop, stop_reason
+from coordexp.runs.stop import clear_stop, experiment_stop_reason, request_stop
 from coordexp.sweep.load import Sweep, trial_config
 from coordexp.sweep.schema import Number
 from coordexp.sweep.space import Point, grid, num_random_first, sampler, suggest
@@ -68,7 +68,7 @@ def rungs(sweep: Sweep) -> list[int]:
     return found
 
 
-class SweepTrials(RunEvents):
+class SweepTrials(RunListener):
     """The trials of a sweep, those of former commands first. It listens to runs, and records how each one ends."""
 
     def __init__(self, sweep: Sweep, *, data: Mapping[str, JsonValue], instance: str) -> None:
@@ -129,7 +129,7 @@ class SweepTrials(RunEvents):
         return RunPlan(trial_config(self.sweep, point, name=name, seed=seed, data=self._data), self._instance)
 
     def stop_reason(self) -> str | None:
-        return stop_reason(self._folder.path / "any run")
+        return experiment_stop_reason(self._folder.path)
 
     def begun_plans(self) -> list[RunPlan]:
         """Return every run that has begun, of the search and of winners."""

@@ -159,6 +159,10 @@ class Recorder:
         else:
             self._end(run, status)
 
+    def follows(self, plan: RunPlan) -> bool:
+        """Return whether :meth:`start_run` was called for a run that was not wholly recorded then."""
+        return plan.name in self._runs
+
     def close(self, *, cut_short: bool = False) -> list[str]:
         """Send what is left and end the parent.
 

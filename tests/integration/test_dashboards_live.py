@@ -11,7 +11,7 @@ import ray
 import yaml
 
 from coordexp.cluster.executor import RayExecutor
-from coordexp.cluster.gauges import QueueMetrics
+from coordexp.cluster.gauges import QueueGauges
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError
@@ -78,7 +78,7 @@ def test_every_query_of_every_panel_and_alert_has_data(ray_temporary, tmp_path):
     plans = make_plans(tmp_path)
     with prometheus(tmp_path, discovery=discovery) as server:
         start = time.time()
-        with QueueMetrics("live", lambda: plans, every_seconds=1.0):
+        with QueueGauges("live", lambda: plans, every_seconds=1.0):
             RayExecutor().execute(plans, stand_in)
         assert [plan.status().state for plan in plans] == ["finished", "failed"]
         # The end-to-end proof of one alert: the queue's last word reaches it.

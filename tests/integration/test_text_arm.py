@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from coordexp.ablation.preparation import fingerprint_runs, prepare_all
+from coordexp.campaign.preparation import fingerprint_runs, prepare_all
 from coordexp.cli.main import main
 from coordexp.config import diff
 from coordexp.config.schema import ExperimentConfig

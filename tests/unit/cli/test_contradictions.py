@@ -109,7 +109,7 @@ def test_a_dry_run_says_which_data_is_not_here(verb, capsys, tmp_path, monkeypat
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_one_switch_turns_the_offset_off_anywhere(path, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("coordexp.ablation.preparation.local_checkpoint", lambda path, revision: None)
+    monkeypatch.setattr("coordexp.campaign.preparation.local_checkpoint", lambda path, revision: None)
     assert main(["ablation", "--config", str(path), "--dry-run", "custom.coord_offset.enabled=false"]) == 0
     said = capsys.readouterr().out
     assert "multimodal_coord_offset: without offsets it has the groups of multimodal" in said

@@ -8,8 +8,8 @@ from coordexp.cluster.gauges import (
     EXPORTED,
     RUN_LABELS,
     STATES,
-    QueueMetrics,
-    RunMetrics,
+    QueueGauges,
+    RunGauges,
     has_diverged,
     row_samples,
     run_labels,
@@ -98,12 +98,12 @@ def test_every_registered_loss_diagnostic_and_ap_is_published_once():
     ],
 )
 def test_a_row_without_its_total_loss_was_not_finite(plans, sink, metrics, expected):
-    RunMetrics(plans[0]).observe(Row(1, 1.0, metrics))
+    RunGauges(plans[0]).observe(Row(1, 1.0, metrics))
     assert sink.of("coordexp_nonfinite_rows") == expected
 
 
 def test_a_run_publishes_start_rows_and_memory_with_the_labels_a_dashboard_asks_for(plans, sink):
-    live = RunMetrics(plans[0])
+    live = RunGauges(plans[0])
     run = {"experiment": "tiny", "group": "A", "seed": "0", "run": "A-s0"}
     assert sink.of("coordexp_max_steps", **run) == 50
     assert sink.of("coordexp_last_step_time_seconds", **run) > 1e9
@@ -131,7 +131,7 @@ def test_what_cannot_be_published_stops_no_run_and_warns_once(plans, caplog, mon
     monkeypatch.setattr(gauges, "to_ray", broken)
     gauges.HAS_WARNED.clear()
     with caplog.at_level(logging.WARNING):
-        live = RunMetrics(plans[0])
+        live = RunGauges(plans[0])
         live.observe(Row(7, 1000.5, {"num_images": 64.0}))
     assert [sample.name for sample in calls][:2] == ["coordexp_max_steps", "coordexp_step"]
     assert [record.getMessage() for record in caplog.records] == [
@@ -145,7 +145,7 @@ def test_a_device_that_cannot_be_asked_costs_no_row(plans, sink, monkeypatch):
         yield
 
     monkeypatch.setattr(gauges, "memory_samples", gone)
-    RunMetrics(plans[0]).observe(Row(8, 1000.5, {"train_text_loss": 1.0}))
+    RunGauges(plans[0]).observe(Row(8, 1000.5, {"train_text_loss": 1.0}))
     assert sink.of("coordexp_step") == 8
 
 
@@ -166,7 +166,7 @@ def test_a_diverged_run_is_distinguished_from_another_failure(plans, error, dive
 def test_the_queue_is_followed_until_the_end_and_what_a_command_before_left_waits(plans, sink):
     for plan, state in zip(plans, ("running", "failed", "finished", "stopped"), strict=True):
         write_status(plan.run_dir, RunStatus(state))
-    with QueueMetrics("tiny", lambda: plans, every_seconds=60) as queue:
+    with QueueGauges("tiny", lambda: plans, every_seconds=60) as queue:
         queue.publish()
         assert [sink.of("coordexp_runs", state=state) for state in STATES] == [3, 0, 1, 0, 0, 0]
         write_status(plans[0].run_dir, RunStatus("finished"))
@@ -187,7 +187,7 @@ def test_the_final_ap_of_a_finished_run_outlives_its_worker(plans, sink):
         Row(50, 3.0, {"final/steps": 50.0}),
     ]
     append_rows(plan.run_dir / "metrics.jsonl", rows)
-    queue = QueueMetrics("tiny", lambda: plans)
+    queue = QueueGauges("tiny", lambda: plans)
     write_status(plan.run_dir, RunStatus(state="running"))
     queue.publish()
     assert not [name for name, _ in sink.values if name == "coordexp_ap"]

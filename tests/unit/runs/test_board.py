@@ -18,8 +18,8 @@ LIVE = Live(
 
 
 def evaluations(*aps: float | None) -> list[RunEvent]:
-    before = [None, *aps]
-    return [RunEvent("evaluation", NOW, step=i, ap=ap, ap_before=before[i]) for i, ap in enumerate(aps)]
+    aps_before = [None, *aps]
+    return [RunEvent("evaluation", NOW, step=i, ap=ap, ap_before=aps_before[i]) for i, ap in enumerate(aps)]
 
 
 def row(live: Live = LIVE, *aps: float | None, status: RunStatus = RUNNING, name: str = "A-s0") -> BoardRow:
@@ -27,6 +27,7 @@ def row(live: Live = LIVE, *aps: float | None, status: RunStatus = RUNNING, name
 
 
 def text_of(rows, lines=(), *, width=140, height=None, ascii_only=False) -> list[str]:
+    """Return the lines of the picture, as a terminal without colours shows them."""
     file = io.StringIO()
     console = Console(file=file, width=width, no_color=True)
     console.print(board(rows, lines, width=width, height=height, ascii_only=ascii_only))
@@ -36,8 +37,8 @@ def text_of(rows, lines=(), *, width=140, height=None, ascii_only=False) -> list
 def test_a_wide_terminal_shows_everything_of_a_run():
     (head, line) = text_of([row(LIVE, 0.4, 0.412)])
     assert head.split() == ["run", "progress", "step", "loss", "AP", "img/s", "left", "memory", "now"]
-    cells = [cell for cell in line.split() if not set(cell) <= set("━╸╺")]
-    assert cells == ["A-s0", "120/400", "2.310", "0.412", "↑", "93", "1:20", "3.0G", "trains"]
+    cells_without_the_bar = [cell for cell in line.split() if not set(cell) <= set("━╸╺")]
+    assert cells_without_the_bar == ["A-s0", "120/400", "2.310", "0.412", "↑", "93", "1:20", "3.0G", "trains"]
 
 
 @pytest.mark.parametrize(("aps", "shown"), [((0.4,), ""), ((0.4, 0.3), "↓"), ((0.4, 0.4), "="), ((None, 0.4), "")])
@@ -112,7 +113,7 @@ def test_time_left_runs_down_between_two_records():
 def test_the_line_below_counts_the_runs_and_foretells_the_end():
     states = Counter({"running": 2, "finished": 12, "waiting": 3, "failed": 1})
     assert footer(states) == "2 running, 12 finished, 3 waiting, 1 failed"
-    assert footer(states, seconds=601.0).endswith("; about 11 min 0 s left for all")
+    assert "11 min 0 s" in footer(states, seconds=601.0)
     assert footer(Counter()) == ""
 
 

@@ -50,23 +50,25 @@ def change(path, **values):
     ("file", "damage", "reason"),
     [
         ("weights", cut, "weights has 99 of 100 bytes"),
-        ("weights", zero, "the content of weights has changed"),
+        ("weights", zero, "content of weights"),
         ("shards/optimizer", cut, "optimizer has 6 of 7 bytes"),
         ("shards/optimizer", lambda path: path.unlink(), "optimizer is missing"),
         (MARKER, cut, None),
-        (MARKER, lambda path: os.truncate(path, 40), f"its {MARKER} cannot be read"),
-        (MARKER, lambda path: path.write_bytes(b"\xff"), f"its {MARKER} cannot be read"),
-        (MARKER, lambda path: change(path, files={"weights": ["sha256"]}), f"its {MARKER} cannot be read"),
+        (MARKER, lambda path: os.truncate(path, 40), MARKER),
+        (MARKER, lambda path: path.write_bytes(b"\xff"), MARKER),
+        (MARKER, lambda path: change(path, files={"weights": ["sha256"]}), MARKER),
     ],
 )
 def test_the_checkpoint_before_a_damaged_one_is_used_and_the_rows_are_cut_to_it(run_dir, file, damage, reason):
     damage(checkpoint(run_dir, 4) / file)
-    newest, said = drop_uncommitted(run_dir)
+    newest, sentences = drop_uncommitted(run_dir)
     if reason is None:  # the last newline of the marker is no information
-        assert (newest, said) == (checkpoint(run_dir, 4), [])
+        assert (newest, sentences) == (checkpoint(run_dir, 4), [])
         return
     assert newest == checkpoint(run_dir, 2)
-    assert said == [f"checkpoint step_000004 is damaged ({reason}); the run continues from step_000002"]
+    (sentence,) = sentences
+    for fact in ("step_000004", reason, "continues from step_000002"):
+        assert fact in sentence
     assert steps(run_dir) == [2]
     assert not checkpoint(run_dir, 4).exists()
 
@@ -77,7 +79,7 @@ def test_without_a_good_checkpoint_the_run_starts_from_the_beginning_and_says_so
     reporter = LocalReporter(run_dir)
     assert reporter.newest is None
     assert len(reporter.damaged) == 2
-    assert all(sentence.endswith("; the run starts from the beginning") for sentence in reporter.damaged)
+    assert all("from the beginning" in sentence for sentence in reporter.damaged)
     assert steps(run_dir) == []
 
 
@@ -86,9 +88,11 @@ def test_rows_that_are_lost_cost_the_checkpoint_they_belong_to(run_dir, tail):
     path = run_dir / "metrics.jsonl"
     path.write_text(path.read_text().splitlines(keepends=True)[0] + tail)
     assert steps(run_dir) == [2]
-    newest, said = drop_uncommitted(run_dir)
+    newest, sentences = drop_uncommitted(run_dir)
     assert newest == checkpoint(run_dir, 2)
-    assert "only 1 whole rows of metrics of its 2" in said[0]
+    (sentence,) = sentences
+    for fact in ("step_000004", "1 of its 2 rows"):
+        assert fact in sentence
     assert path.read_text().count("\n") == 1
 
 
@@ -99,11 +103,11 @@ def test_a_damaged_status_counts_as_stopped_so_that_the_same_command_goes_on(tmp
     (tmp_path / "status.json").write_text(text)
     status = read_status(tmp_path)
     assert status.state == "stopped"
-    assert status.message == f"{tmp_path}/status.json cannot be read; the same command continues and rewrites it"
+    assert f"{tmp_path}/status.json" in status.message
 
 
-@pytest.mark.parametrize("at", [0, 5_000, 9_999])
-def test_of_a_large_file_both_ends_are_hashed(tmp_path, monkeypatch, at):
+@pytest.mark.parametrize("changed_byte", [0, 5_000, 9_999])
+def test_of_a_large_file_both_ends_are_hashed(tmp_path, monkeypatch, changed_byte):
     monkeypatch.setattr(reporter, "WHOLE_BYTES", 1_000)
     monkeypatch.setattr(reporter, "END_BYTES", 100)
     path = tmp_path / "large"
@@ -111,11 +115,13 @@ def test_of_a_large_file_both_ends_are_hashed(tmp_path, monkeypatch, at):
     checksum = Checksum.of(path)
     assert checksum.mismatch(path) is None
     content = bytearray(10_000)
-    content[at] = 1
+    content[changed_byte] = 1
     path.write_bytes(content)
-    assert (checksum.mismatch(path) is None) == (at == 5_000)  # the middle of a large file is not read
+    assert (checksum.mismatch(path) is None) == (changed_byte == 5_000)  # the middle of a large file is not read
     path.write_bytes(bytes(9_999))
-    assert checksum.mismatch(path) == "large has 9,999 of 10,000 bytes"
+    mismatch = checksum.mismatch(path)
+    for fact in ("large", "9,999", "10,000"):
+        assert fact in mismatch
 
 
 def test_on_a_full_disk_a_status_is_written_in_the_room_of_the_old_one(tmp_path, monkeypatch):
@@ -127,5 +133,5 @@ def test_on_a_full_disk_a_status_is_written_in_the_room_of_the_old_one(tmp_path,
     monkeypatch.setattr("coordexp.runs.status.write_json", full)
     write_status(tmp_path, RunStatus("failed", message="the disk is full"))
     assert read_status(tmp_path) == RunStatus("failed", message="the disk is full")
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space"):  # of the operating system
         write_status(tmp_path / "new", RunStatus("failed"))

@@ -45,7 +45,5 @@ def test_the_sentence_names_the_disk_and_what_is_free(run_dir, monkeypatch):
     explained = explain_disk_full(OSError(errno.ENOSPC, "No space left on device"), run_dir)
     assert isinstance(explained, ResourceError)
     disk = next(path for path in run_dir.parents if path.is_mount())
-    assert (
-        str(explained)
-        == f"the disk at {disk} is full (1.0 MiB are free); free some space, then give the same command again"
-    )
+    for fact in (f"disk at {disk} ", "1.0 MiB", "same command"):
+        assert fact in str(explained)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.ablation.preparation import needed_disk_bytes
+from coordexp.campaign.preparation import needed_disk_bytes
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.runs.experiment import check_disk, check_experiment, open_experiment
@@ -44,7 +44,7 @@ def test_a_changed_key_is_refused_and_shown(tmp_path):
     open_experiment(make_config(tmp_path, training={"max_steps": 400}))
     begin_a_run(make_config(tmp_path))
     before = (tmp_path / "tiny" / "experiment.json").read_bytes()
-    with pytest.raises(ConfigError, match=r"training\.max_steps: 400 -> 20.*another experiment\.name, or --fresh"):
+    with pytest.raises(ConfigError, match=r"training\.max_steps: 400 -> 20.*experiment\.name.*--fresh"):
         open_experiment(make_config(tmp_path, training={"max_steps": 20}))
     assert (tmp_path / "tiny" / "experiment.json").read_bytes() == before
 
@@ -52,9 +52,7 @@ def test_a_changed_key_is_refused_and_shown(tmp_path):
 def test_fewer_workers_go_on_where_a_step_keeps_its_images_and_the_refusal_says_how(tmp_path):
     first = open_experiment(make_config(tmp_path, cluster={"num_workers": 4}))
     begin_a_run(make_config(tmp_path))
-    with pytest.raises(
-        ConfigError, match=r"global_batch_size: 32 -> 16\).*gradient_accumulation_steps=2 keeps a step of"
-    ):
+    with pytest.raises(ConfigError, match=r"global_batch_size: 32 -> 16\).*gradient_accumulation_steps=2 .*32 images"):
         open_experiment(make_config(tmp_path, cluster={"num_workers": 2}))
     fewer = {"cluster": {"num_workers": 2}, "training": {"gradient_accumulation_steps": 2}}
     assert open_experiment(make_config(tmp_path, **fewer)) == first
@@ -84,11 +82,12 @@ def test_what_a_refused_resume_names_as_the_way_back_continues(tmp_path, began, 
     begin_a_run(make_config(tmp_path))
     with pytest.raises(ConfigError) as refused:
         open_experiment(make_config(tmp_path, cluster=now, training=training))
-    named = re.findall(r"(\w+)\.(\w+)=(\w+)", str(refused.value))
+    named_settings = re.findall(r"(\w+)\.(\w+)=(\w+)", str(refused.value))
+    assert named_settings
     sections = {"cluster": dict(now), "training": dict(training)}
-    for section, key, value in named:
+    for section, key, value in named_settings:
         sections[section][key] = int(value) if value.isdigit() else value
-    assert ("cluster", "strategy", "ddp") in named or began.get("strategy") == "zero2"
+    assert ("cluster", "strategy", "ddp") in named_settings or began.get("strategy") == "zero2"
     assert open_experiment(make_config(tmp_path, **sections)) == first
 
 
@@ -143,7 +142,7 @@ def test_a_second_ablation_of_the_same_name_is_refused(tmp_path):
     with (
         experiment_lock(config),
         experiment_lock(other),
-        pytest.raises(ResourceError, match=r"experiment tiny is being run by process \d+ on"),
+        pytest.raises(ResourceError, match=rf"experiment tiny .*process {os.getpid()} on"),
         experiment_lock(config),
     ):
         pass
@@ -190,5 +189,5 @@ def test_what_runs_write_by_hand(tmp_path, sections, expected_gib):
 
 def test_a_full_disk_is_found_before_training(tmp_path):
     check_disk(tmp_path / "not" / "there", needed_bytes=1)
-    with pytest.raises(ResourceError, match=r"GiB of disk are free, about 1048576\.00 GiB are needed"):
+    with pytest.raises(ResourceError, match=r"1048576\.00 GiB"):
         check_disk(tmp_path / "not" / "there", needed_bytes=2**50)

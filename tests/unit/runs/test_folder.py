@@ -9,11 +9,11 @@ RUN = RunFolder(Path("runs/tiny/A-s0"))
 
 
 def test_the_layout_of_a_run_is_the_one_that_is_documented():
-    found = [
+    documented = [
         RUN.config, RUN.fingerprint, RUN.metrics, RUN.checkpoint(100).path, RUN.evaluation(100).path,
         RUN.evaluation("final").decoding("constrained").detections("expected"), RUN.merged, RUN.experiment.report,
     ]  # fmt: skip
-    assert [str(path) for path in found] == [
+    assert [str(path) for path in documented] == [
         "runs/tiny/A-s0/config.yaml",
         "runs/tiny/A-s0/fingerprint.json",
         "runs/tiny/A-s0/metrics.jsonl",

@@ -30,7 +30,7 @@ def _run(run_dir):
         os.makedirs(scratch, exist_ok=True)  # not a touch that kills
         with open(f"{scratch}/weights", "w") as handle:
             handle.write(f"of step {step}")
-        rows = [Row(at, float(at), {"train_total_loss": 1.0 / at}) for at in (step - 1, step)]
+        rows = [Row(done, float(done), {"train_total_loss": 1.0 / done}) for done in (step - 1, step)]
         reporter.commit(rows, step=step, checkpoint=Path(scratch))
     if "final/steps" not in final_metrics(run_dir):
         reporter.commit([Row(8, 8.0, {"final/steps": 8.0})], step=8, checkpoint=None, is_final=True)
@@ -38,11 +38,11 @@ def _run(run_dir):
 
 def _run_until(monkeypatch, run_dir, kill_at):
     """Run until the disk is touched for the ``kill_at``-th time; return whether that happened."""
-    touched = itertools.count()
+    touch_numbers = itertools.count()
 
     def dying(real):
         def touch(*arguments, **options):
-            if next(touched) >= kill_at:  # a dead process touches nothing
+            if next(touch_numbers) >= kill_at:  # a dead process touches nothing
                 raise _KilledError
             return real(*arguments, **options)
 
@@ -58,7 +58,7 @@ def _run_until(monkeypatch, run_dir, kill_at):
     return False
 
 
-def _left(run_dir):
+def _outcome(run_dir):
     """Return the rows and the newest checkpoint; a kill before pruning leaves an older one too many."""
     newest = committed_checkpoints(run_dir)[-1]
     return [path.read_text() for path in (run_dir / "metrics.jsonl", newest / "weights", newest / "commit.json")]
@@ -66,7 +66,7 @@ def _left(run_dir):
 
 def test_no_row_is_doubled_or_missing_wherever_a_run_is_killed(tmp_path, monkeypatch):
     _run(tmp_path / "whole")
-    whole = _left(tmp_path / "whole")
+    undisturbed = _outcome(tmp_path / "whole")
     assert [row.step for row in read_rows(tmp_path / "whole" / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6, 7, 8, 8]
     assert [step_of(path) for path in committed_checkpoints(tmp_path / "whole")] == [6, 8]
     for kill_at in itertools.count():
@@ -74,11 +74,11 @@ def test_no_row_is_doubled_or_missing_wherever_a_run_is_killed(tmp_path, monkeyp
         if not _run_until(monkeypatch, run_dir, kill_at):
             break
         _run(run_dir)
-        assert _left(run_dir) == whole, kill_at
+        assert _outcome(run_dir) == undisturbed, kill_at
     assert kill_at > 30
 
 
 def test_nan_is_never_written(tmp_path):
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(ValueError, match="JSON"):
         append_rows(tmp_path / "metrics.jsonl", [Row(step=1, time=0.0, metrics={"x": float("nan")})])
     assert not (tmp_path / "metrics.jsonl").exists()

@@ -61,7 +61,7 @@ def test_a_run_that_another_process_writes_fails_and_the_next_one_runs(tmp_path,
     assert str(first.run_dir) in first.status().message
 
 
-def _rank(rank: int, runs_dir: str, told: str) -> None:
+def _rank(rank: int, runs_dir: str, outcomes: str) -> None:
     """Try the run as one of two ranks, and write down how that ended."""
     lock._DYING_SECONDS = 0.2
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -69,9 +69,9 @@ def _rank(rank: int, runs_dir: str, told: str) -> None:
     (plan,) = make_plans(Path(runs_dir))
     try:
         attempt(plan, _never, lambda: LocalReporter(plan.run_dir), is_tried_again=True)
-        Path(told, str(rank)).write_text("went on")
+        Path(outcomes, str(rank)).write_text("went on")
     except TrainingError as error:
-        Path(told, str(rank)).write_text(str(error))
+        Path(outcomes, str(rank)).write_text(str(error))
     leave_group()
 
 
@@ -87,9 +87,9 @@ def test_every_rank_hears_that_the_run_is_held(tmp_path, monkeypatch):
     (plan,) = make_plans(tmp_path)
     with another_process_writes(plan.folder):
         run_ranks(_rank, (str(tmp_path), str(tmp_path)))
-    said = [(tmp_path / str(rank)).read_text() for rank in range(2)]
-    assert said[0] == said[1]
-    assert str(plan.run_dir) in said[0]
+    outcomes = [(tmp_path / str(rank)).read_text() for rank in range(2)]
+    assert outcomes[0] == outcomes[1]
+    assert str(plan.run_dir) in outcomes[0]
 
 
 def test_a_process_id_that_was_given_to_another_process_is_not_the_holder():

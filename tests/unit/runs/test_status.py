@@ -18,8 +18,8 @@ from coordexp.runs.status import (
 WAITING = RunStatus("waiting")
 
 
-def told(*events, before=WAITING):
-    """Let an event happen each ten seconds from 100 on; the last sign of life was two seconds before each."""
+def status_after(*events, before=WAITING):
+    """Return the status after events at 100 s, 110 s, ...; the last sign of life is two seconds before each."""
     status = before
     for number, event in enumerate(events):
         now = 100.0 + 10.0 * number
@@ -68,7 +68,7 @@ START = Started(step=4, rows=6)
     ],
 )
 def test_what_events_come_to(events, state, message, restarts, seconds):
-    status = told(*events)
+    status = status_after(*events)
     assert (status.state, status.message, status.restarts, status.seconds_until(0.0)) == (
         state, message, restarts, seconds,
     )  # fmt: skip
@@ -76,9 +76,9 @@ def test_what_events_come_to(events, state, message, restarts, seconds):
 
 
 def test_a_failed_merge_is_kept_until_the_run_is_begun_again():
-    status = told(Begun(), START, Ended("finished", "not merged", is_merged=False))
+    status = status_after(Begun(), START, Ended("finished", "not merged", is_merged=False))
     assert not status.is_merged
-    assert told(Begun(), before=status) == RunStatus("running", step=4, rows=6, seconds=10.0, restarts=1)
+    assert status_after(Begun(), before=status) == RunStatus("running", step=4, rows=6, seconds=10.0, restarts=1)
 
 
 def test_steps_and_rows_are_those_that_are_committed(tmp_path):

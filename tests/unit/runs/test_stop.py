@@ -16,6 +16,7 @@ from coordexp.runs.stop import (
     SUBMITTED_ENV,
     clean_seconds,
     clear_stop,
+    experiment_stop_reason,
     is_temporary,
     request_stop,
     stop_on_signal,
@@ -30,20 +31,25 @@ def _no_job(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_request_is_for_a_run_or_for_all_of_an_experiment(tmp_path):
-    one, other = tmp_path / "exp" / "A-s0", tmp_path / "exp" / "B-s0"
-    request_stop(one, "only this")
-    assert (stop_reason(one), stop_reason(other)) == ("only this", None)
-    request_stop(tmp_path / "exp", "all")
-    assert (stop_reason(one), stop_reason(other)) == ("only this", "all")
-    clear_stop(tmp_path / "exp")
-    assert (stop_reason(one), stop_reason(other)) == (None, None)
-    clear_stop(tmp_path / "exp")  # nothing to withdraw
+    experiment = tmp_path / "exp"
+    run_a = experiment / "A-s0"
+    run_b = experiment / "B-s0"
+    request_stop(run_a, "only this")
+    assert (stop_reason(run_a), stop_reason(run_b)) == ("only this", None)
+    assert experiment_stop_reason(experiment) is None
+    request_stop(experiment, "all")
+    assert (stop_reason(run_a), stop_reason(run_b)) == ("only this", "all")
+    assert experiment_stop_reason(experiment) == "all"
+    clear_stop(experiment)
+    assert (stop_reason(run_a), stop_reason(run_b)) == (None, None)
+    clear_stop(experiment)  # nothing to withdraw
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '"stop"'])
 def test_a_file_by_hand_stops_too(tmp_path, text):
     (tmp_path / "stop.json").write_text(text)
-    assert stop_reason(tmp_path) == "a stop was requested"
+    assert stop_reason(tmp_path)
+    assert experiment_stop_reason(tmp_path)
 
 
 @pytest.mark.parametrize(

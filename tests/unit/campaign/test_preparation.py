@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coordexp.ablation.preparation import checked_ceiling
+from coordexp.campaign.preparation import checked_ceiling
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DataError
 
