@@ -16,8 +16,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.data.image_facts import ImageFacts
-from coordexp.data.image_fields import Record, field_texts, fields_sentence, records_of
+from coordexp.data.coco.image_fields import Record, field_texts, fields_sentence, records_of
+from coordexp.data.sets.image_facts import ImageFacts
 from coordexp.errors import ConfigError, DataError, counted, show
 
 FEW_UNITS = 20

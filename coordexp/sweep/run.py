@@ -31,9 +31,9 @@ from coordexp.ablation.preparation import (
 )
 from coordexp.config import to_yaml
 from coordexp.config.schema.data import Data
-from coordexp.data.image_file import OnHeaders
+from coordexp.data.images.headers import OnHeaders
 from coordexp.data.sources.door import save_parts
-from coordexp.data.tuning_split import TuningSplit, write_tuning_split
+from coordexp.data.splits.tuning import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError, counted
 from coordexp.runs.budget import LARGER, SPENT
 from coordexp.runs.executor import Executor, TrainFunction

@@ -15,10 +15,11 @@ from coordexp.config.schema.data import Shapes
 from coordexp.coord_tokens.codec import encode
 from coordexp.data import dataset as dataset_module
 from coordexp.data.batch import collate
-from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
-from coordexp.data.image_file import read_image
-from coordexp.data.patches import to_patches
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.images.patches import to_patches
+from coordexp.data.images.pixels import read_image
+from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.shapes import write_shapes
 from coordexp.errors import DataError, TokenizerError
 from coordexp.train.forward import count_units, mean_units

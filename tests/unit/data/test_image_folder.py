@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from coordexp.data.image_folder import ImageFolder
+from coordexp.data.images.folder import ImageFolder
 from coordexp.errors import DataError
 
 

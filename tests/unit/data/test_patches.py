@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 from transformers import Qwen2VLImageProcessorPil
 
-from coordexp.data.image_file import read_image, size_problem
-from coordexp.data.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.images.files import size_problem
+from coordexp.data.images.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.images.pixels import read_image
 from coordexp.errors import ConfigError, DataError
 from coordexp.model.tiny.parts import build_image_processor
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.coord_tokens.bins import quantise_boxes
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.prepare import PrepareSpec
 from coordexp.detection import evaluate_detections
 from coordexp.detection.ceiling import codec_ceiling

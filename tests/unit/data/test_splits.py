@@ -13,12 +13,14 @@ import pytest
 
 from coordexp import files
 from coordexp.config.schema.data import Data
-from coordexp.data.chosen import chosen_part
-from coordexp.data.fingerprint import data_fingerprint
-from coordexp.data.sample import Sample, Samples, SplitData
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sample import Sample, Samples
+from coordexp.data.sets.fingerprint import data_fingerprint
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.door import load_split
-from coordexp.data.splits import names_of, stratified_subset, untrained_names
+from coordexp.data.split_data import SplitData
+from coordexp.data.splits.check import names_of, untrained_names
+from coordexp.data.splits.chosen import chosen_part
+from coordexp.data.splits.subset import stratified_subset
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from tests.support.samples import pairs_of, read_jsonl, things
@@ -122,7 +124,7 @@ def test_a_picture_changed_to_the_same_size_is_seen_where_it_is_read(coco, monke
     after = fingerprint_of([coco.images])
     assert after != before
     # Above the limit every n-th file is read, from the first on: here the first alone.
-    monkeypatch.setattr("coordexp.data.fingerprint.HASHED_BYTES", 1)
+    monkeypatch.setattr("coordexp.data.sets.fingerprint.HASHED_BYTES", 1)
     sampled = fingerprint_of([coco.images])
     flip("b.png")
     assert fingerprint_of([coco.images]) == sampled

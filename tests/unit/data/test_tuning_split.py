@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema.data import Data, Shapes
-from coordexp.data import image_file
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.images import headers
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.door import SetPlace, open_set, save_parts
 from coordexp.data.sources.shapes import write_shapes
-from coordexp.data.tuning_split import TuningSplit, held_out_indices, held_out_units, write_tuning_split
+from coordexp.data.splits.tuning import TuningSplit, held_out_indices, held_out_units, write_tuning_split
 from coordexp.errors import DataError
 from tests.support.samples import content, write_jsonl
 
@@ -177,7 +177,7 @@ def test_the_set_of_a_tuning_split_is_that_of_its_files_and_nothing_is_read_for_
     divided = write_tuning_split(whole, data, tmp_path, num_images=9, fraction=None, seed=0)
     of_trials = Data.model_validate(data.model_dump() | divided.split.data_keys())
     with monkeypatch.context() as patch:
-        patch.setattr(image_file, "_read_header", None)
+        patch.setattr(headers, "_read_header", None)
         chosen = save_parts(divided, whole, of_trials, place)
         assert open_set(of_trials, place).record == chosen.record
         assert save_parts(divided, whole, of_trials, place).record == chosen.record

@@ -7,7 +7,7 @@ import pytest
 from pycocotools.coco import COCO
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.door import load_split
 from coordexp.data.sources.source import source_of
 from coordexp.detection.ground_truth import read_ground_truth

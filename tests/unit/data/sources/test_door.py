@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 from coordexp.config.schema.data import Data
-from coordexp.data import image_file
-from coordexp.data.data_set import DataSet, set_name
-from coordexp.data.image_facts import read_image_facts
+from coordexp.data.images import headers
+from coordexp.data.sets.data_set import DataSet
+from coordexp.data.sets.image_facts import read_image_facts
+from coordexp.data.sets.keys import set_name
 from coordexp.data.sources.door import SetPlace, load_split, open_set
 from coordexp.errors import DataError
 
@@ -92,7 +93,7 @@ def test_a_set_holds_what_was_read_and_loads_without_the_annotations(tmp_path):
 def test_a_second_command_reads_nothing_again(tmp_path, monkeypatch):
     data = two_files(tmp_path)
     first = open_set(data, place(tmp_path))
-    monkeypatch.setattr(image_file, "_read_header", None)
+    monkeypatch.setattr(headers, "_read_header", None)
     written = (first.path / "train.npz").stat().st_mtime_ns
     assert open_set(data, place(tmp_path)).record == first.record
     assert (first.path / "train.npz").stat().st_mtime_ns == written
@@ -105,8 +106,8 @@ def test_a_header_is_opened_once(tmp_path, monkeypatch):
         del image["width"], image["height"]  # it has to be read, and its orientation too
     (folder / "labels.json").write_text(json.dumps(document))
     opened: list[str] = []
-    read_header = image_file._read_header
-    monkeypatch.setattr(image_file, "_read_header", lambda path: (opened.append(path.name), read_header(path))[1])
+    read_header = headers._read_header
+    monkeypatch.setattr(headers, "_read_header", lambda path: (opened.append(path.name), read_header(path))[1])
     heard: list[tuple[int, int]] = []
     open_set(Data(format="auto", path=folder), place(tmp_path), on_headers=lambda *numbers: heard.append(numbers))
     assert sorted(opened) == sorted(frames())
@@ -248,7 +249,7 @@ def test_what_changes_no_number_changes_nothing_under_a_run(tmp_path):
 def test_a_second_experiment_copies_the_set(tmp_path, monkeypatch):
     data = two_files(tmp_path)
     first = open_set(data, place(tmp_path))
-    monkeypatch.setattr(image_file, "_read_header", None)  # nothing is read again
+    monkeypatch.setattr(headers, "_read_header", None)  # nothing is read again
     second = open_set(data, place(tmp_path, name="two"))
     assert second.record == first.record
     assert second.path != first.path

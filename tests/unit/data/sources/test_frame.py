@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from coordexp.config.schema.data import Shapes
-from coordexp.data.image_file import Header
-from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.frame import find_turned, frame_problem
+from coordexp.data.images.files import Header
+from coordexp.data.sources.coco.source import CocoSource
+from coordexp.data.sources.frame import frame_problem
 from coordexp.data.sources.shapes import write_shapes
+from coordexp.data.sources.turned import find_turned
 from coordexp.errors import DataError
 
 Box = list[float]

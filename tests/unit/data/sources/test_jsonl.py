@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coordexp.coord_tokens.codec import decode, encode
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.errors import DataError
 from tests.support.samples import content, read_jsonl, write_jsonl
 

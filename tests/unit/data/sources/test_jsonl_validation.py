@@ -9,7 +9,7 @@ from coordexp.config.schema.data import Data
 from coordexp.data.sources.door import load_split
 from coordexp.data.sources.prepare import PrepareSpec
 from coordexp.data.sources.source import source_of
-from coordexp.data.splits import check_loaded
+from coordexp.data.splits.check import check_loaded
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from coordexp.findings import require

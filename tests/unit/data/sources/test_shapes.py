@@ -10,7 +10,7 @@ from pycocotools.coco import COCO
 from coordexp.config.schema.data import Shapes
 from coordexp.data.shapes import CATEGORIES, SHAPES, Shape, draw_scene
 from coordexp.data.sources import shapes
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.shapes import write_shapes
 from coordexp.errors import DataError
 

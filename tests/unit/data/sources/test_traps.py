@@ -6,8 +6,10 @@ from PIL import Image, ImageOps
 
 from coordexp.coord_tokens.grammar.sequence import encode_target
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.image_file import read_header, read_image, turn_boxes, turned_headers
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.images.headers import read_header, turned_headers
+from coordexp.data.images.orientation import turn_boxes
+from coordexp.data.images.pixels import read_image
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.errors import DataError
 
 RAMP = np.arange(0, 256, dtype=np.uint8).reshape(16, 16)

@@ -8,7 +8,7 @@ import pytest
 from coordexp.config.schema.data import Data
 from coordexp.data.sources.door import load_split
 from coordexp.data.sources.source import found_sentence
-from coordexp.data.sources.yolo_rows import guess_layout
+from coordexp.data.sources.yolo.rows import guess_layout
 from coordexp.errors import DataError
 from tests.unit.data.sources.test_folder import NAMES, SIZE, TRUTH, picture, ultralytics, voc, write, yolo
 
