@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import random
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -151,7 +152,7 @@ def test_a_folder_is_read_once_and_an_image_that_was_written_to_again(coco, monk
 
 
 def test_a_fingerprint_of_nothing_is_refused(tmp_path, fingerprint_of):
-    with pytest.raises(DataError, match="no such file or folder"):
+    with pytest.raises(DataError, match=re.escape(str(tmp_path / "none"))):
         fingerprint_of([tmp_path / "none"])
 
 
@@ -246,13 +247,13 @@ def test_training_without_a_box_stops_and_validation_without_one_does_not(coco):
     for annotation in coco.document["annotations"]:
         annotation["iscrowd"] = 1
     coco.save()
-    with pytest.raises(DataError, match=r"no box to learn from in 2 training images \(2 crowd or ignored boxes are no"):
+    with pytest.raises(DataError, match=r"2 training .*2 crowd"):
         load_split(data, "train", data_dir=coco.root)
-    with pytest.raises(DataError, match=r"no box to measure AP on in 2 validation images \(2 crowd"):
+    with pytest.raises(DataError, match=r"2 validation .*2 crowd"):
         load_split(data, "val", data_dir=coco.root)
     coco.document["annotations"] = []
     coco.save()
-    with pytest.raises(DataError, match=r"in 2 training images; set data\.train_annotations to a file with boxes$"):
+    with pytest.raises(DataError, match=r"2 training .*data\.train_annotations"):
         load_split(data, "train", data_dir=coco.root)
     assert load_split(data, "val", data_dir=coco.root).counts["boxes"] == 0
 

@@ -91,6 +91,6 @@ def test_foreign_files_are_not_replaced(tmp_path):
     write_shapes(tmp_path / "mine", SMALL)  # an empty folder may be filled
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "holiday.jpg").touch()
-    with pytest.raises(DataError, match=r"photos: exists and holds no shapes\.json"):
+    with pytest.raises(DataError, match=r"photos.*shapes\.json"):
         write_shapes(tmp_path / "photos", SMALL)
     assert (tmp_path / "photos" / "holiday.jpg").exists()

@@ -58,10 +58,10 @@ def test_sixteen_bits_of_either_byte_order(tmp_path, mode):
 
 def test_numbers_without_a_range_are_refused_not_blackened(tmp_path):
     path = save(Image.fromarray((RAMP / 255).astype(np.float32)), tmp_path / "a.tif")
-    with pytest.raises(DataError, match="floating-point numbers of no defined range"):
+    with pytest.raises(DataError, match=r"a\.tif.*floating-point"):
         read_image(path)
     path = save(Image.fromarray(RAMP.astype(np.int32) * 10_000), tmp_path / "b.tif")
-    with pytest.raises(DataError, match="expected at most 16 bits"):
+    with pytest.raises(DataError, match=r"b\.tif.*16 bits"):
         read_image(path)
 
 
