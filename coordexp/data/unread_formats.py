@@ -1,4 +1,4 @@
-"""Formats that are known and not read: each is named, with the export of the same tool that is read."""
+"""Formats that are known and not read: an error names the format, and the export of the same tool that is read."""
 
 import re
 from collections.abc import Iterator
@@ -12,11 +12,18 @@ _FILES_TRIED = 200
 
 
 class _Format(NamedTuple):
-    """How the files of a format end, what all of them hold near their beginning, and what to do."""
+    """A format and how to recognise its files.
+
+    Attributes:
+        name: what a message calls it.
+        endings: of its files.
+        signs: regular expressions that all match near the beginning of its files.
+        way_on: what to do instead.
+    """
 
     name: str
     endings: tuple[str, ...]
-    signs: tuple[str, ...]  # regular expressions
+    signs: tuple[str, ...]
     way_on: str
 
 
@@ -25,7 +32,7 @@ _CSV_WAY = (
     'export "COCO" or "YOLO" from the tool that wrote it, or write a line of JSON for each picture: '
     '{"image": "a.jpg", "objects": [{"desc": "cat", "bbox_2d": [left, top, right, bottom]}], "bbox_format": "pixels"}'
 )
-# The first that fits is named: those with the most particular signs come first.
+# The first format that fits is named: the formats with the most particular signs come first.
 _FORMATS = (
     _Format(
         'CVAT\'s own XML ("CVAT for video")',
@@ -115,40 +122,45 @@ _FORMATS = (
     _Format("CSV of Roboflow", (".csv",), (r"^\W*filename,width,height,class,xmin",), _ROBOFLOW_WAY),
     _Format("CSV", (".csv", ".tsv"), (), _CSV_WAY),
 )
+_ENDINGS = frozenset(ending for known_format in _FORMATS for ending in known_format.endings)
 
 
 def head_of(path: Path) -> str:
-    """Return how a text file begins, without a byte-order mark or white space before it."""
+    """Return the beginning of a text file, without a byte-order mark or leading white space."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     return head.decode(encoding, "ignore").lstrip()
 
 
-def recognised(path: Path) -> str:
+def unread_format(path: Path) -> str:
     """Return the sentence on a file in a format that is known and not read; "" for any other file."""
     ending = path.suffix.lower()
-    formats = [one for one in _FORMATS if ending in one.endings]
+    formats = [known_format for known_format in _FORMATS if ending in known_format.endings]
     if not formats or not path.is_file():
         return ""
     head = head_of(path)
-    for one in formats:
-        if all(re.search(sign, head) for sign in one.signs):
-            return f"{path}: {one.name}, which is not read: {one.way_on}"
+    for known_format in formats:
+        if all(re.search(sign, head) for sign in known_format.signs):
+            return f"{path}: {known_format.name}, which is not read: {known_format.way_on}"
     return ""
 
 
-def recognised_below(folder: Path) -> str:
-    """Return the sentence on the first file below a folder in a format that is known and not read; "" without one."""
-    sentences = (recognised(path) for path in islice(_files_below(folder, _DEPTH), _FILES_TRIED))
-    return next((sentence for sentence in sentences if sentence), "")
+def unread_format_below(folder: Path) -> str:
+    """Return the sentence on the first file below a folder in such a format; "" without one."""
+    for path in islice(_files_below(folder, _DEPTH), _FILES_TRIED):
+        sentence = unread_format(path)
+        if sentence:
+            return sentence
+    return ""
 
 
 def _files_below(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield files that may hold labels, those of a folder before those further down."""
-    inside = sorted(folder.iterdir())
-    endings = {ending for one in _FORMATS for ending in one.endings}
-    yield from (path for path in inside if path.suffix.lower() in endings and not path.name.startswith("."))
-    for place in inside:
-        if depth and place.is_dir() and not place.name.startswith("."):
-            yield from _files_below(place, depth - 1)
+    """Yield files that may hold labels: the files of a folder before those further down."""
+    entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith(".")]
+    yield from (entry for entry in entries if entry.suffix.lower() in _ENDINGS)
+    if depth == 0:
+        return
+    for entry in entries:
+        if entry.is_dir():
+            yield from _files_below(entry, depth - 1)

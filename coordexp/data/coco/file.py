@@ -27,7 +27,7 @@ from coordexp.data.box_rule import SWAPPED
 from coordexp.data.coco.entries import SECTIONS, Annotation, Category, Entries, Image, Section
 from coordexp.data.coco.json_text import has_mark, parse_json, read_utf8, without_outlines
 from coordexp.data.coco.read_entries import TEXT_NUMBERS, typed_entries
-from coordexp.data.unread_formats import recognised
+from coordexp.data.unread_formats import unread_format
 from coordexp.errors import DataError, kind_of
 
 
@@ -137,7 +137,7 @@ def read_coco_file(
 
 def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
     """Return the entries of each section: undecoded, or as values where the file is not strict JSON."""
-    other = recognised(path)
+    other = unread_format(path)
     if other:
         raise DataError(other)
     content = read_utf8(path)

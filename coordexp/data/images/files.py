@@ -1,7 +1,4 @@
-"""Image files: headers and pixels; only DataError, whatever a file holds.
-
-A picture is read as people see it: turned as its EXIF tag says, and on white where it is transparent.
-"""
+"""Image files: opening them, and what they say before their pixels; only DataError, whatever a file holds."""
 
 import struct
 import warnings
@@ -21,11 +18,12 @@ from coordexp.files import lfs_problem
 MAX_IMAGE_PIXELS = 120_000_000
 MAX_IMAGE_SIDE_PX = 32_768
 _MAX_ASPECT_RATIO = 200
-# Only formats of photographs: Pillow also opens EPS (by running Ghostscript) and some twenty rare formats.
+# Only formats of photographs: Pillow also opens EPS (by running Ghostscript) and some twenty rare formats, which would
+# only widen what a damaged or malicious file can reach.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 _PNG_METADATA = frozenset(("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"))
 # What Pillow's plugins raise on damaged files, besides its own UnidentifiedImageError (an OSError); found by fuzzing.
-DECODE_ERRORS = (
+_DECODE_ERRORS = (
     OSError,
     SyntaxError,
     ValueError,
@@ -41,7 +39,13 @@ DECODE_ERRORS = (
 
 
 class Header(NamedTuple):
-    """What an image file says before its pixels: their size as stored, and how a viewer turns them (EXIF, 1 to 8)."""
+    """What an image file says before its pixels.
+
+    Attributes:
+        width: of the stored pixels.
+        height: of the stored pixels.
+        orientation: how a viewer turns the stored pixels: EXIF's number, 1 to 8, where 1 leaves them.
+    """
 
     width: int
     height: int
@@ -49,7 +53,10 @@ class Header(NamedTuple):
 
     @property
     def shown(self) -> tuple[int, int]:
-        return (self.height, self.width) if self.orientation in SWAPPING_ORIENTATIONS else (self.width, self.height)
+        """Width and height in pixels as a viewer shows the picture."""
+        if self.orientation in SWAPPING_ORIENTATIONS:
+            return self.height, self.width
+        return self.width, self.height
 
 
 def size_problem(width: int, height: int) -> str | None:
@@ -65,6 +72,11 @@ def size_problem(width: int, height: int) -> str | None:
 
 @contextmanager
 def opened_picture(path: Path) -> Generator[Image.Image]:
+    """Open an image file for the length of a block; errors of the block's decoding become DataErrors as well.
+
+    Raises:
+        DataError: if the file is missing, cannot be read, is a Git LFS pointer, or does not decode.
+    """
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -72,8 +84,8 @@ def opened_picture(path: Path) -> Generator[Image.Image]:
     except OSError as error:
         raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
     try:
-        # Pillow warns of large images (our own limit is stricter) and of odd metadata (not used here). The filter
-        # stays: one that is taken back would be taken back under other threads that open images.
+        # Pillow warns of large images (our own limit is stricter) and of odd metadata (not used here). The filter is
+        # never taken back: filters are shared by all threads, and other threads may be opening images.
         warnings.filterwarnings("ignore", module="PIL")
         with file, Image.open(file, formats=_formats()) as picture:
             yield picture
@@ -85,23 +97,27 @@ def opened_picture(path: Path) -> Generator[Image.Image]:
             raise DataError(pointer) from None
         expected = ", ".join(_formats())
         raise DataError(f"{path}: image does not decode (cannot identify it, expected {expected})") from None
-    except DECODE_ERRORS as error:
+    except _DECODE_ERRORS as error:
         raise DataError(f"{path}: image does not decode ({error})") from None
 
 
 @lru_cache(maxsize=1)
 def _formats() -> tuple[str, ...]:
-    Image.init()  # a build of Pillow may lack a codec, and asking it for that one raises
+    Image.init()
+    # A build of Pillow may lack a codec, and asking for a format without one raises.
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
 def header_of(picture: Image.Image, path: Path) -> Header:
-    if (problem := size_problem(*picture.size)) is not None:
+    """Return the header of an opened picture, or raise a DataError if the picture is too large."""
+    problem = size_problem(*picture.size)
+    if problem is not None:
         raise DataError(f"{path}: {problem}")
     if picture.format == "PNG" and not _PNG_METADATA & picture.info.keys():
-        return Header(*picture.size, 1)  # Pillow would decode the pixels, to look behind them
+        # Pillow would decode all pixels of a PNG to look for EXIF behind them.
+        return Header(*picture.size, 1)
     try:
-        found = picture.getexif().get(ExifTags.Base.Orientation)
-    except DECODE_ERRORS:  # damaged metadata of a picture that may be whole
-        found = 1
-    return Header(picture.width, picture.height, found if found in TURNS else 1)
+        orientation = picture.getexif().get(ExifTags.Base.Orientation)
+    except _DECODE_ERRORS:
+        orientation = 1  # the metadata are damaged; the picture may be whole
+    return Header(picture.width, picture.height, orientation if orientation in TURNS else 1)

@@ -13,12 +13,27 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""EXIF orientation -> how a viewer turns the stored pixels; 1, and what is no orientation, leaves them."""
+"""EXIF orientation -> how a viewer turns the stored pixels; 1, and any other value, leaves them."""
 SWAPPING_ORIENTATIONS = (5, 6, 7, 8)
+"""Orientations that swap width and height."""
+
+
+def turn_picture(picture: Image.Image, orientation: int) -> Image.Image:
+    """Return stored pixels as a viewer shows them."""
+    turn = TURNS.get(orientation)
+    return picture if turn is None else picture.transpose(turn)
 
 
 def turn_boxes(boxes_norm_xyxy: NDArray[np.float64], orientation: int) -> NDArray[np.float64]:
-    """Return ``[M, 4]`` boxes of the stored pixels in the picture as a viewer shows it."""
+    """Return boxes of the stored pixels as boxes of the picture that a viewer shows.
+
+    Args:
+        boxes_norm_xyxy: ``[M, 4]`` fractions of the stored width and height.
+        orientation: EXIF's number, 1 to 8.
+
+    Returns:
+        ``[M, 4]`` fractions of the shown width and height.
+    """
     x1, y1, x2, y2 = boxes_norm_xyxy.T
     turned = {
         2: (1 - x2, y1, 1 - x1, y2),

@@ -1,7 +1,7 @@
-"""RGB pixels -> uint8 patches, and uint8 patches -> the pixel values a Qwen3-VL vision tower takes.
+"""RGB pixels -> uint8 patches, and uint8 patches -> the pixel values that a Qwen3-VL vision tower takes.
 
-Patches travel as bytes and are normalised where the model is: an eighth of the bytes that the
-Hugging Face processor makes, and the same numbers.
+Patches travel as bytes and are normalised on the model's device. That is an eighth of the bytes that the Hugging Face
+processor makes, and the pixel values are the same numbers.
 """
 
 import math
@@ -20,9 +20,12 @@ from coordexp.coord_tokens.smart_resize import smart_resize
 from coordexp.data.sample import Sample
 from coordexp.errors import ConfigError
 
+_SHRUNK_BELOW = 0.9
+"""A picture that keeps a smaller share of its pixels is called shrunk."""
+
 
 class ImageProcessor(Protocol):
-    """What is read from a Hugging Face Qwen2-VL / Qwen3-VL image processor."""
+    """The attributes that are read from a Hugging Face Qwen2-VL / Qwen3-VL image processor."""
 
     patch_size: int
     merge_size: int
@@ -38,7 +41,7 @@ class ImageProcessor(Protocol):
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """How images become patches; lengths in pixels, ``resample`` as PIL counts its filters."""
+    """How images become patches; lengths are in pixels, ``resample`` is PIL's number of a filter."""
 
     patch_size: int
     merge_size: int
@@ -54,11 +57,12 @@ class ImageSpec:
     def from_processor(
         cls, processor: ImageProcessor, *, min_pixels: int | None = None, max_pixels: int | None = None
     ) -> "ImageSpec":
-        """Read the numbers of an image processor; explicit pixel limits win over its own.
+        """Read the numbers of an image processor; explicit pixel limits replace its own.
 
         Raises:
             ConfigError: if the limits that result are the wrong way round.
         """
+        # The processor calls its limits edges; they are numbers of pixels.
         low = min_pixels or processor.size["shortest_edge"]
         high = max_pixels or processor.size["longest_edge"]
         if low > high:
@@ -86,6 +90,7 @@ class ImageSpec:
         return rows // self.patch_size, columns // self.patch_size
 
     def num_tokens(self, *, width: int, height: int) -> int:
+        """Return how many tokens an image of this size takes."""
         rows, columns = self.grid(width=width, height=height)
         return rows * columns // self.merge_size**2
 
@@ -96,10 +101,11 @@ class ImageSpec:
 
 
 def to_patches(picture: Image.Image, spec: ImageSpec) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    """Resize and cut an RGB image.
+    """Resize an RGB image and cut it into P patches.
 
     Returns:
-        ``[P, 3 * patch * patch]`` uint8 in the merge order of Qwen-VL, and the grid (rows, columns), P of them.
+        ``[P, 3 * patch * patch]`` uint8, and the grid: rows and columns, P = rows * columns. The patches are in the
+        merge order of Qwen-VL: the merge x merge patches that become one token stand together.
     """
     rows, columns = spec.grid(width=picture.width, height=picture.height)
     size, merge = spec.patch_size, spec.merge_size
@@ -110,15 +116,21 @@ def to_patches(picture: Image.Image, spec: ImageSpec) -> tuple[NDArray[np.uint8]
 
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the CPU to a device, without the host waiting for what the device still has to do."""
-    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
+    """Copy a tensor from the CPU to a device; the host does not wait for what the device still has to do."""
+    if device.type == "cuda":
+        values = values.pin_memory()  # from pageable memory, the copy would block the host
+    return values.to(device, non_blocking=True)
 
 
 def pixel_values(patches: Tensor, spec: ImageSpec) -> Tensor:
     """Normalise patches on their device, and repeat them over the temporal patch.
 
-    From ``[P, 3 * patch * patch]`` uint8 to ``[P, 3 * temporal * patch * patch]`` float32, what
-    ``model(pixel_values=...)`` takes.
+    Args:
+        patches: ``[P, 3 * patch * patch]`` uint8.
+        spec: how the images became patches.
+
+    Returns:
+        ``[P, 3 * temporal * patch * patch]`` float32, as ``model(pixel_values=...)`` takes it.
     """
     side = spec.patch_size
     # The Hugging Face processor scales in float64 and normalises in float32: the same here, bit for bit.
@@ -130,20 +142,29 @@ def pixel_values(patches: Tensor, spec: ImageSpec) -> Tensor:
 
 
 def fed_sentence(samples: Sequence[Sample], spec: ImageSpec) -> str:
-    """Return what the usual picture shrinks to, and its median box there; "" where no picture is shrunk."""
-    sizes = Counter((sample.width, sample.height) for sample in samples)
-    fed = {size: spec.fed_size(*size) for size in sizes}
-    # The nearest multiple of a patch is no shrinking.
-    shrunk = Counter({(w, h): n for (w, h), n in sizes.items() if math.prod(fed[w, h]) < 0.9 * w * h})
+    """Return what the most common shrunk picture size becomes, and the median box after it; "" if none is shrunk."""
+    num_of_size = Counter((sample.width, sample.height) for sample in samples)
+    fed_sizes = {size: spec.fed_size(*size) for size in num_of_size}
+    shrunk: Counter[tuple[int, int]] = Counter()
+    for size, num in num_of_size.items():
+        # A picture that only becomes the nearest multiple of a patch is not called shrunk.
+        if math.prod(fed_sizes[size]) < _SHRUNK_BELOW * math.prod(size):
+            shrunk[size] = num
     if not shrunk:
         return ""
-    (width, height), number = shrunk.most_common(1)[0]
-    columns, rows = fed[width, height]
-    sides = [
-        (box[2:] - box[:2]) * fed[sample.width, sample.height]
-        for sample in samples
-        for box in sample.objects.boxes_norm_xyxy
-    ]
-    box = "" if not sides else "; the median box is {:.0f} x {:.0f} there".format(*np.median(sides, axis=0).tolist())
-    several = "" if len(shrunk) == 1 else f" ({number:,} of {shrunk.total():,} that are shrunk)"
-    return f"{width} x {height} is fed as {columns} x {rows}{several}{box}; data.max_pixels feeds more"
+
+    size, num = shrunk.most_common(1)[0]
+    sides_px: list[NDArray[np.float64]] = []
+    for sample in samples:
+        boxes = sample.objects.boxes_norm_xyxy
+        sides_px.append((boxes[:, 2:] - boxes[:, :2]) * fed_sizes[sample.width, sample.height])
+    num_boxes = sum(len(sides) for sides in sides_px)
+    median = ""
+    if num_boxes:
+        width, height = np.median(np.concatenate(sides_px), axis=0).tolist()
+        median = f"; the median box is {width:.0f} x {height:.0f} there"
+    several = "" if len(shrunk) == 1 else f" ({num:,} of {shrunk.total():,} that are shrunk)"
+    return (
+        f"{size[0]} x {size[1]} is fed as {fed_sizes[size][0]} x {fed_sizes[size][1]}{several}{median}; "
+        "data.max_pixels feeds more"
+    )

@@ -9,7 +9,7 @@ from coordexp.data.sources.folder.parquet import find_parquet
 from coordexp.data.sources.folder.unread import unread_below
 from coordexp.data.sources.folder.voc import find_voc
 from coordexp.data.sources.yolo.find import find_yolo
-from coordexp.data.unread_formats import recognised_below
+from coordexp.data.unread_formats import unread_format_below
 from coordexp.errors import DataError
 
 _DEPTH = 2
@@ -39,7 +39,7 @@ def find_folder(folder: Path) -> Found:
         if found:
             return found[0]
         level = [place for above in level for place in folders_in(above)]
-    other = recognised_below(folder) or unread_below(folder)
+    other = unread_format_below(folder) or unread_below(folder)
     if other:
         raise DataError(other)
     seen = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"

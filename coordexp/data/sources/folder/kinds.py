@@ -7,7 +7,7 @@ from coordexp.data.coco.entries import SECTIONS
 from coordexp.data.coco.json_text import read_utf8
 from coordexp.data.sources.folder.found import HUGGING_FACE
 from coordexp.data.sources.hugging_face.rows import METADATA_NAMES
-from coordexp.data.unread_formats import head_of, recognised
+from coordexp.data.unread_formats import head_of, unread_format
 from coordexp.errors import DataError
 from coordexp.files import lfs_problem
 
@@ -42,7 +42,7 @@ def file_kind(path: Path) -> str:
         return HUGGING_FACE if path.name.lower() in METADATA_NAMES else ""
     head = head_of(path)
     names = set(re.findall(r'"(\w+)"\s*:', head))
-    if recognised(path):
+    if unread_format(path):
         return ""
     first_objects = re.search(r'"objects"\s*:\s*(.)', head)
     is_by_column = first_objects is not None and first_objects[1] == "{" and "ref" not in names

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 
 from coordexp.data.coco.json_text import read_unmarked
-from coordexp.data.unread_formats import recognised
+from coordexp.data.unread_formats import unread_format
 from coordexp.errors import DataError, kind_of
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the records of a file with their numbers: its lines, or the entries of its one list."""
-    other = recognised(path)
+    other = unread_format(path)
     if other:
         raise DataError(other)
     content = read_unmarked(path)
