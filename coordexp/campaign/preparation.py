@@ -9,7 +9,7 @@ from coordexp.config.identity.differences import diff, rounding_only, went_on
 from coordexp.config.identity.fingerprint import fingerprint, read_fingerprint
 from coordexp.config.keys import deciding
 from coordexp.config.schema import RunConfig
-from coordexp.data.image_file import OnHeaders
+from coordexp.data.images.headers import OnHeaders
 from coordexp.detection.boxes import MAX_DETECTIONS
 from coordexp.detection.ceiling import codec_ceiling, exact_ceiling, num_beyond_limit
 from coordexp.errors import ConfigError, DataError

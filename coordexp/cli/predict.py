@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from coordexp.cli.views import draw, prediction_table
-    from coordexp.data.image_file import read_image
+    from coordexp.data.images.pixels import read_image
     from coordexp.evaluate.checkpoint import check_output, slower, unlike_training
     from coordexp.evaluate.predict import checkpoint_of, predict_with, predictions_json, turned
     from coordexp.evaluate.settings import EvaluationSettings

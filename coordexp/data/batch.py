@@ -1,8 +1,8 @@
-"""Encoded samples -> the batch: what goes from the loader to the model and the losses.
+"""Encoded samples -> the batch that goes from the loader to the model and the losses.
 
-Shapes: B sequences, L padded length, I images, P image patches, C numbers of a patch, S samples that
-are no fillers, T supervised tokens, N of them that carry coordinates, M boxes, K tokens of a box that carry its
-coordinates.
+Shapes: B sequences, L padded length, I images, P image patches, C numbers of a patch, S samples that are no fillers,
+T supervised tokens, N of them that carry coordinates, M boxes, K coordinate tokens of a box, R coordinate tokens of a
+cut object.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,13 +25,16 @@ class EncodedSample:
 
     Attributes:
         prompt_ids: token ids of prompt and image.
-        target_ids: token ids to learn; empty to generate.
+        target_ids: token ids to learn; empty when the model generates.
         patches: ``[P, 3 * patch * patch]`` uint8.
         grid: rows and columns of patches.
         boxes_norm_xyxy: ``[M, 4]`` float32 box of each complete object in ``target_ids``.
-        coord_index: ``[M, K]`` int64, positions of its coordinates in ``target_ids``: 4 coord tokens, or 12 digits.
-        cut_index: ``[R]`` int64, positions of the coordinates of an object that is cut, behind all others.
-        is_filler: it only completes the last batch of an epoch: nothing to learn, counted nowhere.
+        coord_index: ``[M, K]`` int64, positions in ``target_ids`` of each box's coordinates: 4 coord tokens or 12
+            digits.
+        cut_index: ``[R]`` int64, positions in ``target_ids`` of the coordinates of an object that is cut; they come
+            after all others.
+        is_filler: whether the sample only completes the last batch of an epoch; it teaches nothing and is counted
+            nowhere.
     """
 
     prompt_ids: list[int]
@@ -53,25 +56,25 @@ class EncodedSample:
 class Batch:
     """One batch of encoded samples, with the places of everything that is learnt.
 
-    Those places are found where the batch is made, on the CPU: on a device their number depends on data, and the
-    host would wait for it.
+    The places are found on the CPU, where the batch is made. On a device, their number would depend on data, and the
+    host would have to wait for it.
 
     Attributes:
         input_ids: ``[B, L]`` int64.
-        attention_mask: ``[B, L]`` int64, 0 at padding; None where that is on the right, which no token sees.
+        attention_mask: ``[B, L]`` int64, 0 at padding; None if all padding is on the right, where no token sees it.
         mm_token_type_ids: ``[B, L]`` int64, 1 at image tokens.
         labels: ``[B, L]`` int64 true tokens, -100 where nothing is learnt.
         patches: ``[P, C]`` uint8.
         image_grid_thw: ``[I, 3]`` int64: 1, rows and columns of patches.
         supervised_rows: ``[T]`` int64, flat positions in ``[B * L]`` that predict a label.
-        targets: ``[T]`` int64, those labels.
-        coord_rows: ``[N]`` int64, rows of ``targets`` that are coord tokens, ascending; in the text arm digits of
+        targets: ``[T]`` int64, the labels that ``supervised_rows`` predict.
+        coord_rows: ``[N]`` int64, rows of ``targets`` that are coord tokens, ascending; in the text arm, digits of
             coordinates.
-        coord_places: ``[N]`` int64, which token of its coordinate each is: 0 for coord tokens, 0 to 2 for digits.
-        box_rows: ``[M, K]`` int64, rows of ``coord_rows`` of x1, y1, x2, y2 of each box.
+        coord_places: ``[N]`` int64, the place of each token in its coordinate: 0 for coord tokens, 0 to 2 for digits.
+        box_rows: ``[M, K]`` int64, rows of ``coord_rows`` that hold x1, y1, x2, y2 of each box.
         boxes_norm_xyxy: ``[M, 4]`` float32.
-        box_image: ``[M]`` int64, which image of the batch a box belongs to, from 0.
-        box_object: ``[M]`` int64, which object of its image's target a box is, from 0.
+        box_image: ``[M]`` int64, the image of the batch that a box belongs to, from 0.
+        box_object: ``[M]`` int64, the number of a box's object in its image's target, from 0.
         image_ids: ``[S]`` int64, ids in the annotation file.
         sequence_lengths: ``[S]`` int64, tokens of each sample without padding.
     """
@@ -94,11 +97,11 @@ class Batch:
     sequence_lengths: Tensor
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """Move every tensor; also how accelerate moves what a loader gives."""
+        """Move every tensor to a device; accelerate calls this for what a loader gives."""
         return self._changed(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "Batch":
-        """Copy every tensor to memory that a device reads without the host; called by torch's loader."""
+        """Copy every tensor to page-locked memory, from which a device reads by itself; torch's loader calls this."""
         return self._changed(Tensor.pin_memory)
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> "Batch":
@@ -106,54 +109,82 @@ class Batch:
         return replace(self, **{name: change(value) for name, value in tensors.items()})
 
 
+@dataclass
+class _NumberPlaces:
+    """Where the tokens that carry coordinates stand in a batch; one array for each sample.
+
+    Attributes:
+        positions: flat positions in ``[B * L]``.
+        places: which token of its coordinate each is.
+        box_rows: ``[M, K]`` numbers of the tokens of each box, counted over the batch.
+        num_tokens: how many such tokens the samples so far have.
+    """
+
+    positions: list[NDArray[np.int64]] = field(default_factory=list[NDArray[np.int64]])
+    places: list[NDArray[np.int64]] = field(default_factory=list[NDArray[np.int64]])
+    box_rows: list[NDArray[np.int64]] = field(default_factory=list[NDArray[np.int64]])
+    num_tokens: int = 0
+
+    def add(self, sample: EncodedSample, *, start: int) -> None:
+        """Add a sample whose target begins at the flat position ``start``."""
+        in_target = np.concatenate([sample.coord_index.ravel(), sample.cut_index])
+        self.positions.append(start + in_target)
+        # A cut object loses its end, so its remaining tokens begin with a whole coordinate, as those of the others do.
+        tokens_of_a_coordinate = sample.coord_index.shape[1] // NUM_COORDS
+        self.places.append(np.arange(len(in_target)) % tokens_of_a_coordinate)
+        of_boxes = np.arange(sample.coord_index.size).reshape(sample.coord_index.shape)
+        self.box_rows.append(self.num_tokens + of_boxes)
+        self.num_tokens += len(in_target)
+
+
 def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int) -> Batch:
-    """Pad samples on the right to one batch."""
+    """Pad samples on the right to one batch, and find the places of everything that is learnt."""
     length = max(sample.length for sample in samples)
     input_ids = torch.full((len(samples), length), pad_id, dtype=torch.int64)
     labels = torch.full((len(samples), length), IGNORE, dtype=torch.int64)
     attention_mask = torch.zeros((len(samples), length), dtype=torch.int64)
-    positions: list[NDArray[np.int64]] = []
-    places: list[NDArray[np.int64]] = []
-    box_rows: list[NDArray[np.int64]] = []
-    num_numbers = 0
+    numbers = _NumberPlaces()
     for row, sample in enumerate(samples):
-        answer, end = len(sample.prompt_ids), sample.length
-        input_ids[row, :answer] = torch.tensor(sample.prompt_ids)
-        input_ids[row, answer:end] = torch.tensor(sample.target_ids, dtype=torch.int64)
-        labels[row, answer:end] = input_ids[row, answer:end]
+        target_start, end = len(sample.prompt_ids), sample.length
+        input_ids[row, :target_start] = torch.tensor(sample.prompt_ids)
+        input_ids[row, target_start:end] = torch.tensor(sample.target_ids, dtype=torch.int64)
+        labels[row, target_start:end] = input_ids[row, target_start:end]
         attention_mask[row, :end] = 1
-        numbers = np.concatenate([sample.coord_index.ravel(), sample.cut_index])
-        positions.append(row * length + answer + numbers)
-        # An object is cut from its end, so the tokens of its last coordinates go round as those of all others.
-        places.append(np.arange(len(numbers)) % (sample.coord_index.shape[1] // NUM_COORDS))
-        box_rows.append(num_numbers + np.arange(sample.coord_index.size).reshape(sample.coord_index.shape))
-        num_numbers += len(numbers)
+        numbers.add(sample, start=row * length + target_start)
+
     supervised_rows = predicts_label(labels).flatten().nonzero().squeeze(1)
     targets_T = labels.flatten()[supervised_rows + 1]
+    # Flat position of a label -> its row in ``targets_T``; -1 where nothing is learnt.
     row_of_position = torch.full((labels.numel(),), -1)
     row_of_position[supervised_rows + 1] = torch.arange(len(targets_T))
+    coord_positions = torch.from_numpy(np.concatenate(numbers.positions))
+
     num_boxes = [len(sample.boxes_norm_xyxy) for sample in samples]
-    real = [sample for sample in samples if not sample.is_filler]
+    box_image = np.repeat(np.arange(len(samples)), num_boxes)
+    box_object = np.concatenate([np.arange(num) for num in num_boxes])
+    boxes = np.concatenate([sample.boxes_norm_xyxy for sample in samples])
+    patches = np.concatenate([sample.patches for sample in samples])
+    counted_samples = [sample for sample in samples if not sample.is_filler]
     return Batch(
         input_ids=input_ids,
         attention_mask=attention_mask,
         mm_token_type_ids=(input_ids == image_token_id).to(torch.int64),
         labels=labels,
-        patches=torch.from_numpy(np.concatenate([sample.patches for sample in samples])),
+        patches=torch.from_numpy(patches),
         image_grid_thw=torch.tensor([[1, *sample.grid] for sample in samples]),
         supervised_rows=supervised_rows,
         targets=targets_T,
-        coord_rows=row_of_position[torch.from_numpy(np.concatenate(positions))],
-        coord_places=torch.from_numpy(np.concatenate(places)),
-        box_rows=torch.from_numpy(np.concatenate(box_rows)),
-        boxes_norm_xyxy=torch.from_numpy(np.concatenate([sample.boxes_norm_xyxy for sample in samples])),
-        box_image=torch.from_numpy(np.repeat(np.arange(len(samples)), num_boxes)),
-        box_object=torch.from_numpy(np.concatenate([np.arange(num) for num in num_boxes])),
-        image_ids=torch.tensor([sample.image_id for sample in real], dtype=torch.int64),
-        sequence_lengths=torch.tensor([sample.length for sample in real], dtype=torch.int64),
+        coord_rows=row_of_position[coord_positions],
+        coord_places=torch.from_numpy(np.concatenate(numbers.places)),
+        box_rows=torch.from_numpy(np.concatenate(numbers.box_rows)),
+        boxes_norm_xyxy=torch.from_numpy(boxes),
+        box_image=torch.from_numpy(box_image),
+        box_object=torch.from_numpy(box_object),
+        image_ids=torch.tensor([sample.image_id for sample in counted_samples], dtype=torch.int64),
+        sequence_lengths=torch.tensor([sample.length for sample in counted_samples], dtype=torch.int64),
     )
 
 
 def predicts_label(labels_BL: Tensor) -> Tensor:
-    """Mark ``[B, L]`` the positions whose *next* token is supervised."""
+    """Return ``[B, L]``: whether the *next* token of each position is supervised."""
     return F.pad(labels_BL[:, 1:] >= 0, (0, 1), value=False)

@@ -1,8 +1,11 @@
 """The one rule for boxes, whatever format they come from.
 
-A box whose corners are swapped is put in order. A box that reaches over the edge of its image is clipped to it. A box
-of no extent is no target. Each is counted and said once; none of them is a bad record. A box that lies wholly outside
-its image is a bad record: it belongs to another picture, or is in another frame.
+- A box whose corners are swapped is put in order.
+- A box that reaches over the edge of its image is clipped to the image.
+- A box of no extent is no target.
+- A box that lies wholly outside its image is a bad record: it belongs to another picture, or is in another frame.
+
+Boxes of the first three kinds are counted, the number is said once, and none of them is a bad record.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +27,8 @@ class RuledBoxes:
         corners_xyxy: ``[N, 4]`` in order and inside the image.
         was_swapped: ``[N]`` whether left and right, or top and bottom, were the other way round.
         was_clipped: ``[N]`` whether the box reached over the edge of its image.
-        has_extent: ``[N]`` whether it had a width and a height before it was clipped.
-        is_outside: ``[N]`` whether it has an extent, and none of it is inside its image.
+        has_extent: ``[N]`` whether the box had a width and a height before it was clipped.
+        is_outside: ``[N]`` whether the box has an extent, and none of it is inside its image.
     """
 
     corners_xyxy: NDArray[np.float64]
@@ -36,7 +39,7 @@ class RuledBoxes:
 
 
 def ordered_corners(corners_xyxy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return ``[N, 4]`` corners with left before right and top before bottom, and which boxes that changed."""
+    """Return ``[N, 4]`` corners with left before right and top before bottom, and ``[N]`` which boxes that changed."""
     first, second = corners_xyxy[:, :2], corners_xyxy[:, 2:]
     was_swapped = np.any(first > second, axis=1)
     ordered = np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=1)
@@ -48,7 +51,7 @@ def apply_box_rule(corners_xyxy: NDArray[np.float64], sizes: NDArray[np.float64]
 
     Args:
         corners_xyxy: ``[N, 4]`` finite numbers.
-        sizes: ``[N, 2]`` width and height of the image of each, in the unit of the corners (1 for fractions).
+        sizes: ``[N, 2]`` width and height of each box's image, in the unit of the corners (1 for fractions).
     """
     corners, was_swapped = ordered_corners(corners_xyxy)
     low, high = corners[:, :2], corners[:, 2:]
@@ -69,13 +72,13 @@ def box_notes(
     """Return a sentence for each part of the rule that changed boxes, with their number and the first picture.
 
     Args:
-        names: gives the name of the picture at a place.
-        clipped: the place of the picture of each box that was clipped; so of the others.
-        no_extent: of each box that is left out.
-        swapped: of each box that was put in order.
+        names: returns the name of the picture with a given number.
+        clipped: for each box that was clipped, the number of its picture.
+        no_extent: the same for each box that is left out.
+        swapped: the same for each box that was put in order.
     """
     notes: list[str] = []
-    for sentence, places in ((SWAPPED, swapped), (_CLIPPED, clipped), (_NO_EXTENT, no_extent)):
-        if places:
-            notes.append(f"{sentence}, the first of {names(min(places))} ({len(places):,} in all)")
+    for sentence, pictures in ((SWAPPED, swapped), (_CLIPPED, clipped), (_NO_EXTENT, no_extent)):
+        if pictures:
+            notes.append(f"{sentence}, the first of {names(min(pictures))} ({len(pictures):,} in all)")
     return notes

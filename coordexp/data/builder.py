@@ -6,17 +6,22 @@ from coordexp.coord_tokens.template_adapter import BoxTemplate, apply_coord_temp
 from coordexp.coord_tokens.validator import BBOX_FORMAT, annotate_coord_tokens
 from coordexp.errors import DataError, kind_of
 
-_NAMES = ("bbox", "bbox_2d", "bbox_coord_ints", "bbox_coord_tokens")
+_BOX_KEYS = ("bbox", "bbox_2d", "bbox_coord_ints", "bbox_coord_tokens")
 
 
 class JsonLinesBuilder:
-    """Builds the samples of a chat template that is not ours (ms-swift's), and keeps it from scaling them.
+    """Builds the samples of a chat template that is not ours (ms-swift's), and keeps the template from scaling them.
 
     The samples are JSONL records again: a file of them is training data for coordexp, too.
     """
 
     def __init__(self, template: BoxTemplate | None = None, *, enabled: bool, skip_bbox_norm: bool) -> None:
-        """Patch the template, if there is one, in place; the switches are those of ``custom.coord_tokens``.
+        """Patch the template, if there is one, in place.
+
+        Args:
+            template: has a method ``normalize_bbox``.
+            enabled: ``custom.coord_tokens.enabled``: boxes become coord tokens, else bins.
+            skip_bbox_norm: ``custom.coord_tokens.skip_bbox_norm``: ``normalize_bbox`` does nothing any more.
 
         Raises:
             ConfigError: if the template has no method ``normalize_bbox``.
@@ -34,13 +39,17 @@ class JsonLinesBuilder:
         entries = record.get("objects")
         if not isinstance(entries, list):
             raise DataError(f"objects is {kind_of(entries)}, expected a list")
-        objects = [dict(item) if isinstance(item, Mapping) else item for item in entries]
-        annotated: dict[str, object] = {**record, "objects": objects}
-        annotate_coord_tokens(annotated)
-        wanted = "bbox_coord_tokens" if self.enabled else "bbox_coord_ints"
-        annotated["objects"] = [
-            {**{name: value for name, value in item.items() if name not in _NAMES}, "bbox": item[wanted]}
-            for item in objects
-        ]
-        annotated.pop("bbox_format", None)
-        return annotated if self.enabled else {**annotated, "bbox_format": BBOX_FORMAT}
+        objects = [dict(entry) if isinstance(entry, Mapping) else entry for entry in entries]
+        built: dict[str, object] = {**record, "objects": objects}
+        annotate_coord_tokens(built)
+
+        annotated_key = "bbox_coord_tokens" if self.enabled else "bbox_coord_ints"
+        built_objects: list[dict[str, object]] = []
+        for entry in objects:
+            others = {name: value for name, value in entry.items() if name not in _BOX_KEYS}
+            built_objects.append({**others, "bbox": entry[annotated_key]})
+        built["objects"] = built_objects
+        built.pop("bbox_format", None)
+        if not self.enabled:
+            built["bbox_format"] = BBOX_FORMAT
+        return built

@@ -1,7 +1,6 @@
 """Samples -> encoded samples, one at a time: prompt, image and target; what a data loader iterates over."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,93 +18,32 @@ from coordexp.coord_tokens.grammar.sequence import (
 )
 from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batch import EncodedSample
-from coordexp.data.image_file import read_image
-from coordexp.data.patches import ImageSpec, to_patches
+from coordexp.data.images.patches import ImageSpec, to_patches
+from coordexp.data.images.pixels import read_image
+from coordexp.data.prompt import Prompt
 from coordexp.data.sample import Objects, Ordering, Sample
-from coordexp.errors import DataError, TokenizerError, summary
-
-DEFAULT_PROMPT = "Describe all objects in the image with their bounding boxes."
-IMAGE_TOKEN = "<|image_pad|>"
-# Of every rendering of a chat template. Models that think begin their answers with a thought unless told otherwise;
-# templates that know nothing of it ignore it.
-TEMPLATE_ARGUMENTS = {"enable_thinking": False}
+from coordexp.errors import DataError
 
 _Patches = tuple[NDArray[np.uint8], tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """The model's own chat template around one image and one fixed instruction, as token ids.
-
-    They are those before and after the image tokens; the answer starts right behind them.
-    """
-
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    image_token_id: int
-
-    @classmethod
-    def build(
-        cls, tokenizer: PreTrainedTokenizerBase, text: str = DEFAULT_PROMPT, *, may_think: bool = False
-    ) -> "Prompt":
-        """Render the chat template once; only an untouched model ``may_think`` before it answers.
-
-        Raises:
-            TokenizerError: if there is no chat template, or it does not place exactly one image, or leaves a thought
-                open.
-        """
-        if not tokenizer.chat_template:
-            raise TokenizerError("the tokenizer has no chat template; expected chat_template.jinja in the checkpoint")
-        messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
-        try:
-            # transformers annotates a message's content as str only; parts are its documented multimodal form.
-            rendered = tokenizer.apply_chat_template(
-                messages,  # pyright: ignore[reportArgumentType]
-                tokenize=False,
-                add_generation_prompt=True,
-                enable_thinking=TEMPLATE_ARGUMENTS["enable_thinking"],
-            )
-            ids = tokenizer.encode(str(rendered), add_special_tokens=False)
-        except Exception as error:
-            raise TokenizerError(
-                f"{tokenizer.name_or_path}: the chat template does not render a message to tokens ({summary(error)})"
-            ) from error
-        image_token_id = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
-        if not isinstance(image_token_id, int) or ids.count(image_token_id) != 1:
-            raise TokenizerError(
-                f"{tokenizer.name_or_path}: the chat template must place {IMAGE_TOKEN} exactly once, got: {rendered!r}"
-            )
-        if not may_think and str(rendered).rfind("<think>") > str(rendered).rfind("</think>"):
-            raise TokenizerError(
-                f"{tokenizer.name_or_path}: the chat template leaves a thought open (<think>) although enable_thinking "
-                "is false; expected one that closes it, such as that of an Instruct model"
-            )
-        place = ids.index(image_token_id)
-        return cls(before=tuple(ids[:place]), after=tuple(ids[place + 1 :]), image_token_id=image_token_id)
-
-    def ids(self, num_image_tokens: int) -> list[int]:
-        return [*self.before, *([self.image_token_id] * num_image_tokens), *self.after]
-
-    def __len__(self) -> int:
-        """Return the number of prompt tokens besides the image."""
-        return len(self.before) + len(self.after)
 
 
 class DetectionDataset(Dataset[EncodedSample]):
     """Encoded samples in the order of ``samples``.
 
-    Everything that can be known without decoding an image is checked at construction: each
-    description is tokenised and each length computed. Decoded images are kept, as uint8 patches,
-    until ``image_cache_mib`` is full; those that came first stay for the whole run. Loader workers
-    share that room out: each keeps what it decoded itself, for as long as it lives.
+    Everything that can be known without decoding an image is checked at construction: each description is tokenised
+    and each length computed. Decoded images are kept, as uint8 patches, until ``image_cache_mib`` is full; the images
+    that came first stay for the whole run. Loader workers share the room out: each worker keeps what it decoded itself,
+    for as long as it lives.
 
     Attributes:
         lengths: tokens of each sample; the same in every epoch.
         num_capped_images: samples with more than ``max_objects`` objects.
         num_capped_objects: objects left out of them: the smallest (:meth:`coordexp.data.sample.Objects.largest`).
         num_cut_samples: samples longer than ``max_length``, which lose the end of their target.
-        num_cut_objects: objects that are not whole in those targets; under ``ordering: random`` in the first epoch.
-        longest_uncut: the ``max_length`` under which no target is cut.
+        num_cut_objects: objects that are not whole in those targets; under ``ordering: random``, in the first epoch.
+        longest_uncut: the smallest ``max_length`` under which no target is cut.
+        num_target_tokens: tokens of all targets.
+        num_target_objects: objects of all targets before any is cut.
     """
 
     def __init__(
@@ -124,8 +62,18 @@ class DetectionDataset(Dataset[EncodedSample]):
     ) -> None:
         """Check the samples and compute their lengths.
 
-        ``seed`` is that of ``ordering: random``, together with the epoch and the image id. Without a ``vocab`` samples
-        have no targets: a model is asked, and any tokenizer serves.
+        Args:
+            samples: of a split.
+            tokenizer: tokenises descriptions.
+            vocab: how boxes are written. Without it, samples have no targets: the model is asked, and any tokenizer
+                serves.
+            prompt: stands before every target.
+            image_spec: how images become patches.
+            max_objects: objects of a target at most, the largest ones.
+            max_length: tokens of a sample at most.
+            seed: of ``ordering: random``, together with the epoch and the image id.
+            ordering: of the objects in a target.
+            image_cache_mib: room for decoded images, of all loader workers together.
 
         Raises:
             DataError: if a description cannot be used, or ``max_length`` leaves no room for a target.
@@ -139,22 +87,31 @@ class DetectionDataset(Dataset[EncodedSample]):
         self._seed = seed
         self._ordering: Ordering = ordering
         self._encode_text = text_encoder(tokenizer)
+
         num_positions = NUM_COORDS if vocab is None else len(vocab.numbers.offsets)
         self._no_target = Target([], np.zeros((0, num_positions), np.int64), np.zeros(0, np.int64))
+
         self._cache: dict[int, _Patches] = {}
         self._cache_bytes = 0
         self._cache_room_bytes = image_cache_mib * 2**20
+
         self._epoch = torch.zeros((), dtype=torch.int64)
         if ordering == "random":
-            self._epoch.share_memory_()  # loader workers that live on read the next epoch here
-        self.num_capped_images = self.num_capped_objects = 0
-        self.num_cut_samples = self.num_cut_objects = self.longest_uncut = 0
-        self.num_target_tokens = self.num_target_objects = 0
+            # Loader workers live on from one epoch to the next: they read the number of the epoch here.
+            self._epoch.share_memory_()
+
+        self.num_capped_images = 0
+        self.num_capped_objects = 0
+        self.num_cut_samples = 0
+        self.num_cut_objects = 0
+        self.longest_uncut = 0
+        self.num_target_tokens = 0
+        self.num_target_objects = 0
         self.lengths = [self._measure(sample) for sample in samples]
 
     @property
     def num_tokens_of_a_box(self) -> int:
-        """Coordinate tokens of one box: 4, or all its digits where coordinates are text."""
+        """Coordinate tokens of one box: 4, or all its digits if coordinates are written as text."""
         return self._no_target.coord_positions.shape[1]
 
     @property
@@ -200,56 +157,66 @@ class DetectionDataset(Dataset[EncodedSample]):
         prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
         if self._vocab is None:
             return prompt_ids
-        return prompt_ids + self._target(sample, room=self.max_length - len(prompt_ids))[0].ids
+        target, _ = self._target(sample, room=self.max_length - len(prompt_ids))
+        return prompt_ids + target.ids
 
     def _target(self, sample: Sample, *, room: int) -> tuple[Target, NDArray[np.float32]]:
-        """Return a target, and the boxes of its complete objects."""
+        """Return a target of at most ``room`` tokens, and the boxes of its complete objects."""
         assert self._vocab is not None
         objects = self._ordered_objects(sample)
         target = encode_target(objects.descs, objects.boxes_norm_xyxy, self._vocab, self._encode_text, room=room)
-        # What is cut is cut from the end: the complete objects are the first ones.
-        return target, objects.boxes_norm_xyxy[: len(target.coord_positions)].astype(np.float32)
+        # A target is cut from its end: the complete objects are the first ones.
+        num_complete = len(target.coord_positions)
+        return target, objects.boxes_norm_xyxy[:num_complete].astype(np.float32)
 
     def _ordered_objects(self, sample: Sample) -> Objects:
-        # Capped before it is shuffled: which objects are learnt must not change with the epoch.
+        # Cap first, shuffle afterwards: which objects are learnt must not change with the epoch.
         objects = sample.objects.largest(self._max_objects)
         return objects.ordered(self._ordering, seed=order_seed(self._seed, self.epoch, sample))
 
     def _patches(self, index: int, sample: Sample) -> _Patches:
-        found = self._cache.get(index)
-        if found is None:
-            found = to_patches(read_image(sample.image, width=sample.width, height=sample.height), self._image_spec)
-            worker = get_worker_info()
-            room = self._cache_room_bytes // (1 if worker is None else worker.num_workers)
-            if self._cache_bytes + found[0].nbytes <= room:
-                self._cache_bytes += found[0].nbytes
-                self._cache[index] = found
-        return found
+        """Return the patches of an image and their grid, from the cache if they are there."""
+        cached = self._cache.get(index)
+        if cached is not None:
+            return cached
+        picture = read_image(sample.image, width=sample.width, height=sample.height)
+        patches, grid = to_patches(picture, self._image_spec)
+        worker = get_worker_info()
+        num_workers = 1 if worker is None else worker.num_workers
+        if self._cache_bytes + patches.nbytes <= self._cache_room_bytes // num_workers:
+            self._cache_bytes += patches.nbytes
+            self._cache[index] = patches, grid
+        return patches, grid
 
     def _num_image_tokens(self, sample: Sample) -> int:
         return self._image_spec.num_tokens(width=sample.width, height=sample.height)
 
     def _measure(self, sample: Sample) -> int:
-        prompt = len(self._prompt) + self._num_image_tokens(sample)
-        target = 0 if self._vocab is None else self._measure_target(sample)
-        if prompt + bool(target) > self.max_length:
+        """Return the tokens of a sample, and count what the limits take from it."""
+        num_prompt = len(self._prompt) + self._num_image_tokens(sample)
+        num_target = 0 if self._vocab is None else self._measure_target(sample)
+        least = num_prompt + 1 if num_target else num_prompt
+        if least > self.max_length:
             raise DataError(
-                f"{sample.image}: prompt and image take {prompt} tokens, data.max_length is {self.max_length}; "
+                f"{sample.image}: prompt and image take {num_prompt} tokens, data.max_length is {self.max_length}; "
                 f"raise it, or lower data.max_pixels"
             )
-        self.longest_uncut = max(self.longest_uncut, prompt + target)
-        if prompt + target > self.max_length:
+        self.longest_uncut = max(self.longest_uncut, num_prompt + num_target)
+        if num_prompt + num_target > self.max_length:
             self.num_cut_samples += 1
-            self.num_cut_objects += self._num_cut_objects(sample, room=self.max_length - prompt)
-        length = min(prompt + target, self.max_length)
-        self.num_target_tokens += length - prompt
+            self.num_cut_objects += self._num_cut_objects(sample, room=self.max_length - num_prompt)
+        length = min(num_prompt + num_target, self.max_length)
+        self.num_target_tokens += length - num_prompt
         return length
 
     def _measure_target(self, sample: Sample) -> int:
+        """Return the tokens of an uncut target, and count the objects that ``max_objects`` leaves out."""
         assert self._vocab is not None
         objects = sample.objects.largest(self._max_objects)
-        self.num_capped_images += len(objects) < len(sample.objects)
-        self.num_capped_objects += len(sample.objects) - len(objects)
+        num_capped = len(sample.objects) - len(objects)
+        if num_capped:
+            self.num_capped_images += 1
+            self.num_capped_objects += num_capped
         self.num_target_objects += len(objects)
         try:
             lengths = [len(self._encode_text(desc)) for desc in objects.descs]

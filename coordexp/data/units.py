@@ -1,6 +1,6 @@
 """Units: images that are not independent of each other, such as the frames of a clip or the slides of a patient.
 
-One rule for all who need it: ``data.unit_by`` keeps a unit on one side of every split, and ``--unit-by`` makes it what
+One rule serves both uses: ``data.unit_by`` keeps a unit on one side of every split, and ``--unit-by`` makes units what
 the statistics draw and swap (docs/STATISTICS.md).
 
 Legend of shapes: ``N`` images, ``U`` units, ``R`` draws.
@@ -16,12 +16,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.data.image_facts import ImageFacts
-from coordexp.data.image_fields import Record, field_texts, fields_sentence, records_of
+from coordexp.data.coco.image_fields import Record, field_texts, fields_sentence, records_of
+from coordexp.data.sets.image_facts import ImageFacts
 from coordexp.errors import ConfigError, DataError, counted, show
 
 FEW_UNITS = 20
-"""Below, an interval rests on too few independent pieces to be relied on."""
+"""With fewer units, an interval rests on too few independent pieces to be relied on."""
 
 _SHOWN = 3
 _T = TypeVar("_T", bound=np.generic)
@@ -29,18 +29,24 @@ _T = TypeVar("_T", bound=np.generic)
 
 @dataclass(frozen=True)
 class UnitRule:
-    """How an image says which unit it belongs to: a field of its record, or a pattern in its file's name."""
+    """How an image says which unit it belongs to: by a field of its record, or by a pattern in its file's name.
 
-    text: str  # as it was written
-    option: str = "--unit-by"  # where it was written, for messages
+    Attributes:
+        text: the rule as it was written.
+        option: the option or key under which it was written, for messages.
+        pattern: the regular expression, if the rule is one.
+    """
+
+    text: str
+    option: str = "--unit-by"
     pattern: re.Pattern[str] | None = None
 
     @classmethod
     def parse(cls, text: str, *, option: str = "--unit-by") -> "UnitRule":
-        """Read ``FIELD``, or with a parenthesis a regular expression whose first group is the unit.
+        """Read ``FIELD``, or a regular expression whose first group is the unit; a parenthesis tells them apart.
 
         Raises:
-            ConfigError: if it is empty, or no regular expression with a group.
+            ConfigError: if the text is empty, or no regular expression with a group.
         """
         if not text.strip():
             raise ConfigError(f"{option} is empty; expected a field of the images, or a pattern with a group")
@@ -60,15 +66,19 @@ class UnitRule:
         return cls(text, option, pattern)
 
     def names(self, records: Sequence[Record], *, where: str) -> list[str | None]:
-        """Return the unit that each record names; None where it names none, as its image is then a unit of its own.
+        """Return the unit of each record; None if the record names none, as its image is then a unit of its own.
+
+        Args:
+            records: one for each image.
+            where: what they were read from, for messages.
 
         Raises:
-            DataError: if no record names one, or all name the same: from one unit nothing can be known of others.
+            DataError: if no record names a unit, or all name the same one: a single unit tells nothing about others.
         """
         if self.pattern is None:
             names = field_texts(records, self.text, option=self.option, where=where)
         else:
-            names = self._found_in_names(records, where=where)
+            names = self._units_in_file_names(records, where=where)
         if len(names) > 1 and len(set(names)) == 1:
             raise DataError(
                 f"{where}: {self.option} {self.text} puts all {len(names):,} images into one unit, {show(names[0])}: "
@@ -77,12 +87,13 @@ class UnitRule:
         return names
 
     def found_in(self, file_name: str) -> str | None:
-        """Return the first group of the pattern in a name; None where it is not found, or took no part."""
+        """Return the first group of the pattern in a name; None if the pattern or its group does not match."""
         match = None if self.pattern is None else self.pattern.search(file_name)
-        return None if match is None else match[1] or None
+        if match is None:
+            return None
+        return match[1] or None
 
-    def _found_in_names(self, records: Sequence[Record], *, where: str) -> list[str | None]:
-        """Return the first group of the pattern in each file's name."""
+    def _units_in_file_names(self, records: Sequence[Record], *, where: str) -> list[str | None]:
         file_names = [record.get("file_name") for record in records]
         names = [self.found_in(name) if isinstance(name, str) else None for name in file_names]
         if not any(names):
@@ -96,10 +107,15 @@ class UnitRule:
 
 @dataclass(frozen=True)
 class UnitNames:
-    """The units of an annotation file's images, by a rule."""
+    """The units of an annotation file's images, by a rule.
 
-    rule: str  # as it was written
-    of_image: Mapping[int, str | None]  # image id -> unit; None where the image names none
+    Attributes:
+        rule: the rule as it was written.
+        of_image: unit of each image id; None if the image names no unit.
+    """
+
+    rule: str
+    of_image: Mapping[int, str | None]
 
     @cached_property
     def num_units(self) -> int:
@@ -115,10 +131,11 @@ class UnitNames:
         """Return what a reader must know of the rule's effect, a sentence each."""
         remarks: list[str] = []
         num_images = len(self.of_image)
-        without = sum(name is None for name in self.of_image.values())
-        if without:
+        num_without_unit = sum(name is None for name in self.of_image.values())
+        if num_without_unit:
             remarks.append(
-                f"{without:,} of {counted(num_images, 'image')} name no unit by {self.rule}: each is a unit of its own."
+                f"{num_without_unit:,} of {counted(num_images, 'image')} name no unit by {self.rule}: each is a unit "
+                "of its own."
             )
         if self.num_units == num_images:
             remarks.append(
@@ -167,19 +184,25 @@ class Units:
 
     @property
     def has_several(self) -> bool:
-        """Whether any unit has two images, and the statistics differ from those of single images."""
+        """Whether any unit has two images; if none has, the statistics are those of single images."""
         return self.num_units < len(self.of_image)
 
     def spread(self, of_units_RU: NDArray[_T]) -> NDArray[_T]:
-        """Return ``[R, N]``: each image has what was drawn for its unit."""
+        """Return ``[R, N]``: each image gets what was drawn for its unit."""
         return of_units_RU[:, self.of_image] if self.has_several else of_units_RU
 
 
 def read_unit_names(annotations: Path, rule: UnitRule, facts: ImageFacts | None = None) -> UnitNames:
-    """Find the unit of each image of a COCO file, or raise a DataError that says which fields there are.
+    """Return the unit of each image of a COCO file.
 
-    ``facts`` are what a set knows of its validation images beside: their units, if they were made by this very rule,
-    and their tags, which the annotations may not have.
+    Args:
+        annotations: the COCO file.
+        rule: how an image says its unit.
+        facts: what a set records of its validation images beside the file. Their units are taken if they were made by
+            this very rule; their tags count as fields, which the annotations may not have.
+
+    Raises:
+        DataError: if the rule names no unit; the message lists the fields that there are.
     """
     records = records_of(annotations, facts)
     if facts is not None and facts.unit_by == rule.text:
@@ -189,12 +212,12 @@ def read_unit_names(annotations: Path, rule: UnitRule, facts: ImageFacts | None 
 
 
 def units_of_set(image_ids: Sequence[int], facts: ImageFacts, rule: str) -> UnitNames:
-    """Return the units that a set has for some of its validation images."""
-    of_image = facts.units
-    return UnitNames(rule, {image_id: of_image.get(image_id) for image_id in image_ids})
+    """Return the units that a set records for some of its validation images."""
+    unit_of_image = facts.units
+    return UnitNames(rule, {image_id: unit_of_image.get(image_id) for image_id in image_ids})
 
 
 def counted_images(num_images: int, num_units: int | None) -> str:
-    """Return ``660 images in 44 units``, or the images alone where there are no units."""
+    """Return ``660 images in 44 units``, or the images alone if ``num_units`` is None."""
     images = counted(num_images, "image")
     return images if num_units is None else f"{images} in {counted(num_units, 'unit')}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.coord_tokens.bins import decode_array, quantise_boxes
-from coordexp.data.split_arrays import CROWD, NO_EXTENT, SplitArrays
+from coordexp.data.sets.split_arrays import CROWD, NO_EXTENT, SplitArrays
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.detection.boxes import MAX_DETECTIONS, Floats, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.detections import Detections

@@ -11,15 +11,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from coordexp.data.coco_file import (
-    Annotation,
-    AnnotationColumns,
-    Category,
-    CocoFile,
-    Image,
-    read_coco_file,
-)
-from coordexp.data.lvis_file import LvisCategory, LvisImage
+from coordexp.data.coco.entries import Annotation, Category, Image
+from coordexp.data.coco.file import AnnotationColumns, CocoFile, read_coco_file
+from coordexp.data.coco.lvis import LvisCategory, LvisImage
 from coordexp.detection.boxes import Bools, Floats, Ints
 from coordexp.detection.image_names import ImageNames
 from coordexp.errors import DataError, show

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordexp.data.coco_file import id_of
+from coordexp.data.coco.ids import id_of
 from coordexp.detection.boxes import Floats, Ints, iou_table
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.forms.read import read_file

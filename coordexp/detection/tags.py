@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordexp.data.image_facts import ImageFacts
-from coordexp.data.image_fields import field_texts, records_of
+from coordexp.data.coco.image_fields import field_texts, records_of
+from coordexp.data.sets.image_facts import ImageFacts
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import DataError, counted, is_name, nearest_of, plain, show
 from coordexp.files import read_content

@@ -10,10 +10,12 @@ from pathlib import Path
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.grammar.sequence import EncodeText
 from coordexp.cpus import usable_cpus
-from coordexp.data.data_set import DataSet
-from coordexp.data.image_file import OnHeaders, check_image
-from coordexp.data.sample import Sample, Split, SplitData
+from coordexp.data.images.headers import OnHeaders
+from coordexp.data.images.pixels import check_image
+from coordexp.data.sample import Sample, Split
+from coordexp.data.sets.data_set import DataSet
 from coordexp.data.sources.door import ReadData, check_read, read_unwritten
+from coordexp.data.split_data import SplitData
 from coordexp.errors import DataError, ResourceError, counted
 from coordexp.findings import Check, failure, guarded, ok
 from coordexp.runs.folder import ExperimentFolder

@@ -14,11 +14,12 @@ from coordexp.config.schema.fields import Key
 from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
-from coordexp.data.image_file import OnHeaders
-from coordexp.data.near_pictures import near_sentence
-from coordexp.data.patches import fed_sentence
-from coordexp.data.sample import SPLITS, Split, SplitData
-from coordexp.data.splits import between_splits
+from coordexp.data.images.headers import OnHeaders
+from coordexp.data.images.patches import fed_sentence
+from coordexp.data.sample import SPLITS, Split
+from coordexp.data.split_data import SplitData
+from coordexp.data.splits.check import between_splits
+from coordexp.data.splits.near_pictures import near_sentence
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import (

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.box_limits import over_max_objects
-from coordexp.data.cut_boxes import CutBoxes, too_many, unlearnt, unwritten
-from coordexp.data.sample import Split, SplitData
+from coordexp.data.box_limits.count import over_max_objects
+from coordexp.data.box_limits.cut_boxes import CutBoxes, too_many, unlearnt, unwritten
+from coordexp.data.sample import Split
+from coordexp.data.split_data import SplitData
 from coordexp.errors import DataError
 from coordexp.findings import Check, Finding, ok, warning
 from coordexp.train.setup.encoding import Encoding

@@ -10,13 +10,14 @@ import torch
 from coordexp.config.schema.data import Data
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.coord_tokens.vocab import CoordVocab, text_vocab
-from coordexp.data.data_set import DataSet
-from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
-from coordexp.data.image_file import OnHeaders
-from coordexp.data.patches import ImageSpec
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.images.headers import OnHeaders
+from coordexp.data.images.patches import ImageSpec
+from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
 from coordexp.data.sample import Sample
+from coordexp.data.sets.data_set import DataSet
 from coordexp.data.sources.door import SetPlace, open_set
-from coordexp.data.splits import stratified_subset
+from coordexp.data.splits.subset import stratified_subset
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth

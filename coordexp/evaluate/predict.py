@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS
-from coordexp.data.image_file import read_header
+from coordexp.data.images.headers import read_header
 from coordexp.data.sample import Objects as SampleObjects
 from coordexp.data.sample import Sample
 from coordexp.detection.boxes import Floats, to_boxes_px_xywh

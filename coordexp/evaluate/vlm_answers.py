@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordexp.data.image_file import read_header
+from coordexp.data.images.headers import read_header
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
 from coordexp.detection.forms.answers import AnswerRecord, images_of, read_answers

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from coordexp.data.dataset import IMAGE_TOKEN, TEMPLATE_ARGUMENTS
-from coordexp.data.patches import ImageProcessor
+from coordexp.data.images.patches import ImageProcessor
+from coordexp.data.prompt import IMAGE_TOKEN, TEMPLATE_ARGUMENTS
 from coordexp.errors import CheckpointError, DataError, kind_of, show
 from coordexp.files import JsonValue, kept_model, parse_model, write_text
 from coordexp.model.checkpoint.directory import library_errors, model_config, read_json, refuse_lfs_pointers

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from coordexp.config.trees import Tree, with_value
 from coordexp.config.yaml_file import written_yaml
-from coordexp.data.tuning_split import TuningSplit
+from coordexp.data.splits.tuning import TuningSplit
 from coordexp.files import write_text
 from coordexp.report.figures import INK, PALETTE, SOFT, figure_style, inline_svg, new_figure, save_figure
 from coordexp.report.page.page import render

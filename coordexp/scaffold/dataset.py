@@ -10,9 +10,10 @@ from coordexp.campaign.preparation import checked_ceiling
 from coordexp.config import ExperimentConfig, load_config
 from coordexp.config.trees import Tree, with_value
 from coordexp.config.yaml_file import parse_value, written_yaml
-from coordexp.data.sample import SPLITS, Split, SplitData
+from coordexp.data.sample import SPLITS, Split
 from coordexp.data.sources.door import check_read, read_unwritten
-from coordexp.data.splits import between_splits
+from coordexp.data.split_data import SplitData
+from coordexp.data.splits.check import between_splits
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import Pictures, facts_of, of_both_splits
 from coordexp.doctor.examine import longest_sequence

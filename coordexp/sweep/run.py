@@ -22,9 +22,9 @@ from coordexp.campaign.preparation import (
 from coordexp.campaign.session import EXIT_FAILED, Ending, Session, open_session
 from coordexp.config import to_yaml
 from coordexp.config.schema.data import Data
-from coordexp.data.image_file import OnHeaders
+from coordexp.data.images.headers import OnHeaders
 from coordexp.data.sources.door import save_parts
-from coordexp.data.tuning_split import TuningSplit, write_tuning_split
+from coordexp.data.splits.tuning import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError, counted
 from coordexp.runs.executor import TrainFunction
 from coordexp.runs.experiment import check_experiment

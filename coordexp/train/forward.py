@@ -14,7 +14,7 @@ from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_bloc
 from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batch import Batch
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.patches import ImageSpec, pixel_values
+from coordexp.data.images.patches import ImageSpec, pixel_values
 from coordexp.losses.head import HeadOutput, plain_head, split_head
 from coordexp.losses.term import UNITS, TermInputs, Unit
 from coordexp.model.head_bypass import pass_through_head

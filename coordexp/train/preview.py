@@ -11,8 +11,9 @@ from PIL import Image
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import decode
 from coordexp.coord_tokens.layout import parse_targets
-from coordexp.data.image_file import read_image
-from coordexp.data.sample import Sample, Split, SplitData
+from coordexp.data.images.pixels import read_image
+from coordexp.data.sample import Sample, Split
+from coordexp.data.split_data import SplitData
 from coordexp.model.checkpoint.directory import find_checkpoint
 from coordexp.model.processor import Processor
 from coordexp.train.setup.data import read_split

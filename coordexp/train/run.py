@@ -13,7 +13,7 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.utils.logging import disable_progress_bar
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.box_limits import BoxLimits
+from coordexp.data.box_limits.count import BoxLimits
 from coordexp.errors import CoordExpError, DivergedError
 from coordexp.files import write_json
 from coordexp.model.merging.merge import merge_model

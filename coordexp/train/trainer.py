@@ -23,7 +23,7 @@ from transformers import Trainer
 
 from coordexp.config.schema import RunConfig
 from coordexp.data.batch import Batch, EncodedSample
-from coordexp.data.patches import upload
+from coordexp.data.images.patches import upload
 from coordexp.errors import CoordExpError, DivergedError
 from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.runs import ranks

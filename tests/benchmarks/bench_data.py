@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from coordexp.config.schema.data import Data
-from coordexp.data import fingerprint
+from coordexp.data.sets import fingerprint
 from coordexp.data.sources.door import SetPlace, open_set
 
 NUM_PICTURES = 64
@@ -30,7 +30,7 @@ LIMITS = {"first command": 60.0, "rank": 2.0, "rank MB": 150.0}
 _RANK = """
 import sys, time, psutil
 from pathlib import Path
-from coordexp.data.data_set import DataSet
+from coordexp.data.sets.data_set import DataSet
 before = psutil.Process().memory_full_info().uss
 started = time.monotonic()
 data_set = DataSet.open(Path(sys.argv[1]))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coordexp.data.patches import ImageSpec
+from coordexp.data.images.patches import ImageSpec
 
 
 def coco_scenes(num, *, seed=0):

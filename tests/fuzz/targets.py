@@ -22,8 +22,8 @@ from coordexp.coord_tokens.grammar.constrain import plain_text_ids
 from coordexp.coord_tokens.grammar.parse import parse_generated
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import coord_vocab, expand_vocab
-from coordexp.data.image_file import read_image
-from coordexp.data.sources.coco import CocoSource, LvisSource
+from coordexp.data.images.pixels import read_image
+from coordexp.data.sources.coco.source import CocoSource, LvisSource
 from coordexp.data.sources.shapes import write_shapes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth

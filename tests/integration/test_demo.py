@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from coordexp.cli.main import main
-from coordexp.data.patches import ImageSpec
+from coordexp.data.images.patches import ImageSpec
 from coordexp.detection.boxes import iou_table
 from coordexp.evaluate.predict import predict
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with

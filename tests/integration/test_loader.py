@@ -9,7 +9,7 @@ import pytest
 from torch import multiprocessing
 
 from coordexp.data import dataset as dataset_module
-from coordexp.data.image_file import read_image
+from coordexp.data.images.pixels import read_image
 from coordexp.data.sample import Samples
 from coordexp.errors import DataError
 from coordexp.runs import ranks

@@ -11,8 +11,8 @@ from torch.nn import functional as F  # noqa: N812
 from coordexp.cli.main import main
 from coordexp.coord_tokens.vocab import END_TOKEN
 from coordexp.data.batch import EncodedSample, collate
-from coordexp.data.dataset import Prompt
-from coordexp.data.patches import ImageSpec, to_patches
+from coordexp.data.images.patches import ImageSpec, to_patches
+from coordexp.data.prompt import Prompt
 from coordexp.data.shapes import CATEGORIES, draw_scene
 from coordexp.evaluate.generate.qwen_json import JSON_FAILURE_KINDS, detection_prompt
 from coordexp.model.loading import load

@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 from coordexp.coord_tokens.codec import int_to_token
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
-from coordexp.data.dataset import DEFAULT_PROMPT
+from coordexp.data.prompt import DEFAULT_PROMPT
 from coordexp.data.shapes import draw_scene
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.parts import build_image_processor, build_tokenizer

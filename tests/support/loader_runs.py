@@ -9,7 +9,7 @@ from torch import distributed
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data import dataset as dataset_module
-from coordexp.data.image_file import read_image
+from coordexp.data.images.pixels import read_image
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import read_rows
 from coordexp.train import run as run_module

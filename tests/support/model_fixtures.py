@@ -11,8 +11,8 @@ from transformers import Qwen2TokenizerFast, Qwen3VLForConditionalGeneration
 from coordexp.coord_tokens.grammar.constrain import plain_text_ids
 from coordexp.coord_tokens.vocab import CoordVocab, Structure, expand_vocab
 from coordexp.data.batch import EncodedSample
-from coordexp.data.dataset import Prompt
-from coordexp.data.patches import ImageSpec, to_patches
+from coordexp.data.images.patches import ImageSpec, to_patches
+from coordexp.data.prompt import Prompt
 from coordexp.data.shapes import draw_scene
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.formats import SequenceFormat

@@ -7,7 +7,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State
 from coordexp.data.batch import EncodedSample
-from coordexp.data.patches import ImageSpec, pixel_values
+from coordexp.data.images.patches import ImageSpec, pixel_values
 
 
 class GrammarMask(LogitsProcessor):

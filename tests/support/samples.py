@@ -6,7 +6,8 @@ import numpy as np
 
 from coordexp.data.reading import Reading
 from coordexp.data.sample import Objects
-from coordexp.data.sources.jsonl import JsonlSource, format_record
+from coordexp.data.sources.jsonl.source import JsonlSource
+from coordexp.data.sources.jsonl.write import format_record
 from coordexp.data.sources.prepare import prepare as prepare_with
 from coordexp.detection.ceiling import ceiling_of_arrays
 

@@ -10,8 +10,8 @@ from PIL import Image
 
 from coordexp.coord_tokens.grammar.sequence import text_encoder
 from coordexp.coord_tokens.vocab import expand_vocab
-from coordexp.data.dataset import Prompt
-from coordexp.data.patches import ImageSpec
+from coordexp.data.images.patches import ImageSpec
+from coordexp.data.prompt import Prompt
 from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer
 
 

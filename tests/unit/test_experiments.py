@@ -9,7 +9,7 @@ import pytest
 from pycocotools.coco import COCO
 
 from coordexp.config import ExperimentConfig, load_config
-from coordexp.data.image_file import read_image
+from coordexp.data.images.pixels import read_image
 from coordexp.data.sources.door import load_split
 from coordexp.train.setup.weighted_terms import build_criterion
 

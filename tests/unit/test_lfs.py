@@ -7,7 +7,8 @@ import pytest
 
 from coordexp.config.load import load_config
 from coordexp.config.schema.data import Data
-from coordexp.data.image_file import check_image, read_header, read_image
+from coordexp.data.images.headers import read_header
+from coordexp.data.images.pixels import check_image, read_image
 from coordexp.data.sources.door import load_split
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.result_files import read_results

@@ -15,29 +15,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.config.schema.data import Data
-from coordexp.data.data_set import (
-    GROUND_TRUTH,
+from coordexp.data.images.headers import OnHeaders
+from coordexp.data.sample import SPLITS, Split
+from coordexp.data.sets.changes import changes_between
+from coordexp.data.sets.data_set import GROUND_TRUTH, DataSet, save_set
+from coordexp.data.sets.fingerprint import data_fingerprint, picture_hashes
+from coordexp.data.sets.keys import set_keys, set_name
+from coordexp.data.sets.record import (
     CategoryRecord,
-    DataSet,
     SetIdentity,
     SplitRecord,
     recorded_folder,
-    save_set,
-    set_keys,
-    set_name,
     with_folders,
     write_record,
 )
-from coordexp.data.fingerprint import data_fingerprint, picture_hashes
-from coordexp.data.image_file import OnHeaders
-from coordexp.data.sample import SPLITS, Split, SplitData
-from coordexp.data.set_changes import changes_between
-from coordexp.data.sources.coco import LvisSource
+from coordexp.data.sources.coco.source import LvisSource
 from coordexp.data.sources.read_data import ReadData, present_sources, read_data
 from coordexp.data.sources.read_split import ReadSplit, as_coco
 from coordexp.data.sources.source import Source, found_sentence, source_of
-from coordexp.data.splits import check_loaded
-from coordexp.data.tuning_split import DividedTraining
+from coordexp.data.split_data import SplitData
+from coordexp.data.splits.check import check_loaded
+from coordexp.data.splits.tuning import DividedTraining
 from coordexp.errors import DataError
 from coordexp.files import replace_directory, sha256_of_file, write_json
 from coordexp.findings import Check, ok, require
@@ -145,7 +143,7 @@ def read_unwritten(data: Data, *, data_dir: Path, splits: Sequence[Split] = SPLI
 def check_read(
     read: ReadData, data: Data, split: Split, *, accept_prequantised: bool, max_images: int | None = None
 ) -> Check[SplitData]:
-    """Look whether a run can use data that were read; as :func:`coordexp.data.splits.check_split` does with a set."""
+    """Look whether a run can use data that were read, as :func:`~coordexp.data.splits.check.check_split` does."""
     of_split, source = read.splits[split], read.sources[split]
     if of_split.prequantised and not accept_prequantised:
         raise DataError(of_split.prequantised)

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import CODEC_VERSION, NUM_BINS
-from coordexp.data.image_file import headers_once
+from coordexp.data.images.headers import headers_once
 from coordexp.data.reading import Reading
 from coordexp.data.sample import Objects, Ordering, Sample
-from coordexp.data.sources.coco import CocoSource, LvisSource
-from coordexp.data.sources.jsonl import format_record
+from coordexp.data.sets.split_arrays import CROWD, IGNORED, TARGET, SplitArrays
+from coordexp.data.sources.coco.source import CocoSource, LvisSource
+from coordexp.data.sources.jsonl.write import format_record
 from coordexp.data.sources.read_split import ReadSplit
-from coordexp.data.split_arrays import CROWD, IGNORED, TARGET, SplitArrays
 from coordexp.errors import DataError
 from coordexp.files import kept_model, replace_directory, sha256_of_file, write_json, write_text
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coordexp.config.schema.data import Data
-from coordexp.data.image_file import OnHeaders, headers_once
+from coordexp.data.images.headers import OnHeaders, headers_once
 from coordexp.data.sample import SPLITS, Split
-from coordexp.data.sources.image_facts import ImageFacts
-from coordexp.data.sources.jsonl import JsonlSource, with_categories
+from coordexp.data.sources.jsonl.read import with_categories
+from coordexp.data.sources.jsonl.source import JsonlSource
 from coordexp.data.sources.read_split import ReadSplit
 from coordexp.data.sources.shapes import ShapesSource
 from coordexp.data.sources.source import Source, source_of
+from coordexp.data.sources.units_and_tags import UnitsAndTags
 from coordexp.errors import DataError
 from coordexp.findings import Check, failure, guarded
 
@@ -56,7 +57,7 @@ _Read = tuple[dict[Split, ReadSplit], list[str]]
 
 def _read_splits(data: Data, sources: Mapping[Split, Source]) -> Check[_Read | None]:
     """Read splits that the data have: each file is looked at, so that a failure of one hides no other."""
-    facts = ImageFacts.of(data)
+    facts = UnitsAndTags.of(data)
     splits: dict[Split, ReadSplit] = {}
     remarks: list[str] = []
     for split, source in sources.items():
@@ -73,7 +74,7 @@ def _read_splits(data: Data, sources: Mapping[Split, Source]) -> Check[_Read | N
     return splits, remarks
 
 
-def _read_source(source: Source, data: Data, facts: ImageFacts) -> Check[tuple[ReadSplit, list[str]]]:
+def _read_source(source: Source, data: Data, facts: UnitsAndTags) -> Check[tuple[ReadSplit, list[str]]]:
     yield from ()  # a check without findings of its own: it raises
     read = source.read_split(max_bad_fraction=data.max_bad_fraction)
     return facts.added_to(_with_fields(read, source, facts), where=str(source.annotations))
@@ -83,7 +84,7 @@ def _read_whole(data: Data, sources: Mapping[Split, Source]) -> Check[_Read]:
     """Read a set without a split, count its bad records once, and divide it."""
     yield from ()
     train = sources["train"]
-    facts = ImageFacts.of(data)
+    facts = UnitsAndTags.of(data)
     read = replace(train, part=None).read_split(max_bad_fraction=data.max_bad_fraction)
     whole, remarks = facts.added_to(_with_fields(read, train, facts), where=str(train.annotations))
     units = dict(zip(whole.arrays.split_names, whole.arrays.units, strict=True)) if whole.arrays.units else {}
@@ -96,7 +97,7 @@ def _read_whole(data: Data, sources: Mapping[Split, Source]) -> Check[_Read]:
     return splits, remarks
 
 
-def _with_fields(read: ReadSplit, source: Source, facts: ImageFacts) -> ReadSplit:
+def _with_fields(read: ReadSplit, source: Source, facts: UnitsAndTags) -> ReadSplit:
     """Return a split with what its records say of images, which a COCO file is asked for only where it is needed."""
     needs_fields = bool(facts.fields) or (facts.unit_by is not None and "(" not in facts.unit_by)
     if not needs_fields or isinstance(source, JsonlSource):

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from coordexp.data.coco_content import coco_content
-from coordexp.data.originals import Part
-from coordexp.data.sample import Rejected, SplitData
-from coordexp.data.split_arrays import SplitArrays
+from coordexp.data.coco.content import coco_content
+from coordexp.data.sets.split_arrays import SplitArrays
+from coordexp.data.split_data import Rejected, SplitData
+from coordexp.data.splits.originals import Part
 
 _WHOLE = "bad records are counted over the whole set, before it is divided into training and validation"
 
@@ -16,7 +16,7 @@ class ReadSplit:
     """A split, or a whole data set that is still to be divided.
 
     Attributes:
-        rejected, counts, categories, warnings, notes: as in :class:`coordexp.data.sample.SplitData`.
+        rejected, counts, categories, warnings, notes: as in :class:`coordexp.data.split_data.SplitData`.
         category_fields: further fields of a category, such as LVIS's ``frequency``.
         all_split_names: names by which a set without a split is divided, also those of pictures that cannot be used:
             what is refused later must not change the split.

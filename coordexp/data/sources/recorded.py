@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import get_args
 
 from coordexp.config.schema.data import Data
-from coordexp.data.chosen import CHOSEN_NAME
-from coordexp.data.data_set import GROUND_TRUTH, DataSet, sets_in
 from coordexp.data.reading import Reading
-from coordexp.data.sources.folder import find_folder
-from coordexp.data.sources.jsonl import ground_truth_name
+from coordexp.data.sets.data_set import GROUND_TRUTH, DataSet, sets_in
+from coordexp.data.sources.folder.find import find_folder
+from coordexp.data.sources.jsonl.source import ground_truth_name
+from coordexp.data.splits.chosen import CHOSEN_NAME
 from coordexp.errors import DataError, show
 from coordexp.files import sha256_of_file
 from coordexp.limits import MAX_SEED

@@ -9,10 +9,11 @@ from typing import Self
 import numpy as np
 
 from coordexp.config.schema.data import Shapes
-from coordexp.data.sample import Generated, Split
+from coordexp.data.sample import Split
 from coordexp.data.shapes import CATEGORIES, IMAGE_SIZES_PX, draw_scene
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.read_split import ReadSplit
+from coordexp.data.split_data import Generated
 from coordexp.errors import DataError
 from coordexp.files import replace_directory, write_json, write_text
 

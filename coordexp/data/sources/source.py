@@ -11,10 +11,12 @@ from pathlib import Path
 from coordexp.config.schema.data import Data
 from coordexp.data.reading import Reading
 from coordexp.data.sample import SPLITS, Split
-from coordexp.data.sources.coco import CocoSource, LvisSource
-from coordexp.data.sources.folder import Source, find_folder, is_hugging_face
-from coordexp.data.sources.hugging_face import HuggingFaceSource
-from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
+from coordexp.data.sources.coco.source import CocoSource, LvisSource
+from coordexp.data.sources.folder.find import find_folder
+from coordexp.data.sources.folder.found import Source
+from coordexp.data.sources.folder.kinds import is_hugging_face
+from coordexp.data.sources.hugging_face.source import HuggingFaceSource
+from coordexp.data.sources.jsonl.source import JsonlSource, ground_truth_name
 from coordexp.data.sources.shapes import ShapesSource
 from coordexp.errors import ConfigError
 

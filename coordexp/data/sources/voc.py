@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from coordexp.data.coco_file import CocoFile
-from coordexp.data.image_folder import ImageFolder
-from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.pictures import Labelled, coco_of, lines_of, read_text
+from coordexp.data.coco.file import CocoFile
+from coordexp.data.images.folder import ImageFolder
+from coordexp.data.sources.coco.source import CocoSource
+from coordexp.data.sources.labelled import Labelled, coco_of
+from coordexp.data.sources.text_file import lines_of, read_text
 from coordexp.errors import DataError, counted, show
 
 _BOX_TAGS = frozenset(("bndbox", "robndbox", "bbox", "box", "polygon", "xmin"))

@@ -17,7 +17,7 @@ from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.coord_tokens.offset_adapter import inner_model, reattach_coord_offset_hooks
 from coordexp.data.batch import EncodedSample, collate
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.patches import pixel_values, upload
+from coordexp.data.images.patches import pixel_values, upload
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.evaluate.generate.row_cache import cache_of, row_attention

@@ -18,7 +18,7 @@ from torch import Tensor
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.data.batch import collate
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.patches import pixel_values
+from coordexp.data.images.patches import pixel_values
 from coordexp.detection.forms.answers import AnswerRecord, images_of, read_answers
 from coordexp.detection.image_names import ImageNames
 from coordexp.errors import DataError, show

@@ -12,8 +12,9 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
-from coordexp.data.dataset import IMAGE_TOKEN, DetectionDataset
-from coordexp.data.patches import ImageSpec
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.images.patches import ImageSpec
+from coordexp.data.prompt import IMAGE_TOKEN
 from coordexp.data.sample import Sample
 from coordexp.errors import ConfigError, TokenizerError, counted
 from coordexp.evaluate.generate.formats import SequenceFormat

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from coordexp.coord_tokens.vocab import end_id
-from coordexp.data.patches import ImageSpec
+from coordexp.data.images.patches import ImageSpec
 from coordexp.evaluate.generate.formats import WrittenObject
 
 JsonFailureKind = Literal[

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import Cache, DynamicLayer
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
-from coordexp.data.patches import upload
+from coordexp.data.images.patches import upload
 from coordexp.evaluate.generate.answer import Answer, finish_answer, read_raw_logits
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.evaluate.generate.row_cache import NextColumns, RowLayer, cache_argument

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from coordexp.data.batch import EncodedSample, collate
-from coordexp.data.patches import pixel_values
+from coordexp.data.images.patches import pixel_values
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.evaluate.generate.rows import AnswerRows

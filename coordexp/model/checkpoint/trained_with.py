@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from coordexp.data.dataset import TEMPLATE_ARGUMENTS
+from coordexp.data.prompt import TEMPLATE_ARGUMENTS
 from coordexp.errors import CheckpointError
 from coordexp.files import first_problem
 from coordexp.model.checkpoint.directory import read_json

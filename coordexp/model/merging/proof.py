@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from coordexp.coord_tokens.codec import NUM_BINS, int_to_token
 from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_table, inner_model
 from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS
-from coordexp.data.dataset import DEFAULT_PROMPT
+from coordexp.data.prompt import DEFAULT_PROMPT
 from coordexp.data.shapes import CATEGORIES, draw_scene
 from coordexp.errors import CheckpointError
 from coordexp.files import write_json

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
-from coordexp.data.dataset import DEFAULT_PROMPT
+from coordexp.data.prompt import DEFAULT_PROMPT
 from coordexp.data.shapes import CATEGORIES
 from coordexp.files import replace_directory
 from coordexp.model.checkpoint.directory import TINY_BASE

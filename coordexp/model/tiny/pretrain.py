@@ -22,8 +22,8 @@ from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from coordexp.coord_tokens.codec import encode
 from coordexp.data.batch import Batch, EncodedSample, collate, predicts_label
-from coordexp.data.dataset import Prompt
-from coordexp.data.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.images.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.prompt import Prompt
 from coordexp.data.shapes import CATEGORIES, draw_scene
 from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer, save_base

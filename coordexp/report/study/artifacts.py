@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from coordexp.config.identity.fingerprint import read_fingerprint
 from coordexp.config.trees import Tree
 from coordexp.config.yaml_file import read_mapping
-from coordexp.data.coco_file import read_coco_file
-from coordexp.data.data_set import IMAGE_FACTS
-from coordexp.data.image_folder import ImageFolder
+from coordexp.data.coco.file import read_coco_file
+from coordexp.data.images.folder import ImageFolder
+from coordexp.data.sets.data_set import IMAGE_FACTS
 from coordexp.data.sources.recorded import RecordedData, recorded_data
 from coordexp.detection.detections import read_detections, write_detections
 from coordexp.detection.ground_truth import GroundTruth

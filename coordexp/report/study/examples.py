@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array
-from coordexp.data.image_file import read_image
+from coordexp.data.images.pixels import read_image
 from coordexp.detection.boxes import iou_table, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections, read_detections

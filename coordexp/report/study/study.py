@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 
 from coordexp.config.trees import value_at
-from coordexp.data.chosen import chosen_sentence
-from coordexp.data.image_facts import ImageFacts, read_image_facts
+from coordexp.data.sets.image_facts import ImageFacts, read_image_facts
+from coordexp.data.splits.chosen import chosen_sentence
 from coordexp.data.units import UnitNames, UnitRule, counted_images, read_unit_names, units_of_set
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation

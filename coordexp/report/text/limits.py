@@ -1,6 +1,14 @@
 """What the limits on objects and tokens took away, as runs have counted it, in sentences for a report."""
 
-from coordexp.data.cut_boxes import MAX_LENGTH, MAX_NEW_TOKENS, MAX_OBJECTS, CutBoxes, too_many, unlearnt, unwritten
+from coordexp.data.box_limits.cut_boxes import (
+    MAX_LENGTH,
+    MAX_NEW_TOKENS,
+    MAX_OBJECTS,
+    CutBoxes,
+    too_many,
+    unlearnt,
+    unwritten,
+)
 from coordexp.report.study.data import ExperimentData, RunData, by_group
 
 _WARNING = "WARNING: "

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.splits import stratified_subset
+from coordexp.data.splits.subset import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import read_detections

@@ -7,13 +7,14 @@ from tabulate import tabulate
 
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.offset_adapter import active_offset, inner_model
-from coordexp.data.box_limits import BoxLimits
-from coordexp.data.cut_boxes import too_many, unlearnt, unwritten
+from coordexp.data.box_limits.count import BoxLimits
+from coordexp.data.box_limits.cut_boxes import too_many, unlearnt, unwritten
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.patches import fed_sentence
-from coordexp.data.sample import Ordering, SplitData
+from coordexp.data.images.patches import fed_sentence
+from coordexp.data.sample import Ordering
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.data.splits import between_splits
+from coordexp.data.split_data import SplitData
+from coordexp.data.splits.check import between_splits
 from coordexp.errors import counted
 from coordexp.losses.criterion import Criterion
 from coordexp.model.families import family_of

@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.vocab import added_tokens, check_rows, digit_ids
-from coordexp.data.dataset import IMAGE_TOKEN
+from coordexp.data.prompt import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError, counted
 from coordexp.files import JsonValue, kept_json, known_hashes, replace_directory, sha256_of_text, write_json
 from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning

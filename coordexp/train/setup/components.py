@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
-from coordexp.data.sample import SplitData
+from coordexp.data.split_data import SplitData
 from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.adapter import TrainedBase, name_base
 from coordexp.model.loading import load

@@ -4,10 +4,12 @@ from pathlib import Path
 
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.template_adapter import keeps_boxes
-from coordexp.data.chosen import CHOSEN_NAME
-from coordexp.data.data_set import DataSet, set_name
-from coordexp.data.sample import Split, SplitData
-from coordexp.data.splits import check_split
+from coordexp.data.sample import Split
+from coordexp.data.sets.data_set import DataSet
+from coordexp.data.sets.keys import set_name
+from coordexp.data.split_data import SplitData
+from coordexp.data.splits.check import check_split
+from coordexp.data.splits.chosen import CHOSEN_NAME
 from coordexp.findings import Check, require
 from coordexp.runs.folder import ExperimentFolder
 

@@ -8,13 +8,14 @@ import tempfile
 from pathlib import Path
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.chosen import write_chosen
-from coordexp.data.data_set import DataSet
-from coordexp.data.image_file import OnHeaders
-from coordexp.data.sample import SPLITS, Generated, Split
+from coordexp.data.images.headers import OnHeaders
+from coordexp.data.sample import SPLITS, Split
+from coordexp.data.sets.data_set import DataSet
 from coordexp.data.sources.door import SetPlace, check_set, load_split
 from coordexp.data.sources.read_data import missing_files
 from coordexp.data.sources.source import source_of
+from coordexp.data.split_data import Generated
+from coordexp.data.splits.chosen import write_chosen
 from coordexp.data.units import UnitRule, read_unit_names
 from coordexp.errors import ConfigError, DataError, ResourceError
 from coordexp.findings import Check, collect, require

@@ -8,9 +8,10 @@ from transformers import PreTrainedTokenizerBase
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.vocab import CoordVocab, expand_tokenizer, text_vocab
 from coordexp.data.batch import Batch, EncodedSample, collate
-from coordexp.data.box_limits import BoxLimits, over_max_length, over_max_new_tokens, over_max_objects
-from coordexp.data.dataset import DetectionDataset, Prompt
-from coordexp.data.patches import ImageSpec
+from coordexp.data.box_limits.count import BoxLimits, over_max_length, over_max_new_tokens, over_max_objects
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.images.patches import ImageSpec
+from coordexp.data.prompt import Prompt
 from coordexp.data.sample import Sample
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.model.checkpoint.trained_with import TrainedWith

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.image_file import OnHeaders, read_image
-from coordexp.data.sample import SplitData
+from coordexp.data.images.headers import OnHeaders
+from coordexp.data.images.pixels import read_image
+from coordexp.data.split_data import SplitData
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError

@@ -54,11 +54,11 @@ def test_the_template_is_kept_from_scaling_only_where_the_switches_say_so():
 
 
 def test_what_cannot_be_built_is_refused():
-    with pytest.raises(ConfigError, match="no method normalize_bbox"):
+    with pytest.raises(ConfigError, match="normalize_bbox"):
         JsonLinesBuilder(object(), enabled=True, skip_bbox_norm=True)
-    with pytest.raises(DataError, match="objects is missing"):
+    with pytest.raises(DataError, match="objects"):
         JsonLinesBuilder(enabled=True, skip_bbox_norm=True).build({"image": "a.jpg"})
-    with pytest.raises(DataError, match=r"objects\[0\]: the object is text"):
+    with pytest.raises(DataError, match=r"objects\[0\]"):
         JsonLinesBuilder(enabled=True, skip_bbox_norm=True).build({"objects": ["cat"]})
 
 

@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from coordexp.data.coco_file import read_coco_file
-from coordexp.data.lvis_file import LvisCategory, LvisImage
+from coordexp.data.coco.file import read_coco_file
+from coordexp.data.coco.lvis import LvisCategory, LvisImage
 
 
 def contents(path, **types):

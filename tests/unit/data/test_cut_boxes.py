@@ -4,10 +4,10 @@ import pytest
 
 from coordexp.coord_tokens.grammar.sequence import encode_target, text_encoder
 from coordexp.coord_tokens.vocab import text_vocab
-from coordexp.data.box_limits import over_max_length, over_max_new_tokens, over_max_objects
-from coordexp.data.cut_boxes import CutBoxes, too_many, unlearnt, unwritten
+from coordexp.data.box_limits.count import over_max_length, over_max_new_tokens, over_max_objects
+from coordexp.data.box_limits.cut_boxes import CutBoxes, too_many, unlearnt, unwritten
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.shapes import Shapes, write_shapes
 
 

@@ -15,10 +15,11 @@ from coordexp.config.schema.data import Shapes
 from coordexp.coord_tokens.codec import encode
 from coordexp.data import dataset as dataset_module
 from coordexp.data.batch import collate
-from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
-from coordexp.data.image_file import read_image
-from coordexp.data.patches import to_patches
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.images.patches import to_patches
+from coordexp.data.images.pixels import read_image
+from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.shapes import write_shapes
 from coordexp.errors import DataError, TokenizerError
 from coordexp.train.forward import count_units, mean_units
@@ -114,9 +115,7 @@ def test_a_target_cut_at_any_length_keeps_whole_objects_only(make, native, sampl
 
 def test_a_prompt_longer_than_the_limit_names_the_image(make, samples, prompt, image_spec):
     size = len(prompt) + image_spec.num_tokens(width=samples[0].width, height=samples[0].height)
-    with pytest.raises(
-        DataError, match=rf"000001\.jpg: prompt and image take {size} tokens, data\.max_length is {size};"
-    ):
+    with pytest.raises(DataError, match=rf"000001\.jpg.* {size} .*data\.max_length.* {size}\b"):
         make(samples=samples[:1], max_length=size)
     assert make(samples=samples[:1], max_length=size + 1)[0].length == size + 1
     assert make(samples=samples[:1], max_length=size, vocab=None)[0].length == size
@@ -217,11 +216,11 @@ def test_a_bad_image_is_named_when_it_is_used(make, tmp_path):
     sample = one_sample(tmp_path)
     dataset = make(samples=[sample])
     Image.new("RGB", (96, 80)).save(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"a\.png: the image is 96 x 80 pixels, its annotation says 96 x 96"):
+    with pytest.raises(DataError, match=r"a\.png.*96 x 80.*96 x 96"):
         _ = dataset[0]
     Image.new("RGB", (96, 96)).save(tmp_path / "a.png")
     os.truncate(tmp_path / "a.png", 60)
-    with pytest.raises(DataError, match=r"a\.png: image does not decode"):
+    with pytest.raises(DataError, match=r"a\.png"):
         _ = dataset[0]
 
 
@@ -229,7 +228,7 @@ def test_a_bad_description_is_named_before_training(make, coco):
     coco.document["categories"][0]["name"] = "cat<|box_end|>"
     coco.save()
     samples = CocoSource(coco.annotations, coco.images).read().samples
-    with pytest.raises(DataError, match=r"a\.jpg: description 'cat<\|box_end\|>' contains the special token"):
+    with pytest.raises(DataError, match=r"a\.jpg.*cat<\|box_end\|>"):
         make(samples=samples)
 
 
@@ -273,7 +272,7 @@ def test_the_prompt_word_by_word(native, prompt):
 def test_no_chat_template(native):
     tokenizer = copy.deepcopy(native[0])
     tokenizer.chat_template = None
-    with pytest.raises(TokenizerError, match="no chat template"):
+    with pytest.raises(TokenizerError, match="chat_template"):
         Prompt.build(tokenizer)
 
 
@@ -285,10 +284,10 @@ def test_no_chat_template(native):
 def test_a_template_must_place_one_image(native, template):
     tokenizer = copy.deepcopy(native[0])
     tokenizer.chat_template = template
-    with pytest.raises(TokenizerError, match="exactly once"):
+    with pytest.raises(TokenizerError, match=r"<\|image_pad\|>"):
         Prompt.build(tokenizer)
 
 
 def test_an_image_token_in_the_text_is_refused(native):
-    with pytest.raises(TokenizerError, match="exactly once"):
+    with pytest.raises(TokenizerError, match=r"<\|image_pad\|>"):
         Prompt.build(native[0], "What is <|image_pad|>?")

@@ -1,10 +1,11 @@
 """Image names: nothing outside the folder is reached, be it by dots, from the root, or along a link."""
 
+import re
 import unicodedata
 
 import pytest
 
-from coordexp.data.image_folder import ImageFolder
+from coordexp.data.images.folder import ImageFolder
 from coordexp.errors import DataError
 
 
@@ -22,7 +23,7 @@ def folder(tmp_path):
     "name", ["../secret.jpg", "sub/../../secret.jpg", "/etc/passwd", "..", ".", "", "sub/..", "./"]
 )
 def test_a_name_that_leaves_is_refused(folder, name):
-    with pytest.raises(DataError, match="leaves the image folder|expected the name of a file"):
+    with pytest.raises(DataError, match=re.escape(f"'{name}'")):
         ImageFolder(folder).path_of(name)
     with pytest.raises(DataError):
         ImageFolder(folder, check=False).locate(name)  # also where nothing is looked up
@@ -43,7 +44,7 @@ def test_a_link_out_of_the_folder_is_refused(folder, tmp_path):
     (folder / "in.jpg").symlink_to(folder / "a.jpg")
     (folder / "round.jpg").symlink_to("../images/sub/b.jpg")
     images = ImageFolder(folder)
-    with pytest.raises(DataError, match=r"out\.jpg is a link that leaves the image folder"):
+    with pytest.raises(DataError, match=r"out\.jpg.*link"):
         images.path_of("out.jpg")
     assert images.path_of("in.jpg").exists()
     assert images.path_of("round.jpg").exists()
@@ -87,24 +88,25 @@ def test_a_name_of_another_machine_finds_the_one_file_it_can_mean(folder, name, 
 
 def test_what_cannot_be_found_is_named_with_what_is_near(folder):
     images = ImageFolder(folder)
-    with pytest.raises(DataError, match=r"a\.jpeg not found; there is 'a\.jpg'"):
+    with pytest.raises(DataError, match=r"a\.jpeg.*'a\.jpg'"):
         images.locate("a.jpeg")
-    with pytest.raises(DataError, match=r"a\.jpgg not found; there is 'a\.jpg'"):
+    with pytest.raises(DataError, match=r"a\.jpgg.*'a\.jpg'"):
         images.locate("a.jpgg")
     (folder / "100.png").touch()
-    with pytest.raises(DataError, match=r"000\.png not found$"):  # another number is another picture
+    with pytest.raises(DataError, match=r"000\.png") as refused:
         ImageFolder(folder).locate("000.png")
-    with pytest.raises(DataError, match=r"'https://host/x\.jpg' is a URL.*download"):
+    assert "100.png" not in str(refused.value), "another number is another picture"
+    with pytest.raises(DataError, match=r"'https://host/x\.jpg'.*URL"):
         images.locate("https://host/x.jpg")
 
 
 def test_two_names_that_end_alike_do_not_get_one_file(folder):
     images = ImageFolder(folder)
     images.locate("b/a.jpg")
-    with pytest.raises(DataError, match="not found"):
+    with pytest.raises(DataError, match=r"c/a\.jpg"):
         images.locate("c/a.jpg")
     train = folder.rename(folder.parent / "train2017")
-    with pytest.raises(DataError, match="not found"):
+    with pytest.raises(DataError, match=r"val2017/a\.jpg"):
         ImageFolder(train).locate("val2017/a.jpg")
 
 
@@ -112,5 +114,5 @@ def test_a_folder_that_is_a_link_out_is_refused(folder, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "c.jpg").touch()
     (folder / "linked").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match="linked is a link that leaves"):
+    with pytest.raises(DataError, match="linked.*link"):
         ImageFolder(folder).path_of("linked/c.jpg")

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coordexp.data.leaks import leak_sentence
-from coordexp.data.patches import ImageSpec, fed_sentence
+from coordexp.data.images.patches import ImageSpec, fed_sentence
 from coordexp.data.sample import Objects, Sample
-from coordexp.data.splits import crowded_sentence
+from coordexp.data.splits.check import crowded_sentence
+from coordexp.data.splits.leaks import leak_sentence
 from coordexp.model.tiny.parts import build_image_processor
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coordexp.data.near_pictures import near_sentence
 from coordexp.data.sample import Sample
+from coordexp.data.splits.near_pictures import near_sentence
 from tests.support.samples import things
 
 

@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 from transformers import Qwen2VLImageProcessorPil
 
-from coordexp.data.image_file import read_image, size_problem
-from coordexp.data.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.images.files import size_problem
+from coordexp.data.images.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.images.pixels import read_image
 from coordexp.errors import ConfigError, DataError
 from coordexp.model.tiny.parts import build_image_processor
 
@@ -91,27 +92,27 @@ def test_transparency_stands_on_white_whatever_colour_it_hides(tmp_path):
 def test_a_truncated_jpeg(tmp_path):
     path = _save(noise(64, 64), tmp_path / "a.jpg")
     path.write_bytes(path.read_bytes()[:-500])
-    with pytest.raises(DataError, match=r"a\.jpg: image does not decode \(.*truncated"):
+    with pytest.raises(DataError, match=r"a\.jpg.*truncated"):
         read_image(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not an image", b"\xff\xd8\xff\xe0", b"GIF89a"])
 def test_what_is_no_image(tmp_path, content):
     (tmp_path / "a.jpg").write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.jpg: image does not decode"):
+    with pytest.raises(DataError, match=r"a\.jpg"):
         read_image(tmp_path / "a.jpg")
 
 
 def test_a_missing_image_and_a_folder(tmp_path):
-    with pytest.raises(DataError, match=r"none\.jpg: image not found"):
+    with pytest.raises(DataError, match=r"none\.jpg"):
         read_image(tmp_path / "none.jpg")
-    with pytest.raises(DataError, match="the file cannot be read .Is a directory"):
+    with pytest.raises(DataError, match="Is a directory"):
         read_image(tmp_path)
 
 
 def test_another_size_than_annotated(tmp_path):
     path = _save(noise(40, 20), tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"a\.png: the image is 40 x 20 pixels, its annotation says 20 x 40"):
+    with pytest.raises(DataError, match=r"a\.png.*40 x 20.*20 x 40"):
         read_image(path, width=20, height=40)
 
 
@@ -128,13 +129,13 @@ def _png_that_claims(width, height):
 
 
 @pytest.mark.parametrize(
-    ("size", "reason"),
-    [((20_000, 7_000), "too large"), ((30_000, 10), "too elongated"), ((60_000, 60_000), "does not decode.*exceeds")],
+    ("size", "shown"),
+    [((20_000, 7_000), "20000 x 7000"), ((30_000, 10), "30000 x 10"), ((60_000, 60_000), "3600000000 pixels")],
 )
-def test_a_huge_image_is_refused_by_its_header(tmp_path, size, reason, monkeypatch):
+def test_a_huge_image_is_refused_by_its_header(tmp_path, size, shown, monkeypatch):
     (tmp_path / "a.png").write_bytes(_png_that_claims(*size))
     monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it went on to decode"))
-    with pytest.raises(DataError, match=reason):
+    with pytest.raises(DataError, match=rf"a\.png.*{shown}"):
         read_image(tmp_path / "a.png")
 
 

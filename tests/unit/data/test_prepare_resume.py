@@ -1,6 +1,7 @@
 """prepare after a kill, a second time, and beside another: the folder is whole or absent, and never mixed."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -47,17 +48,17 @@ def test_the_same_again_does_nothing_and_something_else_is_refused(coco):
     assert not again.is_new
     assert again.manifest == json.loads((output / "manifest.json").read_text())
     assert (output / "samples.jsonl").stat().st_mtime_ns == before
-    with pytest.raises(DataError, match="other annotations or with other options; remove it"):
+    with pytest.raises(DataError, match=re.escape(str(output))):
         prepare(spec_of(coco, coord_tokens=True))
     coco.document["annotations"].pop()
-    with pytest.raises(DataError, match="other annotations"):
+    with pytest.raises(DataError, match=re.escape(str(output))):
         prepare(spec_of(coco.save()))
     mine = coco.root / "mine"
     mine.mkdir()
     prepare(PrepareSpec(coco.annotations, coco.images, mine))  # an empty folder is fine
     (coco.root / "photos").mkdir()
     (coco.root / "photos" / "a.jpg").touch()
-    with pytest.raises(DataError, match="no prepared data set; expected a new or empty folder"):
+    with pytest.raises(DataError, match="photos"):
         prepare(PrepareSpec(coco.annotations, coco.images, coco.root / "photos"))
     assert (coco.root / "photos" / "a.jpg").exists()
 

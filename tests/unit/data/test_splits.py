@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import random
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -13,12 +14,14 @@ import pytest
 
 from coordexp import files
 from coordexp.config.schema.data import Data
-from coordexp.data.chosen import chosen_part
-from coordexp.data.fingerprint import data_fingerprint
-from coordexp.data.sample import Sample, Samples, SplitData
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sample import Sample, Samples
+from coordexp.data.sets.fingerprint import data_fingerprint
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.door import load_split
-from coordexp.data.splits import names_of, stratified_subset, untrained_names
+from coordexp.data.split_data import SplitData
+from coordexp.data.splits.check import names_of, untrained_names
+from coordexp.data.splits.chosen import chosen_part
+from coordexp.data.splits.subset import stratified_subset
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from tests.support.samples import pairs_of, read_jsonl, things
@@ -122,7 +125,7 @@ def test_a_picture_changed_to_the_same_size_is_seen_where_it_is_read(coco, monke
     after = fingerprint_of([coco.images])
     assert after != before
     # Above the limit every n-th file is read, from the first on: here the first alone.
-    monkeypatch.setattr("coordexp.data.fingerprint.HASHED_BYTES", 1)
+    monkeypatch.setattr("coordexp.data.sets.fingerprint.HASHED_BYTES", 1)
     sampled = fingerprint_of([coco.images])
     flip("b.png")
     assert fingerprint_of([coco.images]) == sampled
@@ -149,7 +152,7 @@ def test_a_folder_is_read_once_and_an_image_that_was_written_to_again(coco, monk
 
 
 def test_a_fingerprint_of_nothing_is_refused(tmp_path, fingerprint_of):
-    with pytest.raises(DataError, match="no such file or folder"):
+    with pytest.raises(DataError, match=re.escape(str(tmp_path / "none"))):
         fingerprint_of([tmp_path / "none"])
 
 
@@ -244,13 +247,13 @@ def test_training_without_a_box_stops_and_validation_without_one_does_not(coco):
     for annotation in coco.document["annotations"]:
         annotation["iscrowd"] = 1
     coco.save()
-    with pytest.raises(DataError, match=r"no box to learn from in 2 training images \(2 crowd or ignored boxes are no"):
+    with pytest.raises(DataError, match=r"2 training .*2 crowd"):
         load_split(data, "train", data_dir=coco.root)
-    with pytest.raises(DataError, match=r"no box to measure AP on in 2 validation images \(2 crowd"):
+    with pytest.raises(DataError, match=r"2 validation .*2 crowd"):
         load_split(data, "val", data_dir=coco.root)
     coco.document["annotations"] = []
     coco.save()
-    with pytest.raises(DataError, match=r"in 2 training images; set data\.train_annotations to a file with boxes$"):
+    with pytest.raises(DataError, match=r"2 training .*data\.train_annotations"):
         load_split(data, "train", data_dir=coco.root)
     assert load_split(data, "val", data_dir=coco.root).counts["boxes"] == 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordexp.data.image_facts import ImageFact, ImageFacts
+from coordexp.data.sets.image_facts import ImageFact, ImageFacts
 from coordexp.data.units import UnitNames, UnitRule, Units, counted_images, read_unit_names
 from coordexp.errors import ConfigError, DataError
 

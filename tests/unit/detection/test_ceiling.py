@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coordexp.coord_tokens.bins import decode_array, quantise_boxes
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.detection.boxes import to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.ceiling import ceiling_of, ceiling_of_arrays, codec_ceiling
 from coordexp.errors import DataError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.data.image_facts import ImageFact, ImageFacts
+from coordexp.data.sets.image_facts import ImageFact, ImageFacts
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.tags import Tag, read_tags, tags_of_set
 from coordexp.errors import DataError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema.data import Shapes
-from coordexp.data.dataset import DEFAULT_PROMPT
+from coordexp.data.prompt import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import write_shapes
 from coordexp.errors import ConfigError, DataError, ResourceError
 from coordexp.evaluate.checkpoint import check_output, default_output, open_data, open_evaluation, unlike_training

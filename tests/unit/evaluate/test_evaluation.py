@@ -12,8 +12,8 @@ import torch
 
 from coordexp.config.schema.data import Shapes
 from coordexp.data.batch import EncodedSample
-from coordexp.data.image_file import read_image
-from coordexp.data.patches import to_patches
+from coordexp.data.images.patches import to_patches
+from coordexp.data.images.pixels import read_image
 from coordexp.data.sample import Sample
 from coordexp.data.shapes import CATEGORIES
 from coordexp.data.sources.shapes import write_shapes

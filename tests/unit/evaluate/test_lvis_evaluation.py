@@ -11,7 +11,7 @@ from coordexp.data.sources.door import SetPlace, load_split, open_set
 from coordexp.data.sources.recorded import recorded_data
 from coordexp.data.sources.shapes import write_shapes
 from coordexp.data.sources.source import source_of
-from coordexp.data.tuning_split import write_tuning_split
+from coordexp.data.splits.tuning import write_tuning_split
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from coordexp.evaluate.checkpoint import open_data

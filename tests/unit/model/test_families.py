@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AutoModelForImageTextToText
 
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
-from coordexp.data.dataset import Prompt
+from coordexp.data.prompt import Prompt
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.checkpoint.adapter import TrainedBase, name_base, save_adapter
 from coordexp.model.checkpoint.directory import model_config

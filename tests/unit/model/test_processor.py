@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from coordexp.data.dataset import DEFAULT_PROMPT, Prompt
-from coordexp.data.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.images.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
 from coordexp.data.shapes import draw_scene
 from coordexp.errors import CheckpointError
 from coordexp.model.processor import Processor, StoredProcessor

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 
 from coordexp.cli.main import main
 from coordexp.coord_tokens.codec import ints_to_tokens
-from coordexp.data.dataset import DEFAULT_PROMPT, Prompt
+from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
 from coordexp.files import sha256_of_file
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.loading import load

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from coordexp.config.schema.data import Data
-from coordexp.data.image_file import read_image
+from coordexp.data.images.pixels import read_image
 from coordexp.data.sources.door import load_split
 from coordexp.data.sources.source import SPLITS, found_sentence, source_of
-from coordexp.data.splits import between_splits
+from coordexp.data.splits.check import between_splits
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 

@@ -8,9 +8,9 @@ import pytest
 from coordexp.config.keys import identity
 from coordexp.config.schema import RunConfig
 from coordexp.config.schema.data import Shapes
-from coordexp.data.chosen import chosen_sentence
 from coordexp.data.sources.recorded import recorded_data
 from coordexp.data.sources.shapes import write_shapes
+from coordexp.data.splits.chosen import chosen_sentence
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.tracking.payload import flatten_config

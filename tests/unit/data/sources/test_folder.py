@@ -293,28 +293,31 @@ def test_what_nobody_split_is_split_by_picture_and_seed(tmp_path, fraction):
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("files", "facts"),
     [
-        ({"a.txt": "nothing"}, r"holds no labels that are known: .*there is a\.txt"),
-        ({"train_a.json": coco("train"), "train_b.json": coco("train")}, "several annotation files say train"),
-        ({"a.json": coco("train"), "b.json": coco("val")}, "none whose name says train"),
-        ({"a/x.json": coco("train"), "b/x.json": coco("val")}, "holds several data sets: COCO in a, COCO in b"),
+        ({"a.txt": "nothing"}, r"a\.txt.*data\.train_annotations"),
+        (
+            {"train_a.json": coco("train"), "train_b.json": coco("train")},
+            r"train_a.*train_b.*train_annotations",
+        ),
+        ({"a.json": coco("train"), "b.json": coco("val")}, r"a\.json, b\.json.*train_annotations"),
+        ({"a/x.json": coco("train"), "b/x.json": coco("val")}, r"COCO in a, COCO in b.*data\.path"),
     ],
 )
-def test_what_a_folder_does_not_say_is_asked_for(tmp_path, files, message):
+def test_what_a_folder_does_not_say_is_asked_for(tmp_path, files, facts):
     for name, text in files.items():
         write(tmp_path / name, text)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=facts):
         found_sentence(Data.model_validate({"path": tmp_path}))
 
 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("7 .1 .1 .1 .1", "class 7 is not among the 2"),
-        ("0 10 20 30 40", "expected fractions"),
-        ("cat .1 .1 .1 .1", "is no line of numbers: class, centre, width and height"),
-        ("0 .1 .1 .1", "expected a class and four numbers, or a class and the points of a polygon"),
+        ("7 .1 .1 .1 .1", r"\b7\b.*\b2\b"),
+        ("0 10 20 30 40", r"0 10 20 30 40.*\[0, 1\]"),
+        ("cat .1 .1 .1 .1", r"cat \.1 \.1 \.1 \.1"),
+        ("0 .1 .1 .1", r"0 \.1 \.1 \.1\b"),
     ],
 )
 def test_a_line_of_labels_that_cannot_be_read_is_named(tmp_path, line, reason):
@@ -327,11 +330,11 @@ def test_a_line_of_labels_that_cannot_be_read_is_named(tmp_path, line, reason):
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("</annotation>", "", "not valid XML"),
-        ("<annotation>", "<!DOCTYPE a [<!ENTITY b 'c'>]><annotation>", "defines entities, expected plain XML"),
-        ("<name>cat</name>", "", "object 1 has no name"),
-        ("bndbox", "polygon", "object 1 has no bndbox"),
-        ("<xmax>40</xmax>", "<xmax>forty</xmax>", "xmax is 'forty', expected a number"),
+        ("</annotation>", "", "XML"),
+        ("<annotation>", "<!DOCTYPE a [<!ENTITY b 'c'>]><annotation>", "entities"),
+        ("<name>cat</name>", "", "object 1 .*name"),
+        ("bndbox", "polygon", "object 1 .*bndbox"),
+        ("<xmax>40</xmax>", "<xmax>forty</xmax>", "xmax.*'forty'"),
     ],
 )
 def test_xml_that_cannot_be_read_is_named(tmp_path, old, new, reason):

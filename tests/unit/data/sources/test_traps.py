@@ -6,8 +6,10 @@ from PIL import Image, ImageOps
 
 from coordexp.coord_tokens.grammar.sequence import encode_target
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.image_file import read_header, read_image, turn_boxes, turned_headers
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.images.headers import read_header, turned_headers
+from coordexp.data.images.orientation import turn_boxes
+from coordexp.data.images.pixels import read_image
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.errors import DataError
 
 RAMP = np.arange(0, 256, dtype=np.uint8).reshape(16, 16)
@@ -56,10 +58,10 @@ def test_sixteen_bits_of_either_byte_order(tmp_path, mode):
 
 def test_numbers_without_a_range_are_refused_not_blackened(tmp_path):
     path = save(Image.fromarray((RAMP / 255).astype(np.float32)), tmp_path / "a.tif")
-    with pytest.raises(DataError, match="floating-point numbers of no defined range"):
+    with pytest.raises(DataError, match=r"a\.tif.*floating-point"):
         read_image(path)
     path = save(Image.fromarray(RAMP.astype(np.int32) * 10_000), tmp_path / "b.tif")
-    with pytest.raises(DataError, match="expected at most 16 bits"):
+    with pytest.raises(DataError, match=r"b\.tif.*16 bits"):
         read_image(path)
 
 

@@ -8,7 +8,7 @@ import pytest
 from coordexp.config.schema.data import Data
 from coordexp.data.sources.door import load_split
 from coordexp.data.sources.source import found_sentence
-from coordexp.data.sources.yolo_rows import guess_layout
+from coordexp.data.sources.yolo.rows import guess_layout
 from coordexp.errors import DataError
 from tests.unit.data.sources.test_folder import NAMES, SIZE, TRUTH, picture, ultralytics, voc, write, yolo
 
@@ -65,7 +65,7 @@ def test_a_yaml_file_names_its_folders_in_another_case(tmp_path):
 def test_two_sets_beside_each_other_are_not_made_one(tmp_path):
     for name in ("one", "two"):
         ultralytics(tmp_path / name)
-    with pytest.raises(DataError, match="holds several data sets: YOLO in one, YOLO in two"):
+    with pytest.raises(DataError, match=r"YOLO in one, YOLO in two.*data\.path"):
         found_sentence(Data.model_validate({"path": tmp_path}))
 
 
@@ -172,20 +172,20 @@ def test_pictures_without_labels_and_labels_without_a_picture_are_counted(tmp_pa
     (tmp_path / "set" / "labels" / "train" / "t0.txt").unlink()
     (tmp_path / "set" / "images" / "train" / "t1.jpg").unlink()
     read = load_split(Data.model_validate({"path": tmp_path / "set"}), "train", data_dir=tmp_path / "made")
-    assert any("no file of labels beside 1 picture" in note for note in read.notes)
-    assert any("no picture beside 1 file" in note and "t1.txt" in note for note in read.notes)
+    assert any("1 picture" in note for note in read.notes)
+    assert any("1 file" in note and "t1.txt" in note for note in read.notes)
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"\x81\x8d\xff\xfe\x00\x01", "not text in UTF-8"),
-        ("0 .5 .5 .1 .1\n".encode("utf-16-le"), "is no line of numbers"),
-        (b"\0\0\0\0", "is no line of numbers"),
-        (b"0,.5,.5,.1,.1", "is no line of numbers"),
-        (b"0 nan .5 .1 .1", "expected fractions"),
-        (b"0", "expected a class and four numbers"),
-        (b"0 .5 .5 .1 .1 .2 .2 2", "key points behind the box need kpt_shape"),
+        (b"\x81\x8d\xff\xfe\x00\x01", "UTF-8"),
+        ("0 .5 .5 .1 .1\n".encode("utf-16-le"), "line 1"),
+        (b"\0\0\0\0", "line 1"),
+        (b"0,.5,.5,.1,.1", "line 1"),
+        (b"0 nan .5 .1 .1", r"\[0, 1\]"),
+        (b"0", "'0'"),
+        (b"0 .5 .5 .1 .1 .2 .2 2", "kpt_shape"),
     ],
 )
 def test_labels_that_cannot_be_read_are_no_picture_without_objects(tmp_path, content, reason):
@@ -204,7 +204,7 @@ def test_a_file_of_labels_that_is_none(tmp_path, damage):
         path.mkdir()
     else:
         path.symlink_to("/nowhere/t0.txt")
-    with pytest.raises(DataError, match=r"t0\.txt: the file cannot be read"):
+    with pytest.raises(DataError, match=r"t0\.txt"):
         load_split(Data.model_validate({"path": tmp_path / "set"}), "train", data_dir=tmp_path / "made")
 
 

@@ -5,7 +5,7 @@ import torch
 
 from coordexp.coord_tokens.grammar.constrain import plain_text_ids
 from coordexp.coord_tokens.vocab import expand_vocab
-from coordexp.data.patches import ImageSpec
+from coordexp.data.images.patches import ImageSpec
 from coordexp.model.families import FAMILIES
 from coordexp.model.loading import load
 from coordexp.model.tiny.parts import write_tiny

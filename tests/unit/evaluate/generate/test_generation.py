@@ -16,7 +16,7 @@ from coordexp.coord_tokens.grammar.constrain import plain_text_ids
 from coordexp.coord_tokens.grammar.parse import parse_generated
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.data.batch import collate
-from coordexp.data.patches import pixel_values
+from coordexp.data.images.patches import pixel_values
 from coordexp.evaluate.generate import generation
 from coordexp.evaluate.generate.answer import Answer, expected_of_top_tokens, mean_and_width
 from coordexp.evaluate.generate.generation import generate_queue, image_queues

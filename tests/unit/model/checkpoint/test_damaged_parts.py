@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.data.dataset import Prompt
+from coordexp.data.prompt import Prompt
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.checkpoint.stored_model import StoredModel, load_stock
 from coordexp.model.processor import read_tokenizer

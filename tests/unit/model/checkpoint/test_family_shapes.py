@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_tokenizer
-from coordexp.data.dataset import Prompt
+from coordexp.data.prompt import Prompt
 from coordexp.errors import TokenizerError
 from coordexp.model.families import FAMILIES
 from coordexp.model.lora import apply_tuning

@@ -3,7 +3,7 @@
 import torch
 
 from coordexp.data.batch import collate
-from coordexp.data.patches import ImageSpec
+from coordexp.data.images.patches import ImageSpec
 from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.loading import load
 from coordexp.model.tiny.parts import build_tokenizer

@@ -5,7 +5,7 @@ from dataclasses import replace
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.coco.source import CocoSource
 from coordexp.train.loop.messages import batch_lines, data_lines, sum_lines, term_table
 from coordexp.train.setup.weighted_terms import build_criterion
 

@@ -1,0 +1,1 @@
+"""Boxes that a limit on objects or tokens takes away."""

@@ -1,0 +1,141 @@
+"""What annotation files say of an image beside its name and size, such as its clip, its light or its weather.
+
+Units (:mod:`coordexp.data.units`) and slices are made of such fields.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from coordexp.data.coco.ids import id_of
+from coordexp.data.coco.json_text import read_utf8, read_without_outlines
+from coordexp.data.sets.image_facts import ImageFacts
+from coordexp.errors import DataError, nearest_of, show
+from coordexp.files import read_once
+
+Record = Mapping[str, object]
+
+_MAX_LISTED = 8
+"""Fields that a message lists."""
+
+
+class _ImagesOnly(msgspec.Struct):
+    images: list[dict[str, object]]
+
+
+@read_once
+def read_image_records(path: Path) -> dict[int, Record]:
+    """Return every field of the images of a COCO file, by image id.
+
+    It reads nothing but ``images``: whether the file is a ground truth is for its own reader to say.
+
+    Raises:
+        DataError: if the file has no list of images.
+    """
+    try:
+        images: object = msgspec.json.decode(read_utf8(path), type=_ImagesOnly).images
+    except (msgspec.DecodeError, RecursionError):  # other programs write NaN, which only Python's own parser takes
+        whole = read_without_outlines(path)
+        images = whole.get("images") if isinstance(whole, dict) else None
+    if not isinstance(images, list):
+        raise DataError(f"{path}: there is no list 'images'; expected COCO's instances format")
+    records: dict[int, Record] = {}
+    for image in images:
+        if isinstance(image, dict):
+            image_id = id_of(image.get("id"))  # as the ground truth reads an id that is text
+            if isinstance(image_id, int):
+                records[image_id] = image
+    return records
+
+
+def records_of(annotations: Path, facts: ImageFacts | None) -> dict[int, Record]:
+    """Return the fields of a COCO file's images, and the tags that a set has for them beside it."""
+    records = read_image_records(annotations)
+    if facts is None:
+        return records
+    merged: dict[int, Record] = dict(records)
+    for fact in facts.images:
+        if fact.id in merged:
+            merged[fact.id] = {"file_name": fact.file, **fact.tags, **merged[fact.id]}
+    return merged
+
+
+def field_value(record: Record, field: str) -> object:
+    """Return a field of a record; dots lead into objects, as in ``attributes.clip``, where no field has that name."""
+    if field in record:
+        return record[field]
+    value: object = record
+    for name in field.split("."):
+        if not isinstance(value, dict) or name not in value:
+            return None
+        value = value[name]
+    return value
+
+
+def field_texts(records: Sequence[Record], field: str, *, option: str, where: str) -> list[str | None]:
+    """Return the value of a field in each record as text: None where it is missing, null or empty.
+
+    Args:
+        records: of images.
+        field: its name, as :func:`field_value` takes it.
+        option: how the reader chose the field, such as ``--unit-by``, for messages.
+        where: the file that the records are from, for messages.
+
+    Raises:
+        DataError: if no record has the field, or it holds lists or objects. The message lists the fields that could
+            have been meant.
+    """
+    texts: list[str | None] = []
+    for record in records:
+        value = field_value(record, field)
+        if isinstance(value, list | dict):
+            kind = "a list" if isinstance(value, list) else "an object"
+            raise DataError(
+                f"{where}: {option} {field}: the field of image {show(record.get('id'))} is {kind}, {show(value)}; "
+                f"expected text or a number. {fields_sentence(records)}"
+            )
+        texts.append(value_text(value))
+    if all(text is None for text in texts):
+        raise DataError(
+            f"{where}: {option} {field}: none of the {len(texts):,} images has a value of {field!r}. "
+            f"{fields_sentence(records, field)}"
+        )
+    return texts
+
+
+def fields_sentence(records: Sequence[Record], wanted: str = "") -> str:
+    """Return which fields of the images hold text or numbers, and how many values each has; ``wanted`` is none."""
+    values: dict[str, set[str]] = {}
+    for record in records:
+        for name, value in record.items():
+            text = None if isinstance(value, list | dict) else value_text(value)
+            if text is not None:
+                values.setdefault(name, set()).add(text)
+    if not values:
+        return "The images have no fields."
+    # Those that tell the fewest images apart first: an id or a name groups nothing.
+    names = sorted(values, key=lambda name: (len(values[name]) == 1, len(values[name])))
+    listed = ", ".join(f"{name} ({len(values[name]):,})" for name in names[:_MAX_LISTED])
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    hint = nearest_of(wanted, names) if wanted else ""
+    nearest = f" {hint[0].upper()}{hint[1:]}" if hint.startswith("did") else ""
+    return f"The images have these fields, with so many values: {listed}{more}.{nearest}"
+
+
+def value_text(value: object) -> str | None:
+    """Return a plain value as text, None where it is missing or empty.
+
+    What means the same in JSON gives equal texts: 7, 7.0 and "7".
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        return str(int(value)) if value.is_integer() else repr(value)
+    if isinstance(value, int):
+        return str(value)
+    text = value.strip() if isinstance(value, str) else ""
+    return text or None

@@ -1,0 +1,112 @@
+"""Headers of pictures: each file opened once, and many files at a time."""
+
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordexp.data.images.files import Header, header_of, opened_picture
+from coordexp.errors import DataError
+
+# Formats without a place for EXIF. The file's name tells them, so that the file is not opened to look.
+_WITHOUT_EXIF = (".bmp", ".gif", ".ppm")
+# Headers are read by several threads at once: a network disk would answer one request after the other.
+_HEADER_READERS = 8
+_HEADERS_OF_A_TASK = 64
+OnHeaders = Callable[[int, int], None]
+"""Called with how many headers are read, and of how many."""
+
+
+@dataclass
+class _KeptHeaders:
+    """The headers that :func:`headers_once` keeps; None outside of its block, since a picture may change."""
+
+    headers: dict[Path, "Header | DataError"] | None = None
+    on_headers: OnHeaders | None = None
+
+
+_kept_headers = _KeptHeaders()
+
+
+@contextmanager
+def headers_once(on_headers: OnHeaders | None = None) -> Generator[None]:
+    """Open each picture once while the block runs, however often its header is asked for.
+
+    Args:
+        on_headers: called now and then with how many headers of a set are read, and of how many.
+    """
+    _kept_headers.headers = {}
+    _kept_headers.on_headers = on_headers
+    try:
+        yield
+    finally:
+        _kept_headers.headers = None
+        _kept_headers.on_headers = None
+
+
+def read_header(path: Path) -> Header:
+    """Return the header of an image file; within :func:`headers_once`, a file is opened once.
+
+    Raises:
+        DataError: if the file is missing, is no picture, or is too large.
+    """
+    kept = _kept_headers.headers
+    if kept is None:
+        return _read_header(path)
+    if path not in kept:
+        # A failure is kept as well: a missing file on a network disk takes as long as one that is there.
+        try:
+            kept[path] = _read_header(path)
+        except DataError as error:
+            kept[path] = error
+    header = kept[path]
+    if isinstance(header, DataError):
+        raise DataError(str(header))
+    return header
+
+
+def _read_header(path: Path) -> Header:
+    with opened_picture(path) as picture:
+        return header_of(picture, path)
+
+
+def read_headers_ahead(paths: Sequence[Path]) -> None:
+    """Read headers in parallel, for a reader that then asks for one after the other within :func:`headers_once`.
+
+    Errors are kept, and raised when the reader asks for the header.
+    """
+    if _kept_headers.headers is not None:
+        turned_headers(paths)
+
+
+def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:
+    """Return the headers of the pictures that a viewer turns, by their index in ``paths``; none for bad files."""
+
+    def headers_of(batch: Sequence[Path]) -> list[Header | None]:
+        headers: list[Header | None] = []
+        for path in batch:
+            header = None
+            if path.suffix.lower() not in _WITHOUT_EXIF:
+                with suppress(DataError):  # reported when the picture is used
+                    header = read_header(path)
+            headers.append(header)
+        return headers
+
+    turned: dict[int, Header] = {}
+    num_done = 0
+    # One task reads many headers: handing over a task takes as long as reading a header.
+    batches = [paths[start : start + _HEADERS_OF_A_TASK] for start in range(0, len(paths), _HEADERS_OF_A_TASK)]
+    with ThreadPoolExecutor(_HEADER_READERS) as pool:
+        for headers in pool.map(headers_of, batches):
+            for index, header in enumerate(headers, start=num_done):
+                if header is not None and header.orientation != 1:
+                    turned[index] = header
+            num_done += len(headers)
+            _report(num_done, len(paths))
+    return turned
+
+
+def _report(num_done: int, num_all: int) -> None:
+    if _kept_headers.on_headers is not None:
+        _kept_headers.on_headers(num_done, num_all)

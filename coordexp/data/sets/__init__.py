@@ -1,0 +1,1 @@
+"""The set of an experiment: its arrays, its record, its hashes, and what changed between two of them."""

@@ -1,0 +1,1 @@
+"""COCO and LVIS as a source."""

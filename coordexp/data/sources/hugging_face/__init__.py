@@ -1,0 +1,1 @@
+"""Hugging Face's data sets of boxes as a source."""

@@ -1,0 +1,1 @@
+"""JSONL and the records of other trainers as a source."""

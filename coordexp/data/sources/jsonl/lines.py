@@ -1,0 +1,48 @@
+"""A file of records -> one parsed record a line."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from coordexp.data.coco.json_text import read_unmarked
+from coordexp.data.unread_formats import unread_format
+from coordexp.errors import DataError, kind_of
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the records of a file with their numbers: its lines, or the entries of its one list."""
+    other = unread_format(path)
+    if other:
+        raise DataError(other)
+    content = read_unmarked(path)
+    if content.lstrip()[:1] == b"[":
+        try:
+            entries = msgspec.json.decode(content, type=list[msgspec.Raw])
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: not valid JSON ({error}); is the file complete?") from None
+        yield from ((number, bytes(entry)) for number, entry in enumerate(entries, start=1))
+        return
+    yield from ((number, line) for number, line in enumerate(content.split(b"\n"), start=1) if line.strip())
+
+
+def parsed_record(line: bytes) -> dict[str, object]:
+    try:
+        record = msgspec.json.decode(line)
+    except (ValueError, RecursionError):
+        record = _leniently_parsed(line)
+    if not isinstance(record, dict):
+        raise DataError(f"the record is {kind_of(record)}, expected an object")
+    return record
+
+
+def _leniently_parsed(line: bytes) -> object:
+    try:
+        return json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"byte {error.start} of the line is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"column {error.colno}: not valid JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not valid JSON ({error})") from None

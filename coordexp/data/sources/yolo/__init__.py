@@ -1,0 +1,1 @@
+"""YOLO's labels as a source."""

@@ -1,0 +1,75 @@
+"""Some pictures of a split, and the COCO file that holds them alone (``evaluation.max_images``, a tuning split)."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from coordexp.data.coco.json_text import read_without_outlines
+from coordexp.data.sample import Samples
+from coordexp.data.split_data import SplitData
+from coordexp.files import JsonValue, sha256_of_text, write_json
+
+CHOSEN_NAME = "val_chosen.json"
+CHOSEN_BY = "(evaluation.max_images)"
+
+
+def chosen_sentence(annotations: Path) -> str:
+    """Return the sentence on how many images were chosen for a ground truth; "" for one of all images."""
+    if annotations.name != CHOSEN_NAME:
+        return ""
+    return json.loads(annotations.read_bytes())["info"]["description"]
+
+
+def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
+    """Return ``num_images`` of a split's samples, in its order; all of them if there are no more.
+
+    By image id and seed alone: the order of the file does not matter, and a smaller part lies in a larger one.
+    """
+    samples = data.samples
+    if len(samples) <= num_images:
+        return data
+    image_ids = samples.image_ids.tolist() if isinstance(samples, Samples) else [one.image_id for one in samples]
+    ranked = sorted(range(len(samples)), key=lambda at: (sha256_of_text(f"{seed}/{image_ids[at]}"), at))
+    part = Samples.of(samples[at] for at in sorted(ranked[:num_images]))
+    counts = data.counts | {
+        "boxes": len(part.boxes_norm_xyxy),
+        "images_without_objects": sum(not len(one.objects) for one in part),
+        "not_chosen": len(samples) - len(part),
+    }
+    return replace(data, samples=part, counts=counts)
+
+
+def chosen_for_evaluation(data: SplitData, num_images: int, *, seed: int) -> SplitData:
+    """Return the validation images that AP is measured on, with a note that says so; all of them if there are no more.
+
+    As :func:`chosen_part`, but what was not chosen is no loss to count.
+    """
+    part = chosen_part(data, num_images, seed=seed)
+    if part is data:
+        return data
+    counts = {name: count for name, count in part.counts.items() if name != "not_chosen"}
+    sentence = f"AP is on {len(part.samples):,} of {len(data.samples):,} images, chosen by chance {CHOSEN_BY}"
+    return replace(part, counts=counts, notes=(sentence, *part.notes))
+
+
+def write_chosen(path: Path, whole: Path, data: SplitData) -> None:
+    """Write the ground truth of the chosen images of :func:`chosen_for_evaluation`, from that of all images."""
+    content = cast("dict[str, JsonValue]", read_without_outlines(whole))
+    description = next((note for note in data.notes if note.endswith(CHOSEN_BY)), "")
+    write_part(path, {**content, "info": {"description": description}}, {one.image_id for one in data.samples})
+
+
+def write_part(path: Path, content: Mapping[str, JsonValue], image_ids: Collection[int]) -> None:
+    """Write the images of some ids with all their annotations, and whatever else a COCO file says."""
+    part = {
+        "images": [row for row in _rows(content, "images") if row.get("id") in image_ids],
+        "annotations": [row for row in _rows(content, "annotations") if row.get("image_id") in image_ids],
+    }
+    write_json(path, {**content, **part})
+
+
+def _rows(content: Mapping[str, JsonValue], section: str) -> list[dict[str, JsonValue]]:
+    rows = content.get(section)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
