@@ -6,12 +6,12 @@ from functools import cached_property
 
 import numpy as np
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.detection.decomposition import Decomposed
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.matches import Matches
-from coordexp.detection.matching import Matcher, Pairs
+from coordexp.detection.matching.matcher import Matcher, Pairs
+from coordexp.detection.matching.matches import Matches
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.metrics import Metric
 
 

@@ -1,6 +1,6 @@
 """Boxes as arrays, and COCO's tables about them: areas, IoU thresholds, recall levels.
 
-The loops that match boxes compile the same IoU (:mod:`coordexp.detection.kernels`); the differentiable GIoU of
+The loops that match boxes compile the same IoU (:mod:`coordexp.detection.matching.kernels`); the differentiable GIoU of
 training is :mod:`coordexp.losses.coord_box`.
 """
 

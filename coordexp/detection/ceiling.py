@@ -8,11 +8,11 @@ import numpy as np
 
 from coordexp.coord_tokens.bins import decode_array, quantise_boxes
 from coordexp.data.split_arrays import CROWD, NO_EXTENT, SplitArrays
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.detection.boxes import MAX_DETECTIONS, Floats, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
-from coordexp.detection.matching import Matcher
+from coordexp.detection.matching.matcher import Matcher
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 
 
 def codec_ceiling(annotations_json: str | Path, *, only_with_extent: bool = False) -> float | None:

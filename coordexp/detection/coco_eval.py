@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_of_defined
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import AREA_RANGES_PX2, MAX_DETECTIONS, Floats, Ints
 from coordexp.detection.detections import Detections, order_remarks, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS, mean_of_defined
 from coordexp.errors import ResourceError
 
 if TYPE_CHECKING:

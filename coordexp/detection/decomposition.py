@@ -1,7 +1,7 @@
 """Where AP is lost: TIDE's six errors, repeated boxes, bursts and recall by rank, each under integer image weights.
 
-Everything is matched once, and counted under weights (:mod:`coordexp.detection.kernels`). Each fix stands where COCO
-has a threshold: what a fix makes right is a hit there, and what it deletes is ignored there.
+Everything is matched once, and counted under weights (:mod:`coordexp.detection.precision.kernels`). Each fix stands
+where COCO has a threshold: what a fix makes right is a hit there, and what it deletes is ignored there.
 
 TIDE: Bolya, Foley, Hays and Hoffman, arXiv 2008.08115. A false positive at IoU .50 is of the first kind that fits:
 
@@ -23,12 +23,12 @@ from functools import cached_property
 
 import numpy as np
 
-from coordexp.detection.average_precision import mean_of_numbers, precisions, unit_weights
 from coordexp.detection.boxes import Bools, Floats, Ints
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.matches import Matches, Weights
-from coordexp.detection.matching import Matcher, Pairs
+from coordexp.detection.matching.matcher import Matcher, Pairs
+from coordexp.detection.matching.matches import Matches, Weights
+from coordexp.detection.precision.average_precision import mean_of_numbers, precisions, unit_weights
 from coordexp.metrics import Direction
 
 MATCH_IOU, BACKGROUND_IOU = 0.5, 0.1
@@ -134,7 +134,7 @@ class Decomposed:
 
 def _kinds(matcher: Matcher, pairs: Pairs, image: Ints) -> tuple[Ints, Ints, Bools]:
     """Return ``[D]`` kinds (-1 for what does not count), ``[D]`` the meant ground truth, ``[G]`` which is missed."""
-    from coordexp.detection.kernels import CLASSIFICATION, HIT, LOCALISATION, classify_errors
+    from coordexp.detection.matching.kernels import CLASSIFICATION, HIT, LOCALISATION, classify_errors
 
     truth, detections, counted = matcher.truth, matcher.detections, matcher.looked_at() & ~pairs.ignored
     gt = np.flatnonzero(~truth.is_crowd)
@@ -170,7 +170,7 @@ def _kinds(matcher: Matcher, pairs: Pairs, image: Ints) -> tuple[Ints, Ints, Boo
 
 def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints) -> tuple[Matches, Matches]:
     """Return what AP is counted from with each kind of error fixed, and the same without missed objects."""
-    from coordexp.detection.kernels import CLASSIFICATION
+    from coordexp.detection.matching.kernels import CLASSIFICATION
 
     truth, detections, num_images = matcher.truth, matcher.detections, matcher.num_images
     # A classification error is in its own category as it is, and in the right one as it would be.

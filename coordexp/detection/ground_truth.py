@@ -21,7 +21,7 @@ from coordexp.data.coco_file import (
 )
 from coordexp.data.lvis_file import LvisCategory, LvisImage
 from coordexp.detection.boxes import Bools, Floats, Ints
-from coordexp.detection.image_names import ImageNames
+from coordexp.detection.names.images import ImageNames
 from coordexp.errors import DataError, show
 from coordexp.files import read_once
 

@@ -12,14 +12,19 @@ from functools import cached_property
 
 import numpy as np
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, mean_precisions, unit_weights
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Bools, Floats, Ints
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.matches import Index, Matches, Weights
-from coordexp.detection.matching import Matcher
+from coordexp.detection.matching.matcher import Matcher
+from coordexp.detection.matching.matches import Index, Matches, Weights
 from coordexp.detection.metrics.f1 import harmonic, positive_only_f1_of
+from coordexp.detection.precision.average_precision import (
+    AVERAGE_PRECISIONS,
+    PrecisionTable,
+    mean_precisions,
+    unit_weights,
+)
 
 AP = AVERAGE_PRECISIONS["AP"]
 CUT = "AP_cut"
@@ -88,7 +93,7 @@ def cut_at_repeat(written: Written, weights: Weights) -> Floats:
 
 
 def equal_scores(written: Written, weights: Weights) -> Floats:
-    """:func:`coordexp.detection.average_precision.tied_precision` under weights."""
+    """:func:`coordexp.detection.precision.average_precision.tied_precision` under weights."""
     hits_RTK, ignored_RTK, num_RK, num_gt_RK = weighted_totals(written.boxes.oracle_matches, weights)
     there_RK = num_gt_RK > 0
     precision_RTK = hits_RTK / (num_RK[:, None] - ignored_RTK + np.spacing(1))

@@ -19,7 +19,7 @@ from coordexp.data.near_pictures import near_sentence
 from coordexp.data.patches import fed_sentence
 from coordexp.data.sample import SPLITS, Split, SplitData
 from coordexp.data.splits import between_splits
-from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import (
     DataFacts,

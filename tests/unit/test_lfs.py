@@ -9,8 +9,8 @@ from coordexp.config.load import load_config
 from coordexp.config.schema.data import Data
 from coordexp.data.image_file import check_image, read_header, read_image
 from coordexp.data.sources.door import load_split
+from coordexp.detection.forms.results import read_results
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.detection.result_files import read_results
 from coordexp.errors import CheckpointError, ConfigError, DataError
 from coordexp.evaluate.generate.given import read_given_answers
 from coordexp.evaluate.predict import turned

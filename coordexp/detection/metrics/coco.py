@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from coordexp.detection.average_precision import mean_of_defined
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.precision.average_precision import mean_of_defined
 from coordexp.metrics import AP_METRICS, Metric
 
 METRICS = (

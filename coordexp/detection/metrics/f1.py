@@ -17,10 +17,10 @@ from functools import partial
 
 import numpy as np
 
-from coordexp.detection.average_precision import PrecisionTable
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
 from coordexp.detection.boxes import Floats
-from coordexp.detection.matches import totals
+from coordexp.detection.matching.matches import totals
+from coordexp.detection.precision.average_precision import PrecisionTable
 from coordexp.metrics import Metric
 
 F1_PERCENTS = (50, 75, 95)

@@ -4,8 +4,8 @@ from functools import partial
 
 import numpy as np
 
-from coordexp.detection.average_precision import mean_of_defined
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.precision.average_precision import mean_of_defined
 from coordexp.metrics import Metric
 
 _FREQUENCIES = {"rare": "r", "common": "c", "frequent": "f"}

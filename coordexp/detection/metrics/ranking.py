@@ -4,8 +4,8 @@ The distance from ``AP_constant_score`` to ``AP_oracle_score`` is what ranking c
 score wins.
 """
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, tied_precision
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS, PrecisionTable, tied_precision
 from coordexp.metrics import Metric
 
 

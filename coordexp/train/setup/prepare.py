@@ -11,8 +11,8 @@ import numpy as np
 from coordexp.config.schema import RunConfig
 from coordexp.data.image_file import OnHeaders, read_image
 from coordexp.data.sample import SplitData
-from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import DataError
 from coordexp.files import sha256_of_text
 from coordexp.model.processor import Processor

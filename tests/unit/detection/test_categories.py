@@ -1,6 +1,6 @@
 import pytest
 
-from coordexp.detection.categories import CategoryIndex, fold
+from coordexp.detection.names.categories import CategoryIndex, fold
 from coordexp.errors import DataError
 
 

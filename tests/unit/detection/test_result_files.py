@@ -12,9 +12,9 @@ import pytest
 
 from coordexp.detection import evaluate_detections
 from coordexp.detection.detections import detections_of, read_detections
-from coordexp.detection.frames import Frame
+from coordexp.detection.forms.frames import Frame
+from coordexp.detection.forms.results import read_results
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
-from coordexp.detection.result_files import read_results
 from coordexp.errors import DataError
 
 NAMES = {3: "Cat", 7: "red dog"}

@@ -1,4 +1,6 @@
-"""Average precision from matches, as it is and under integer image weights; :mod:`coordexp.detection.kernels` counts.
+"""Average precision from matches, as it is and under integer image weights.
+
+The loops that count it are :mod:`coordexp.detection.precision.kernels`.
 
 Legend of shapes: ``R`` weightings, ``N`` images, ``K`` categories, ``D`` detections, ``T`` thresholds, ``L`` = 101
 recall levels.
@@ -11,7 +13,7 @@ import numpy as np
 
 from coordexp.cpus import usable_cpus
 from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats
-from coordexp.detection.matches import Matches, Weights, totals
+from coordexp.detection.matching.matches import Matches, Weights, totals
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class PrecisionTable:
     @classmethod
     def of(cls, matches: Matches, weights: Weights | None = None) -> "PrecisionTable":
         """Count matches, under ``[N]`` copies of each image; None: the images as they are."""
-        from coordexp.detection.kernels import fill_curves  # here: numba takes half a second
+        from coordexp.detection.precision.kernels import fill_curves  # here: numba takes half a second
 
         num_categories = len(matches.start) - 1
         precision = np.empty((len(IOU_THRESHOLDS), len(RECALL_LEVELS), num_categories))
@@ -85,7 +87,7 @@ def precisions(matches: Matches, first: int, last: int, weights_RN: Weights) -> 
 
     ``weights_RN``: copies of each image, one row a weighting.
     """
-    from coordexp.detection.kernels import fill_average_precisions  # here: numba takes half a second
+    from coordexp.detection.precision.kernels import fill_average_precisions  # here: numba takes half a second
 
     values = np.empty((len(weights_RN), last - first, len(matches.start) - 1))
     num = max(1, min(len(weights_RN), usable_cpus()))

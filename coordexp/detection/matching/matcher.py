@@ -12,7 +12,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.detection.boxes import (
     AREA_RANGES_PX2,
     IOU_THRESHOLDS,
@@ -22,15 +21,13 @@ from coordexp.detection.boxes import (
     Floats,
     Ints,
     iou,
-    iou_table,
 )
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.matches import Index, Matches
+from coordexp.detection.matching.matches import Index, Matches
 
 _T = TypeVar("_T", bound=np.generic)
 _NO_MATCH = -1
-_TIED, _TIES_MATTER = 0.1, 0.0005
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +126,7 @@ class Matcher:
 
     def repeats(self, min_iou: float) -> Bools:
         """Return ``[D]`` which detections repeat one with a better score of their category in their image."""
-        from coordexp.detection.kernels import fill_repeats  # here, as below: numba takes half a second
+        from coordexp.detection.matching.kernels import fill_repeats  # here, as below: numba takes half a second
 
         found = np.zeros(len(self._dt_cell), np.bool_)
         fill_repeats(self._begin, self._dt_boxes, min_iou, found)
@@ -153,7 +150,7 @@ class Matcher:
 
     def best_iou(self) -> Floats:
         """Return for each detection ``[D]`` its largest IoU with a box of its category that is not a crowd, or 0."""
-        from coordexp.detection.kernels import fill_best_iou
+        from coordexp.detection.matching.kernels import fill_best_iou
 
         gt = np.flatnonzero(~self.truth.is_crowd)
         gt = gt[np.argsort(self._gt_cell[gt], kind="stable")]
@@ -163,7 +160,7 @@ class Matcher:
 
     def _match(self, gt_ignored: Bools, thresholds: Floats) -> tuple[Index, Ints]:
         """Return ``[T, D]``, in order of cells, the place among ``[G]`` rows of the file that each takes, or -1."""
-        from coordexp.detection.kernels import match_cells
+        from coordexp.detection.matching.kernels import match_cells
 
         # By cell, and within one what counts before what is ignored: COCO takes the latter only in want of the former.
         order = np.lexsort((gt_ignored, self._gt_cell))
@@ -201,52 +198,3 @@ class Matcher:
     def _cells(self, image_ids: Ints, category_ids: Ints) -> Ints:
         image, category = np.searchsorted(self.image_ids, image_ids), np.searchsorted(self.category_ids, category_ids)
         return category * len(self.image_ids) + image
-
-
-def in_fair_order(truth: GroundTruth, detections: Detections) -> Detections:
-    """Return detections as comparisons take them: by place where the order of equal scores would make a winner.
-
-    That is where a tenth of them share their score with another of their category (scores that a model writes, as .9 or
-    .95, do), and AP is another by place than in the order of the file. Else they are returned as they are.
-    """
-    if detections.num_tied <= _TIED * len(detections):
-        return detections
-    ordered = detections.by_place()
-    tables = (PrecisionTable.of(Matcher(truth, found).matches()) for found in (detections, ordered))
-    before, after = (table.average_precision(AVERAGE_PRECISIONS["AP"]) or 0.0 for table in tables)
-    return ordered if abs(before - after) > _TIES_MATTER else detections
-
-
-def overlap_scores(truth: GroundTruth, detections: Detections) -> dict[int, float]:
-    """Return how well the detections of each image overlap its ground truth, by image id; crowds are not looked at.
-
-    ``2 * sum of IoU of pairs / (objects + detections)``, in [0, 1]. Pairs are of one category, the largest IoU first,
-    each box in one pair. Without objects and detections it is 1.
-    """
-    image_ids = np.array(sorted(truth.sizes_px), np.int64)
-    ordinary = np.flatnonzero(~truth.is_crowd)
-    gt_order = ordinary[np.argsort(truth.image_ids[ordinary], kind="stable")]
-    dt_order = np.argsort(detections.image_ids, kind="stable")
-    gt_rows = np.split(gt_order, np.searchsorted(truth.image_ids[gt_order], image_ids[1:]))
-    dt_rows = np.split(dt_order, np.searchsorted(detections.image_ids[dt_order], image_ids[1:]))
-    scores: dict[int, float] = {}
-    for image_id, gt, dt in zip(image_ids.tolist(), gt_rows, dt_rows, strict=True):
-        table = iou_table(truth.boxes_px_xywh[gt], detections.boxes_px_xywh[dt])
-        table[truth.category_ids[gt][:, None] != detections.category_ids[dt]] = 0.0
-        num_boxes = len(gt) + len(dt)
-        scores[image_id] = 2 * _greedy_sum(table) / num_boxes if num_boxes else 1.0
-    return scores
-
-
-def _greedy_sum(table: Floats) -> float:
-    """Add up entries of a table from the largest down, each row and column once."""
-    rows, columns = np.nonzero(table)
-    order = np.lexsort((columns, rows, table[rows, columns]))[::-1]
-    free_rows, free_columns = set(rows.tolist()), set(columns.tolist())
-    total = 0.0
-    for i, j in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
-        if i in free_rows and j in free_columns:
-            total += float(table[i, j])
-            free_rows.remove(i)
-            free_columns.remove(j)
-    return total

@@ -1,0 +1,20 @@
+"""How the loops of this room are compiled."""
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import numba
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function at its first call, and keep the machine code beside the source or in the user's cache.
+
+    Where neither can be written (a read-only image, no home), each process compiles for itself.
+    """
+    try:
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    except RuntimeError:  # numba's word for "no place for a cache"
+        return numba.njit(nogil=True, error_model="numpy")(function)
