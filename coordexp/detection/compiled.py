@@ -12,9 +12,12 @@ R = TypeVar("R")
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function at its first call, and keep the machine code beside the source or in the user's cache.
 
-    Where neither can be written (a read-only image, no home), each process compiles for itself.
+    If neither place can be written (a read-only image, no home), each process compiles for itself.
+
+    ``nogil`` lets Python threads share the work (:func:`coordexp.detection.precision.average_precision.precisions`).
+    ``error_model="numpy"`` makes a division by 0 inf or NaN, as in the arrays around the loops, and costs no branch.
     """
     try:
         return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # numba's word for "no place for a cache"
+    except RuntimeError:  # numba raises it where it finds no place for a cache.
         return numba.njit(nogil=True, error_model="numpy")(function)

@@ -8,33 +8,41 @@ from coordexp.detection.ground_truth import GroundTruth
 
 
 def overlap_scores(truth: GroundTruth, detections: Detections) -> dict[int, float]:
-    """Return how well the detections of each image overlap its ground truth, by image id; crowds are not looked at.
+    """Return how well the detections of each image overlap its ground truth.
 
-    ``2 * sum of IoU of pairs / (objects + detections)``, in [0, 1]. Pairs are of one category, the largest IoU first,
-    each box in one pair. Without objects and detections it is 1.
+    The score is ``2 * sum of IoU of pairs / (objects + detections)``. Pairs are of one category; the pair with the
+    largest IoU is made first, and each box is in one pair. Crowds are not looked at.
+
+    Returns:
+        Image id -> score in [0, 1]; 1 without objects and detections.
     """
     image_ids = np.array(sorted(truth.sizes_px), np.int64)
     ordinary = np.flatnonzero(~truth.is_crowd)
     gt_order = ordinary[np.argsort(truth.image_ids[ordinary], kind="stable")]
     dt_order = np.argsort(detections.image_ids, kind="stable")
-    gt_rows = np.split(gt_order, np.searchsorted(truth.image_ids[gt_order], image_ids[1:]))
-    dt_rows = np.split(dt_order, np.searchsorted(detections.image_ids[dt_order], image_ids[1:]))
+    gt_rows_by_image = np.split(gt_order, np.searchsorted(truth.image_ids[gt_order], image_ids[1:]))
+    dt_rows_by_image = np.split(dt_order, np.searchsorted(detections.image_ids[dt_order], image_ids[1:]))
+
     scores: dict[int, float] = {}
-    for image_id, gt, dt in zip(image_ids.tolist(), gt_rows, dt_rows, strict=True):
-        table = iou_table(truth.boxes_px_xywh[gt], detections.boxes_px_xywh[dt])
-        table[truth.category_ids[gt][:, None] != detections.category_ids[dt]] = 0.0
-        num_boxes = len(gt) + len(dt)
-        scores[image_id] = 2 * _greedy_sum(table) / num_boxes if num_boxes else 1.0
+    for image_id, gt_rows, dt_rows in zip(image_ids.tolist(), gt_rows_by_image, dt_rows_by_image, strict=True):
+        num_boxes = len(gt_rows) + len(dt_rows)
+        if not num_boxes:
+            scores[image_id] = 1.0
+            continue
+        iou = iou_table(truth.boxes_px_xywh[gt_rows], detections.boxes_px_xywh[dt_rows])
+        iou[truth.category_ids[gt_rows][:, None] != detections.category_ids[dt_rows]] = 0.0
+        scores[image_id] = 2 * _greedy_sum(iou) / num_boxes
     return scores
 
 
 def _greedy_sum(table: Floats) -> float:
     """Add up entries of a table from the largest down, each row and column once."""
     rows, columns = np.nonzero(table)
-    order = np.lexsort((columns, rows, table[rows, columns]))[::-1]
-    free_rows, free_columns = set(rows.tolist()), set(columns.tolist())
+    falling = np.lexsort((columns, rows, table[rows, columns]))[::-1]
+    free_rows = set(rows.tolist())
+    free_columns = set(columns.tolist())
     total = 0.0
-    for i, j in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
+    for i, j in zip(rows[falling].tolist(), columns[falling].tolist(), strict=True):
         if i in free_rows and j in free_columns:
             total += float(table[i, j])
             free_rows.remove(i)
