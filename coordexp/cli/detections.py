@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from coordexp.data.units import UnitRule
-    from coordexp.detection.frames import Frame
-    from coordexp.detection.result_files import Results
+    from coordexp.detection.forms.frames import Frame
+    from coordexp.detection.forms.results import Results
     from coordexp.report.study.study import Study
 
 
@@ -69,7 +69,7 @@ def slice_names(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def named_frames(texts: Sequence[str], names: Sequence[str]) -> "dict[str, Frame]":
-    from coordexp.detection.frames import Frame
+    from coordexp.detection.forms.frames import Frame
 
     return by_name("--frame", texts, names, Frame.parse)
 
@@ -90,8 +90,8 @@ def read_files(
     categories.
     """
     from coordexp.detection.detections import detections_of
+    from coordexp.detection.forms.results import read_results
     from coordexp.detection.ground_truth import read_ground_truth
-    from coordexp.detection.result_files import read_results
     from coordexp.doctor.boxes import diagnose
 
     truth = read_ground_truth(annotations)

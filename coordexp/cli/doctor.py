@@ -54,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _examine_boxes(options: argparse.Namespace) -> int:
     from coordexp.detection.detections import detections_of, order_remarks
+    from coordexp.detection.forms.results import read_results
     from coordexp.detection.ground_truth import read_ground_truth
-    from coordexp.detection.result_files import read_results
     from coordexp.doctor.boxes import MIN_IMAGES, diagnose
 
     if options.annotations is None or len(options.overrides) != 2:

@@ -6,17 +6,23 @@ from functools import cached_property
 
 import numpy as np
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.detection.decomposition import Decomposed
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.matches import Matches
-from coordexp.detection.matching import Matcher, Pairs
+from coordexp.detection.matching.matcher import Matcher, Pairs
+from coordexp.detection.matching.matches import Matches
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.metrics import Metric
+
+_ONE_SCORE = 0.2
+"""The score of every detection in the positive-only F1; its value changes no number."""
 
 
 class BoxEvaluation:
-    """What the metrics in ``coordexp/detection/metrics`` are computed from; each part is made when first needed."""
+    """What the metrics in ``coordexp/detection/metrics`` are computed from.
+
+    Everything is computed at its first use and then kept, so that thirty metrics share a handful of matchings.
+    """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
         self.truth = truth
@@ -26,9 +32,16 @@ class BoxEvaluation:
         self._pairs: dict[float, Pairs] = {}
 
     def average_precision(self, name: str, *, category_id: int | None = None) -> float | None:
-        """Return ``AP``, ``AP50``, ``AP_small`` ... of all categories or of one; None without ground truth."""
+        """Return an average precision; None without ground truth.
+
+        Args:
+            name: a key of :data:`AVERAGE_PRECISIONS`, such as ``AP``, ``AP50`` or ``AP_small``.
+            category_id: one category; None takes all.
+        """
         which = AVERAGE_PRECISIONS[name]
-        category = None if category_id is None else int(np.searchsorted(self._matcher.category_ids, category_id))
+        category = None
+        if category_id is not None:
+            category = int(np.searchsorted(self._matcher.category_ids, category_id))
         return self.table(which.area).average_precision(which, category=category)
 
     def table(self, area: str = "all") -> PrecisionTable:
@@ -51,7 +64,7 @@ class BoxEvaluation:
     def oracle_matches(self) -> Matches:
         """Matches after replacing each score by the box's largest IoU with ground truth of its category.
 
-        Equal ones go in the order of the boxes themselves, so that the order of emission does not matter.
+        Equal scores go in order of the boxes themselves, so the order of emission does not matter.
         """
         scored = replace(self.detections, scores=self._matcher.best_iou())
         return Matcher(self.truth, scored.by_place()).matches()
@@ -70,15 +83,19 @@ class BoxEvaluation:
     def positive_matches(self) -> Matches:
         """Matches as the positive-only F1 has them.
 
-        Detections of a category without any annotation in their image are deleted first, all others have one score,
-        and so go in the order in which they stand.
+        Detections of a category without any annotation in their image are deleted first. All others get one score, so
+        they go in the order in which they stand.
         """
-        truth, found = self.truth, self.detections
-        annotated = set(zip(truth.image_ids.tolist(), truth.category_ids.tolist(), strict=True))
-        cells = zip(found.image_ids.tolist(), found.category_ids.tolist(), strict=True)
-        kept = np.fromiter((cell in annotated for cell in cells), np.bool_, len(found))
-        scored = replace(found, scores=np.full(len(found), 0.2)).rows(kept)
-        return Matcher(replace(truth, federated=None), scored).matches()
+        annotated_cells = set(zip(self.truth.image_ids.tolist(), self.truth.category_ids.tolist(), strict=True))
+        image_ids = self.detections.image_ids.tolist()
+        category_ids = self.detections.category_ids.tolist()
+        is_annotated = np.array(
+            [cell in annotated_cells for cell in zip(image_ids, category_ids, strict=True)], np.bool_
+        )
+        one_score = np.full(len(self.detections), _ONE_SCORE)
+        positive = replace(self.detections, scores=one_score).rows(is_annotated)
+        # The protocol knows COCO's rules only, also on LVIS's ground truth.
+        return Matcher(replace(self.truth, federated=None), positive).matches()
 
     @cached_property
     def decomposed(self) -> Decomposed:

@@ -1,7 +1,7 @@
 """Boxes as arrays, and COCO's tables about them: areas, IoU thresholds, recall levels.
 
-The loops that match boxes compile the same IoU (:mod:`coordexp.detection.kernels`); the differentiable GIoU of
-training is :mod:`coordexp.losses.coord_box`.
+The loops that match boxes compile the same IoU (:mod:`coordexp.detection.matching.kernels`); the differentiable GIoU
+of training is :mod:`coordexp.losses.coord_box`.
 """
 
 from typing import Annotated
@@ -14,8 +14,9 @@ from coordexp.data.sample import SIZE_EDGES_PX2
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]  # of a file, as such an array takes it
 Bools = NDArray[np.bool_]
+Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+"""An integer of a file that fits an array of :data:`Ints`."""
 
 IOU_THRESHOLDS: Floats = np.linspace(0.5, 0.95, 10)
 RECALL_LEVELS: Floats = np.linspace(0.0, 1.0, 101)
@@ -33,7 +34,7 @@ AREA_RANGES_PX2: dict[str, tuple[float, float]] = {
     "large": (_LARGE, 1e10),
 }
 OBJECT_COUNTS: tuple[tuple[int, int | None], ...] = ((1, 1), (2, 3), (4, 7), (8, None))
-"""Numbers of objects in an image, in ranges: the lowest and the highest, None for any more."""
+"""Ranges of the number of objects in an image: the lowest and the highest number, None where there is no highest."""
 
 
 def iou_table(a_xywh: Floats, b_xywh: Floats) -> Floats:
@@ -43,9 +44,9 @@ def iou_table(a_xywh: Floats, b_xywh: Floats) -> Floats:
 
 def iou(a_xywh: Floats, b_xywh: Floats) -> Floats:
     """Return ``[...]`` IoU of boxes ``[..., 4]`` in the same place, in maskApi.c's order of operations."""
-    first = np.maximum(a_xywh[..., :2], b_xywh[..., :2])
-    last = np.minimum(a_xywh[..., 2:] + a_xywh[..., :2], b_xywh[..., 2:] + b_xywh[..., :2])
-    shared = np.maximum(last - first, 0.0).prod(axis=-1)
+    lower_corner = np.maximum(a_xywh[..., :2], b_xywh[..., :2])
+    upper_corner = np.minimum(a_xywh[..., 2:] + a_xywh[..., :2], b_xywh[..., 2:] + b_xywh[..., :2])
+    shared = np.maximum(upper_corner - lower_corner, 0.0).prod(axis=-1)
     union = a_xywh[..., 2:].prod(axis=-1) + b_xywh[..., 2:].prod(axis=-1) - shared
     return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
 
@@ -56,20 +57,28 @@ def in_order(boxes_xywh: Floats) -> tuple[Floats, int]:
     is_swapped = (sizes < 0).any(axis=1)
     if not is_swapped.any():
         return boxes_xywh, 0
-    ordered = np.concatenate([boxes_xywh[:, :2] + np.minimum(sizes, 0), np.abs(sizes)], axis=1)
+    corners = boxes_xywh[:, :2] + np.minimum(sizes, 0)
+    ordered = np.concatenate([corners, np.abs(sizes)], axis=1)
     return ordered, int(np.count_nonzero(is_swapped))
 
 
 def to_boxes_px_xywh(boxes_norm_xyxy: Floats, sizes_px: Floats) -> Floats:
-    """Return ``[M, 4]`` left, top, width and height in pixels of boxes whose corners may be swapped.
+    """Convert boxes from fractions of their images to pixels.
 
-    ``boxes_norm_xyxy``: ``[M, 4]`` in fractions of the image's sides; ``sizes_px``: ``[M, 2]`` width and height.
+    Args:
+        boxes_norm_xyxy: ``[M, 4]`` corners in fractions of the image's sides; they may be swapped.
+        sizes_px: ``[M, 2]`` width and height of each box's image.
+
+    Returns:
+        ``[M, 4]`` left, top, width and height.
     """
-    first, second = boxes_norm_xyxy[:, :2], boxes_norm_xyxy[:, 2:]
+    first = boxes_norm_xyxy[:, :2]
+    second = boxes_norm_xyxy[:, 2:]
     return np.concatenate([np.minimum(first, second) * sizes_px, np.abs(second - first) * sizes_px], axis=1)
 
 
 def to_boxes_norm_xyxy(boxes_px_xywh: Floats, sizes_px: Floats) -> Floats:
     """Return ``[M, 4]`` corners of boxes as fractions of their images, the inverse of :func:`to_boxes_px_xywh`."""
-    corners = np.concatenate([boxes_px_xywh[:, :2], boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]], axis=1)
-    return corners / np.tile(sizes_px, 2)
+    first = boxes_px_xywh[:, :2]
+    second = first + boxes_px_xywh[:, 2:]
+    return np.concatenate([first, second], axis=1) / np.tile(sizes_px, 2)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_of_defined
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import AREA_RANGES_PX2, MAX_DETECTIONS, Floats, Ints
 from coordexp.detection.detections import Detections, order_remarks, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS, mean_of_defined
 from coordexp.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -72,40 +72,57 @@ def evaluate_detections(
     for remark in order_remarks(detections, Path(detections_json)):
         warnings.warn(remark, stacklevel=2)
     if image_ids is not None:
-        ground_truth, detections = ground_truth.on_images(image_ids), detections.on_images(image_ids)
+        ground_truth = ground_truth.on_images(image_ids)
+        detections = detections.on_images(image_ids)
     return evaluate_boxes(ground_truth, detections)
 
 
 def evaluate_boxes(ground_truth: GroundTruth, detections: Detections) -> DetectionMetrics:
-    """Return COCO's twelve numbers for detections in the images of the ground truth; :func:`evaluate_detections`."""
+    """Return COCO's twelve numbers for detections in the images of the ground truth.
+
+    Raises:
+        ResourceError: if pycocotools is not installed.
+    """
     if ground_truth.federated is not None:
         boxes = BoxEvaluation(ground_truth, detections)
-        return DetectionMetrics(*map(boxes.average_precision, AVERAGE_PRECISIONS), *[None] * 6)
+        average_precisions = [boxes.average_precision(name) for name in AVERAGE_PRECISIONS]
+        return DetectionMetrics(*average_precisions, *[None] * 6)
     if not _is_installed():
-        raise ResourceError("COCO's twelve numbers are pycocotools' own, and it is not installed; install pycocotools")
-    precision, recall = _accumulate(ground_truth, detections, areas=tuple(AREA_RANGES_PX2), max_detections=(1, 10, 100))
-    sizes = [list(AREA_RANGES_PX2).index(name) for name in ("small", "medium", "large")]
-    return DetectionMetrics(
-        *(mean_of_defined(precision[thresholds, :, :, 0, 2]) for thresholds in _THRESHOLDS.values()),
-        *(mean_of_defined(precision[:, :, :, area, 2]) for area in sizes),
-        *(mean_of_defined(recall[:, :, 0, most]) for most in range(3)),
-        *(mean_of_defined(recall[:, :, area, 2]) for area in sizes),
+        raise ResourceError(
+            "COCO's twelve numbers are computed by pycocotools, which is not installed; run pip install pycocotools"
+        )
+
+    max_detections = (1, 10, MAX_DETECTIONS)
+    precision_TLKAM, recall_TKAM = _accumulate(
+        ground_truth, detections, areas=tuple(AREA_RANGES_PX2), max_detections=max_detections
     )
+    all_areas = list(AREA_RANGES_PX2).index("all")
+    sizes = [list(AREA_RANGES_PX2).index(name) for name in ("small", "medium", "large")]
+    precision_TLKA = precision_TLKAM[..., -1]  # COCO's AP is that of 100 detections
+    by_threshold = [mean_of_defined(precision_TLKA[rows, :, :, all_areas]) for rows in _THRESHOLDS.values()]
+    by_size = [mean_of_defined(precision_TLKA[..., area]) for area in sizes]
+    recall_by_limit = [mean_of_defined(recall_TKAM[:, :, all_areas, limit]) for limit in range(len(max_detections))]
+    recall_by_size = [mean_of_defined(recall_TKAM[:, :, area, -1]) for area in sizes]
+    return DetectionMetrics(*by_threshold, *by_size, *recall_by_limit, *recall_by_size)
 
 
 def published_precision(ground_truth: GroundTruth, detections: Detections) -> dict[str, float]:
     """Return ``AP``, ``AP50`` and ``AP75`` by pycocotools where they are defined; all twelve take much longer.
 
-    Of LVIS, whose rules pycocotools does not know, nothing; nothing either where it is not installed, with a warning.
+    The dictionary is empty on LVIS's ground truth, whose rules pycocotools does not know. It is also empty, with a
+    warning, if pycocotools is not installed.
     """
     if ground_truth.federated is not None:
         return {}
     if not _is_installed():
-        said = "pycocotools is not installed: AP, AP50 and AP75 are those of this package's matcher, which are the same"
-        warnings.warn(said, stacklevel=2)
+        warnings.warn(
+            "pycocotools is not installed: AP, AP50 and AP75 are computed by coordexp's own matcher, which gives the "
+            "same values",
+            stacklevel=2,
+        )
         return {}
     precision, _ = _accumulate(ground_truth, detections, areas=("all",), max_detections=(MAX_DETECTIONS,))
-    values = {name: mean_of_defined(precision[thresholds, :, :, 0, 0]) for name, thresholds in _THRESHOLDS.items()}
+    values = {name: mean_of_defined(precision[rows, :, :, 0, 0]) for name, rows in _THRESHOLDS.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -115,22 +132,33 @@ def _accumulate(
     """Return precision ``[T, L, K, A, M]`` and recall ``[T, K, A, M]`` as COCOeval accumulates them.
 
     COCOeval goes through the categories one by one, and so do we: each is evaluated alone, on the images that have
-    anything of it, which takes a fraction of the memory and leaves every number as it is.
+    anything of it. That takes a fraction of the memory and leaves every number as it is.
     """
     from pycocotools.cocoeval import COCOeval
 
     precisions: list[Floats] = []
     recalls: list[Floats] = []
     for category_id in sorted(ground_truth.categories):
-        truth = ground_truth.category_ids == category_id
-        found = detections.rows(detections.category_ids == category_id)
-        image_ids = np.union1d(ground_truth.image_ids[truth], found.image_ids).tolist()
-        boxes, areas_px2 = ground_truth.boxes_px_xywh[truth], ground_truth.areas_px2[truth]
-        gt = (ground_truth.image_ids[truth], boxes, areas_px2, ground_truth.is_crowd[truth].astype(np.int64))
-        sizes = found.boxes_px_xywh[:, 2] * found.boxes_px_xywh[:, 3]
-        dt = (found.image_ids, found.boxes_px_xywh, sizes, np.zeros(len(found), np.int64), found.scores)
-        with contextlib.redirect_stdout(io.StringIO()):
-            evaluation = COCOeval(_coco(image_ids, category_id, gt), _coco(image_ids, category_id, dt), "bbox")
+        gt_rows = ground_truth.category_ids == category_id
+        of_category = detections.rows(detections.category_ids == category_id)
+        image_ids = np.union1d(ground_truth.image_ids[gt_rows], of_category.image_ids).tolist()
+        gt_columns = (
+            ground_truth.image_ids[gt_rows],
+            ground_truth.boxes_px_xywh[gt_rows],
+            ground_truth.areas_px2[gt_rows],
+            ground_truth.is_crowd[gt_rows].astype(np.int64),
+        )
+        dt_columns = (
+            of_category.image_ids,
+            of_category.boxes_px_xywh,
+            of_category.boxes_px_xywh[:, 2] * of_category.boxes_px_xywh[:, 3],
+            np.zeros(len(of_category), np.int64),
+            of_category.scores,
+        )
+        with contextlib.redirect_stdout(io.StringIO()):  # COCOeval prints its progress.
+            evaluation = COCOeval(
+                _coco(image_ids, category_id, gt_columns), _coco(image_ids, category_id, dt_columns), "bbox"
+            )
             evaluation.params.areaRng = [list(AREA_RANGES_PX2[area]) for area in areas]
             evaluation.params.areaRngLbl = list(areas)
             evaluation.params.maxDets = list(max_detections)
@@ -142,18 +170,28 @@ def _accumulate(
 
 
 def _coco(image_ids: list[int], category_id: int, columns: Sequence[Ints | Floats]) -> "COCO":
-    """Return annotations, numbered from 1: pycocotools takes a match with annotation 0 for no match."""
+    """Return annotations of one category as pycocotools' object.
+
+    They are numbered from 1: pycocotools takes a match with annotation 0 for no match.
+
+    Args:
+        image_ids: of all images to look at.
+        category_id: of all annotations.
+        columns: image ids, boxes, areas, crowds and, for detections, scores.
+    """
     from pycocotools.coco import COCO
 
-    coco, names = COCO(), ("image_id", "bbox", "area", "iscrowd", "score")
+    names = ("image_id", "bbox", "area", "iscrowd", "score")
     rows = zip(*(column.tolist() for column in columns), strict=True)
+    annotations = [
+        {"id": number, "category_id": category_id, **dict(zip(names, row, strict=False))}  # without a score: one less
+        for number, row in enumerate(rows, start=1)
+    ]
+    coco = COCO()
     # Its stubs ask for segmentation masks and file names, which boxes do not need.
     coco.dataset["images"] = [{"id": image_id} for image_id in image_ids]  # pyright: ignore
     coco.dataset["categories"] = [{"id": category_id}]  # pyright: ignore
-    coco.dataset["annotations"] = [  # pyright: ignore
-        {"id": number, "category_id": category_id, **dict(zip(names, row, strict=False))}
-        for number, row in enumerate(rows, start=1)
-    ]
+    coco.dataset["annotations"] = annotations  # pyright: ignore
     coco.createIndex()
     return coco
 

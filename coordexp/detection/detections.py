@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.detection.boxes import Bools, Floats, Ints, in_order
-from coordexp.detection.frames import Frame
+from coordexp.detection.forms.frames import Frame
+from coordexp.detection.forms.results import Results, read_results
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.result_files import Results, read_results
 from coordexp.errors import DataError
 from coordexp.files import write_json
 

@@ -15,7 +15,7 @@ from coordexp.data.coco.entries import Annotation, Category, Image
 from coordexp.data.coco.file import AnnotationColumns, CocoFile, read_coco_file
 from coordexp.data.coco.lvis import LvisCategory, LvisImage
 from coordexp.detection.boxes import Bools, Floats, Ints
-from coordexp.detection.image_names import ImageNames
+from coordexp.detection.names.images import ImageNames
 from coordexp.errors import DataError, show
 from coordexp.files import read_once
 

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from coordexp.detection.boxes import Floats, Ints, iou_table
-from coordexp.detection.frames import CATEGORIES, LAYOUTS, UNITS, Frame, smart_sizes
+from coordexp.detection.forms.frames import CATEGORIES, LAYOUTS, UNITS, Frame, smart_sizes
+from coordexp.detection.forms.results import Results
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.result_files import Results
 from coordexp.errors import counted
 
 MIN_IMAGES = 10

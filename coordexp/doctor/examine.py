@@ -20,7 +20,7 @@ from coordexp.data.sample import SPLITS, Split
 from coordexp.data.split_data import SplitData
 from coordexp.data.splits.check import between_splits
 from coordexp.data.splits.near_pictures import near_sentence
-from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import (
     DataFacts,

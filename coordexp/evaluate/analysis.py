@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import AREA_RANGES_PX2, OBJECT_COUNTS, Floats, to_boxes_norm_xyxy
 from coordexp.detection.metrics.calibration import ScoreBin, score_bins
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS
 from coordexp.errors import DataError
 from coordexp.evaluate.answers import Objects
 from coordexp.files import read_model, write_json

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.boxes import Bools, Floats, Ints, to_boxes_px_xywh
-from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import show
 from coordexp.evaluate.distributions import NUM_OBJECTS, UNITS, BinCurve, Distributions, ImageCurves, ObjectCurves
 from coordexp.files import read_model, write_text

@@ -18,9 +18,9 @@ from coordexp.data.sample import Sample
 from coordexp.data.sets.data_set import DataSet
 from coordexp.data.sources.door import SetPlace, open_set
 from coordexp.data.splits.subset import stratified_subset
-from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import CheckpointError, DataError, ResourceError, counted
 from coordexp.evaluate.answers import seem_in_pixels
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData

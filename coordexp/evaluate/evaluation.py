@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordexp.data.sample import Sample
-from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import GroundTruth
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import DataError
 from coordexp.evaluate.answers import ReadAnswer, read_answer
 from coordexp.evaluate.distributions import images_with_curves

@@ -15,8 +15,8 @@ from coordexp.data.images.headers import read_header
 from coordexp.data.sample import Objects as SampleObjects
 from coordexp.data.sample import Sample
 from coordexp.detection.boxes import Floats, to_boxes_px_xywh
-from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import GroundTruth
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import ConfigError, DataError
 from coordexp.evaluate.answers import Four, ReadAnswer
 from coordexp.evaluate.checkpoint import open_model

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.data.images.headers import read_header
-from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections
 from coordexp.detection.forms.answers import AnswerRecord, images_of, read_answers
 from coordexp.detection.ground_truth import GroundTruth
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import DataError, ResourceError, counted, show
 
 _BOX = re.compile(r'"box_2d"|"bbox_2d"|(?:<loc\d{4}>){4}|<\|det\|>')

@@ -27,8 +27,8 @@ from typing_extensions import TypedDict  # pydantic reads that of typing from Py
 from coordexp.config.schema.fields import Name, Seed
 from coordexp.data.units import UnitRule
 from coordexp.detection.decomposition import MEASURES
+from coordexp.detection.forms.results import read_results
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.detection.result_files import read_results
 from coordexp.errors import ComparisonError, plain, shortened, show
 from coordexp.files import JsonValue, first_problem, read_json, read_model, replace_directory, write_json, write_text
 from coordexp.limits import MAX_SEED

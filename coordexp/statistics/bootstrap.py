@@ -11,11 +11,17 @@ from typing import TypeVar
 import numpy as np
 
 from coordexp.data.units import UnitNames, Units
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, mean_precisions, unit_weights
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.detection.matches import Matches
-from coordexp.detection.matching import Matcher, in_fair_order
+from coordexp.detection.matching.matcher import Matcher
+from coordexp.detection.matching.matches import Matches
+from coordexp.detection.precision.average_precision import (
+    AVERAGE_PRECISIONS,
+    AveragePrecision,
+    mean_precisions,
+    unit_weights,
+)
+from coordexp.detection.precision.fair_order import in_fair_order
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, difference_total, group_total
 from coordexp.statistics.resampling import OnProgress, blocks_of, check_plan, image_weights

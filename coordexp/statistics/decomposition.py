@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.data.units import UnitNames, Units
-from coordexp.detection.average_precision import unit_weights
 from coordexp.detection.decomposition import MEASURES, Decomposed
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.detection.matching import in_fair_order
+from coordexp.detection.precision.average_precision import unit_weights
+from coordexp.detection.precision.fair_order import in_fair_order
 from coordexp.errors import ComparisonError
 from coordexp.statistics.bootstrap import FilePath, check_groups, numbered_units
 from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, Total, difference_total, group_total

@@ -2,7 +2,7 @@
 
 Both groups are put into one order of score, a *pool* of ``2 N + 1`` images: what the first has in image ``i`` is in
 image ``2 i``, what the second has there in ``2 i + 1``, and all objects are in the last. So a group's AP after a swap
-is that of the pool under weights of 0 and 1, and one kernel counts it (:mod:`coordexp.detection.kernels`).
+is that of the pool under weights of 0 and 1, and one kernel counts it (:mod:`coordexp.detection.precision.kernels`).
 
 Most draws need no counting. To first order the difference is a sum over images (:func:`swap_slopes`), and a draw whose
 sum says clearly on which side of the observed difference it lies is judged by it: clearly is ten times the error of
@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.cpus import usable_cpus
-from coordexp.detection.average_precision import AveragePrecision, mean_precisions
 from coordexp.detection.boxes import Floats
-from coordexp.detection.matches import Matches
+from coordexp.detection.matching.matches import Matches
+from coordexp.detection.precision.average_precision import AveragePrecision, mean_precisions
 from coordexp.statistics.intervals import TIE
 from coordexp.statistics.resampling import OnProgress
 
@@ -126,7 +126,7 @@ def swap_slopes(pool: Matches, metric: AveragePrecision) -> Floats:
     With ``x`` of 1 for an image as it is and -1 for one that is swapped, the difference is about ``slopes @ x``. It is
     the derivative where each group has half of every detection.
     """
-    from coordexp.detection.kernels import fill_slopes  # here: numba takes half a second
+    from coordexp.detection.precision.kernels import fill_slopes  # here: numba takes half a second
 
     slopes = np.empty(len(pool.image))
     fill_slopes(pool, metric.first, metric.last, slopes)

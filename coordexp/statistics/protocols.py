@@ -12,11 +12,11 @@ from statistics import fmean
 import numpy as np
 
 from coordexp.data.units import UnitNames, Units
-from coordexp.detection.average_precision import unit_weights
 from coordexp.detection.boxes import Bools
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
-from coordexp.detection.matches import Weights
+from coordexp.detection.matching.matches import Weights
+from coordexp.detection.precision.average_precision import unit_weights
 from coordexp.detection.protocols import CUT, PROTOCOLS, Protocol, Written
 from coordexp.statistics.bootstrap import FilePath, numbered_units
 from coordexp.statistics.intervals import ALPHA, Drawn, difference_total

@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.data.units import UnitNames, Units
-from coordexp.detection.average_precision import mean_of_numbers, precisions, unit_weights
 from coordexp.detection.boxes import AREA_RANGES_PX2, IOU_THRESHOLDS, OBJECT_COUNTS, Bools, Floats
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
-from coordexp.detection.matches import Matches, Weights, on_images
-from coordexp.detection.matching import Matcher, in_fair_order
+from coordexp.detection.matching.matcher import Matcher
+from coordexp.detection.matching.matches import Matches, Weights, on_images
+from coordexp.detection.precision.average_precision import mean_of_numbers, precisions, unit_weights
+from coordexp.detection.precision.fair_order import in_fair_order
 from coordexp.detection.tags import Tags
 from coordexp.statistics.bootstrap import FilePath, check_groups, numbered_units
 from coordexp.statistics.intervals import FEWEST_IMAGES, Drawn, Total, difference_total, group_total

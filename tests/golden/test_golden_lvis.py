@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from coordexp.detection import evaluate_detections
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.detection.matching import Matcher
+from coordexp.detection.matching.matcher import Matcher
 from coordexp.detection.metrics import measure
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS
 from coordexp.statistics import paired_bootstrap
 from tests.support.detections import average_precision
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordexp.detection.average_precision import unit_weights
 from coordexp.detection.decomposition import Decomposed
+from coordexp.detection.precision.average_precision import unit_weights
 from tests.support.detections import DtRow, GtRow, Scene, as_detections
 
 HERE = Path(__file__).parent

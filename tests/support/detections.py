@@ -12,12 +12,12 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from coordexp.detection.average_precision import AveragePrecision, mean_precisions, precisions
 from coordexp.detection.boxes import AREA_RANGES_PX2, IOU_THRESHOLDS, RECALL_LEVELS
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.matches import Matches
-from coordexp.detection.matching import Matcher
+from coordexp.detection.matching.matcher import Matcher
+from coordexp.detection.matching.matches import Matches
+from coordexp.detection.precision.average_precision import AveragePrecision, mean_precisions, precisions
 
 SIZE = (200, 100)
 _RESULT_KEYS = ("image_id", "category_id", "bbox", "score")

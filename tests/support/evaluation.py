@@ -10,9 +10,9 @@ import numpy as np
 from coordexp.data.sample import Objects as SampleObjects
 from coordexp.data.sample import Sample
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.evaluate.analysis import Analysis, analyse_boxes
 from coordexp.evaluate.answers import Objects, ReadAnswer
 from coordexp.evaluate.evaluation import EvaluationData, score

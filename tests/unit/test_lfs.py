@@ -10,8 +10,8 @@ from coordexp.config.schema.data import Data
 from coordexp.data.images.headers import read_header
 from coordexp.data.images.pixels import check_image, read_image
 from coordexp.data.sources.door import load_split
+from coordexp.detection.forms.results import read_results
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.detection.result_files import read_results
 from coordexp.errors import CheckpointError, ConfigError, DataError
 from coordexp.evaluate.generate.given import read_given_answers
 from coordexp.evaluate.predict import turned

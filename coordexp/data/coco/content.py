@@ -42,7 +42,7 @@ def coco_content(
 def with_description_categories(arrays: SplitArrays) -> tuple[SplitArrays, dict[int, str]]:
     """Return a split whose categories are its descriptions: from 1, in the order of their folded forms.
 
-    Equal ones are folded as :class:`coordexp.detection.categories.CategoryIndex` does; the first spelling counts.
+    Equal ones are folded as :class:`coordexp.detection.names.categories.CategoryIndex` does; the first spelling counts.
     """
     names: dict[str, str] = {}
     for at in arrays.text_index.tolist():

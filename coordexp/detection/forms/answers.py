@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coordexp.detection.forms.content import records
 from coordexp.detection.forms.keys import Json, Key, as_number, fields_of, is_key, is_object
-from coordexp.detection.image_names import ImageNames
+from coordexp.detection.names.images import ImageNames
 from coordexp.errors import DataError, counted, show
 
 _IMAGE_KEYS = (

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeGuard
 
-from coordexp.detection.frames import Frame
+from coordexp.detection.forms.frames import Frame
 
 Key = int | str
 Json = dict[str, object]

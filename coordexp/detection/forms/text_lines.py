@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from coordexp.detection.forms.content import decoded
+from coordexp.detection.forms.frames import Frame
 from coordexp.detection.forms.keys import as_number, number_of
-from coordexp.detection.frames import Frame
 from coordexp.errors import DataError, show
 from coordexp.files import read_content
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from coordexp.detection.boxes import Floats, Ints
 from coordexp.detection.forms.answers import answer_of
+from coordexp.detection.forms.frames import Frame
 from coordexp.detection.forms.keys import (
     COLUMN_LABELS,
     COLUMN_SCORES,
@@ -51,7 +52,6 @@ from coordexp.detection.forms.keys import (
     score_of,
 )
 from coordexp.detection.forms.named import format_of_entry
-from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import LARGEST_NUMBER
 from coordexp.errors import DataError, kind_of, show
 

@@ -1,6 +1,6 @@
-"""All metrics of detections: each file of this folder declares some, and they are found here.
+"""All metrics of detections: each file of this folder declares some, and this file finds them.
 
-A new file with a tuple ``METRICS`` is all it takes: its metrics are computed in every evaluation, logged, recorded in
+To add metrics, add a file with a tuple ``METRICS``. They are then computed in every evaluation, logged, recorded in
 MLflow, printed by ``evaluate`` and in the report, and shown in Grafana.
 """
 
@@ -11,7 +11,7 @@ from functools import cache
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
 
 _FIRST_FILES = ("coco", "ranking", "f1", "calibration")
-"""Tables show their metrics in this order, those of other files behind them."""
+"""Tables show the metrics of these files first, in this order; other files follow by name."""
 
 
 @cache
@@ -21,21 +21,21 @@ def detection_metrics() -> tuple[DetectionMetric, ...]:
     Raises:
         ValueError: if a file declares none, or two declare one name.
     """
-    there = sorted(found.name for found in pkgutil.iter_modules(__path__))
-    files = (*_FIRST_FILES, *(name for name in there if name not in _FIRST_FILES))
-    declared: dict[str, DetectionMetric] = {}
-    for file in files:
+    files = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    other_files = [file for file in files if file not in _FIRST_FILES]
+    metrics: dict[str, DetectionMetric] = {}
+    for file in (*_FIRST_FILES, *other_files):
         module = importlib.import_module(f"{__name__}.{file}")
-        found: object = module.__dict__.get("METRICS")
-        if not isinstance(found, tuple) or not found:
-            raise ValueError(f"{module.__file__}: expected METRICS, a tuple of detection metrics, got {found!r}")
-        for metric in found:
+        declared: object = module.__dict__.get("METRICS")
+        if not isinstance(declared, tuple) or not declared:
+            raise ValueError(f"{module.__file__}: expected METRICS, a tuple of detection metrics, got {declared!r}")
+        for metric in declared:
             if not isinstance(metric, DetectionMetric):
                 raise ValueError(f"{module.__file__}: expected a DetectionMetric in METRICS, got {metric!r}")
-            if metric.name in declared:
-                raise ValueError(f"{module.__file__}: there is a detection metric {metric.name!r} already")
-            declared[metric.name] = metric
-    return tuple(declared.values())
+            if metric.name in metrics:
+                raise ValueError(f"{module.__file__}: detection metric {metric.name!r} is declared twice; rename one")
+            metrics[metric.name] = metric
+    return tuple(metrics.values())
 
 
 def measure(boxes: BoxEvaluation) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""How far scores are from the share of detections that is correct: reliability diagram and calibration error."""
+"""How far a score is from the share of detections that are correct: reliability diagram and calibration error."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ from coordexp.metrics import Metric
 
 @dataclass(frozen=True)
 class ScoreBin:
-    """Detections with scores in ``[low, high)``, the last bin with its upper end; None: there are no detections."""
+    """Detections with scores in ``[low, high)``; the last bin includes its upper end.
+
+    The mean score and the fraction that is correct are None if the bin has no detections.
+    """
 
     low: float
     high: float
@@ -22,19 +25,23 @@ class ScoreBin:
 
 
 def score_bins(boxes: BoxEvaluation) -> tuple[ScoreBin, ...]:
-    """Return the reliability diagram: 10 equal score bins with the share that is correct, a match at IoU .5.
+    """Return the reliability diagram: 10 equal score bins, each with the share of detections that are correct.
 
-    Detections on crowds are left out. Without scores, or with scores outside [0, 1], there is none.
+    A detection is correct if it matches at IoU .5; detections on crowds are left out. The diagram is empty if there are
+    no scores, or if a score lies outside [0, 1].
     """
-    scores = boxes.detections.scores
-    if not boxes.detections.has_scores or (len(scores) and not 0 <= scores.min() <= scores.max() <= 1):
+    all_scores = boxes.detections.scores
+    has_probabilities = boxes.detections.has_scores and bool(np.all((all_scores >= 0) & (all_scores <= 1)))
+    if not has_probabilities:
         return ()
+
     pairs = boxes.pairs(0.5)
-    scores, correct = scores[~pairs.ignored], pairs.matched[~pairs.ignored]
-    index = np.clip((scores * NUM_SCORE_BINS).astype(np.int64), 0, NUM_SCORE_BINS - 1)
-    counts = np.bincount(index, minlength=NUM_SCORE_BINS)
-    score_sums = np.bincount(index, weights=scores, minlength=NUM_SCORE_BINS)
-    correct_sums = np.bincount(index, weights=correct, minlength=NUM_SCORE_BINS)
+    scores = all_scores[~pairs.ignored]
+    is_correct = pairs.matched[~pairs.ignored]
+    bin_of_score = np.clip((scores * NUM_SCORE_BINS).astype(np.int64), 0, NUM_SCORE_BINS - 1)
+    counts = np.bincount(bin_of_score, minlength=NUM_SCORE_BINS)
+    score_sums = np.bincount(bin_of_score, weights=scores, minlength=NUM_SCORE_BINS)
+    correct_sums = np.bincount(bin_of_score, weights=is_correct, minlength=NUM_SCORE_BINS)
     return tuple(
         ScoreBin(
             low=k / NUM_SCORE_BINS,
@@ -52,13 +59,13 @@ def calibration_error(bins: Sequence[ScoreBin]) -> float | None:
 
     It is the sum over bins of (share of detections) x |mean score - share correct|.
     """
-    total = sum(part.count for part in bins)
-    gaps = (
-        part.count * abs(part.mean_score - part.fraction_correct)
-        for part in bins
-        if part.mean_score is not None and part.fraction_correct is not None
-    )
-    return sum(gaps) / total if total else None
+    num_detections = 0
+    weighted_gaps = 0.0
+    for score_bin in bins:
+        if score_bin.mean_score is not None and score_bin.fraction_correct is not None:
+            num_detections += score_bin.count
+            weighted_gaps += score_bin.count * abs(score_bin.mean_score - score_bin.fraction_correct)
+    return weighted_gaps / num_detections if num_detections else None
 
 
 METRICS = (

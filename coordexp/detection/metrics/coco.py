@@ -2,14 +2,22 @@
 
 from functools import partial
 
-from coordexp.detection.average_precision import mean_of_defined
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.precision.average_precision import mean_of_defined
 from coordexp.metrics import AP_METRICS, Metric
+
+
+def _recall(boxes: BoxEvaluation) -> float | None:
+    """Return AR100; None on LVIS's ground truth, whose recall is AR300."""
+    if boxes.truth.federated is not None:
+        return None
+    return mean_of_defined(boxes.table().recall)
+
 
 METRICS = (
     *(DetectionMetric(metric, partial(BoxEvaluation.average_precision, name=metric.name)) for metric in AP_METRICS),
     DetectionMetric(
         Metric("AR100", "COCO average recall with 100 detections an image", direction="higher", in_report=False),
-        lambda boxes: mean_of_defined(boxes.table().recall) if boxes.truth.federated is None else None,
+        _recall,
     ),
 )

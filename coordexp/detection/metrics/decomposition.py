@@ -13,7 +13,8 @@ def _value(name: str, boxes: BoxEvaluation) -> float | None:
 
 METRICS = tuple(
     DetectionMetric(
-        Metric(measure.name, measure.description, direction=measure.direction, in_report=False),  # in a part of its own
+        # Not in the report's table: the report shows the decomposition in a section of its own.
+        Metric(measure.name, measure.description, direction=measure.direction, in_report=False),
         partial(_value, measure.name),
     )
     for measure in (*ERRORS, *OTHERS, *RECALLS)

@@ -4,19 +4,27 @@ from functools import partial
 
 import numpy as np
 
-from coordexp.detection.average_precision import mean_of_defined
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.precision.average_precision import mean_of_defined
 from coordexp.metrics import Metric
 
 _FREQUENCIES = {"rare": "r", "common": "c", "frequent": "f"}
 
 
 def _by_frequency(letter: str, boxes: BoxEvaluation) -> float | None:
+    """Return AP over the categories of one frequency; None on COCO's ground truth."""
     federated = boxes.truth.federated
     if federated is None:
         return None
-    chosen = np.array([federated.frequency[key] == letter for key in sorted(boxes.truth.categories)])
-    return mean_of_defined(boxes.table().precision[:, :, chosen])
+    has_frequency = np.array([federated.frequency[key] == letter for key in sorted(boxes.truth.categories)])
+    return mean_of_defined(boxes.table().precision[:, :, has_frequency])
+
+
+def _recall(boxes: BoxEvaluation) -> float | None:
+    """Return AR300; None on COCO's ground truth, whose recall is AR100."""
+    if boxes.truth.federated is None:
+        return None
+    return mean_of_defined(boxes.table().recall)
 
 
 METRICS = (
@@ -29,6 +37,6 @@ METRICS = (
     ),
     DetectionMetric(
         Metric("AR300", "LVIS average recall with 300 detections an image", direction="higher", in_report=False),
-        lambda boxes: None if boxes.truth.federated is None else mean_of_defined(boxes.table().recall),
+        _recall,
     ),
 )

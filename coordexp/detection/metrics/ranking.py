@@ -1,21 +1,21 @@
-"""What ranking adds to the boxes: AP under a perfect score and under none.
+"""What ranking adds to the boxes: AP under a perfect score, and AP without any score.
 
-The distance from ``AP_constant_score`` to ``AP_oracle_score`` is what ranking can win; ``AP`` says how much of it the
-score wins.
+The distance from ``AP_constant_score`` to ``AP_oracle_score`` is what ranking can win; ``AP`` lies between them and
+shows how much of it the score wins.
 """
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, tied_precision
 from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS, PrecisionTable, tied_precision
 from coordexp.metrics import Metric
 
 
 def _oracle_score(boxes: BoxEvaluation) -> float | None:
-    """AP that these boxes would have if better boxes always came first."""
+    """Return the AP that these boxes would have if better boxes always came first."""
     return PrecisionTable.of(boxes.oracle_matches).average_precision(AVERAGE_PRECISIONS["AP"])
 
 
 def _constant_score(boxes: BoxEvaluation) -> float | None:
-    """AP if all scores were equal; boxes are matched best IoU first, so that the order of emission does not matter."""
+    """Return AP if all scores were equal; boxes match best IoU first, so the order of emission does not matter."""
     return tied_precision(boxes.oracle_matches)
 
 

@@ -20,7 +20,7 @@ from coordexp.data.batch import collate
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.images.patches import pixel_values
 from coordexp.detection.forms.answers import AnswerRecord, images_of, read_answers
-from coordexp.detection.image_names import ImageNames
+from coordexp.detection.names.images import ImageNames
 from coordexp.errors import DataError, show
 from coordexp.evaluate.generate.answer import Answer, finish_answer, read_raw_logits
 from coordexp.evaluate.generate.model import AnsweringModel

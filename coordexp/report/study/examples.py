@@ -13,10 +13,10 @@ from PIL import Image
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array
 from coordexp.data.images.pixels import read_image
 from coordexp.detection.boxes import iou_table, to_boxes_norm_xyxy, to_boxes_px_xywh
-from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import Detections, read_detections
 from coordexp.detection.ground_truth import BoxPxXywh, GroundTruth, read_ground_truth
-from coordexp.detection.matching import overlap_scores
+from coordexp.detection.matching.overlap import overlap_scores
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import DataError
 from coordexp.evaluate.distributions import Distributions, ObjectCurves
 
@@ -45,7 +45,7 @@ class GalleryImage:
     picture: str  # as a data URI, or "" where the file is not on this machine
     truth: tuple[GalleryBox, ...]
     boxes: Mapping[str, tuple[GalleryBox, ...]]  # by group, highest score first
-    overlap: Mapping[str, float]  # by group, :func:`coordexp.detection.matching.overlap_scores`
+    overlap: Mapping[str, float]  # by group, :func:`coordexp.detection.matching.overlap.overlap_scores`
 
 
 def make_gallery(

@@ -9,11 +9,11 @@ import numpy as np
 
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import Detections, detections_of, order_remarks, write_detections
-from coordexp.detection.frames import Frame
+from coordexp.detection.forms.frames import Frame
+from coordexp.detection.forms.results import Results
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
-from coordexp.detection.matching import in_fair_order
 from coordexp.detection.metrics import measure
-from coordexp.detection.result_files import Results
+from coordexp.detection.precision.fair_order import in_fair_order
 from coordexp.errors import ComparisonError
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.generated_by import generator_of

@@ -14,12 +14,12 @@ from coordexp.config.trees import value_at
 from coordexp.data.sets.image_facts import ImageFacts, read_image_facts
 from coordexp.data.splits.chosen import chosen_sentence
 from coordexp.data.units import UnitNames, UnitRule, counted_images, read_unit_names, units_of_set
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import Bools
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.detection.matching import in_fair_order
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS
+from coordexp.detection.precision.fair_order import in_fair_order
 from coordexp.detection.protocols import PROTOCOLS
 from coordexp.detection.tags import Tags, read_tags, tags_of_set
 from coordexp.errors import ComparisonError, CoordExpError, DataError, counted

@@ -10,10 +10,10 @@ import torch
 from coordexp.config.schema import RunConfig
 from coordexp.data.splits.subset import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics import measure
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.evaluate.answers import ReadAnswer, unknown_sentence
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
 from coordexp.evaluate.generate.formats import SequenceFormat

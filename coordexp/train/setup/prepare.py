@@ -12,8 +12,8 @@ from coordexp.config.schema import RunConfig
 from coordexp.data.images.headers import OnHeaders
 from coordexp.data.images.pixels import read_image
 from coordexp.data.split_data import SplitData
-from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import DataError
 from coordexp.files import sha256_of_text
 from coordexp.model.processor import Processor

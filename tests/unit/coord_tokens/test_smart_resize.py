@@ -9,7 +9,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from coordexp.coord_tokens.smart_resize import smart_resize
 from coordexp.coord_tokens.validator import smart28
 from coordexp.data.images.patches import ImageSpec
-from coordexp.detection.frames import smart_sizes
+from coordexp.detection.forms.frames import smart_sizes
 
 SIDE = st.integers(1, 9000)
 _MOST_ASPECT = 200  # transformers refuses what is longer

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -90,75 +91,71 @@ def test_every_image_counts_and_a_subset_only_its_own(tmp_path: Path) -> None:
     assert pytest.approx(1.0) == evaluate_detections(*paths, image_ids=[1]).AP
     assert evaluate_detections(*paths, image_ids={2}).AP == 0.0
     assert evaluate_detections(*paths, image_ids=[3]).AP is None
-    with pytest.raises(DataError, match="no image has id 9"):
+    with pytest.raises(DataError, match=r"gt\.json: .*\b9\b"):
         evaluate_detections(*paths, image_ids=[1, 9])
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "value"),
     [
-        ({"image_id": 99}, r"dt.json: detection\[1\]: image_id 99"),
-        ({"category_id": 99}, r"detection\[1\]: category_id 99"),
-        ({"category_id": None}, r"detection\[1\]: category_id is missing"),
-        ({"image_id": True}, r"detection\[1\]: image_id is missing"),
-        ({"image_id": 2**63}, r"detection\[1\]: image_id 9223372036854775808"),
-        ({"bbox": [1, 2, 3]}, r"detection\[1\]: bbox is \[1, 2, 3\]"),
-        ({"bbox": [1, 2, 3, float("nan")]}, r"detection\[1\]: bbox .* finite"),
-        ({"bbox": [1, 2, 3, 10**400]}, r"detection\[1\]: bbox"),
-        ({"score": float("inf")}, r"detection\[1\]: score .* finite"),
-        ({"score": 10**400}, r"detection\[1\]: score"),
-        ({"score": None}, r"detection\[1\]: score is missing"),
+        ({"image_id": 99}, "99"),
+        ({"category_id": 99}, "99"),
+        ({"category_id": None}, ""),
+        ({"image_id": True}, ""),
+        ({"image_id": 2**63}, "9223372036854775808"),
+        ({"bbox": [1, 2, 3]}, "[1, 2, 3]"),
+        ({"bbox": [1, 2, 3, float("nan")]}, "nan"),
+        ({"bbox": [1, 2, 3, 10**400]}, ""),
+        ({"score": float("inf")}, "inf"),
+        ({"score": 10**400}, ""),
+        ({"score": None}, ""),
     ],
 )
-def test_bad_detections_are_named(tmp_path: Path, change: dict, message: str) -> None:
+def test_bad_detections_are_named(tmp_path: Path, change: dict, value: str) -> None:
     gt = ground_truth()
     dt = perfect(gt)
     dt[1] = dt[1] | change
-    with pytest.raises(DataError, match=message):
+    (key,) = change
+    with pytest.raises(DataError, match=rf"dt\.json: .*detection\[1\]: {key}\b.*{re.escape(value)}"):
         evaluate_detections(*write(tmp_path, gt, dt))
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "message"),
+    ("path", "value", "facts"),
     [
-        (("images", 1, "id"), 1, r"images\[1\]: id 1 is there twice"),
-        (("images", 1, "width"), -1, r"images\[1\]: width is -1"),
-        (("categories", 1, "name"), None, r"categories\[1\]: name is missing"),
-        (("categories",), None, "'categories' is no list"),
+        (("images", 1, "id"), 1, r"images\[1\]: id 1\b"),
+        (("images", 1, "width"), -1, r"images\[1\]: width .*-1"),
+        (("categories", 1, "name"), None, r"categories\[1\]: name\b"),
+        (("categories",), None, "'categories'"),
     ],
 )
-def test_bad_ground_truth_is_named(tmp_path: Path, path: tuple, value: object, message: str) -> None:
+def test_bad_ground_truth_is_named(tmp_path: Path, path: tuple, value: object, facts: str) -> None:
     gt = ground_truth()
     place = gt
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=rf"gt\.json: {facts}"):
         evaluate_detections(*write(tmp_path, gt, []))
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"category_id": 5}, "category_id is not among"),
-        ({"image_id": 5}, "image_id is not among"),
-        ({"bbox": [0, 0, -1]}, r"bbox is \[0, 0, -1\]"),
-        ({"iscrowd": 2}, "iscrowd"),
-    ],
+    "change",
+    [{"category_id": 5}, {"image_id": 5}, {"bbox": [0, 0, -1]}, {"iscrowd": 2}],
+    ids=["category_id", "image_id", "bbox", "iscrowd"],
 )
-def test_one_bad_annotation_is_left_out_and_said_and_many_are_refused(
-    tmp_path: Path, change: dict, problem: str
-) -> None:
+def test_one_bad_annotation_is_left_out_and_said_and_many_are_refused(tmp_path: Path, change: dict) -> None:
     gt = ground_truth()
-    whole = dict(gt, annotations=[one for at, one in enumerate(gt["annotations"]) if at != 2])
-    for annotation in gt["annotations"][2:3]:
-        annotation.update(change)
-    with pytest.warns(UserWarning, match=rf"1 of \d+ annotations are bad and were left out, such as \[2\]: {problem}"):
-        found = evaluate_detections(*write(tmp_path, gt, perfect(whole)))
-    assert pytest.approx(1.0) == found.AP
+    good_ones = [annotation for place, annotation in enumerate(gt["annotations"]) if place != 2]
+    without_bad_one = dict(gt, annotations=good_ones)
+    (key,) = change
+    gt["annotations"][2].update(change)
+    with pytest.warns(UserWarning, match=rf"gt\.json: 1 of 4 .*\[2\]: {key}\b"):
+        metrics = evaluate_detections(*write(tmp_path, gt, perfect(without_bad_one)))
+    assert pytest.approx(1.0) == metrics.AP
     for annotation in gt["annotations"]:
         annotation.update(change)
-    with pytest.raises(DataError, match=rf"annotations\[0\]: {problem}.* annotations are bad"):
+    with pytest.raises(DataError, match=rf"annotations\[0\]: {key}\b.*\b4 of 4\b"):
         evaluate_detections(*write(tmp_path, gt, []))
 
 
@@ -182,10 +179,10 @@ def test_without_pycocotools_our_matcher_has_the_word_and_says_so(monkeypatch: p
     truth, detections = given.truth, as_detections(rows)
     official = published_precision(truth, detections)
     monkeypatch.setattr("coordexp.detection.coco_eval._is_installed", lambda: False)
-    with pytest.warns(UserWarning, match="pycocotools is not installed"):
+    with pytest.warns(UserWarning, match="pycocotools"):
         assert published_precision(truth, detections) == {}
     ours = BoxEvaluation(truth, detections)
     assert {name: ours.average_precision(name) for name in official} == official
     assert set(official) == {"AP", "AP50", "AP75"}
-    with pytest.raises(ResourceError, match="install pycocotools"):
+    with pytest.raises(ResourceError, match="pycocotools"):
         evaluate_boxes(truth, detections)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from coordexp.detection.average_precision import unit_weights
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.decomposition import BURST, Decomposed
 from coordexp.detection.metrics import measure
+from coordexp.detection.precision.average_precision import unit_weights
 from tests.support.detections import DtRow, Scene, as_detections, crowded_scene, found, random_case, repeated, scene
 
 A, B, FAR = [0, 0, 40, 40], [60, 0, 40, 40], [120, 50, 40, 40]

@@ -5,10 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, PrecisionTable, unit_weights
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.detection.matching import Matcher, overlap_scores
+from coordexp.detection.matching.matcher import Matcher
+from coordexp.detection.matching.overlap import overlap_scores
+from coordexp.detection.precision.average_precision import (
+    AVERAGE_PRECISIONS,
+    AveragePrecision,
+    PrecisionTable,
+    unit_weights,
+)
 from tests.support.detections import (
     AREAS,
     MAX_DETECTIONS,

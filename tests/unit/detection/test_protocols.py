@@ -12,11 +12,11 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from coordexp.detection import evaluate_detections
-from coordexp.detection.average_precision import tied_precision, unit_weights
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics.f1 import macro_f1, positive_only_f1
+from coordexp.detection.precision.average_precision import tied_precision, unit_weights
 from coordexp.detection.protocols import PROTOCOLS, Written
 from tests.support.detection_simulator import write_experiment
 

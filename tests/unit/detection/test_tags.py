@@ -57,24 +57,24 @@ def test_tables_of_people_are_read(truth: GroundTruth, text: str, encoding: str)
     (tag,) = found.tags
     assert (tag.name, tag.of_image) == ("weather", {1: "wet", 2: "dry"})
     (remark,) = found.remarks
-    assert remark.startswith("4 of 6 images have no value of weather")
+    assert "4 of 6" in remark
+    assert "weather" in remark
 
 
 def test_rows_of_other_images_and_columns_that_make_no_slices_are_counted(truth: GroundTruth) -> None:
     rows = "".join(f"{n:03d}.jpg,{LIGHTS[n - 1]},same,\n" for n in range(1, 7))
     found = read_tags(truth, [table(truth, f"file,light,site,notes\n{rows}999.jpg,dark,same,\n")])
     assert [tag.name for tag in found.tags] == ["light"]
-    said = " ".join(found.remarks)
-    assert "column 'site' makes no slices" in said
-    assert "column 'notes' makes no slices: it is empty" in said
-    assert "1 of 7 rows name no image of val.json, such as '999.jpg'" in said
+    for remark, facts in zip(found.remarks, (["'site'", "'same'"], ["'notes'"], ["1 of 7", "'999.jpg'"]), strict=True):
+        assert "tags.csv" in remark
+        assert [fact for fact in facts if fact not in remark] == []
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ("ligth", ["--slices ligth", "none of the 6 images", "Did you mean light?"]),
-        ("day", ["all images have the value 'one'"]),
+        ("ligth", ["--slices ligth", "6 images", "light"]),
+        ("day", ["'one'"]),
         ("missing.csv", ["missing.csv"]),
     ],
 )
@@ -89,19 +89,19 @@ def test_too_many_values_are_refused_with_their_number(tmp_path: Path) -> None:
     images = [{"id": n, "file_name": f"{n}.jpg", "serial": f"s{n}"} for n in range(5000)]
     path = tmp_path / "val.json"
     path.write_text(json.dumps({"images": images, "annotations": [], "categories": [{"id": 1, "name": "a"}]}))
-    with pytest.raises(DataError, match="5,000 values.*at most 50"):
+    with pytest.raises(DataError, match=r"serial.*5,000.*\b50\b"):
         read_tags(read_ground_truth(path), ["serial"])
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("file,light\na.jpg,dark\nb.jpg,dim\n", ["none of its 2 rows", "'a.jpg'", "'val/001.jpg'", "another split"]),
-        ("picture,light\n001.jpg,dark\n", ["line 1", "no column names the images", "file_name"]),
-        ("file\n001.jpg\n", ["no column makes slices"]),
-        ("file,light\n", ["a line for each image"]),
-        ("file,light\n001.jpg,dark\n001.jpg,dim\n", ["lines 2 and 3", "image 1", "'dark' and 'dim'"]),
-        ("file,light\n001.jpg,dark\n002.jpg,dark\n", ["no column makes slices", "'dark'"]),
+        ("file,light\na.jpg,dark\nb.jpg,dim\n", ["2 rows", "'a.jpg'", "'val/001.jpg'"]),
+        ("picture,light\n001.jpg,dark\n", ["line 1", "'picture, light'", "file_name"]),
+        ("file\n001.jpg\n", ["'file'"]),
+        ("file,light\n", []),
+        ("file,light\n001.jpg,dark\n001.jpg,dim\n", ["lines 2 and 3", "image 1", "'dark'", "'dim'"]),
+        ("file,light\n001.jpg,dark\n002.jpg,dark\n", ["'light'", "'dark'"]),
     ],
 )
 def test_a_table_that_says_nothing_of_these_images_is_one_sentence(
@@ -132,6 +132,6 @@ def test_tags_of_a_set_are_those_of_the_images_that_were_evaluated(truth: Ground
     found = tags_of_set(truth, facts)
     (tag,) = found.tags
     assert tag.of_image == {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: "b"}
-    assert len(found.remarks) == 2
-    assert "'one' makes no slices" in found.remarks[0]
-    assert "'late' makes no slices: none of these images" in found.remarks[1]
+    of_one, of_late = found.remarks
+    assert "'one'" in of_one
+    assert "'late'" in of_late

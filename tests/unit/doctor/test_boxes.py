@@ -12,9 +12,9 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 
 from coordexp.cli.main import main
 from coordexp.detection.detections import detections_of
-from coordexp.detection.frames import Frame, smart_sizes
+from coordexp.detection.forms.frames import Frame, smart_sizes
+from coordexp.detection.forms.results import read_results
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.result_files import read_results
 from coordexp.doctor.boxes import diagnose
 
 SIZES = np.array(

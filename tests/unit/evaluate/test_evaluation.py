@@ -18,9 +18,9 @@ from coordexp.data.sample import Sample
 from coordexp.data.shapes import CATEGORIES
 from coordexp.data.sources.shapes import write_shapes
 from coordexp.detection import evaluate_detections
-from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics import detection_metrics
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import Analysis
 from coordexp.evaluate.answers import ReadAnswer

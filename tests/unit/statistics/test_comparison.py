@@ -79,7 +79,7 @@ def test_bootstrap_report_keeps_its_promises(annotations: Path, file_of) -> None
 def test_numbers_depend_on_the_seed_and_not_on_cores(annotations: Path, file_of, monkeypatch) -> None:
     groups = {"A": {0: file_of(0.05, 1)}, "B": {0: file_of(0.08, 3)}}
     first, other = (compare(annotations, groups, resamples=130, seed=seed) for seed in (3, 4))
-    monkeypatch.setattr("coordexp.detection.average_precision.usable_cpus", lambda: 1)
+    monkeypatch.setattr("coordexp.detection.precision.average_precision.usable_cpus", lambda: 1)
     monkeypatch.setattr("coordexp.statistics.permutation.usable_cpus", lambda: 1)
     second = compare(annotations, groups, resamples=130, seed=3)
     assert first == second

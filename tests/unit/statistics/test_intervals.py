@@ -8,7 +8,7 @@ from scipy import stats
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.matching import Matcher
+from coordexp.detection.matching.matcher import Matcher
 from coordexp.statistics import compare, paired_bootstrap
 from coordexp.statistics.bootstrap import images_a_category
 from coordexp.statistics.decomposition import decompose

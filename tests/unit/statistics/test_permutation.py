@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
-from coordexp.detection.matches import Matches
+from coordexp.detection.matching.matches import Matches
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
 from coordexp.statistics import permutation
 from coordexp.statistics.permutation import holm, pooled, swap_slopes, swap_test, swapped_differences
 from coordexp.statistics.resampling import swapped_images

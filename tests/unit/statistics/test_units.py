@@ -12,7 +12,7 @@ from scipy import stats
 
 from coordexp.data.units import UnitNames, Units
 from coordexp.detection import evaluate_detections
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_precisions
+from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS, mean_precisions
 from coordexp.statistics import compare, detectable, paired_bootstrap
 from coordexp.statistics.bootstrap import images_a_category, read_matches, resampled
 from coordexp.statistics.convergence import convergence

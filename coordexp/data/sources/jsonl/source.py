@@ -63,7 +63,7 @@ class JsonlSource:
         """Make the COCO file of the records, unless it is there.
 
         Boxes are at original pixel size, and an object's area is that of its box. Categories are the descriptions,
-        equal ones folded as :class:`coordexp.detection.categories.CategoryIndex` does.
+        equal ones folded as :class:`coordexp.detection.names.categories.CategoryIndex` does.
         """
         if not self.annotations.is_file():
             raise DataError(f"{self.annotations}: file not found")

@@ -13,7 +13,7 @@ from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.vocab import text_vocab
 from coordexp.data.images.patches import ImageSpec
-from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.names.categories import CategoryIndex
 from coordexp.evaluate.answers import ReadAnswer, read_answer, score_of, seem_in_pixels
 from coordexp.evaluate.generate.answer import Answer
 from coordexp.evaluate.generate.formats import SequenceFormat, WrittenObject

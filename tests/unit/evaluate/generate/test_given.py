@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
-from coordexp.detection.image_names import ImageNames
+from coordexp.detection.names.images import ImageNames
 from coordexp.errors import DataError, TrainingError
 from coordexp.evaluate.generate import given
 from coordexp.evaluate.generate.answer import Answer

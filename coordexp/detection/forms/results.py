@@ -14,12 +14,12 @@ import numpy as np
 
 from coordexp.data.coco.ids import id_of
 from coordexp.detection.boxes import Floats, Ints, iou_table
-from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.forms.frames import Frame
 from coordexp.detection.forms.read import read_file
 from coordexp.detection.forms.walk import HoldsAnswersError, ResultFile
-from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.image_names import ImageNames
+from coordexp.detection.names.categories import CategoryIndex
+from coordexp.detection.names.images import ImageNames
 from coordexp.errors import DataError, show
 
 

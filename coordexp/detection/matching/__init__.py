@@ -1,0 +1,1 @@
+"""Which detection matches which ground-truth box."""

@@ -1,0 +1,1 @@
+"""What a name in another tool's file means: an image or a category of the annotations."""

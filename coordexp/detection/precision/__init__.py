@@ -1,0 +1,1 @@
+"""Average precision, counted from matches."""
