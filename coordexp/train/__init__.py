@@ -10,7 +10,8 @@ from coordexp.runs.status import Ended
 def train(
     config: RunConfig, *, reporter: LocalReporter, print_line: Callable[[str], None], merges: bool = True
 ) -> Ended:
-    """Do one run; torch and transformers are imported here, in the process that needs them."""
+    """Do one run in this process; see :func:`coordexp.train.run.train_run`."""
+    # Imported here: torch and transformers take seconds, and the command that starts runs needs neither.
     from coordexp.train.run import train_run
 
     return train_run(config, reporter=reporter, print_line=print_line, merges=merges)

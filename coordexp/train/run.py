@@ -1,4 +1,14 @@
-"""One run, top-down: build its parts, train, evaluate, merge. Knows nothing of Ray; resumes from its reporter."""
+"""One run, top-down: build its parts, train, evaluate, merge.
+
+Knows nothing of Ray. What is done already is known from the run's folder alone, so that the same call continues a run
+that was stopped or killed::
+
+    build parts ─► train ─► final evaluation ─► merge ─► finished
+                   │  ▲      │                   │
+                   │  └ newest checkpoint        └ a merge that fails is a warning: the run has its AP
+                   │         │
+                   └ commits └ commits "final/steps": from then on the evaluation is not repeated
+"""
 
 import shutil
 import time
@@ -55,13 +65,25 @@ class Run:
     def of(
         config: RunConfig, parts: Components, *, reporter: LocalReporter, print_line: Callable[[str], None]
     ) -> "Run":
+        """Join a run's parts with its log and evaluator.
+
+        Args:
+            config: the run, with its number of steps set.
+            parts: what it is built of; weights must not be shared out over ranks yet, since they are counted.
+            reporter: takes rows and checkpoints.
+            print_line: prints a line for a person.
+        """
         half_precision = config.training.precision == "bfloat16"
         flops = flop_counter(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
         log = RunLog(config, criterion=parts.criterion, flops=flops, reporter=reporter, print_line=print_line)
         return Run(config, parts, log, Evaluator(config, parts, on_progress=log.show_answers))
 
     def stop_if_asked(self) -> None:
-        """End the run if that was requested; every rank calls it at the same point."""
+        """End the run if that was requested; every rank must call it at the same point.
+
+        Raises:
+            RunStoppedError: if a stop was requested.
+        """
         reason = agreed_stop_reason(RunFolder.of(self.config).path)
         if reason is not None:
             raise RunStoppedError(reason)
@@ -72,8 +94,16 @@ def train_run(
 ) -> Ended:
     """Run one group and seed from its newest checkpoint, or the beginning, to the merged model.
 
-    Every rank of a process group calls this, for an experiment that was prepared. A merge that fails, or loses much, is
-    a warning in what is returned: the run has its AP.
+    Every rank of a process group calls this, for an experiment that was prepared.
+
+    Args:
+        config: the run.
+        reporter: takes rows and checkpoints, and has those of earlier attempts.
+        print_line: prints a line for a person; called on rank 0 only.
+        merges: whether to write the merged checkpoint.
+
+    Returns:
+        How the run ended. A merge that failed, or lost much, is a warning there: the run has its AP.
 
     Raises:
         CoordExpError: if something in the run's inputs is wrong, or it would not be comparable with the others.
@@ -81,14 +111,15 @@ def train_run(
     """
     started = time.monotonic()
     is_first = ranks.rank() == 0
-    ignored = set_up_process(config)
-    if ignored is not None and is_first:
-        print_line(ignored)
-        append_event(RunFolder.of(config), RunEvent("warning", time.time(), ignored))
+    warning = set_up_process(config)
+    if warning is not None and is_first:
+        print_line(warning)
+        append_event(RunFolder.of(config), RunEvent("warning", time.time(), warning))
+
     parts = build_components(config)
     run = Run.of(config.with_steps(len(parts.train.samples)), parts, reporter=reporter, print_line=print_line)
     run.stop_if_asked()
-    folder, step = RunFolder.of(config), run.config.training.num_steps
+    folder = RunFolder.of(config)
     folder.path.mkdir(parents=True, exist_ok=True)
     if is_first:
         shutil.rmtree(folder.scratch, ignore_errors=True)  # of a killed process
@@ -99,43 +130,55 @@ def train_run(
     finally:
         if is_first:
             shutil.rmtree(folder.scratch, ignore_errors=True)
-    reported = ranks.from_first([final_metrics(folder.path)])[0]
-    if "final/steps" not in reported:
-        _evaluate(run, step, limits)
-    ended, lost = _merge(run) if merges and is_first else (Ended("finished"), {})
-    # MLflow counts the rows that it has: what is made again has to stand in the same place. So the row that every try
-    # makes comes first, and that of a merge, which may fail at one try and not at the next, behind it.
-    if "final/seconds" not in reported:  # a run that finished without its merge has been timed
-        run.log.add_row(step, {"final/seconds": _seconds_so_far(folder, since=started)})
-    if lost:
-        run.log.add_row(step, lost)
+
+    # Rank 0 reads for all: another rank could read the file before or after a commit, and take the other branch.
+    committed = ranks.from_first([final_metrics(folder.path)])[0]
+    last_step = run.config.training.num_steps
+    if "final/steps" not in committed:
+        _evaluate(run, last_step, limits)
+    ended = Ended("finished")
+    merge_losses: dict[str, float] = {}
+    if merges and is_first:
+        ended, merge_losses = _merge(run)
+
+    # MLflow resumes by row number, so a repeated attempt must write the same rows in the same order. The row that every
+    # attempt writes comes first. The row of the merge, which may fail once and succeed the next time, comes last.
+    if "final/seconds" not in committed:  # it is there if an earlier attempt finished and only its merge failed
+        run.log.add_row(last_step, {"final/seconds": _seconds_so_far(folder, started=started)})
+    if merge_losses:
+        run.log.add_row(last_step, merge_losses)
     ranks.barrier()
-    run.log.commit(step, is_final=not ended.is_merged)
+    run.log.commit(last_step, is_final=not ended.is_merged)
     return ended
 
 
-def _seconds_so_far(folder: RunFolder, *, since: float) -> float:
-    """Return the wall time of a whole run, with the tries before this one; this process began it at ``since``."""
+def _seconds_so_far(folder: RunFolder, *, started: float) -> float:
+    """Return the wall time of a whole run, earlier attempts included; this process began at ``started``, monotonic."""
     status = read_status(folder.path)
-    # Only an executor keeps a status; whoever calls `train_run` alone has this process's time.
-    return time.monotonic() - since if status.since is None else status.seconds_until(time.time())
+    if status.since is None:  # only an executor keeps a status: whoever calls `train_run` alone has made one attempt
+        return time.monotonic() - started
+    return status.seconds_until(time.time())
 
 
 def set_up_process(config: RunConfig) -> str | None:
-    """Set threads, seeds, algorithms and output of this process; return what :func:`ranks.ignore_launchers` says."""
-    ignored = ranks.ignore_launchers()
-    shorten_temporary_folder()  # loaders exchange files by sockets there
-    disable_progress_bar()  # transformers draws one for each checkpoint that it saves, between a run's own lines
-    # On a CPU their number decides last digits, and must be the same whatever started the process.
+    """Set threads, seeds, algorithms and output of this process.
+
+    Returns:
+        The warning of :func:`ranks.ignore_launchers`, or None.
+    """
+    warning = ranks.ignore_launchers()
+    shorten_temporary_folder()  # loaders exchange files through sockets there, whose paths are limited
+    disable_progress_bar()  # transformers draws a bar for each checkpoint that it saves, between a run's own lines
+    # On a CPU the number of threads decides last digits, and must not depend on what started the process.
     if config.training.num_threads is not None or not torch.cuda.is_available():
         torch.set_num_threads(config.threads_of_worker)
     set_seed(config.experiment.seed)
     choose_algorithms(deterministic=config.is_deterministic)
-    return ignored
+    return warning
 
 
 def _train(run: Run, scratch: Path) -> BoxLimits:
-    """Take the optimizer steps that are left; afterwards the model is plain on every rank.
+    """Take the optimizer steps that are left. Afterwards the model is unwrapped on every rank.
 
     Returns:
         How many boxes the limits on objects and tokens took away.
@@ -148,31 +191,41 @@ def _train(run: Run, scratch: Path) -> BoxLimits:
         first_step = step_of(checkpoint)
         run.log.resume(checkpoint)
         trainer.averages.resume(checkpoint)
+
     parts = run.parts
     limits = parts.encoding.box_limits(trainer.samples, parts.train.samples, parts.val.samples)
     run.log.start(start_lines(run.config, parts, trainer.samples, trainer.sampler, limits), step=first_step)
     if checkpoint is not None and first_step >= run.config.training.num_steps:
-        trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
-        unset_hf_deepspeed_config()  # as Schedule does
+        # Every step was taken before. Trainer's loop would take one more.
+        trainer.load_weights(checkpoint)
+        unset_hf_deepspeed_config()  # as Schedule.on_train_begin does
     else:
-        try:
-            with explained_loader_death():
-                trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        except BaseException as error:
-            if isinstance(error, DivergedError):
-                run.log.commit(trainer.state.global_step)  # the rows since the last checkpoint say how it came about
-            if run.config.data.num_workers:
-                traceback.clear_frames(error.__traceback__)  # they refer to the loader
-                _let_go(trainer)
-            raise
-    # Evaluation and merge see the model's own precision, not training's autocast.
+        _take_steps(run, trainer, checkpoint)
+
+    # Evaluation and merge must see the model's own precision, not training's autocast.
     trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
-    _let_go(trainer)
+    _free(trainer)
     return limits
 
 
-def _let_go(trainer: CoordTrainer) -> None:
-    """Free what training held; the loader's processes, which keep images in memory, end with the last reference."""
+def _take_steps(run: Run, trainer: CoordTrainer, checkpoint: Path | None) -> None:
+    """Train from a checkpoint, or the beginning, to the last step."""
+    try:
+        with explained_loader_death():
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except BaseException as error:
+        if isinstance(error, DivergedError):
+            run.log.commit(trainer.state.global_step)  # the rows since the last checkpoint show how it happened
+        if run.config.data.num_workers:
+            # The traceback's frames refer to the loader. Its processes would live on, with their images, for as long
+            # as somebody holds the error.
+            traceback.clear_frames(error.__traceback__)
+            _free(trainer)
+        raise
+
+
+def _free(trainer: CoordTrainer) -> None:
+    """Free what training held: the loader's processes, which keep images in memory, end with the last reference."""
     trainer.callback_handler.train_dataloader = None
     trainer.accelerator.free_memory()
 
@@ -187,7 +240,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
 
 
 def _evaluate(run: Run, step: int, limits: BoxLimits) -> None:
-    """Evaluate on everything and commit it for good: what comes after it cannot cost it."""
+    """Evaluate on all validation images, and commit that as final: a merge that fails afterwards cannot lose it."""
     run.parts.model.eval()
     run.stop_if_asked()
     run.log.enter("evaluates")
@@ -198,45 +251,53 @@ def _evaluate(run: Run, step: int, limits: BoxLimits) -> None:
             run.log.note(sentence, kind="warning")
         if run.config.evaluation.every_steps is not None:
             run.log.add_row(step, run.evaluator.subset_of_final())
-    times = {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)}
-    run.log.add_row(step, times | limits.metrics())
+    totals = {"final/train_seconds": run.log.train_seconds, "final/steps": float(step)}
+    run.log.add_row(step, totals | limits.metrics())
     run.log.commit(step, is_final=True)
 
 
 def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
-    """Write the merged checkpoint, which ends no run: all that was measured is committed. What was lost comes too.
+    """Write the merged checkpoint. A run that trained all weights has no adapter: its weights are the checkpoint.
 
-    A run that trained all weights has no adapter to merge: its weights are the checkpoint.
+    Returns:
+        How the run ended, which is never a failure: everything that it measured is committed. And the metrics of what
+        the merge lost, none if it failed.
     """
-    config, parts, log = run.config, run.parts, run.log
-    is_whole = config.training.tuning == "full"
-    log.enter("merges")
-    log.note("writes its weights as a checkpoint" if is_whole else "merges its adapter into the base")
-    folder, encoding = RunFolder.of(config), parts.encoding
+    config = run.config
+    folder = RunFolder.of(config)
+    trains_all = config.training.tuning == "full"
+    run.log.enter("merges")
+    run.log.note("writes its weights as a checkpoint" if trains_all else "merges its adapter into the base")
     try:
-        facts = training_facts(config, parts)
-        # A few short validation samples, answers included, to describe the merged model by.
-        dataset = encoding.dataset(parts.val.samples)
-        shortest = sorted(range(len(dataset)), key=lambda index: (dataset.lengths[index], index))[:_MERGE_SAMPLES]
-        batches = [encoding.collate([dataset[index]]) for index in shortest]
+        facts = training_facts(config, run.parts)
         merged = merge_model(
-            parts.model,
-            parts.processor,
+            run.parts.model,
+            run.parts.processor,
             folder.merged,
             base=ExperimentFolder.of(config).base(config),
             overwrite=True,
-            samples=[model_inputs(batch, encoding.image_spec, dtype=torch.float32) for batch in batches] or None,
-            trained_with=encoding.trained_with,
+            samples=_merge_samples(run.parts) or None,
+            trained_with=run.parts.encoding.trained_with,
             facts=facts,
             gives_up=True,
         )
-    except (CoordExpError, OSError, RuntimeError) as error:  # of which torch's lack of memory is one
+    except (CoordExpError, OSError, RuntimeError) as error:  # torch reports a lack of memory as a RuntimeError
         note_traceback(folder.path)
-        what = "its checkpoint was not written" if is_whole else "its adapter was not merged"
+        what = "its checkpoint was not written" if trains_all else "its adapter was not merged"
         warning = f"{what}: {one_sentence(error)}; the same command tries that again"
         return Ended("finished", warning, is_merged=False), {}
+
     if facts.served:
-        log.note(f"AP as served: {facts.served}")
-    lost = {"final/merge_lost_logits": merged.lost_at_logits, "final/merge_lost_weights": merged.most_lost}
-    log.note(f"{'written' if is_whole else 'merged'} in {merged.dtype}: {merged.sentence}")
-    return Ended("finished", merged.warning), {name: value for name, value in lost.items() if value is not None}
+        run.log.note(f"AP as served: {facts.served}")
+    run.log.note(f"{'written' if trains_all else 'merged'} in {merged.dtype}: {merged.sentence}")
+    losses = {"final/merge_lost_logits": merged.lost_at_logits, "final/merge_lost_weights": merged.most_lost}
+    return Ended("finished", merged.warning), {name: value for name, value in losses.items() if value is not None}
+
+
+def _merge_samples(parts: Components) -> list[dict[str, torch.Tensor]]:
+    """Return model inputs of the shortest validation samples, answers included, on which the merge is measured."""
+    encoding = parts.encoding
+    dataset = encoding.dataset(parts.val.samples)
+    shortest = sorted(range(len(dataset)), key=lambda index: (dataset.lengths[index], index))[:_MERGE_SAMPLES]
+    batches = [encoding.collate([dataset[index]]) for index in shortest]
+    return [model_inputs(batch, encoding.image_spec, dtype=torch.float32) for batch in batches]

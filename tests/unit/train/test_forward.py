@@ -19,16 +19,16 @@ def test_counts_are_those_of_all_microbatches():
 
 def test_boxes_point_at_the_logits_of_their_own_coordinates():
     """Logits that are one-hot at the true tokens."""
-    for batch in (padded([ONE, CUT, TWO]),):
-        hidden = torch.nn.functional.one_hot(batch.targets, VOCAB).float() * 50
-        head = plain_head(hidden, torch.eye(VOCAB), batch.targets, first_id=FIRST, coord_rows_N=batch.coord_rows)
-        inputs = term_inputs(head, batch, COORDS)
-        assert inputs.coord_bins_N.tolist() == [10, 11, 12, 13, 1, 2, *range(500, 504), *range(700, 704)]
-        found = inputs.head.coord_logits_NK[inputs.box_rows_M4].argmax(dim=-1)
-        assert found.tolist() == [[k, k + 1, k + 2, k + 3] for k in (10, 500, 700)]
-        torch.testing.assert_close(inputs.expected_boxes(), inputs.boxes_norm_xyxy_M4, rtol=0, atol=1e-5)
-        assert inputs.box_image_M.tolist() == [0, 2, 2]
-        assert inputs.box_object_M.tolist() == [0, 0, 1]
+    batch = padded([ONE, CUT, TWO])
+    hidden = torch.nn.functional.one_hot(batch.targets, VOCAB).float() * 50
+    head = plain_head(hidden, torch.eye(VOCAB), batch.targets, first_id=FIRST, coord_rows_N=batch.coord_rows)
+    inputs = term_inputs(head, batch, COORDS)
+    assert inputs.coord_bins_N.tolist() == [10, 11, 12, 13, 1, 2, *range(500, 504), *range(700, 704)]
+    argmax_bins = inputs.head.coord_logits_NK[inputs.box_rows_M4].argmax(dim=-1)
+    assert argmax_bins.tolist() == [[k, k + 1, k + 2, k + 3] for k in (10, 500, 700)]
+    torch.testing.assert_close(inputs.expected_boxes(), inputs.boxes_norm_xyxy_M4, rtol=0, atol=1e-5)
+    assert inputs.box_image_M.tolist() == [0, 2, 2]
+    assert inputs.box_object_M.tolist() == [0, 0, 1]
 
 
 def test_nothing_of_a_step_depends_on_data_once_the_batch_is_made():

@@ -59,11 +59,10 @@ def test_the_text_arm_tells_digits_of_a_box_from_those_of_a_description(tmp_path
         assert coords == [f"{k:03d}" for _, box in pairs for k in quantise_boxes([box])[0].tolist()]
         assert [span.text for span in preview.spans if span.role == "description"] == [desc for desc, _ in pairs]
         assert [desc for desc, _ in preview.objects] == [desc for desc, _ in pairs]
-        for (_, found), (_, box) in zip(preview.objects, pairs, strict=True):
-            scale = [preview.sample.width, preview.sample.height] * 2
-            assert found == pytest.approx(
-                [k / 1000 * side for k, side in zip(quantise_boxes([box])[0], scale, strict=True)]
-            )
+        for (_, box_px), (_, box_norm) in zip(preview.objects, pairs, strict=True):
+            sides = [preview.sample.width, preview.sample.height] * 2
+            bins = quantise_boxes([box_norm])[0]
+            assert box_px == pytest.approx([k / 1000 * side for k, side in zip(bins, sides, strict=True)])
 
 
 def _ordered(sample):
@@ -78,18 +77,19 @@ def test_boxes_come_from_the_tokens_and_fit_the_annotation(tmp_path):
     for preview in shown:
         sample = preview.sample
         scale = np.array([sample.width, sample.height] * 2)
-        for (desc, box), (wanted, wanted_box) in zip(preview.objects, _ordered(sample), strict=True):
-            assert desc == wanted
+        for (desc, box_px), (annotated_desc, box_norm) in zip(preview.objects, _ordered(sample), strict=True):
+            assert desc == annotated_desc
             # Half a bin, and a coordinate of 1.0 is clamped to bin 999.
-            assert np.abs(np.array(box) - np.array(wanted_box) * scale).max() <= 0.001 * scale.max() + 1e-6
+            assert np.abs(np.array(box_px) - np.array(box_norm) * scale).max() <= 0.001 * scale.max() + 1e-6
 
 
 def test_training_samples_come_in_their_order_and_validation_in_the_files(tmp_path):
     config = _config(tmp_path)
     seen = [preview.sample.image_id for preview in previews(config, num=12)]
     data_dir = ExperimentFolder.of(config).data
-    file = [sample.image_id for sample in load_split(config.data, "train", data_dir=data_dir).samples]
-    assert sorted(seen) == sorted(file)
-    assert seen != file
+    in_file = [sample.image_id for sample in load_split(config.data, "train", data_dir=data_dir).samples]
+    assert len(seen) == 12
+    assert sorted(seen) == sorted(in_file)
+    assert seen != in_file
     val = [preview.sample.image_id for preview in previews(config, num=2, split="val")]
     assert val == [sample.image_id for sample in load_split(config.data, "val", data_dir=data_dir).samples[:2]]

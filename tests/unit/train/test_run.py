@@ -8,7 +8,7 @@ from coordexp.train.run import set_up_process
 
 
 @pytest.mark.parametrize(
-    ("given", "threads"),
+    ("sections", "threads"),
     [
         ({}, 1),
         ({"cluster": {"cpus_per_worker": 0.66}}, 1),
@@ -17,16 +17,15 @@ from coordexp.train.run import set_up_process
     ],
 )
 @pytest.mark.parametrize("executor", ["inline", "tune"])
-def test_threads_of_a_worker_are_the_same_whatever_started_it(monkeypatch, given, threads, executor):
+def test_threads_of_a_worker_are_the_same_whatever_started_it(monkeypatch, sections, threads, executor):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    threads_before = torch.get_num_threads()
+    deterministic_before = torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(5)  # all cores of this machine, say
     try:
-        config = ExperimentConfig.model_validate(
-            given | {"cluster": {**given.get("cluster", {}), "executor": executor}}
-        )
-        set_up_process(config)
+        cluster = {**sections.get("cluster", {}), "executor": executor}
+        set_up_process(ExperimentConfig.model_validate(sections | {"cluster": cluster}))
         assert torch.get_num_threads() == threads
     finally:
-        torch.set_num_threads(before)
-        torch.use_deterministic_algorithms(deterministic)
+        torch.set_num_threads(threads_before)
+        torch.use_deterministic_algorithms(deterministic_before)

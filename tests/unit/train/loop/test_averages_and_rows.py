@@ -46,7 +46,7 @@ def test_a_mean_weighs_units_not_microbatches():
 
 
 @pytest.mark.parametrize("prefix", ["train", "eval"])
-def test_every_name_find_metric(prefix):
+def test_every_logged_name_is_in_the_registry(prefix):
     config = ExperimentConfig.model_validate({"objective": {"extra": {"text_gate": 0.1}}})
     criterion = build_criterion(config)
     metrics = means_to_metrics(_means(criterion), split=prefix, config=config, criterion=criterion)
@@ -91,25 +91,28 @@ def test_waiting_is_logged_as_a_share_of_the_time():
 
 
 def test_what_two_ranks_have_kept_in_a_checkpoint_is_taken_up_once_by_two_or_by_one(tmp_path, monkeypatch):
-    def on(rank, world_size):
+    def averages_of(rank, world_size):
         monkeypatch.setattr("coordexp.runs.ranks.rank", lambda: rank)
         monkeypatch.setattr("coordexp.runs.ranks.world_size", lambda: world_size)
         return RunningAverages()
 
-    parts, undisturbed = [torch.arange(10.0) * 7, torch.arange(5.0) * 3], RunningAverages()
-    for rank, values in enumerate(parts):
-        kept = on(rank, 2)
-        for averages in (kept, undisturbed):
+    undisturbed = RunningAverages()
+    for rank, values in enumerate([torch.arange(10.0) * 7, torch.arange(5.0) * 3]):
+        saved = averages_of(rank, 2)
+        for averages in (saved, undisturbed):
             averages.add("loss", values.sum(), len(values))
             averages.add_errors(values)
-        kept.save(tmp_path)
-    (expected, sums), found = undisturbed.read(), []
+        saved.save(tmp_path)
+    means, sums = undisturbed.read()
+    assert P90_NAME in means
+
+    resumed_sums = []
     for rank in (0, 1):
-        resumed = on(rank, 2)
+        resumed = averages_of(rank, 2)
         resumed.resume(tmp_path)
-        found.append(resumed.read()[1]["loss"])
-    assert sum(found) == sums["loss"]
-    alone = on(0, 1)
+        resumed_sums.append(resumed.read()[1]["loss"])
+    assert sum(resumed_sums) == sums["loss"]
+
+    alone = averages_of(0, 1)
     alone.resume(tmp_path)
-    assert alone.read() == (expected, sums)
-    assert P90_NAME in expected
+    assert alone.read() == (means, sums)

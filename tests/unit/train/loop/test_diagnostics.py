@@ -58,7 +58,7 @@ def test_mass_counts_coord_positions_only(make_inputs):
 
 def test_nothing_to_measure(make_inputs):
     diagnostics = coord_diagnostics(make_inputs(num_boxes=0))
-    assert all(count == 0 for name, (_, count) in diagnostics.sums.items())
+    assert [count for _, count in diagnostics.sums.values()] == [0] * 6
     averages = RunningAverages()
     averages.add_diagnostics(diagnostics)
     assert averages.read()[0] == {}
@@ -66,6 +66,7 @@ def test_nothing_to_measure(make_inputs):
 
 def test_nothing_of_it_enters_a_gradient(make_inputs):
     diagnostics = coord_diagnostics(make_inputs())
+    assert len(diagnostics.sums) == 6
     assert not any(value.requires_grad for value, _ in diagnostics.sums.values())
     assert not diagnostics.errors_N.requires_grad
 
@@ -76,8 +77,8 @@ def test_the_percentile_of_many_microbatches_is_that_of_all_values(seed):
     values = rng.exponential(30, 4000).astype(np.float32).clip(0, 999)
     averages = RunningAverages()
     averages.add("anything", 1.0)
-    for part in np.split(values, [10, 500, 3999]):
-        averages.add_errors(torch.from_numpy(part))
+    for microbatch in np.split(values, [10, 500, 3999]):
+        averages.add_errors(torch.from_numpy(microbatch))
     p90 = averages.read()[0][P90_NAME]
     assert p90 == pytest.approx(np.quantile(values, 0.9), abs=0.5)
     assert abs(p90 - np.quantile(values, 0.8)) > 5  # control: another percentile is far away
@@ -114,9 +115,9 @@ def test_microbatches_add_up_as_vectors(make_inputs, make_criterion, weight):
     for seed in (1, 2):
         shares = _shares(criterion, make_inputs, weight, seed=seed)
         gradients.add(shares, [weight])
-        (one,) = torch.autograd.grad(shares["text_ce"], weight, retain_graph=True)
-        summed += one
-        lengths += float(one.norm())
+        (gradient,) = torch.autograd.grad(shares["text_ce"], weight, retain_graph=True)
+        summed += gradient
+        lengths += float(gradient.norm())
     norm = gradients.norms()["text_ce"]
     assert norm == pytest.approx(float(summed.norm()), rel=1e-5)
     assert norm < 0.99 * lengths  # control: adding norms would be another number

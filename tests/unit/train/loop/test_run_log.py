@@ -56,7 +56,8 @@ def test_a_step_says_what_ap_was_last_by_the_boxes_that_the_run_is_compared_by(l
         10, {"constrained/argmax/AP": 0.125, "constrained/expected/AP": 0.25}, num_images=4, is_final=False
     )
     log.on_step_log(step(20))
-    assert lines[-1].endswith(" box 4.000)  AP 0.125  2 img/s  0:08 left")
+    assert "AP 0.125" in lines[-1]
+    assert "0.25" not in lines[-1]
 
 
 def test_lines_say_as_words_what_rows_say_as_numbers_once_they_are_committed(log, config, lines):
@@ -64,12 +65,15 @@ def test_lines_say_as_words_what_rows_say_as_numbers_once_they_are_committed(log
     log.on_step_log(step(10))
     log.add_evaluation(10, {"constrained/expected/AP": 0.25}, num_images=40, is_final=False)
     log.add_evaluation(10, {"constrained/expected/AP": 0.5}, num_images=400, is_final=True)
-    assert lines == [
-        "A-s0  starts: one process",
-        "A-s0  step 10/100  loss 4.000 (text 2.000, coord ce 2.000, box 4.000)  2 img/s  0:18 left",
-        "A-s0  step 10  AP undefined argmax, AP 0.250 expected on 40 images",
-        "A-s0  final  AP undefined argmax, AP 0.500 expected on all 400 images",
+    facts_of_lines = [
+        ("one process",),
+        ("step 10/100", "loss 4.000", "text 2.000", "coord ce 2.000", "box 4.000", "2 img/s", "0:18"),
+        ("step 10", "undefined argmax", "0.250 expected", "40 images"),
+        ("final", "undefined argmax", "0.500 expected", "all 400 images"),
     ]
+    for line, facts in zip(lines, facts_of_lines, strict=True):
+        assert line.startswith("A-s0  ")
+        assert [fact for fact in facts if fact not in line] == []
     assert read_rows(RunFolder.of(config).metrics) == []  # nothing is committed yet
     log.commit(10)
     logged, subset, final = (row.metrics for row in read_rows(RunFolder.of(config).metrics))
@@ -81,15 +85,18 @@ def test_lines_say_as_words_what_rows_say_as_numbers_once_they_are_committed(log
 def test_waiting_for_data_is_said_once_and_not_at_the_first_logging_step(log, config, lines):
     for number, waiting in ((1, 0.9), (2, 0.02), (3, 0.35), (4, 0.35)):
         log.on_step_log(step(number, waiting=waiting))
-    sentence = "waits for data 35% of the time; raise data.num_workers (now 0)"
-    assert [line for line in lines if "waits" in line] == [f"A-s0  {sentence}"]
+    (warning,) = [line for line in lines if "data.num_workers" in line]
+    assert "35%" in warning
+    assert len(lines) == 5
 
 
 def test_a_value_that_is_not_finite_is_an_alarm_and_in_no_row(log, config, lines):
     log.on_step_log(step(1, loss=float("inf")))
     (row,) = log.rows
     assert "train_total_loss" not in row.metrics
-    assert any("ALARM at step 1: not finite, and left out of the record: " in line for line in lines)
+    assert row.metrics["alarms"] == 0  # of the steps before: the alarm is raised when the row is made
+    (alarm,) = [line for line in lines if "ALARM at step 1:" in line and "finite" in line]
+    assert "train_total_loss" in alarm
 
 
 def test_a_resumed_run_has_time_and_means_of_its_checkpoint(log, config, tmp_path, lines):
@@ -104,10 +111,12 @@ def test_a_resumed_run_has_time_and_means_of_its_checkpoint(log, config, tmp_pat
     again = log_of(config, lines)
     again.resume(checkpoint.path)
     again.start([], step=10)
-    assert lines == ["A-s0  resumes at step 10"]
+    (resumed,) = lines
+    assert "step 10" in resumed
     assert again.train_seconds == 2.0
     again.add_validation(10, {"text_ce": 20.0}, {"num_coord_tokens": 8.0})  # ten times the mean of training
-    assert "ALARM at step 10: the term text_ce is 2 in training and 20 on validation" in lines[-1]
+    for fact in ("ALARM at step 10:", "text_ce is 2 ", "20 on validation"):
+        assert fact in lines[-1]
     lines.clear()
     again.add_validation(10, {"text_ce": 0.001}, {"num_coord_tokens": 0.0})  # images without an object
     assert lines == []

@@ -44,7 +44,7 @@ def test_it_is_written_once(tmp_path, checkpoint):
 def test_offset_ids_that_the_tokenizer_does_not_give(tmp_path, checkpoint):
     offset = {"enabled": True, "ids": {"start": 1, "end": 1000}}
     config = _config(tmp_path, checkpoint, custom={"coord_offset": offset})
-    with pytest.raises(TokenizerError, match=r"custom.coord_offset.ids is 1..1000"):
+    with pytest.raises(TokenizerError, match=r"custom\.coord_offset\.ids.*\b1\.\.1000\b"):
         prepare_base(config)
     assert not ExperimentFolder.of(config).base(config).exists()
 
@@ -66,7 +66,8 @@ def _with_a_table_of_another_size(checkpoint: Path) -> None:
 
 def _in_float16(checkpoint: Path) -> None:
     weights = load_file(checkpoint / "model.safetensors")
-    save_file({name: it.half() for name, it in weights.items()}, checkpoint / "model.safetensors", {"format": "pt"})
+    halved = {name: tensor.half() for name, tensor in weights.items()}
+    save_file(halved, checkpoint / "model.safetensors", {"format": "pt"})
     _edit(checkpoint / "config.json", dtype="float16")
 
 
@@ -79,24 +80,22 @@ def _without_a_padding_token(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "error", "facts"),
     [
-        (_of_another_image_token, r"image_pad\|> is \d+ in the tokenizer, but 3 in config\.json"),
-        (_without_a_padding_token, r"the tokenizer has no padding token; expected pad_token"),
-        (_without_template, r"no chat template; copy chat_template\.jinja"),
-        (_of_another_vocabulary, r"config\.json: vocab_size is 404 and pad_token_id .* from one checkpoint"),
-        (
-            _with_a_table_of_another_size,
-            r"embed_tokens\.weight is .*; take config\.json and weights from one checkpoint",
-        ),
-        (_in_float16, r"stored in float16, .* set model\.dtype: bfloat16"),
+        (_of_another_image_token, TokenizerError, ("<|image_pad|>", " 3 ", "config.json")),
+        (_without_a_padding_token, TokenizerError, ("pad_token",)),
+        (_without_template, CheckpointError, ("chat_template.jinja",)),
+        (_of_another_vocabulary, CheckpointError, ("config.json", "vocab_size", "404", "pad_token_id")),
+        (_with_a_table_of_another_size, CheckpointError, ("embed_tokens.weight", "config.json")),
+        (_in_float16, ConfigError, ("float16", "model.dtype: bfloat16")),
     ],
 )
-def test_a_checkpoint_that_cannot_train_is_refused_with_the_way_on(tmp_path, checkpoint, change, sentence):
+def test_a_checkpoint_that_cannot_train_is_refused_with_the_way_on(tmp_path, checkpoint, change, error, facts):
     change(checkpoint)
     config = _config(tmp_path, checkpoint)
-    with pytest.raises((CheckpointError, ConfigError, TokenizerError), match=sentence):
+    with pytest.raises(error) as caught:
         prepare_base(config)
+    assert [fact for fact in facts if fact not in str(caught.value)] == []
     assert not ExperimentFolder.of(config).base(config).exists()
 
 
@@ -119,8 +118,13 @@ def test_what_no_run_reads_may_lie_beside_a_checkpoint(tmp_path, checkpoint):
         "base/preprocessor_config.json", "base/tokenizer.json", "base/tokenizer_config.json",
     ]  # fmt: skip
     for name in ("merges.txt", "generation_config.json"):
-        kept = (checkpoint / name).read_text() if (checkpoint / name).is_file() else None
-        (checkpoint / name).write_text('{"a": 1}')
-        with pytest.raises(CheckpointError, match=rf"{name} changed since"):
+        path = checkpoint / name
+        text_before = path.read_text() if path.is_file() else None
+        path.write_text('{"a": 1}')
+        with pytest.raises(CheckpointError, match=name):
             prepare_base(config)
-        (checkpoint / name).unlink() if kept is None else (checkpoint / name).write_text(kept)
+        if text_before is None:
+            path.unlink()
+        else:
+            path.write_text(text_before)
+        assert prepare_base(config) == base

@@ -21,9 +21,9 @@ def _offset_model(model_dtype: torch.dtype, dtype: str) -> torch.nn.Module:
             "custom": {"coord_offset": {"enabled": True, "dtype": dtype}},
         }
     )
-    found = with_adapters(config, model.to(model_dtype), offset_ids=list(vocab.coord_ids))
-    assert param_groups(config, found)
-    return found
+    adapted = with_adapters(config, model.to(model_dtype), offset_ids=list(vocab.coord_ids))
+    assert param_groups(config, adapted)
+    return adapted
 
 
 @pytest.mark.parametrize(

@@ -31,19 +31,17 @@ def group(tmp_path):
 
 
 def test_lonely_zero_and_term_gradients_are_refused():
-    with pytest.raises(ConfigError, match="zero2 has nothing to share"):
+    with pytest.raises(ConfigError, match=r"cluster\.strategy: zero2.*cluster\.num_workers: 1"):
         check_strategy(_config(strategy="zero2"))
-    with pytest.raises(ConfigError, match="log_term_gradients with cluster.strategy: zero2"):
+    with pytest.raises(ConfigError, match=r"training\.log_term_gradients.*cluster\.strategy: zero2"):
         check_strategy(_config(num_workers=2, strategy="zero2", training={"log_term_gradients": 5}))
     check_strategy(_config(num_workers=2, strategy="zero2"))
 
 
 def test_an_epoch_fills_what_ranks_take_at_once(monkeypatch):
-    found = []
-    for count in (1, 2, 3):
-        _workers(monkeypatch, count)
-        found.append(samples_at_once(_config(num_workers=count)))
-    assert found == [1, 4, 6]
+    for num_workers, num_samples in ((1, 1), (2, 4), (3, 6)):
+        _workers(monkeypatch, num_workers)
+        assert samples_at_once(_config(num_workers=num_workers)) == num_samples
 
 
 def test_notes_say_what_keys_mean_where_all_weights_train_on_jsonl():
@@ -77,10 +75,10 @@ def test_settings_are_found_in_the_working_directory_first(tmp_path, monkeypatch
     assert settings_hashes(config) != before
     assert settings_hashes(_config()) == {}
     (folder / "zero2.json").write_text(json.dumps({"zero_optimization": {"stage": 1}}))
-    with pytest.raises(ConfigError, match=r"zero2.json: expected zero_optimization.stage 2"):
+    with pytest.raises(ConfigError, match=r"zero2\.json.*zero_optimization\.stage 2"):
         deepspeed_settings(config)
     (folder / "zero2.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"zero2.json: not readable JSON"):
+    with pytest.raises(ConfigError, match=r"zero2\.json.*JSON"):
         deepspeed_settings(config)
 
 
@@ -89,20 +87,30 @@ def _workers(monkeypatch, count):
 
 
 def test_what_the_libraries_silently_make_of_a_request_is_noticed_before_the_first_step(group, monkeypatch, tmp_path):
-    plain, ddp = nn.Linear(2, 2), nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    plain = nn.Linear(2, 2)
+    ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
     for engine in (plain, ddp):
         check_setup(_config(), engine, trainer_world_size=1)
     _workers(monkeypatch, 2)
     two = _config(num_workers=2)
-    with pytest.raises(TrainingError, match="on 2 workers .* the trainer knows 2, and Linear with ZeRO stage 0 aver"):
+    with pytest.raises(TrainingError, match=r"cluster\.strategy: ddp.*2 workers.*Linear.*stage 0"):
         check_setup(two, plain, trainer_world_size=2)
-    with pytest.raises(TrainingError, match="on 4 workers that share a batch, but 2 train together"):
+    with pytest.raises(TrainingError, match="4 workers.*2 train"):
         check_setup(_config(num_workers=4), ddp, trainer_world_size=2)
-    zero = _config(num_workers=2, strategy="zero2")
-    for found, known, is_right in (((2, 2), 2, True), ((2, 1), 2, False), ((1, 2), 2, False), ((2, 2), 1, False)):
-        monkeypatch.setattr(arguments, "shares_and_stage", lambda engine, found=found: found)
-        with nullcontext() if is_right else pytest.raises(TrainingError, match="asked for cluster.strategy: zero2 on"):
-            check_setup(zero, plain, trainer_world_size=known)
     schedule = Schedule(two, SimpleNamespace(model_wrapped=plain), log=None, evaluator=None)
-    with pytest.raises(TrainingError, match="the trainer knows 1"):
+    with pytest.raises(TrainingError, match="2 workers.*trainer knows 1"):
         schedule.on_train_begin(TrainingArguments(str(tmp_path), use_cpu=True), TrainerState(), TrainerControl())
+
+
+@pytest.mark.parametrize(
+    ("shares_and_stage", "trainer_world_size", "is_right"),
+    [((2, 2), 2, True), ((2, 1), 2, False), ((1, 2), 2, False), ((2, 2), 1, False)],
+)
+def test_an_engine_of_another_stage_or_fewer_processes_is_noticed(
+    monkeypatch, shares_and_stage, trainer_world_size, is_right
+):
+    _workers(monkeypatch, 2)
+    zero = _config(num_workers=2, strategy="zero2")
+    monkeypatch.setattr(arguments, "shares_and_stage", lambda engine: shares_and_stage)
+    with nullcontext() if is_right else pytest.raises(TrainingError, match=r"cluster\.strategy: zero2"):
+        check_setup(zero, nn.Linear(2, 2), trainer_world_size=trainer_world_size)

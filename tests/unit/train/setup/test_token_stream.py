@@ -18,7 +18,7 @@ def make(tmp_path_factory):
     tokenizer = build_tokenizer()
     save_base(root / "base", build_model(tokenizer), tokenizer)
 
-    def made(*, seed=0, **data):
+    def prepared(*, seed=0, **data):
         config = ExperimentConfig.model_validate(
             {
                 "experiment": {"name": "stream", "runs_dir": str(root), "seed": seed},
@@ -29,7 +29,7 @@ def make(tmp_path_factory):
         )
         return config, prepare_experiment(config)
 
-    return made
+    return prepared
 
 
 def test_it_knows_the_order_and_the_content(make):
@@ -43,16 +43,17 @@ def test_it_knows_the_order_and_the_content(make):
 
 
 def _changed(split, *, num=1, **fields):
-    return replace(split, samples=[*(replace(one, **fields) for one in split.samples[:num]), *split.samples[num:]])
+    changed = [replace(sample, **fields) for sample in split.samples[:num]]
+    return replace(split, samples=[*changed, *split.samples[num:]])
 
 
 def test_a_validation_sample_that_cannot_be_encoded_is_found_before_training(make):
     config, prepared = make()
     marker = things(("<|box_end|>", (0.1, 0.1, 0.5, 0.5)))
-    with pytest.raises(DataError, match=r"contains the special token <\|box_end\|>"):
+    with pytest.raises(DataError, match=r"<\|box_end\|>"):
         token_stream_hash(config, replace(prepared, val=_changed(prepared.val, objects=marker)))
     config, prepared = make(max_length=40)
     small = replace(prepared, train=_changed(prepared.train, num=12, width=64, height=48))
-    with pytest.raises(DataError, match=r"val/.*: prompt and image take \d+ tokens, data\.max_length is 40"):
+    with pytest.raises(DataError, match=r"val/.*\d+ tokens.*data\.max_length.*\b40\b"):
         token_stream_hash(config, small)
     token_stream_hash(config, replace(small, val=_changed(prepared.val, num=4, width=64, height=48)))
