@@ -25,7 +25,7 @@ from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.evaluate.generate.generation import prompts_at_once
-from coordexp.losses.head import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
+from coordexp.losses.projections import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
 from coordexp.model.checkpoint.stored_model import Dimensions, empty_model
 from coordexp.train.setup.components import with_adapters
 

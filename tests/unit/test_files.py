@@ -104,20 +104,20 @@ def test_a_folder_is_read_again_where_a_file_in_it_has_changed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("content", "facts"),
     [
-        (b'{"a": \xff}', "byte 6 is not UTF-8"),
-        ('{"a": 1', "line 1 column 8: not valid JSON"),
-        ("[NaN]", "'NaN' is no finite number"),
-        ("[-Infinity]", "'-Infinity' is no finite number"),
-        ("[1e999]", "'1e999' is no finite number"),
+        (b'{"a": \xff}', "byte 6.*UTF-8"),
+        ('{"a": 1', "line 1 column 8.*JSON"),
+        ("[NaN]", "'NaN'"),
+        ("[-Infinity]", "'-Infinity'"),
+        ("[1e999]", "'1e999'"),
     ],
 )
-def test_whatever_is_wrong_with_json_is_one_error_that_says_where(content: bytes | str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason) as found:
+def test_whatever_is_wrong_with_json_is_one_error_that_says_where(content: bytes | str, facts: str) -> None:
+    with pytest.raises(ValueError, match=facts) as raised:
         parse_json(content)
-    assert len(str(found.value)) < 120
-    with pytest.raises(ValueError, match=reason):
+    assert len(str(raised.value)) < 120
+    with pytest.raises(ValueError, match=facts):
         parse_model(dict[str, JsonValue], content)
 
 
@@ -139,15 +139,15 @@ def test_a_folder_a_loop_of_links_and_a_file_of_another_encoding_are_named(tmp_p
     loop, latin = tmp_path / "loop.json", tmp_path / "latin.json"
     loop.symlink_to(loop)
     latin.write_bytes('{"a": "é"}'.encode("latin-1"))
-    for path, reason in (
-        (tmp_path, "that is a folder; expected a file"),
-        (tmp_path / "none.json", "file not found"),
-        (loop, "cannot be read"),
-        (latin, "byte 7 is not UTF-8"),
+    for path, fact in (
+        (tmp_path, "folder"),
+        (tmp_path / "none.json", "not found"),
+        (loop, "read"),
+        (latin, "byte 7"),
     ):
-        with pytest.raises(DataError, match=re.escape(str(path))) as found:
+        with pytest.raises(DataError, match=re.escape(str(path))) as raised:
             read_json(path)
-        assert reason in str(found.value)
+        assert fact in str(raised.value)
         assert kept_json(path) is None
         with pytest.raises(DataError, match=re.escape(str(path))):
             read_model(dict[str, str], path, what="texts")
@@ -160,5 +160,5 @@ def test_a_packed_file_of_two_parts_is_unpacked(tmp_path: Path):
     path.write_bytes(gzip.compress(b"[1]") + gzip.compress(b" " * 997))
     assert read_content(path) == b"[1]" + b" " * 997
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(DataError, match="gzip cannot unpack it"):
+    with pytest.raises(DataError, match="gzip"):
         read_content(path)

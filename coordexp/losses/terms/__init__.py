@@ -1,4 +1,4 @@
-"""The loss terms, one a file, and how they are found: by their names."""
+"""The loss terms, one per file. A term is found by the name of its file."""
 
 import importlib
 import inspect
@@ -18,11 +18,12 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 def loss_terms() -> dict[str, type[Term]]:
     """Return the class of every loss term by name, sorted.
 
-    All files are looked at in every call, and nothing is remembered: which terms exist, and whether two files
-    clash, must not depend on what was imported before. A file whose name begins with ``_`` is no term.
+    Every call looks at all files and caches nothing. Which terms exist, and whether two files clash, must not depend on
+    what was imported before. A file whose name begins with ``_`` is not a term.
 
     Raises:
-        ConfigError: if a file cannot be imported, is not one term, or has the name of another file.
+        ConfigError: if a file cannot be imported, does not define exactly one valid term, or has the same name as
+            another file.
     """
     importlib.invalidate_caches()
     files: dict[str, Path] = {}
@@ -34,43 +35,50 @@ def loss_terms() -> dict[str, type[Term]]:
             if module.name in files:
                 raise ConfigError(f"two files are called {module.name}: {files[module.name]} and {file}; rename one")
             files[module.name] = file
-    return {name: _term_of(name) for name in sorted(files)}
+    return {name: _import_term(name) for name in sorted(files)}
 
 
-def _term_of(name: str) -> type[Term]:
+def _import_term(name: str) -> type[Term]:
     """Return the one term that a file defines."""
     try:
         module = importlib.import_module(f"{__name__}.{name}")
     except CoordExpError:
         raise
     except Exception as error:  # whatever a user's file may raise
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        where = f"the loss file {__name__}.{name} cannot be imported"
-        raise ConfigError(f"{where}: {reason}; fix it or remove it") from error
-    found = [
+        first_line = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"the loss file {__name__}.{name} cannot be imported: {type(error).__name__}: {first_line}; "
+            "fix it or remove it"
+        ) from error
+    terms = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Term) and value.__module__ == module.__name__
     ]
-    if len(found) != 1:
-        raise ConfigError(f"{module.__name__}: expected one subclass of Term, found {len(found)}")
-    problem = _problem(found[0], name)
+    if len(terms) != 1:
+        raise ConfigError(f"{module.__name__}: expected one subclass of Term, found {len(terms)}")
+    (term,) = terms
+    problem = _problem(term, name)
     if problem:
-        raise ConfigError(f"{module.__name__}: {found[0].__name__} {problem}")
-    return found[0]
+        raise ConfigError(f"{module.__name__}: {term.__name__} {problem}")
+    return term
 
 
 def _problem(term: type[Term], name: str) -> str | None:
+    """Return what is wrong with a class, as the end of a sentence about it; None if nothing is."""
     missing = [attribute for attribute in ("name", "unit", "formula") if not hasattr(term, attribute)]
     if missing:
         return f"has no class attribute {missing[0]}"
     if term.name != name or _NAME.fullmatch(name) is None:
-        return f"has the name {term.name!r}, expected that of its file, {name!r}, of letters, digits and underscores"
-    units = ("tokens",) if issubclass(term, TokenTerm) else UNITS  # TokenTerms are summed together, token by token
+        return (
+            f"has the name {term.name!r}, expected the name of its file, {name!r}, of letters, digits and underscores"
+        )
+    # The criterion adds all TokenTerms token by token and divides their sum once, by the tokens.
+    units = ("tokens",) if issubclass(term, TokenTerm) else UNITS
     if term.unit not in units:
         return f"has the unit {term.unit!r}, expected one of {', '.join(units)}"
     if find_metric(loss_metric("train", term.metric_name())) is None:
-        return f"is logged as {term.metric_name()!r}, which is no metric (coordexp/metrics.py)"
+        return f"is logged as {term.metric_name()!r}, which is not a metric of coordexp/metrics.py"
     if inspect.isabstract(term):
         return f"does not define {', '.join(sorted(term.__abstractmethods__))}"
     for knob, field in term.model_fields.items():
@@ -81,6 +89,7 @@ def _problem(term: type[Term], name: str) -> str | None:
     try:
         term.model_validate({})
     except ValidationError as error:
-        first = error.errors()[0]
-        return f"has a wrong default for the knob {first['loc'][0]}, {first['input']!r}: {first['msg']}"
+        first_error = error.errors()[0]
+        knob, default, reason = first_error["loc"][0], first_error["input"], first_error["msg"]
+        return f"has a wrong default for the knob {knob}, {default!r}: {reason}"
     return None

@@ -1,4 +1,4 @@
-"""Cross-entropy of the coord tokens among themselves; in the text arm of the ten digits."""
+"""Cross-entropy within the coord vocabulary: 1000 coord tokens, or in the text arm ten digits."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from coordexp.losses.term import Term, TermInputs
 
 
 class CoordSliceCe(Term):
-    """Cross-entropy within the coord vocabulary at coord positions: no gradient on other columns."""
+    """Cross-entropy within the coord vocabulary at coord positions. Other columns get no gradient."""
 
     name = "coord_slice_ce"
     unit = "coord_tokens"

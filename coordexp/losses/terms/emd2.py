@@ -8,10 +8,10 @@ from coordexp.losses.term import Term, TermInputs
 
 
 class Emd2(Term):
-    """Squared differences of the cumulative distributions, to a point mass on the true bin (arXiv 1611.05916).
+    """Squared differences between the cumulative distribution and a step at the true bin (arXiv 1611.05916).
 
-    Of a point mass this is the ranked probability score: unlike W1 it is least, in expectation, at the true
-    distribution of the coordinate. Divided by 999 as W1 is, where the publication adds up.
+    Against a point mass this is the ranked probability score. Its expected value is smallest at the true distribution
+    of the coordinate, which does not hold for W1. The sum is divided by 999, as for W1; the publication does not.
     """
 
     name = "emd2"

@@ -9,7 +9,7 @@ from coordexp.losses.term import Term, TermInputs
 
 
 class SmoothL1(Term):
-    """Smooth L1 of expected boxes: quadratic below ``beta``, so that its pull fades close to the box."""
+    """Smooth L1 of expected boxes: quadratic below ``beta``, so that the gradient fades close to the true box."""
 
     name = "smooth_l1"
     unit = "boxes"
@@ -18,5 +18,5 @@ class SmoothL1(Term):
     beta: float = Field(default=0.1, gt=0, description="where the parabola meets the line, in image sides")
 
     def total(self, inputs: TermInputs) -> Tensor:
-        boxes_M4, targets_M4 = inputs.expected_boxes(), at_least_float32(inputs.boxes_norm_xyxy_M4)
-        return F.smooth_l1_loss(boxes_M4, targets_M4, beta=self.beta, reduction="sum")
+        targets_M4 = at_least_float32(inputs.boxes_norm_xyxy_M4)
+        return F.smooth_l1_loss(inputs.expected_boxes(), targets_M4, beta=self.beta, reduction="sum")

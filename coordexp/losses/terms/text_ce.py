@@ -8,8 +8,8 @@ from coordexp.losses.term import TermInputs, TokenTerm
 class TextCe(TokenTerm):
     """Full-vocabulary cross-entropy at text positions: descriptions, structure and the end token.
 
-    Divided by *all* supervised tokens, like :class:`~coordexp.losses.terms.coord_ce.CoordCe`: a count of its own
-    would give text a larger gradient in the groups where the coord part is switched off.
+    Divided by *all* supervised tokens, like :class:`~coordexp.losses.terms.coord_ce.CoordCe`. If only text tokens were
+    counted, text would get a larger gradient in the groups whose coord cross-entropy is switched off.
     """
 
     name = "text_ce"

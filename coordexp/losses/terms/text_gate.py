@@ -1,4 +1,4 @@
-"""The gate's mirror image: probability mass off the coord vocabulary where text is due."""
+"""The gate for text: pushes probability off the coord vocabulary where text is due."""
 
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812

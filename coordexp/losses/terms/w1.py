@@ -7,7 +7,7 @@ from coordexp.losses.term import SoftTargetTerm, TermInputs
 
 
 class W1(SoftTargetTerm):
-    """Wasserstein-1 distance to a Gaussian around the true bin, of the same softmax as soft CE."""
+    """Wasserstein-1 distance between the coord softmax and a Gaussian around the true bin, both as in soft CE."""
 
     name = "w1"
     formula = "sum over coord rows of `sum_j |CDF_t(j) - CDF_q(j)| / 999`"

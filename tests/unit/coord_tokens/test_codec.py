@@ -1,6 +1,7 @@
 """Codec: hand values, round trips, errors that name the bad item, and the cost of a mixed divisor."""
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_a_round_trip_moves_a_coordinate_by_half_a_bin_at_most(values):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_encode_refuses_what_is_not_finite(bad):
-    with pytest.raises(ValueError, match="finite"):
+    with pytest.raises(ValueError, match="NaN"):
         encode([0.1, bad])
 
 
@@ -84,7 +85,7 @@ def test_decode_refuses_what_is_no_bin(bad):
 )  # fmt: skip
 def test_what_is_no_coord_token(text):
     assert not is_coord_token(text)
-    with pytest.raises(ValueError, match="not a coord token"):
+    with pytest.raises(ValueError, match=re.escape(repr(text))):
         token_to_int(text)
 
 
@@ -96,14 +97,14 @@ def test_a_coord_token():
 
 @pytest.mark.parametrize("bad", [-1, 1000, True, 1.0, "1", None])
 def test_int_to_token_refuses_what_is_no_bin(bad):
-    with pytest.raises(ValueError, match="not a coord bin"):
+    with pytest.raises(ValueError, match=re.escape(repr(bad))):
         int_to_token(bad)
 
 
 def test_errors_name_the_item_and_its_place():
-    with pytest.raises(ValueError, match=r"item 2: not a coord token: '<\|coord_x\|>'"):
+    with pytest.raises(ValueError, match=r"item 2\b.*<\|coord_x\|>"):
         tokens_to_ints(["<|coord_1|>", "<|coord_2|>", "<|coord_x|>"])
-    with pytest.raises(ValueError, match="item 1: not a coord bin: 1000"):
+    with pytest.raises(ValueError, match=r"item 1\b.*1000"):
         ints_to_tokens([5, 1000])
 
 

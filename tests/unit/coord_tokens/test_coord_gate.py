@@ -1,5 +1,7 @@
 """The gate, -log P(coord vocabulary), against independents. Tolerances: tests/support/distributions.py."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -60,7 +62,7 @@ def test_gate_of_the_whole_vocabulary_is_zero():
 
 @pytest.mark.parametrize(("shape", "ids"), [((3, 10), range(5, 11)), ((10,), range(3)), ((1, 3, 10), [1, 2])])
 def test_gate_refuses_logits_without_the_columns(shape, ids):
-    with pytest.raises(ValueError, match=f"above the largest coord id {max(ids)}, got"):
+    with pytest.raises(ValueError, match=f"coord id {max(ids)}.*{re.escape(str(shape))}"):
         coord_gate(torch.zeros(shape), ids)
-    with pytest.raises(ValueError, match="empty"):
+    with pytest.raises(ValueError, match="coord ids"):
         coord_gate(torch.zeros(3, 10), [])

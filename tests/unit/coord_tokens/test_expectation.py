@@ -8,6 +8,7 @@ the distribution by tanh(d) in total variation, and so did the mean of values wi
 """
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def test_half_precision_around_it_changes_nothing():
 
 @pytest.mark.parametrize("shape", [(3, 999), (3, 1001), (1000,), (2, 3, 1000)])
 def test_wrong_number_of_bins_is_refused(shape):
-    with pytest.raises(ValueError, match=r"expected logits \[N, 1000\] of the coord vocabulary, got \("):
+    with pytest.raises(ValueError, match=rf"\[N, 1000\].*{re.escape(str(shape))}"):
         expected_values(torch.zeros(shape))
 
 
@@ -202,32 +203,32 @@ def test_module_gradient_goes_to_the_read_rows_and_coord_columns_only():
 
 
 def test_module_refuses_a_wrong_batch():
-    with pytest.raises(ValueError, match="one \\[M, 4\\] tensor or list for each of 2 sequences"):
+    with pytest.raises(ValueError, match=r"\[M, 4\].*2 sequences.*1"):
         CoordExp(range(1000))(torch.zeros(2, 3, 1100), [torch.zeros(0, 4)])
 
 
 @pytest.mark.parametrize(
-    ("bad", "message"),
+    ("bad", "facts"),
     [
-        (torch.tensor([[1, 2, 3, 8]]), r"positions\[1\]: 8 is outside 1\.\.7"),
-        (torch.tensor([[1, 1, 2, 3], [-1, 1, 2, 3]]), r"positions\[1\]: -1 is outside"),
-        (torch.tensor([0, 1, 2, 3]), r"positions\[1\]: expected integer positions \[M, 4\], got torch.int64 \(4,\)"),
-        (torch.tensor([[0, 1], [2, 3]]), r"got torch.int64 \(2, 2\)"),
-        (torch.tensor([[0, 1, 2, 3]]), r"positions\[1\]: 0 is outside 1\.\.7 \(nothing predicts the first token\)"),
-        (torch.tensor([[0.1, 0.2, 0.3, 0.4]]), r"got torch.float32 \(1, 4\)"),
-        (torch.tensor([[True, False, True, True]]), "got torch.bool"),
-        ([[1, 2, 3, 4], [5, 6, 7]], r"positions\[1\]: expected integer positions \[M, 4\], got a ragged list"),
+        (torch.tensor([[1, 2, 3, 8]]), r"positions\[1\].*\b8\b.*1\.\.7"),
+        (torch.tensor([[1, 1, 2, 3], [-1, 1, 2, 3]]), r"positions\[1\].*-1\b"),
+        (torch.tensor([0, 1, 2, 3]), r"positions\[1\].*\[M, 4\].*int64 \(4,\)"),
+        (torch.tensor([[0, 1], [2, 3]]), r"int64 \(2, 2\)"),
+        (torch.tensor([[0, 1, 2, 3]]), r"positions\[1\].*\b0\b.*1\.\.7"),
+        (torch.tensor([[0.1, 0.2, 0.3, 0.4]]), r"float32 \(1, 4\)"),
+        (torch.tensor([[True, False, True, True]]), "bool"),
+        ([[1, 2, 3, 4], [5, 6, 7]], r"positions\[1\].*\[M, 4\].*ragged"),
     ],
 )
-def test_module_refuses_wrong_positions(bad, message):
+def test_module_refuses_wrong_positions(bad, facts):
     """A negative position would otherwise read the sequence before, one past the end the sequence behind."""
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=facts):
         CoordExp(range(1000))(torch.zeros(3, 8, 1100), [torch.zeros(0, 4), bad, torch.zeros(0, 4)])
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 1000), (8, 1100), (1, 3, 8, 1100)])
 def test_module_refuses_wrong_logits(shape):
-    with pytest.raises(ValueError, match=r"V above the largest coord id 1000, got \("):
+    with pytest.raises(ValueError, match=rf"coord id 1000.*{re.escape(str(shape))}"):
         CoordExp(range(1, 1001))(torch.zeros(shape), [torch.zeros(0, 4)] * shape[0])
 
 
@@ -240,5 +241,5 @@ def test_gradcheck():
 
 
 def test_module_refuses_a_wrong_number_of_ids():
-    with pytest.raises(ValueError, match="expected 1000 coord ids, got 999"):
+    with pytest.raises(ValueError, match="1000.*999"):
         CoordExp(range(999))

@@ -1,5 +1,7 @@
 """Targets: the exact tokens of a sequence."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -39,10 +41,10 @@ def test_odd_descriptions_stay_inside_their_object(desc, structure, request):
     "token", ["<|box_end|>", "<|im_end|>", "<|coord_5|>", "<|coord_*|>", "<|image_pad|>", "<think>"]
 )
 def test_a_special_token_in_a_description_is_refused(encode_text, token):
-    with pytest.raises(DataError, match=r"a .* b' contains the special token <"):
+    with pytest.raises(DataError, match=f"{re.escape(token)}.*{re.escape(token)}"):
         encode_text(f"a {token} b")
 
 
 def test_an_empty_description_is_refused(encode_text):
-    with pytest.raises(DataError, match="no tokens"):
+    with pytest.raises(DataError, match="''"):
         encode_text("")

@@ -73,7 +73,7 @@ def test_a_bin_without_target_mass_may_have_a_logit_of_minus_infinity(temperatur
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
 def test_bad_temperatures_are_refused(temperature):
-    with pytest.raises(ValueError, match=f"temperature must be > 0 and finite, got {temperature}"):
+    with pytest.raises(ValueError, match=f"temperature.*{temperature}"):
         soft_cross_entropy(torch.zeros(1, 5), torch.ones(1, 5) / 5, temperature=temperature)
 
 
@@ -137,15 +137,11 @@ def test_nasty_logits_give_finite_values_and_gradients(values, dtype):
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (soft_cross_entropy, "expected logits and targets of one shape"),
-        (wasserstein_1, "expected distributions of one shape"),
-    ],
+    ("function", "what"), [(soft_cross_entropy, "logits and targets"), (wasserstein_1, "distributions")]
 )
 @pytest.mark.parametrize("shapes", [((3, 10), (1, 10)), ((3, 10), (3, 1)), ((10,), (10,)), ((2, 3, 4), (2, 3, 4))])
-def test_shapes_that_would_only_broadcast_are_refused(function, message, shapes):
-    with pytest.raises(ValueError, match=message):
+def test_shapes_that_would_only_broadcast_are_refused(function, what, shapes):
+    with pytest.raises(ValueError, match=rf"{what}.*\[N, K\]"):
         function(torch.rand(shapes[0]), torch.rand(shapes[1]))
 
 
@@ -160,5 +156,5 @@ def test_gradcheck():
 
 
 def test_w1_of_a_single_bin_is_refused():
-    with pytest.raises(ValueError, match="needs at least 2 bins, got 1"):
+    with pytest.raises(ValueError, match="2 bins.* 1"):
         wasserstein_1(torch.ones(2, 1), torch.ones(2, 1))

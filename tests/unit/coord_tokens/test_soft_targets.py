@@ -43,23 +43,23 @@ def test_targets_equal_the_formula(seed, sigma, truncate):
 
 @pytest.mark.parametrize(("sigma", "truncate"), [(0.0, 3), (1.0, -1), (-1.0, None), (math.nan, 3), (math.inf, 3)])
 def test_bad_targets_are_refused(sigma, truncate):
-    with pytest.raises(ValueError, match=f"sigma must be > 0 and finite, truncate >= 0; got sigma={sigma}"):
+    with pytest.raises(ValueError, match=f"sigma={sigma}, truncate={truncate}"):
         gaussian_soft_targets(torch.tensor([0]), sigma=sigma, truncate=truncate)
 
 
 @pytest.mark.parametrize(
-    ("bins", "message"),
+    ("bins", "facts"),
     [
-        (torch.tensor([3, 1000]), "bin 1000 is outside 0..999"),
-        (torch.tensor([-100]), "bin -100 is outside 0..999"),
-        (torch.tensor([0.25]), r"expected integer bins \[N\], got torch.float32 \(1,\)"),
-        (torch.tensor([True]), r"expected integer bins \[N\], got torch.bool"),
-        (torch.tensor(5), r"got torch.int64 \(\)"),
-        (torch.tensor([[5]]), r"got torch.int64 \(1, 1\)"),
+        (torch.tensor([3, 1000]), r"1000.*0\.\.999"),
+        (torch.tensor([-100]), r"-100.*0\.\.999"),
+        (torch.tensor([0.25]), r"\[N\].*float32 \(1,\)"),
+        (torch.tensor([True]), r"\[N\].*bool"),
+        (torch.tensor(5), r"int64 \(\)"),
+        (torch.tensor([[5]]), r"int64 \(1, 1\)"),
     ],
 )
-def test_bad_bins_are_refused(bins, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_bins_are_refused(bins, facts):
+    with pytest.raises(ValueError, match=facts):
         gaussian_soft_targets(bins, sigma=2.0, truncate=16)
-    with pytest.raises(ValueError, match="num_bins must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_bins.*0"):
         gaussian_soft_targets(torch.tensor([0]), sigma=2.0, num_bins=0)

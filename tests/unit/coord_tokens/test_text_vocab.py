@@ -25,11 +25,11 @@ def tokenizer(request):
 
 def test_digits_in_another_order_and_a_space_of_two_tokens_are_refused(tokenizer, monkeypatch):
     monkeypatch.setattr("coordexp.coord_tokens.vocab.digit_ids", lambda _: [*range(1, 10), 0])
-    with pytest.raises(TokenizerError, match="contiguous, in order"):
+    with pytest.raises(TokenizerError, match=r"\[1, 2, .*9, 0\]"):
         text_vocab(tokenizer)
     monkeypatch.setattr("coordexp.coord_tokens.vocab.digit_ids", lambda _: list(range(10)))
     monkeypatch.setattr(tokenizer, "encode", lambda *_, **__: [1, 2])
-    with pytest.raises(TokenizerError, match="a space is 2 tokens here"):
+    with pytest.raises(TokenizerError, match="space.*2 tokens"):
         text_vocab(tokenizer)
 
 
@@ -87,5 +87,5 @@ def test_a_box_is_written_and_read_back():
 def test_digits_that_are_no_row_of_ids_are_refused():
     ids = build_tokenizer().get_vocab()
     swapped = {**ids, "4": ids["5"], "5": ids["4"]}
-    with pytest.raises(TokenizerError, match="expects them contiguous, in order"):
+    with pytest.raises(TokenizerError, match="digits"):
         text_vocab(Qwen2Tokenizer(vocab=swapped, merges=[]))

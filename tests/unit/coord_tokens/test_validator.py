@@ -67,28 +67,28 @@ def test_boxes_thinner_than_a_bin_are_kept_where_bins_are_final():
 
 
 @pytest.mark.parametrize(
-    ("made", "reason"),
+    ("made", "facts"),
     [
         (record((0.1, 0.1, 0.2, 0.2), (0.3, 0.1, 0.2, 0.2)), r"objects\[1\].*x1 < x2"),
-        (record((0.1, 0.1, 0.1, 0.2)), r"objects\[0\].*empty or inverted"),
-        (record((0.1, 0.1, 0.2, 1.2)), r"not inside \[0, 1\]$"),
-        (record((1, 20, 300, 999)), 'need "bbox_format": "norm1000"'),
-        (record((0.1, 0.1, 0.2, float("nan"))), "not inside"),
-        (record((1, 20, 300, 1000), bbox_format="norm1000"), r"outside 0\.\.999"),
-        (record((1, 20, 0, 999), bbox_format="norm1000"), "inverted"),
-        (record((0.1, 0.1, 0.2, 0.3), bbox_format="norm1000"), "no list of integers"),
-        (record((True, 0, 1, 1)), "mixes kinds"),
-        (record(("<|coord_1|>", 2, 3, 4)), "mixes kinds"),
-        (record(["<|coord_1|>", "<|coord_2|>", "<|coord_3|>", "<|coord_x|>"]), r"item 3: not a coord token"),
-        (record(TOKENS, (0.1, 0.1, 0.2, 0.3)), r"objects\[1\].*one form"),
-        (record((0.1, 0.2, 0.3)), "list of 3 values"),
-        (record((0.1, 0.2, 0.3, 0.4), bbox_format="norm1"), "bbox_format is 'norm1'"),
-        ({"objects": [{"desc": "cat"}]}, "bbox is missing"),
-        ({}, "objects is missing"),
+        (record((0.1, 0.1, 0.1, 0.2)), r"objects\[0\]"),
+        (record((0.1, 0.1, 0.2, 1.2)), r"1\.2\b.*\[0, 1\]"),
+        (record((1, 20, 300, 999)), '"bbox_format": "norm1000"'),
+        (record((0.1, 0.1, 0.2, float("nan"))), "nan"),
+        (record((1, 20, 300, 1000), bbox_format="norm1000"), r"1000.*0\.\.999"),
+        (record((1, 20, 0, 999), bbox_format="norm1000"), "x1 <= x2"),
+        (record((0.1, 0.1, 0.2, 0.3), bbox_format="norm1000"), "0.3.*norm1000"),
+        (record((True, 0, 1, 1)), "True"),
+        (record(("<|coord_1|>", 2, 3, 4)), r"<\|coord_1\|>"),
+        (record(["<|coord_1|>", "<|coord_2|>", "<|coord_3|>", "<|coord_x|>"]), r"item 3\b.*<\|coord_x\|>"),
+        (record(TOKENS, (0.1, 0.1, 0.2, 0.3)), r"objects\[1\].*numbers.*coord tokens"),
+        (record((0.1, 0.2, 0.3)), "bbox.*3 values"),
+        (record((0.1, 0.2, 0.3, 0.4), bbox_format="norm1"), "bbox_format.*'norm1'"),
+        ({"objects": [{"desc": "cat"}]}, "bbox.*missing"),
+        ({}, "objects.*missing"),
     ],
 )
-def test_what_is_refused_is_named_and_left_alone(made, reason):
+def test_what_is_refused_is_named_and_left_alone(made, facts):
     before = copy.deepcopy(made)
-    with pytest.raises(DataError, match=reason):
+    with pytest.raises(DataError, match=facts):
         annotate_coord_tokens(made)
     assert repr(made) == repr(before)

@@ -121,22 +121,22 @@ def test_an_untied_head_gets_rows_of_its_own(untied, init):
 
 
 def test_missing_tokens_are_named(base):
-    with pytest.raises(TokenizerError, match=r"no token '<\|coord_0\|>'.*expand the vocabulary"):
+    with pytest.raises(TokenizerError, match=r"<\|coord_0\|>"):
         coord_vocab(base[0])
 
 
 @pytest.mark.parametrize(
-    ("there", "message"),
+    ("present", "facts"),
     [
-        (["<|coord_0|>"], r"has 1 of the 1000 coordinate tokens but not <\|coord_1\|>; expected all of them or none"),
-        (["<obj_end>"], r"1 of the 2 object markers but not <obj_start>"),
+        (["<|coord_0|>"], r"1 of the 1000.*<\|coord_1\|>"),
+        (["<obj_end>"], r"1 of the 2.*<obj_start>"),
     ],
 )
-def test_a_tokenizer_with_some_of_the_tokens_is_refused(base, there, message):
+def test_a_tokenizer_with_some_of_the_tokens_is_refused(base, present, facts):
     tokenizer = copy.deepcopy(base[0])
-    tokenizer.add_tokens(there, special_tokens=True)
+    tokenizer.add_tokens(present, special_tokens=True)
     num_before = len(tokenizer)
-    with pytest.raises(TokenizerError, match=message):
+    with pytest.raises(TokenizerError, match=facts):
         expand_tokenizer(tokenizer, structure="spec")
     assert len(tokenizer) == num_before
 
@@ -171,21 +171,21 @@ def test_a_wildcard_alone_gets_its_coord_tokens(tied):
 def test_an_expanded_tokenizer_with_a_small_model_is_refused(tied, base):
     model, tokenizer = tied
     expand_vocab(model, tokenizer)
-    with pytest.raises(TokenizerError, match="do not belong together"):
+    with pytest.raises(TokenizerError, match=f"{len(tokenizer)}.*{len(rows(base[1]))} rows"):
         expand_vocab(copy.deepcopy(base[1]), tokenizer)
 
 
 def test_numeric_needs_digits_of_one_token(tied, monkeypatch):
     model, tokenizer = tied
     monkeypatch.setattr(type(tokenizer), "encode", lambda self, text, **_: [1, 2])
-    with pytest.raises(TokenizerError, match="digit 0 is 2 tokens"):
+    with pytest.raises(TokenizerError, match="digit 0.*2 tokens.*init"):
         expand_vocab(model, tokenizer, init="numeric")
 
 
 def test_coord_tokens_in_another_order_are_refused(tied):
     model, tokenizer = tied
     tokenizer.add_tokens(["<|coord_1|>", "<|coord_0|>", *ints_to_tokens(range(2, 1000)), "<|coord_*|>"])
-    with pytest.raises(TokenizerError, match="contiguous"):
+    with pytest.raises(TokenizerError, match=r"<\|coord_\d\|>"):
         expand_vocab(model, tokenizer)
 
 
@@ -193,5 +193,5 @@ def test_ids_with_gaps_are_refused(base):
     tokenizer = copy.deepcopy(base[0])
     known = tokenizer.get_vocab() | {"far away": 5000}
     tokenizer.get_vocab = lambda: known
-    with pytest.raises(TokenizerError, match=r"640 entries but ids up to 5000; expected ids without gaps"):
+    with pytest.raises(TokenizerError, match="640.*5000"):
         expand_tokenizer(tokenizer)

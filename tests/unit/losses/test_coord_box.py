@@ -202,7 +202,7 @@ def test_empty_boxes_stay_differentiable():
     "shapes", [((3, 4), (1, 4)), ((3, 4), (4,)), ((4,), (4,)), ((3, 5), (3, 5)), ((2, 3, 4), (2, 3, 4))]
 )
 def test_shapes_that_are_no_pairs_are_refused(function, shapes):
-    with pytest.raises(ValueError, match=r"expected boxes and targets of one shape \[M, 4\], got \("):
+    with pytest.raises(ValueError, match=r"\[M, 4\].*\(\d"):
         function(torch.rand(shapes[0]), torch.rand(shapes[1]))
 
 

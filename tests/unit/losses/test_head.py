@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from coordexp.coord_tokens.codec import NUM_BINS
-from coordexp.losses import head as head_module
+from coordexp.losses import projections
 from coordexp.losses.head import plain_head, split_head
 from tests.support.head import (
     EACH_AND_SUM,
@@ -85,8 +85,8 @@ def test_a_comparison_without_the_offset_fails():
 def test_the_size_of_chunks_changes_nothing(monkeypatch, elements, tokens):
     problem = make_problem(EXTRA, num_boxes=2, num_text=6, dtype=torch.float64)
     whole, _ = both(problem, LOSSES)
-    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS_CPU", elements)
-    monkeypatch.setattr(head_module, "_CHUNK_TOKENS", tokens)
+    monkeypatch.setattr(projections, "CHUNK_ELEMENTS_CPU", elements)
+    monkeypatch.setattr(projections, "_CHUNK_TOKENS", tokens)
     assert_equal(both(problem, LOSSES)[0], whole, relative=1e-12)
 
 
@@ -105,7 +105,7 @@ def test_logits_of_ten_thousand_stay_finite_and_right(names):
 
 @pytest.mark.parametrize("num_adapted", [6, 8])
 def test_gradcheck(monkeypatch, num_adapted):
-    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS_CPU", 9)
+    monkeypatch.setattr(projections, "CHUNK_ELEMENTS_CPU", 9)
     layout = Layout(first_id=2, vocab=11, num_adapted=num_adapted)
     torch.manual_seed(0)
     hidden, offset = (torch.randn(rows, 3, dtype=torch.float64, requires_grad=True) for rows in (5, num_adapted))
@@ -165,8 +165,8 @@ def rounded_product(a, b):
 @pytest.fixture(params=["cast in chunks", "as tensor cores do"])
 def product(request, monkeypatch):
     if request.param == "as tensor cores do":
-        monkeypatch.setattr(head_module, "multiplies_low", lambda hidden, weight: True)
-        monkeypatch.setattr(head_module, "_product", rounded_product)
+        monkeypatch.setattr("coordexp.losses.head.multiplies_low", lambda hidden, weight: True)
+        monkeypatch.setattr(projections, "_product", rounded_product)
 
 
 @pytest.mark.usefixtures("product")
@@ -185,7 +185,7 @@ def test_bfloat16_is_no_further_from_float32_truth_than_plain_autograd(names, sc
 
 @pytest.mark.usefixtures("product")
 def test_a_trained_bfloat16_table_is_no_further_from_the_truth_than_plain_autograd(monkeypatch):
-    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS_CPU", 10_000)
+    monkeypatch.setattr(projections, "CHUNK_ELEMENTS_CPU", 10_000)
     totals = {}
     for seed in range(4):
         problem = make_problem(seed=seed, scale=2.0, dtype=torch.bfloat16)
@@ -219,7 +219,7 @@ def test_full_fine_tuning_gives_the_same_numbers(layout):
 
 @pytest.mark.parametrize("elements", [1, 5000, 2**21])
 def test_ce_of_the_plain_head_is_cross_entropy_bit_for_bit(monkeypatch, elements):
-    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS_CPU", elements)
+    monkeypatch.setattr(projections, "CHUNK_ELEMENTS_CPU", elements)
     problem = make_problem(EXTRA, scale=3.0)
     table = problem.weight.clone().requires_grad_()
     keys = {"first_id": 40, "coord_rows_N": problem.coord_rows}
@@ -243,5 +243,5 @@ def test_the_table_gets_the_gradient_of_plain_autograd():
 def test_a_trainable_table_is_refused():
     problem = make_problem()
     problem.weight.requires_grad_()
-    with pytest.raises(ValueError, match="frozen table"):
+    with pytest.raises(ValueError, match="plain_head"):
         run_split_head(problem)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coordexp.losses import head as head_module
+from coordexp.losses import projections
 from tests.support.head import (
     LOSSES,
     Layout,
@@ -44,7 +44,7 @@ TOKENS, CHUNK = 32, 70_000  # T x V = 192,000 and V x D = 384,000; T x K = 32,00
 
 @pytest.fixture
 def costly(monkeypatch):
-    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS_CPU", CHUNK)
+    monkeypatch.setattr(projections, "CHUNK_ELEMENTS_CPU", CHUNK)
     return make_problem(COST, num_boxes=4, num_loose=0, num_text=TOKENS - 16, width=64)
 
 

@@ -86,7 +86,7 @@ def test_it_stands_in_the_table_of_the_page():
 
 
 def test_without_the_file_the_same_yaml_is_one_sentence(load):
-    with pytest.raises(ConfigError, match=r"^objective\.extra\.bin_error: there is no such loss term; .*smooth_l1"):
+    with pytest.raises(ConfigError, match=r"objective\.extra\.bin_error.*smooth_l1"):
         weighted_terms(load())
 
 
@@ -106,20 +106,20 @@ def test_the_shipped_extra_terms_are_found_by_name(load):
 
 
 @pytest.mark.parametrize(
-    ("extra", "message"),
+    ("extra", "facts"),
     [
-        ("{smoth_l1: 1}", r"objective\.extra\.smoth_l1: there is no such loss term; did you mean smooth_l1\?"),
-        ("{w1: 1}", r"objective\.extra\.w1: this term has a switch of its own"),
+        ("{smoth_l1: 1}", r"objective\.extra\.smoth_l1.*smooth_l1"),
+        ("{w1: 1}", r"objective\.extra\.w1\b"),
         (
             "{smooth_l1: {weight: 1, bta: 0.2}}",
-            r"objective\.extra\.smooth_l1\.bta: got 0\.2, but smooth_l1 takes weight, beta; did you mean beta\?",
+            r"objective\.extra\.smooth_l1\.bta.*0\.2.*weight, beta",
         ),
-        ("{text_gate: {weight: 1, beta: 2}}", r"objective\.extra\.text_gate\.beta: got 2, but text_gate takes weight;"),
-        ("{smooth_l1: {weight: 1, beta: wide}}", r"objective\.extra\.smooth_l1\.beta: got 'wide', expected a number"),
+        ("{text_gate: {weight: 1, beta: 2}}", r"objective\.extra\.text_gate\.beta.*2.*weight"),
+        ("{smooth_l1: {weight: 1, beta: wide}}", r"objective\.extra\.smooth_l1\.beta.*'wide'.*number"),
     ],
 )
-def test_a_wrong_name_or_knob_is_one_sentence(load, extra, message):
+def test_a_wrong_name_or_knob_is_one_sentence(load, extra, facts):
     config = load(f"objective: {{extra: {extra}}}\n")
-    with pytest.raises(ConfigError, match=f"^{message}") as found:
+    with pytest.raises(ConfigError, match=facts) as raised:
         weighted_terms(config)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(raised.value)

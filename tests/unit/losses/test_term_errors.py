@@ -29,72 +29,70 @@ def source(name="mine", *, base="Term", unit="coord_tokens", more="", result="x.
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "facts"),
     [
-        ("import no_such_package\n", "ModuleNotFoundError: No module named 'no_such_package'"),
-        ("def f(:\n", r"SyntaxError: .*broken.py, line 1"),
-        (source("broken", more="beta = 0.1"), "PydanticUserError: .*beta"),
+        ("import no_such_package\n", "ModuleNotFoundError.*no_such_package"),
+        ("def f(:\n", r"SyntaxError.*broken\.py.*1"),
+        (source("broken", more="beta = 0.1"), "PydanticUserError.*beta"),
     ],
 )
-def test_a_file_that_cannot_be_imported(terms_dir, text, reason):
+def test_a_file_that_cannot_be_imported(terms_dir, text, facts):
     drop(terms_dir, "broken", text)
     for _ in range(2):
-        with pytest.raises(ConfigError, match=rf"coordexp.losses.terms.broken cannot be imported: {reason}"):
+        with pytest.raises(ConfigError, match=rf"coordexp\.losses\.terms\.broken.*{facts}"):
             loss_terms()
     (terms_dir / "broken.py").unlink()
     assert "gate" in loss_terms()
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "facts"),
     [
-        (source(unit="box"), "the unit 'box', expected one of tokens, text_tokens, coord_tokens, boxes"),
-        (source(base="TokenTerm", unit="boxes", result="x"), "the unit 'boxes', expected one of tokens$"),
-        (source("other"), "the name 'other', expected that of its file, 'mine'"),
-        (source().replace("unit =", "size ="), "no class attribute unit|cannot be imported"),
-        (source().replace("def total", "def sum"), "does not define total"),
-        (source(more="beta: float"), "the knob beta without a default"),
-        (source(more="beta: float = float('nan')"), "a wrong default for the knob beta, nan"),
-        (source(more="weight: float = 1.0"), "a knob called weight"),
-        (source(more="metric = 'mine'"), "logged as 'mine', which is no metric"),
-        ("x = 1\n", "expected one subclass of Term, found 0"),
+        (source(unit="box"), "unit.*'box'.*tokens, text_tokens, coord_tokens, boxes"),
+        (source(base="TokenTerm", unit="boxes", result="x"), "unit.*'boxes'.* tokens$"),
+        (source("other"), "name.*'other'.*'mine'"),
+        (source().replace('unit = "coord_tokens"', ""), "unit"),
+        (source().replace("def total", "def sum"), "total"),
+        (source(more="beta: float"), "beta.*default"),
+        (source(more="beta: float = float('nan')"), "default.*beta.*nan"),
+        (source(more="weight: float = 1.0"), "knob.*weight"),
+        (source(more="metric = 'mine'"), "'mine'.*metric"),
+        ("x = 1\n", "Term.* 0$"),
     ],
 )
-def test_a_wrong_file(terms_dir, text, message):
+def test_a_wrong_file(terms_dir, text, facts):
     drop(terms_dir, "mine", text)
-    with pytest.raises(ConfigError, match=rf"coordexp\.losses\.terms\.mine.*({message})"):
+    with pytest.raises(ConfigError, match=rf"coordexp\.losses\.terms\.mine.*{facts}"):
         loss_terms()
 
 
 @pytest.mark.parametrize(
-    ("result", "message"),
+    ("result", "facts"),
     [
-        ("(x.sum(), 9)", "tuple "),
-        ("x", r"a torch.float64 tensor of shape \(18,\)"),
-        ("(x > 0).sum()", r"a torch.int64 tensor of shape \(\)"),
+        ("(x.sum(), 9)", "tuple"),
+        ("x", r"float64.*\(18,\)"),
+        ("(x > 0).sum()", r"int64.*\(\)"),
     ],
 )
-def test_a_wrong_result_is_one_sentence_at_the_first_batch(terms_dir, make_case, result, message):
+def test_a_wrong_result_is_one_sentence_at_the_first_batch(terms_dir, make_case, result, facts):
     drop(terms_dir, "mine", source(result=result))
     term = loss_terms()["mine"]()
-    with pytest.raises(
-        ConfigError, match=rf"^loss term 'mine' \(coordexp.losses.terms.mine\) returned {message}.*, expected a float"
-    ):
+    with pytest.raises(ConfigError, match=rf"'mine'.*coordexp\.losses\.terms\.mine.*{facts}"):
         term(make_case().inputs)
 
 
 @pytest.mark.parametrize(
-    ("result", "message"),
+    ("result", "facts"),
     [
-        ("x.sum()", r"a torch.float64 tensor of shape \(\)"),  # would be added to every token
-        ("x[inputs.is_coord_T]", r"a torch.float64 tensor of shape \(13,\)"),
+        ("x.sum()", r"float64.*\(\)"),  # would be added to every token
+        ("x[inputs.is_coord_T]", r"float64.*\(13,\)"),
     ],
 )
-def test_a_wrong_result_token_by_token(terms_dir, make_case, result, message):
+def test_a_wrong_result_token_by_token(terms_dir, make_case, result, facts):
     drop(terms_dir, "mine", source(base="TokenTerm", unit="tokens", result=result))
     inputs, term = make_case().inputs, loss_terms()["mine"]()
     for compute in (term, term.values):
-        with pytest.raises(ConfigError, match=rf"^loss term 'mine' \(\S+\) returned {message}.*one value for each"):
+        with pytest.raises(ConfigError, match=rf"'mine'.*{facts}.*\(18,\)"):
             compute(inputs)
 
 
@@ -102,7 +100,7 @@ def test_two_files_with_one_name(terms_dir):
     """It would otherwise replace text CE in every group silently."""
     drop(terms_dir, "text_ce", source("text_ce"))
     for _ in range(2):
-        with pytest.raises(ConfigError, match=r"^two files are called text_ce: \S+/text_ce.py and \S+/text_ce.py;"):
+        with pytest.raises(ConfigError, match=r"text_ce.*\S+/text_ce\.py.*\S+/text_ce\.py"):
             loss_terms()
 
 

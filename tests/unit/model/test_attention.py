@@ -25,14 +25,14 @@ def without_package(monkeypatch):
 @pytest.mark.usefixtures("without_package")
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_without_its_package(elsewhere):
-    with pytest.raises(ResourceError, match=r"needs the package flash-attn, which is not installed; .*sdpa"):
+    with pytest.raises(ResourceError, match="flash-attn.*sdpa"):
         check_attention(FLASH, elsewhere=elsewhere)
 
 
 @pytest.mark.usefixtures("with_package")
 def test_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ResourceError, match=r"needs a CUDA device, and there is none here"):
+    with pytest.raises(ResourceError, match="CUDA"):
         check_attention(FLASH, dtype="bfloat16")
     check_attention(FLASH, dtype="bfloat16", elsewhere=True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -41,7 +41,7 @@ def test_without_a_gpu(monkeypatch):
 
 @pytest.mark.usefixtures("with_package")
 def test_in_float32():
-    with pytest.raises(ConfigError, match=r"half precision only, but model.dtype is float32"):
+    with pytest.raises(ConfigError, match=r"model\.dtype.*float32"):
         check_attention(FLASH, dtype="float32", elsewhere=True)
 
 

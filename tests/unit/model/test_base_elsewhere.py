@@ -43,35 +43,40 @@ def test_a_base_that_is_not_here_is_given_with_base(adapter, make_base, tmp_path
     edit_json(adapter / "adapter_config.json", base_model_name_or_path=named)
     command = _commands(adapter, tmp_path)[verb]
     assert main(command) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert str(adapter) in said
-    assert "--base" in said
-    assert str(named or "does not name its base") in said
+    (error,) = capsys.readouterr().err.splitlines()
+    assert str(adapter) in error
+    assert "--base" in error
+    assert named is None or named in error
     assert main([*command, "--base", str(make_base())]) == 0
 
 
 def test_the_python_functions_say_so_too(adapter, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     edit_json(adapter / "adapter_config.json", base_model_name_or_path="output/checkpoint-100")
-    with pytest.raises(CheckpointError, match=r"adapter was trained on it: give a copy of it with --base"):
+    with pytest.raises(CheckpointError, match=r"output/checkpoint-100.*--base"):
         load("output/checkpoint-100", adapter)
-    with pytest.raises(CheckpointError, match=r"^other/one: no such directory, and the hub does not give it [^;]*$"):
+    with pytest.raises(CheckpointError, match="^other/one") as raised:
         load("other/one", adapter)
+    assert "--base" not in str(raised.value)  # that base was given
 
 
 def test_a_base_of_nothing_is_refused(adapter, make_base, tmp_path, capsys):
     commands, base = _commands(adapter, tmp_path), str(make_base())
     plain = ["--model", base, "--base", base]
     assert main(["predict", *plain, *commands["predict"][3:]]) == 2
-    assert "is for an adapter" in capsys.readouterr().err
+    assert "--base" in capsys.readouterr().err
     assert main([*commands["evaluate"][:1], "--base", base, *commands["evaluate"][3:]]) == 2
-    assert "is for an adapter" in capsys.readouterr().err
+    assert "--base" in capsys.readouterr().err
     assert main([*commands["evaluate"], *plain]) == 2
-    assert "expected one of them" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "--adapter" in error
+    assert "--model" in error
 
 
 def test_an_experiment_on_an_adapter_says_how_it_becomes_a_checkpoint(adapter, tmp_path, capsys):
     assert main(["doctor", "--format", "json", f"model.path={adapter}", f"experiment.runs_dir={tmp_path}/runs"]) == 2
-    failures = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["verdict"] == "failure"]
-    assert [one["check"] for one in failures] == ["checkpoint"]
+    failures = [
+        finding for finding in json.loads(capsys.readouterr().out)["findings"] if finding["verdict"] == "failure"
+    ]
+    assert [failure["check"] for failure in failures] == ["checkpoint"]
     assert f"coordexp merge --adapter {adapter}" in failures[0]["sentence"]

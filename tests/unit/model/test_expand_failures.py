@@ -58,7 +58,9 @@ def test_a_full_disk_is_one_sentence(source, tmp_path, monkeypatch, capsys):
     _break_in_the_middle(monkeypatch, full)
     capsys.readouterr()
     assert main(_command(source, tmp_path / "out")) == 2
-    assert capsys.readouterr().err == f"error: no space left on {tmp_path / 'out'}; free some, or write elsewhere\n"
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "no space left" in error
+    assert str(tmp_path / "out") in error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -66,14 +68,14 @@ def test_a_disk_too_small_is_told_before_anything_is_written(source, tmp_path, m
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     monkeypatch.setattr(rewrite, "save_file", lambda *_, **__: pytest.fail("something was written"))
-    with pytest.raises(ResourceError, match=rf"{tmp_path}: 0.00 GiB of disk are free, about 0.07 GiB are needed"):
+    with pytest.raises(ResourceError, match=rf"{tmp_path}.* 0\.00 GiB.* 0\.07 GiB"):
         expand_to(source, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_output_that_exists_is_refused(source, tmp_path):
     (tmp_path / "out").mkdir()
-    with pytest.raises(CheckpointError, match=r"out: exists; expected a new folder for the expanded checkpoint"):
+    with pytest.raises(CheckpointError, match=str(tmp_path / "out")):
         expand_to(source, tmp_path / "out")
-    with pytest.raises(CheckpointError, match=r": exists; expected"):
+    with pytest.raises(CheckpointError, match=str(source)):
         expand_to(source, source)

@@ -106,31 +106,31 @@ def test_a_merge_says_how_to_serve_a_model_whose_template_may_think(tiny, tmp_pa
     capsys.readouterr()
     output = tmp_path / "merged"
     assert main(["merge", "--adapter", str(tmp_path / "adapter"), "--output", str(output)]) == 0
-    said = capsys.readouterr().out
-    assert f"""vllm serve {output} --default-chat-template-kwargs '{{"enable_thinking": false}}'""" in said
+    printed = capsys.readouterr().out
+    assert f"""vllm serve {output} --default-chat-template-kwargs '{{"enable_thinking": false}}'""" in printed
     assert json.loads((output / "merge_report.json").read_text())["template"] == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
 def test_what_does_not_belong_together_is_one_sentence(tiny, tmp_path, model_type):
-    def refused(folder: Path, message: str) -> None:
-        with pytest.raises(CheckpointError, match=message) as caught:
+    def refused(folder: Path, facts: str) -> None:
+        with pytest.raises(CheckpointError, match=facts) as raised:
             load(folder)
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(raised.value)
 
     base = tiny(model_type)
     other = tiny("qwen3_5" if model_type != "qwen3_5" else "qwen3_vl")
     foreign = shutil.copytree(base, tmp_path / "foreign")
     shutil.copy(other / WEIGHTS, foreign / WEIGHTS)
-    refused(foreign, r"foreign: \d+ of \d+ weights in the files are unknown .* take config\.json and weights from one")
+    refused(foreign, r"foreign.*\d+ of \d+ weights.*config\.json")
 
     placed = (
         "visual.blocks.7.attn.proj.weight" if model_type == "qwen2_5_vl" else "model.visual.blocks.7.attn.proj.weight"
     )
     change = lambda tensors: tensors.update({placed: torch.ones(32, 32)})  # noqa: E731
-    refused(edited(base, tmp_path / "more", change), r"more: 1 weights are unexpected, e\.g\. .*blocks\.7")
+    refused(edited(base, tmp_path / "more", change), r"more.*1 weights.*unexpected.*blocks\.7")
 
     quantised = shutil.copytree(base, tmp_path / "quantised")
     config = json.loads((quantised / "config.json").read_text())
     (quantised / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
-    refused(quantised, r"config\.json: quantization_config is .*expected weights that are plain numbers")
+    refused(quantised, r"config\.json.*quantization_config")

@@ -1,6 +1,7 @@
 """Loading checkpoints and adapters, good and bad."""
 
 import importlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -124,9 +125,7 @@ def test_an_adapter_says_what_its_base_was_made_by(make_base, make_adapted, tmp_
     for changes in ({"vocab_init": "random"}, {"structure": 3}, {"dtype": None}):
         made_by = {"dtype": "auto", "vocab_init": "mean", "structure": None} | changes
         edit_json(tmp_path / "adapter" / "adapter_config.json", auto_mapping={"coordexp_base": made_by})
-        with pytest.raises(
-            CheckpointError, match=rf"adapter_config.json: .*what the adapter was.*{next(iter(changes))}"
-        ):
+        with pytest.raises(CheckpointError, match=rf"adapter_config\.json.*{next(iter(changes))}"):
             read_adapter(tmp_path / "adapter")
 
 
@@ -160,29 +159,27 @@ def test_a_loaded_adapter_is_frozen_unless_it_is_to_train(make_base, make_adapte
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "message"),
+    ("name", "damage", "facts"),
     [
-        ("config.json", lambda f: f.unlink(), "config.json: not found"),
-        ("config.json", lambda f: f.write_text('{"model_type": '), "config.json: not readable JSON"),
-        ("model.safetensors", lambda f: f.unlink(), "weights not found; expected safetensors"),
-        ("model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-100]), "not a whole safetensors file"),
-        ("tokenizer.json", lambda f: f.unlink(), "no tokenizer"),
-        ("preprocessor_config.json", lambda f: f.unlink(), "no image processor"),
-        ("chat_template.jinja", lambda f: f.unlink(), "no chat template; copy chat_template.jinja"),
-        ("model.safetensors", lambda f: f.rename(f.with_name("pytorch_model.bin")), "pytorch_model.bin: weights as a"),
+        ("config.json", lambda f: f.unlink(), r"config\.json.*not found"),
+        ("config.json", lambda f: f.write_text('{"model_type": '), r"config\.json.*JSON"),
+        ("model.safetensors", lambda f: f.unlink(), "not found.*safetensors"),
+        ("model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-100]), "safetensors"),
+        ("tokenizer.json", lambda f: f.unlink(), "tokenizer"),
+        ("preprocessor_config.json", lambda f: f.unlink(), "image processor"),
+        ("chat_template.jinja", lambda f: f.unlink(), r"chat_template\.jinja"),
+        ("model.safetensors", lambda f: f.rename(f.with_name("pytorch_model.bin")), r"pytorch_model\.bin"),
     ],
 )
-def test_damaged_checkpoints_are_refused_before_weights_are_read(
-    make_base, tmp_path, monkeypatch, name, damage, message
-):
+def test_damaged_checkpoints_are_refused_before_weights_are_read(make_base, tmp_path, monkeypatch, name, damage, facts):
     base = _copy(make_base(), tmp_path / "base")
     damage(base / name)
     module = importlib.import_module("coordexp.model.loading")
     monkeypatch.setattr(module, "load_stock", lambda *_, **__: pytest.fail("weights were read"))
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with pytest.raises(CheckpointError, match=facts) as raised:
         load(base)
-    assert str(base) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(base) in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_missing_and_misshapen_weights_are_not_filled_with_random_numbers(make_base, tmp_path):
@@ -192,28 +189,28 @@ def test_missing_and_misshapen_weights_are_not_filled_with_random_numbers(make_b
     save_file(
         {key: value for key, value in weights.items() if key != name}, base / "model.safetensors", {"format": "pt"}
     )
-    with pytest.raises(CheckpointError, match=f"1 weights are missing, e.g. {name}"):
+    with pytest.raises(CheckpointError, match=f"1 weights.*missing.*{name}"):
         load(base)
     save_file(weights | {name: torch.ones(3)}, base / "model.safetensors", {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"norm\.weight|does not load|mismatched"):
+    with pytest.raises(CheckpointError, match=r"norm\.weight.*\[3\]"):
         load(base)
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "message"),
+    ("name", "damage", "facts"),
     [
-        ("adapter_config.json", lambda f: f.unlink(), "adapter_config.json: not found"),
-        ("adapter_config.json", lambda f: edit_json(f, peft_type="IA3"), "peft_type is 'IA3'"),
-        ("adapter_config.json", lambda f: edit_json(f, r=8), "says r: 8; they do not belong together"),
-        ("adapter_config.json", lambda f: edit_json(f, target_modules=["q_proj"]), "tensors are on one side only"),
-        ("adapter_model.safetensors", lambda f: f.unlink(), "weights not found"),
-        ("adapter_model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:200]), "not a whole safetensors file"),
+        ("adapter_config.json", lambda f: f.unlink(), r"adapter_config\.json.*not found"),
+        ("adapter_config.json", lambda f: edit_json(f, peft_type="IA3"), "peft_type.*'IA3'"),
+        ("adapter_config.json", lambda f: edit_json(f, r=8), "r: 8"),
+        ("adapter_config.json", lambda f: edit_json(f, target_modules=["q_proj"]), "tensors"),
+        ("adapter_model.safetensors", lambda f: f.unlink(), "not found"),
+        ("adapter_model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:200]), "safetensors"),
     ],
 )
-def test_damaged_adapters_are_refused(make_base, make_adapter, tmp_path, name, damage, message):
+def test_damaged_adapters_are_refused(make_base, make_adapter, tmp_path, name, damage, facts):
     adapter = _copy(make_adapter(make_base(), tuning="lora"), tmp_path / "adapter")
     damage(adapter / name)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=facts):
         load(make_base(), adapter)
 
 
@@ -237,7 +234,7 @@ def test_an_adapter_for_another_size_is_refused_with_the_base_it_was_trained_on(
     wider = {key: it.repeat(1, 2) if key.endswith("lora_A.weight") else it for key, it in weights.items()}
     save_file(wider, adapter / "adapter_model.safetensors", {"format": "pt"})
     edit_json(adapter / "adapter_config.json", base_model_name_or_path="Qwen/Qwen3-VL-8B-Instruct")
-    with pytest.raises(CheckpointError, match=r"give the one that it was trained on, Qwen/Qwen3-VL-8B-Instruct"):
+    with pytest.raises(CheckpointError, match="Qwen/Qwen3-VL-8B-Instruct"):
         load(make_base(), adapter)
 
 
@@ -247,7 +244,7 @@ def test_an_adapter_of_zero_3_whose_tensors_are_empty_is_called_so(make_base, ma
     weights = load_file(file)
     emptied = {key: tensor[:0] if "lora" in key else tensor for key, tensor in weights.items()}
     save_file(emptied, file, {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"tensors are empty, e\.g\. .*ZeRO-3 .*zero_to_fp32\.py"):
+    with pytest.raises(CheckpointError, match=r"empty.*ZeRO-3.*zero_to_fp32\.py"):
         load(make_base(), adapter)
 
 
@@ -256,8 +253,8 @@ def test_a_pickled_adapter_is_refused_with_the_command_that_converts_it(make_bas
     file = adapter / "adapter_model.safetensors"
     torch.save(load_file(file), adapter / "adapter_model.bin")
     file.unlink()
-    with pytest.raises(CheckpointError, match=r"adapter_model\.bin is a pickle") as refused:
+    with pytest.raises(CheckpointError, match=r"adapter_model\.bin.*pickle") as refused:
         load(make_base(), adapter)
-    program = shlex.split(str(refused.value).partition("convert it there: ")[2])
+    program = shlex.split(re.search("python -c .*", str(refused.value))[0])
     subprocess.run([sys.executable, *program[1:]], cwd=adapter, check=True)
     load(make_base(), adapter)

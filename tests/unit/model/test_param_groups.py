@@ -89,16 +89,16 @@ def test_part_of(name, part):
 
 def test_a_rate_without_parameters_is_an_error(make_base, make_adapted):
     model = make_adapted(make_base(), vision=False)
-    with pytest.raises(ConfigError, match=r"training.vit_lr is 2e-05, but no parameter of the vision trains"):
+    with pytest.raises(ConfigError, match=r"training\.vit_lr.*2e-05.*vision"):
         _groups(model)
-    with pytest.raises(ConfigError, match=r"training.aligner_lr"):
+    with pytest.raises(ConfigError, match=r"training\.aligner_lr"):
         _groups(model, vit_lr=None)
     assert {group["name"] for group in _groups(model, vit_lr=None, aligner_lr=None)} == {"llm", "coord_embed_offset"}
 
 
 def test_optimizer_and_offsets_go_together(make_base, make_adapted):
-    with pytest.raises(ConfigError, match=r"use training.optimizer: multimodal_coord_offset"):
+    with pytest.raises(ConfigError, match=r"training\.optimizer.*multimodal_coord_offset"):
         _groups(make_adapted(make_base()), optimizer="multimodal")
     frozen = load(make_base()).model.requires_grad_(False)
-    with pytest.raises(ConfigError, match=r"no trainable parameter"):
+    with pytest.raises(ConfigError, match="train"):
         _groups(frozen, optimizer="multimodal")

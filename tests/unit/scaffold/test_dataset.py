@@ -45,16 +45,17 @@ def test_the_command_checks_measures_writes_and_says_what_comes_next(folder, cap
     assert (
         main(["new", "dataset", "my set", "--config", "coco_tiny", "training.max_steps=5", "model.dtype=bfloat16"]) == 0
     )
-    said = capsys.readouterr().out
-    for line in (
-        "train annotations: 24 images, 86 boxes, 8 categories, each checked",
-        "val images: all 8 images decode and have the annotated size",
-        "codec ceiling: the ground truth has an AP of 1.000 after 1,000 bins and back",
-        "written: my_set.yaml",
+    printed = capsys.readouterr().out.splitlines()
+    sentences = dict(line.split(": ", 1) for line in printed if ": " in line)
+    for check, *facts in (
+        ("train annotations", "24 images", "86 boxes", "8 categories"),
+        ("val images", "8 images"),
+        ("codec ceiling", "1.000"),
+        ("written", "my_set.yaml"),
     ):
-        assert line in said.splitlines()
-    assert [line.partition(": ")[0] for line in said.splitlines()[-2:]] == ["next", "then"]
-    assert said.splitlines()[-2].endswith("coordexp doctor --config my_set.yaml")
+        assert all(fact in sentences[check] for fact in facts), check
+    assert [line.partition(": ")[0] for line in printed[-2:]] == ["next", "then"]
+    assert printed[-2].endswith("coordexp doctor --config my_set.yaml")
 
     config = load_config("my_set.yaml")
     assert (config.experiment.name, config.data.format) == ("my_set", "auto")
@@ -62,24 +63,22 @@ def test_the_command_checks_measures_writes_and_says_what_comes_next(folder, cap
     assert (config.training.max_steps, config.model.dtype) == (5, "bfloat16")  # as given
     assert config.data.max_objects == 6
     assert set(config.ablation.groups) == {"A", "B", "C"}  # of the shipped base, from another folder
-    found = examine(Path("my_set.yaml"), [])
-    assert found.would_start, [finding.sentence for finding in found.findings]
-    longest = found.longest_batch.sequence
+    examination = examine(Path("my_set.yaml"), [])
+    assert examination.would_start, [finding.sentence for finding in examination.findings]
+    longest = examination.longest_batch.sequence
     assert longest.length <= config.data.max_length < longest.length + 64
     assert longest.length - longest.prompt <= config.evaluation.max_new_tokens
-    assert re.search(
-        rf"max_length: \d+ +# the longest sequence has {longest.length} tokens", Path("my_set.yaml").read_text()
-    )
+    assert re.search(rf"max_length: \d+ +#.*\b{longest.length}\b", Path("my_set.yaml").read_text())
 
 
 def test_the_embedded_model_is_said_to_be_no_result(folder, capsys, monkeypatch):
     monkeypatch.setattr(Machine, "here", lambda: NO_GPU)
     assert main(["new", "dataset", "my set", "--output", "new runs/pets.yaml"]) == 0
-    sentence = "model: embedded, a check of the path, no result. For Qwen3-VL: --config coco_qwen3vl_4b"
-    assert f"\n  {sentence}" in capsys.readouterr().out
+    (sentence,) = re.findall(r"\n  (model: embedded.*)", capsys.readouterr().out)
+    assert "--config coco_qwen3vl_4b" in sentence
     written = Path("new runs/pets.yaml").read_text(encoding="utf-8")
     assert f"\n# {sentence}" in written
-    assert re.search(r"\n  max_pixels: 9216 +# larger images are shrunk to it; the largest here has 76,800\n", written)
+    assert re.search(r"\n  max_pixels: 9216 +#.* 76,800\n", written)
     assert "\n# coordexp ablation --config 'new runs/pets.yaml'\n" in written, "to be pasted where it was made"
     # A model of one's own does not see images of 96 x 96 pixels.
     assert main(["new", "dataset", "my set", "--output", "own.yaml", "model.path=someone/Qwen3-VL-2B-Mine"]) == 0
@@ -89,7 +88,9 @@ def test_the_embedded_model_is_said_to_be_no_result(folder, capsys, monkeypatch)
 
 def test_of_another_experiment_it_takes_training_and_the_gpus_that_are_here(folder):
     findings, _ = make(folder, config="coco_qwen3vl_4b")
-    assert [one.check for one in findings if one.verdict == "failure"] == ["checkpoint"]  # not here; no reason to stop
+    assert [finding.check for finding in findings if finding.verdict == "failure"] == [
+        "checkpoint"
+    ]  # not here; no reason to stop
     config, shipped = load_config("own.yaml"), load_config(find_experiment(Path("coco_qwen3vl_4b")))
     assert (config.cluster.num_workers, config.global_batch_size) == (8, shipped.global_batch_size)
     assert (config.training.learning_rate, config.ablation.seeds) == (1e-4, (0, 1, 2))
@@ -102,25 +103,25 @@ def test_of_another_experiment_it_takes_training_and_the_gpus_that_are_here(fold
 
 
 @pytest.mark.parametrize(
-    ("edit", "message"),
+    ("edit", "facts"),
     [
-        (lambda data: data["annotations"][0].update(category_id=99), "category"),
-        (lambda data: [one.update(bbox=[v / 1000 for v in one["bbox"]]) for one in data["annotations"]], "fractions"),
+        (lambda data: data["annotations"][0].update(category_id=99), "99"),
+        (lambda data: [box.update(bbox=[v / 1000 for v in box["bbox"]]) for box in data["annotations"]], "fractions"),
         (lambda data: data["images"][3].update(file_name="gone.jpg"), r"gone\.jpg"),
         (lambda data: data["images"][3].update(width=7), "pixels"),
     ],
 )
-def test_data_that_a_run_would_refuse_is_refused_and_nothing_is_written(folder, edit, message):
+def test_data_that_a_run_would_refuse_is_refused_and_nothing_is_written(folder, edit, facts):
     before = sorted(folder.parent.rglob("*"))
     change(folder, "train", edit)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=facts):
         make(folder)
     assert sorted(folder.parent.rglob("*")) == before
 
 
 def test_a_file_that_is_there_is_kept(folder):
     Path("own.yaml").write_text("mine", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"own\.yaml: is there already"):
+    with pytest.raises(ConfigError, match=r"own\.yaml"):
         make(folder)
     assert Path("own.yaml").read_text(encoding="utf-8") == "mine"
     assert main(["new", "dataset", "gone"]) == 2
@@ -135,11 +136,11 @@ def test_an_experiment_of_ones_own_and_jsonl_files(folder):
         names = {category["id"]: category["name"] for category in data["categories"]}
         lines = []
         for image in data["images"]:
-            own = [box for box in data["annotations"] if box["image_id"] == image["id"] and not box.get("iscrowd")]
+            boxes = [box for box in data["annotations"] if box["image_id"] == image["id"] and not box.get("iscrowd")]
             width, height = image["width"], image["height"]
             objects = [
                 {"desc": names[box["category_id"]], "bbox": [x / width, y / height, (x + w) / width, (y + h) / height]}
-                for box in own
+                for box in boxes
                 for x, y, w, h in [box["bbox"]]
             ]
             lines.append(json.dumps({"image": image["file_name"], "objects": objects}))

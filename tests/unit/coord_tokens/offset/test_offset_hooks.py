@@ -102,10 +102,10 @@ def test_inference_mode_and_autocast():
 @pytest.mark.parametrize("saved_tie", [True, False])
 def test_offsets_of_other_ids_or_tables_are_not_loaded(saved_tie):
     saved = active_offset(installed(tie_head=saved_tie)).state_dict()
-    with pytest.raises(TokenizerError, match=r"for 1000 ids 641\.\.1640, the installed adapter has 1000 ids 640"):
+    with pytest.raises(TokenizerError, match=r"641\.\.1640.*640\.\.1639"):
         active_offset(installed(tie_head=saved_tie, coord_ids=range(FIRST - 1, FIRST + 999))).load_state_dict(saved)
-    message = f"have tie_head: {str(saved_tie).lower()}, the installed adapter has {str(not saved_tie).lower()}"
-    with pytest.raises(CheckpointError, match=message):
+    both = f"tie_head: {str(saved_tie).lower()}.*{str(not saved_tie).lower()}"
+    with pytest.raises(CheckpointError, match=both):
         active_offset(installed(tie_head=not saved_tie)).load_state_dict(saved, strict=False)
 
 
@@ -137,5 +137,5 @@ def test_trainable_tokens_of_the_same_rows_are_refused():
     model = installed()
     config = LoraConfig(target_modules=["q_proj"], trainable_token_indices={"embed_tokens": list(COORD_IDS)})
     outer = get_peft_model(model, config)
-    with pytest.raises(ConfigError, match="trainable_token_indices and coord offsets train the same rows"):
+    with pytest.raises(ConfigError, match="trainable_token_indices"):
         logits(outer)

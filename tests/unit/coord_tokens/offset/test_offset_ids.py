@@ -35,7 +35,7 @@ def of_qwens_size():
 def test_the_default_is_qwen3_vls_coord_tokens_without_the_wildcard(of_qwens_size):
     model, words = of_qwens_size
     assert (DEFAULT_COORD_IDS[0], DEFAULT_COORD_IDS[-1], len(DEFAULT_COORD_IDS)) == (151_670, 152_669, 1000)
-    with pytest.raises(TokenizerError, match="reach 152669 but the model has 151936 rows"):
+    with pytest.raises(TokenizerError, match="152669.*151936"):
         install_coord_offset_adapter(model)
     vocab = expand_vocab(model, words, init="mean")
     assert (vocab.wildcard_id, vocab.coord_ids) == (151_669, DEFAULT_COORD_IDS)
@@ -48,35 +48,35 @@ def test_the_default_is_qwen3_vls_coord_tokens_without_the_wildcard(of_qwens_siz
 
 
 @pytest.mark.parametrize(
-    ("ids", "message"),
+    ("ids", "facts"),
     [
         ([], "empty"),
         (range(5, 5), "empty"),
         ([5, 5], "distinct"),
         ([-1], "not negative"),
-        ([5.0, 6.0], "got 5.0, expected an integer"),
-        ([FIRST + 0.5], "got 641.5, expected an integer"),
-        ([True, 2], "got True, expected an integer"),
-        (["641"], "got '641', expected an integer"),
-        ("641", "got '641', expected a range, a list of ids, or a mapping of start and end"),
-        (641, "got 641, expected a range"),
-        (torch.tensor([641]), "got tensor"),
-        ({"first": 1}, "got the keys .*first.*, expected start and end"),
-        ({"start": 1}, "got the keys .*start.*, expected start and end"),
-        ({"start": 1, "end": 2, "step": 1}, "got the keys .*step.*, expected start and end"),
-        ({"start": 1, 5: 2}, "expected start and end"),
-        ({"start": 9, "end": 3}, "start 9 is above end 3"),
-        ({"start": 1.0, "end": 3}, "got 1.0, expected an integer"),
+        ([5.0, 6.0], r"5\.0.*integer"),
+        ([FIRST + 0.5], r"641\.5.*integer"),
+        ([True, 2], "True.*integer"),
+        (["641"], "'641'.*integer"),
+        ("641", "'641'.*range.*list.*mapping"),
+        (641, "641.*range"),
+        (torch.tensor([641]), "tensor"),
+        ({"first": 1}, "first.*start.*end"),
+        ({"start": 1}, "start.*start.*end"),
+        ({"start": 1, "end": 2, "step": 1}, "step.*start.*end"),
+        ({"start": 1, 5: 2}, "5.*start.*end"),
+        ({"start": 9, "end": 3}, "9.*3"),
+        ({"start": 1.0, "end": 3}, r"1\.0.*integer"),
         ({"start": -3, "end": 3}, "not negative"),
-        ([1641], "reach 1641 but the model has 1641 rows"),
-        (range(FIRST - 1, FIRST + 1000), r"hold 640, which is '<\|coord_\*\|>'"),
-        (range(FIRST - 1, FIRST + 999), "hold 640, which is"),
-        ([5, 6], "hold 5, which is"),
+        ([1641], "1641.*1641 rows"),
+        (range(FIRST - 1, FIRST + 1000), r"640.*<\|coord_\*\|>"),
+        (range(FIRST - 1, FIRST + 999), "640"),
+        ([5, 6], r"\b5\b"),
     ],
 )
-def test_wrong_ids_are_refused_in_one_sentence_and_leave_the_model_alone(ids, message):
+def test_wrong_ids_are_refused_in_one_sentence_and_leave_the_model_alone(ids, facts):
     model = fresh()
-    with pytest.raises(TokenizerError, match=message) as caught:
+    with pytest.raises(TokenizerError, match=facts) as caught:
         install_coord_offset_adapter(model, coord_ids=ids, tokenizer=tokenizer())
     assert str(caught.value).startswith("coord_offset.ids")
     assert "\n" not in str(caught.value)
@@ -88,17 +88,17 @@ def test_wrong_ids_are_refused_in_one_sentence_and_leave_the_model_alone(ids, me
 def test_ids_are_checked_against_the_configuration_and_both_tables():
     model = fresh()
     model.config.text_config.vocab_size = 1640
-    with pytest.raises(TokenizerError, match=r"reach 1640 but config\.vocab_size is 1640; resize"):
+    with pytest.raises(TokenizerError, match=r"1640.*config\.vocab_size.*1640"):
         install_coord_offset_adapter(model, coord_ids=COORD_IDS)
     model = fresh(tied=False)
     head = torch.nn.Linear(128, 1640, bias=False)
     model.set_output_embeddings(head)
-    with pytest.raises(TokenizerError, match="reach 1640 but the model has 1640 rows"):
+    with pytest.raises(TokenizerError, match="1640.*1640 rows"):
         install_coord_offset_adapter(model, coord_ids=COORD_IDS)
 
 
 def test_it_is_installed_once():
-    with pytest.raises(ConfigError, match="already has"):
+    with pytest.raises(ConfigError, match="coord_offset_adapter"):
         install_coord_offset_adapter(installed(), coord_ids=COORD_IDS)
 
 
@@ -106,12 +106,12 @@ def test_it_is_installed_once():
 def test_it_is_installed_before_peft(wrong_order):
     around = get_peft_model(fresh(), LoraConfig(target_modules=["q_proj"]))
     target = {"around": around, "inside": around.get_base_model(), "ours": wrapped(fresh())}[wrong_order]
-    with pytest.raises(ConfigError, match=r"goes into a Hugging Face model before PEFT does, got (Peft|Qwen3VL)"):
+    with pytest.raises(ConfigError, match=r"PEFT.*(Peft|Qwen3VL)"):
         install_coord_offset_adapter(target, coord_ids=COORD_IDS)
     assert not any("coord_offset" in name for name, _ in around.named_parameters())
 
 
 @pytest.mark.parametrize("dtype", ["float23", "FLOAT32", torch.int64, None])
 def test_a_dtype_that_is_none_is_refused(dtype):
-    with pytest.raises(ConfigError, match=r"coord_offset\.dtype: got .*; expected one of auto, float32, bfloat16"):
+    with pytest.raises(ConfigError, match=r"coord_offset\.dtype.*auto, float32, bfloat16"):
         installed(dtype=dtype)

@@ -86,7 +86,7 @@ def test_half_an_adapter_is_refused():
     outer.add_adapter("second", LoraConfig(target_modules=["q_proj"]))
     outer.set_adapter("second")
     outer.delete_adapter("second")
-    with pytest.raises(ConfigError, match=r"activated adapter 'default' without its coord offsets; call set_adapter"):
+    with pytest.raises(ConfigError, match=r"'default'.*set_adapter"):
         logits(outer)
     outer.set_adapter("default")
     assert torch.equal(logits(outer), expected)
@@ -109,7 +109,7 @@ def test_merging_in_memory_keeps_the_offsets_and_folding_bakes_them(tied, tie_he
     with quiet():
         merged = outer.merge_and_unload()
     torch.testing.assert_close(logits(merged), expected, rtol=0, atol=1e-4)
-    with pytest.raises(CheckpointError, match="would lose the coord offsets"):
+    with pytest.raises(CheckpointError, match=r"coordexp\.model\.merge"):
         merged.save_pretrained(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -180,7 +180,7 @@ def test_an_adapter_loaded_beside_another(tmp_path):
 
 
 def test_one_table_is_not_loaded_into_two_or_two_into_one(tmp_path):
-    with pytest.raises(CheckpointError, match="have tie_head: false, the installed adapter has true; install it as"):
+    with pytest.raises(CheckpointError, match="tie_head: false.*true"):
         _reloaded(_trained(True, False), tmp_path / "two", installed(tie_head=True))
     with pytest.raises(KeyError, match="coord_offset_adapter.head_offset"):  # PEFT's own, before ours is asked
         _reloaded(_trained(True, True), tmp_path / "one", installed(tie_head=False))
@@ -203,7 +203,7 @@ def test_a_float32_table_of_a_bfloat16_model_is_not_rounded(tmp_path):
 
 def test_training_offsets_that_peft_does_not_know_of_is_refused():
     outer = get_peft_model(installed(), LoraConfig(target_modules=["q_proj"]))
-    with pytest.raises(ConfigError, match=r"PEFT froze the coord offsets .*modules_to_save=\['coord_offset_adapter'\]"):
+    with pytest.raises(ConfigError, match=r"modules_to_save=\['coord_offset_adapter'\]"):
         outer.train()(input_ids=IDS, use_cache=False)
     assert torch.equal(logits(outer.eval()), logits(fresh()))  # to look at, there is nothing wrong with it
 

@@ -93,9 +93,9 @@ def test_gradcheck_and_formula(shape, width, make_case):
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"shape": "two_bin", "width": 0.5}, "two_bin needs a width of at least 1, or some coordinate has no bin; got"),
-        ({"width": 0.0}, "greater than 0"),
-        ({"shape": "triangle"}, "'gaussian', 'exponential' or 'two_bin'"),
+        ({"shape": "two_bin", "width": 0.5}, "two_bin.*0.5"),
+        ({"width": 0.0}, "width"),
+        ({"shape": "triangle"}, "shape"),
     ],
 )
 def test_an_impossible_knob_is_refused(knobs, message):

@@ -102,9 +102,9 @@ def test_ids_come_from_the_tokenizer_and_a_mismatch_says_them(model_type, tmp_pa
     tree = config.model_dump(mode="json")
     tree["custom"]["coord_offset"]["ids"] = {"start": 151_670, "end": 152_669}  # right for Qwen3-VL
     findings = list(check_base(type(config).model_validate(tree), folder, weights=False))
-    said = [str(finding) for finding in findings if finding.verdict == "failure"]
-    assert len(said) == 1
-    assert f"151670..152669, but {folder} has its coord tokens at {first}..{first + 999}; leave ids out" in said[0]
+    (failure,) = (str(finding) for finding in findings if finding.verdict == "failure")
+    for fact in ("151670..152669", str(folder), f"{first}..{first + 999}"):
+        assert fact in failure
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_a_tokenizer_of_another_family_is_refused(tmp_path):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(family_config("small qwen3_5")))
     write_family_files(folder, "qwen3_vl", tmp_path / "tokenizer")
-    with pytest.raises(TokenizerError, match=r"<\|image_pad\|> is 151655 in the tokenizer, but 248056 in config.json"):
+    with pytest.raises(TokenizerError, match=r"<\|image_pad\|>.*151655.*248056.*config\.json"):
         _raise_first(check_base(small_config(folder, tmp_path / "runs"), folder, weights=False))
 
 

@@ -20,13 +20,13 @@ def test_a_configuration_of_another_size_is_refused_before_its_weights_are_made(
     (other / "config.json").write_text(json.dumps(PUBLISHED["4B"]))
     images = other / "preprocessor_config.json"
     edit_json(images, patch_size=16)
-    with pytest.raises(CheckpointError, match=r"other: \d+ weights are missing, e.g. model"):
+    with pytest.raises(CheckpointError, match=r"other.*\d+ weights.*missing.*model"):
         load(other)
     shutil.copy(make_base() / images.name, images)
     (other / "config.json").write_text(
         (make_base() / "config.json").read_text().replace('"hidden_size": 128', '"hidden_size": 64')
     )
-    with pytest.raises(CheckpointError, match=r"other: \d+ weights are mismatched, e.g. .* is \[.*\], expected \["):
+    with pytest.raises(CheckpointError, match=r"other.*\d+ weights.*mismatched.*\[\d.*\[\d"):
         load(other)
 
 

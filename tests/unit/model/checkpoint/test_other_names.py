@@ -94,7 +94,7 @@ def _refusal(folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "rename", "said"),
+    ("model_type", "rename", "shown"),
     [
         ("qwen3_vl", _before("module."), "'module.'"),  # DDP, DeepSpeed
         ("qwen3_vl", _before("_orig_mod."), "'_orig_mod.'"),  # torch.compile
@@ -106,10 +106,12 @@ def _refusal(folder: Path) -> str:
         ("qwen2_5_vl", lambda name: f"module.{_older(name)}", "'module.'"),
     ],
 )
-def test_what_names_the_same_weights_is_read_and_copies_have_the_models_names(tiny, tmp_path, model_type, rename, said):
+def test_what_names_the_same_weights_is_read_and_copies_have_the_models_names(
+    tiny, tmp_path, model_type, rename, shown
+):
     base = tiny(model_type)
     other = _renamed(base, tmp_path / "other", rename)
-    assert said in StoredModel.of(other).renamed
+    assert shown in StoredModel.of(other).renamed
     _same(other, base)
     assert not StoredModel.of(base).renamed
     expand_to(other, tmp_path / "expanded")
@@ -155,8 +157,9 @@ def test_other_names_are_said_with_those_expected_and_the_way_to_rename_them(
     base = tiny(model_type)
     other = _renamed(base, tmp_path / "other", rename)
     message = _refusal(other)
-    assert f"{num} of {num_all} weights begin with {got} where the model of config.json has 'model.langu" in message
-    assert f"{rename('model.language_model.embed_tokens.weight')} for model.language_model.embed_tokens" in message
+    theirs, ours = rename("model.language_model.embed_tokens.weight"), "model.language_model.embed_tokens.weight"
+    for fact in (f"{num} of {num_all}", got, "'model.language_model.'", theirs, ours):
+        assert fact in message
     assert "missing" not in message
 
     # As docs/your-model.md has it.
@@ -183,8 +186,8 @@ def test_a_peft_model_that_was_saved_whole_is_called_one(tiny, tmp_path):
 
 def test_weights_that_are_missing_are_called_missing(tiny, tmp_path):
     lost = edited(tiny("qwen3_vl"), tmp_path / "lost", lambda tensors: tensors.pop("model.language_model.norm.weight"))
-    assert "1 weights are missing, e.g. model.language_model.norm.weight" in _refusal(lost)
-    assert "1 weights are missing" in _refusal(_renamed(lost, tmp_path / "wrapped", _before("module.")))
+    assert re.search(r"1 weights.*missing.*model\.language_model\.norm\.weight", _refusal(lost))
+    assert re.search("1 weights.*missing", _refusal(_renamed(lost, tmp_path / "wrapped", _before("module."))))
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_vl", "qwen2_5_vl"])
@@ -211,7 +214,7 @@ def test_a_pickle_is_refused_with_the_command_that_converts_it(tiny, tmp_path, m
 @pytest.mark.parametrize(
     ("left", "way_on"),
     [
-        ("model-00001-of-00002.safetensors", "the index is not there"),
+        ("model-00001-of-00002.safetensors", "model.safetensors.index.json"),
         ("zero_to_fp32.py", "python zero_to_fp32.py . . --safe_serialization"),
         ("pytorch_model_fsdp_0/.metadata", "accelerate merge-weights"),
     ],

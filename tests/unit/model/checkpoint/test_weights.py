@@ -23,7 +23,7 @@ def test_an_index_decides_between_files_and_leaves_others_unread(tmp_path):
     assert torch.equal(weights.read("a"), one["a"])
     assert {name: file.name for name, file in weights.files.items()} == listed
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": listed | {"b": "2.safetensors"}}))
-    with pytest.raises(CheckpointError, match=r"names b in 2\.safetensors, which does not hold it"):
+    with pytest.raises(CheckpointError, match=r"\bb\b.*2\.safetensors"):
         StoredWeights.of(tmp_path)
 
 
@@ -37,9 +37,9 @@ def test_damaged_and_quantised_files_are_refused(make_base, tmp_path):
     target = shutil.copytree(make_base(), tmp_path / "cut")
     file = target / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"not a whole safetensors file"):
+    with pytest.raises(CheckpointError, match="safetensors"):
         StoredWeights.of(target)
     weights = {name: tensor.to(torch.float8_e4m3fn) for name, tensor in load_file(make_base() / file.name).items()}
     save_file(weights, file)
-    with pytest.raises(CheckpointError, match=r"is stored as F8_E4M3; expected plain numbers"):
+    with pytest.raises(CheckpointError, match="F8_E4M3"):
         StoredWeights.of(target)

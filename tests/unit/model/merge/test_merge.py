@@ -185,7 +185,7 @@ def test_a_fully_tuned_model_is_saved_as_it_is(make_base, tmp_path):
     assert (report.warning, report.num_merged_layers, report.tie_word_embeddings) == ("", 0, True)
     assert torch.equal(_logits(load(tmp_path / "merged").model, loaded.processor), _logits(model, loaded.processor))
     install_coord_offset_adapter(model, coord_ids=loaded.vocab.coord_ids)
-    with pytest.raises(CheckpointError, match=r"from a PEFT model only"):
+    with pytest.raises(CheckpointError, match="PEFT"):
         merge_model(model, loaded.processor, tmp_path / "other")
 
 
@@ -194,9 +194,9 @@ def test_it_overwrites_only_on_purpose_and_only_checkpoints(make_base, make_adap
     output = tmp_path / "merged"
     output.mkdir()
     (output / "notes.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"exists; give another directory"):
+    with pytest.raises(CheckpointError, match=str(output)):
         merge(adapter, output)
-    with pytest.raises(CheckpointError, match=r"something else than a checkpoint"):
+    with pytest.raises(CheckpointError, match=r"notes\.txt"):
         merge(adapter, output, overwrite=True)
     assert (output / "notes.txt").read_text() == "mine"
     (output / "notes.txt").unlink()
@@ -205,7 +205,7 @@ def test_it_overwrites_only_on_purpose_and_only_checkpoints(make_base, make_adap
     merge(adapter, output, overwrite=True)
     assert json.loads((output / "merge_report.json").read_text())["num_offset_rows"] == 1000
     for source in (adapter, make_base()):
-        with pytest.raises(CheckpointError, match=r"is an input of the merge"):
+        with pytest.raises(CheckpointError, match=str(source)):
             merge(adapter, source, overwrite=True)
 
 
@@ -218,7 +218,7 @@ def test_a_failed_overwrite_keeps_the_old_checkpoint(make_base, make_adapter, tm
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(rewrite, "save_file", full)
-    with pytest.raises(CheckpointError, match=r"cannot be written .*No space left"):
+    with pytest.raises(CheckpointError, match="merged.*No space left"):
         merge(adapter, tmp_path / "merged", overwrite=True)
     assert (tmp_path / "merged" / "model.safetensors").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["merged"]
@@ -252,20 +252,20 @@ def test_wrong_inputs(make_base, make_adapter, tmp_path):
         (adapter / "adapter_config.json").write_text(json.dumps(config | changes))
 
     cases = [
-        ({"base_model_name_or_path": None}, "does not name its base"),
-        ({"base_model_name_or_path": "/gone/base"}, "was trained on /gone/base, which is not on this .* with --base"),
-        ({"rank_pattern": {"q_proj": 8}}, "rank_pattern is"),
-        ({"bias": "all"}, "bias is 'all'"),
-        ({"lora_alpha": None}, "lora_alpha is None, expected a number"),
+        ({"base_model_name_or_path": None}, "base"),
+        ({"base_model_name_or_path": "/gone/base"}, "/gone/base.*--base"),
+        ({"rank_pattern": {"q_proj": 8}}, "rank_pattern"),
+        ({"bias": "all"}, "bias.*'all'"),
+        ({"lora_alpha": None}, "lora_alpha.*None"),
     ]
-    for changes, message in cases:
+    for changes, facts in cases:
         with_config(**changes)
-        with pytest.raises(CheckpointError, match=message):
+        with pytest.raises(CheckpointError, match=facts):
             merge(adapter, tmp_path / "merged")
     with_config()
     weights = load_file(adapter / "adapter_model.safetensors")
     save_file(weights | {"base_model.model.lm_head.weight": torch.ones(1)}, adapter / "adapter_model.safetensors")
-    with pytest.raises(CheckpointError, match=r"cannot merge base_model.model.lm_head.weight"):
+    with pytest.raises(CheckpointError, match=r"base_model\.model\.lm_head\.weight"):
         merge(adapter, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 

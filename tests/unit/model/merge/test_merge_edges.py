@@ -21,16 +21,16 @@ def adapter(make_base, make_adapter) -> Path:
 @pytest.mark.parametrize("place", ["base", "adapter"])
 def test_an_output_in_or_around_an_input_is_refused(make_base, adapter, tmp_path, place):
     base = shutil.copytree(make_base(), tmp_path / "outer" / "base")
-    own = shutil.copytree(adapter, tmp_path / "outer" / "adapter")
+    copied_adapter = shutil.copytree(adapter, tmp_path / "outer" / "adapter")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(CheckpointError, match=rf"lies inside .*{place}, an input of the merge"):
-        merge(own, tmp_path / "outer" / place / "merged", base=base)
-    with pytest.raises(CheckpointError, match=r"holds .*, an input of the merge"):
-        merge(own, tmp_path / "outer", base=base, overwrite=True)
+    with pytest.raises(CheckpointError, match=rf"merged.*{tmp_path}/outer/{place}"):
+        merge(copied_adapter, tmp_path / "outer" / place / "merged", base=base)
+    with pytest.raises(CheckpointError, match=rf"{tmp_path}/outer/(base|adapter)"):
+        merge(copied_adapter, tmp_path / "outer", base=base, overwrite=True)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "outer")
-    with pytest.raises(CheckpointError, match=r"is an input of the merge"):
-        merge(own, link / place, base=base, overwrite=True)
+    with pytest.raises(CheckpointError, match=rf"{place}"):
+        merge(copied_adapter, link / place, base=base, overwrite=True)
     link.unlink()
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -53,38 +53,36 @@ def test_a_full_disk_leaves_nothing_and_says_one_sentence(make_base, make_adapte
     captured = capsys.readouterr()
     assert (code, calls) == (2, 2)
     assert captured.err.count("\n") == 1
-    assert captured.err.startswith("error: no space left on")
+    assert "no space left" in captured.err
     assert list(tmp_path.iterdir()) == []
     calls = 1
-    with pytest.raises(CheckpointError, match=r"merged: the merged checkpoint cannot be written .*No space left"):
+    with pytest.raises(CheckpointError, match="merged.*No space left"):
         merge(adapter, tmp_path / "merged")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_adapter_of_another_base_is_refused(make_base, adapter, tmp_path):
-    def refused(change, message, error=CheckpointError):
+    def refused(change, facts, error=CheckpointError):
         other = edited(adapter, tmp_path / "other", change, file=ADAPTER)
-        with pytest.raises(error, match=message):
+        with pytest.raises(error, match=facts):
             merge(other, tmp_path / "merged")
         shutil.rmtree(other)
 
     refused(
         lambda tensors: tensors.update({LORA_B: torch.ones(100, 4)}),
-        rf"for another base: it changes {LAYER}\.weight of \[100, 128\], and this base has \[384, 128\]",
+        rf"{LAYER}\.weight.*\[100, 128\].*\[384, 128\]",
     )
     refused(
         lambda tensors: tensors.update({OFFSET: torch.ones(1000, 64)}),
-        r"in 64 columns, and the embedding .* rows of 128",
+        r"64 columns.*128",
     )
     refused(
         lambda tensors: tensors.update({LORA_B.replace("layers.1", "layers.9"): tensors.pop(LORA_B)}),
-        rf"{LAYER} has \['lora_A'\], expected lora_A and lora_B",
+        rf"{LAYER}.*\['lora_A'\].*lora_A and lora_B",
     )
     ids = OFFSET.replace("embed_offset", "coord_ids")
-    refused(lambda tensors: tensors.update({ids: tensors[ids] + 1}), r"reach id 1641 .* has 1641 rows")
-    refused(
-        lambda tensors: tensors.update({ids: tensors[ids] - 1}), r"coord_offset\.ids hold \d+, which is", TokenizerError
-    )
+    refused(lambda tensors: tensors.update({ids: tensors[ids] + 1}), r"1641.*1641 rows")
+    refused(lambda tensors: tensors.update({ids: tensors[ids] - 1}), r"coord_offset\.ids.*\d+", TokenizerError)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,7 +93,7 @@ def test_an_adapter_that_is_no_number_is_refused(adapter, tmp_path, key, value):
         tensors[key][2, 3] = value
 
     broken = edited(adapter, tmp_path / "broken", plant, file=ADAPTER)
-    with pytest.raises(CheckpointError, match=rf"{key} holds NaN or infinity"):
+    with pytest.raises(CheckpointError, match=rf"{key}.*NaN"):
         merge(broken, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 
