@@ -21,8 +21,8 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.runs.progress import show_stage
 from coordexp.runs.status import Killed, tell
+from coordexp.stages import show_stages
 
 
 def run_ablation(
@@ -47,7 +47,7 @@ def run_ablation(
             plans, fingerprints = _prepare(campaign, plans, to_do, executor)
             recorder, ending = campaign.new_recorder(plans[0]), Ending()
             try:
-                with show_stage("records the runs", console):
+                with show_stages(console, title="records the runs"):
                     if to_do:
                         recorder.check_artifacts()
                     for plan in plans:
@@ -89,8 +89,8 @@ def _prepare(
     campaign: Campaign, plans: Sequence[RunPlan], to_do: set[str], executor: Executor | None
 ) -> tuple[list[RunPlan], dict[str, str]]:
     """Do and check once what all runs need; return them with their steps counted, and their fingerprints by name."""
-    with show_stage("prepares data and base model", campaign.console) as on_headers:
-        prepared = prepare_all(plans, on_headers=on_headers)
+    with show_stages(campaign.console, title="prepares data and base model"):
+        prepared = prepare_all(plans)
         images = {name: len(shared.train.samples) for name, shared in prepared.items()}
         notes = [steps_note(plan.config, images[plan.name]) for plan in plans]
         plans = [replace(plan, config=plan.config.with_steps(images[plan.name])) for plan in plans]

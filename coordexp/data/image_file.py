@@ -6,7 +6,7 @@ A picture is read as people see it: turned as its EXIF tag says, and on white wh
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from coordexp.errors import DataError
 from coordexp.files import lfs_problem
+from coordexp.stages import report_stage
 
 MAX_IMAGE_PIXELS = 120_000_000
 MAX_IMAGE_SIDE_PX = 32_768
@@ -31,8 +32,6 @@ _WITHOUT_EXIF = (".bmp", ".gif", ".ppm")
 # Headers read at once, so that a disk elsewhere does not answer one after the other.
 _HEADER_READERS = 8
 _HEADERS_OF_A_TASK = 64
-OnHeaders = Callable[[int, int], None]
-"""Called with how many headers are read, and of how many."""
 _MAX_16_BIT = 65_535
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -141,23 +140,19 @@ class _KeptHeaders:
     """What :func:`headers_once` keeps: nothing outside of it, since a picture may change."""
 
     headers: dict[Path, "Header | DataError"] | None = None
-    on_headers: OnHeaders | None = None
 
 
 _kept_headers = _KeptHeaders()
 
 
 @contextmanager
-def headers_once(on_headers: OnHeaders | None = None) -> Generator[None]:
-    """Open each picture once while the block runs, however often its header is asked for.
-
-    ``on_headers`` is called with how many headers of a set are read, and of how many, now and then.
-    """
-    _kept_headers.headers, _kept_headers.on_headers = {}, on_headers
+def headers_once() -> Generator[None]:
+    """Open each picture once while the block runs, however often its header is asked for."""
+    _kept_headers.headers = {}
     try:
         yield
     finally:
-        _kept_headers.headers, _kept_headers.on_headers = None, None
+        _kept_headers.headers = None
 
 
 def read_headers_ahead(paths: Sequence[Path]) -> None:
@@ -180,7 +175,7 @@ def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:
         return headers
 
     turned: dict[int, Header] = {}
-    report, done = _kept_headers.on_headers, 0
+    done = 0
     # A task for many pictures: handing one over takes as long as reading a header.
     batches = [paths[start : start + _HEADERS_OF_A_TASK] for start in range(0, len(paths), _HEADERS_OF_A_TASK)]
     with ThreadPoolExecutor(_HEADER_READERS) as pool:
@@ -189,8 +184,7 @@ def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:
                 if header is not None and header.orientation != 1:
                     turned[place] = header
             done += len(headers)
-            if report is not None:
-                report(done, len(paths))
+            report_stage("headers of pictures read", done, len(paths))
     return turned
 
 

@@ -31,7 +31,6 @@ from coordexp.ablation.preparation import (
 )
 from coordexp.config import to_yaml
 from coordexp.config.schema.data import Data
-from coordexp.data.image_file import OnHeaders
 from coordexp.data.sources.door import save_parts
 from coordexp.data.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError, counted
@@ -40,7 +39,7 @@ from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.experiment import check_disk, check_experiment, directory_bytes
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.runs.progress import show_stage
+from coordexp.stages import show_stages
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
 from coordexp.sweep.space import point_text
@@ -68,9 +67,9 @@ def run_sweep(
     :func:`coordexp.ablation.run.run_ablation`; ``report`` writes files, which are kept in MLflow.
     """
     with open_campaign(sweep.config, fresh=fresh, console=console) as campaign:
-        with show_stage("divides the training images", console) as on_headers:
+        with show_stages(console, title="divides the training images"):
             proposed(sweep)  # refuses, before the files of another sweep are replaced
-            split = divide_training_images(sweep, on_headers=on_headers)
+            split = divide_training_images(sweep)
         note = steps_note(sweep.config, split.num_train)
         if note is not None:
             campaign.show(note)
@@ -78,7 +77,7 @@ def run_sweep(
         trials = SweepTrials(sweep, data=split.data_keys(), instance=campaign.instance)
         first = (trials.trials[0] if trials.trials else trials.propose()).plan
         with campaign.executor(debug=debug) if is_pending(trials) else contextlib.nullcontext() as executor:
-            with show_stage("prepares data and base model", console):
+            with show_stages(console, title="prepares data and base model"):
                 prepared = prepare_all([first])[first.name]
                 begun = [first, *(trial.plan for trial in trials.trials if trial.plan.has_begun())]
                 fingerprint_runs(begun, dict.fromkeys((plan.name for plan in begun), prepared))
@@ -110,13 +109,10 @@ def run_sweep(
     return replace(ending, code=code, missing=missing, notes=campaign.new_notes(stages.recorder))
 
 
-def divide_training_images(sweep: Sweep, *, on_headers: OnHeaders | None = None) -> TuningSplit:
-    """Choose the tuning split from the experiment's set, and write the set that trials read.
-
-    ``on_headers`` is called with how many headers of pictures are read, and of how many.
-    """
+def divide_training_images(sweep: Sweep) -> TuningSplit:
+    """Choose the tuning split from the experiment's set, and write the set that trials read."""
     config, settings = sweep.config, sweep.settings.tuning_split
-    whole = open_set_of(config, on_headers=on_headers)
+    whole = open_set_of(config)
     divided = write_tuning_split(whole, config.data, ExperimentFolder.of(config).path, **settings.model_dump())
     of_trials = Data.model_validate(config.data.model_dump() | divided.split.data_keys())
     save_parts(divided, whole, of_trials, place_of(config))

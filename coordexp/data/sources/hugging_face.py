@@ -25,6 +25,7 @@ from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.pictures import Labelled, coco_of, read_text
 from coordexp.errors import DataError, counted, is_name, kind_of, show
 from coordexp.files import kept_json, lfs_problem, replace_directory, write_json
+from coordexp.stages import report_stage
 
 METADATA_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 _NAME_KEYS = ("file_name", "image", "image_path", "path")
@@ -306,6 +307,7 @@ def unpack_pictures(shards: Sequence[Path], folder: Path) -> list[str]:
     known_names = known.get("names") if isinstance(known, dict) and known.get("made_of") == made_of else None
     if isinstance(known_names, list):
         return [str(name) for name in known_names]
+    num_rows = sum(_opened(shard).metadata.num_rows for shard in shards)
     names: list[str] = []
     with replace_directory(folder) as building:
         taken: set[str] = set()
@@ -317,6 +319,7 @@ def unpack_pictures(shards: Sequence[Path], folder: Path) -> list[str]:
                         (building / name).write_bytes(content)
                     taken.add(name)
                     names.append(name)
+                report_stage("pictures unpacked", len(names), num_rows)
         write_json(building / _PICTURES_MADE, {"made_of": made_of, "names": names})
     return names
 
