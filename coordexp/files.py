@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shutil
+import threading
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -305,22 +306,34 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def known_hashes(files: Sequence[Path] | Sequence[str], kept_in: Path) -> list[str]:
+def known_hashes(
+    files: Sequence[Path] | Sequence[str],
+    kept_in: Path,
+    *,
+    report: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> list[str]:
     """Return the SHA-256 of large files, several read at once, each read once and again when it has changed.
 
     A file keeps its hash while its size, its times and its inode are the same. Among the times is that of the last
     change of whatever kind (ctime), which nobody can set. The hashes are kept in the file ``kept_in``; one that is
     damaged counts as empty, and one that cannot be written costs a reading, not the command.
+
+    Args:
+        files: to be hashed.
+        kept_in: the file of the hashes.
+        report: is called with what is counted, how much of it is read and how much there is to read, by any thread.
     """
     kept = kept_json(kept_in)
     known: dict[str, JsonValue] = kept if isinstance(kept, dict) else {}
     states: dict[str, str] = {}
+    sizes: dict[str, int] = {}
     hashes: dict[str, str] = {}
     for file in files:
         name = str(file)
         stat = os.stat(name)
         # As text: some file systems number beyond the 63 bits that a whole number of our JSON may have.
         states[name] = f"{stat.st_size}-{stat.st_mtime_ns}-{stat.st_ctime_ns}-{stat.st_ino}"
+        sizes[name] = stat.st_size
         match known.get(name):
             case [state, str(kept_hash)] if state == states[name]:
                 hashes[name] = kept_hash
@@ -329,15 +342,25 @@ def known_hashes(files: Sequence[Path] | Sequence[str], kept_in: Path) -> list[s
     changed = [name for name in states if name not in hashes]
     # A task for many files: for a small picture, handing a task over takes as long as hashing it.
     batches = [changed[start : start + _FILES_OF_A_TASK] for start in range(0, len(changed), _FILES_OF_A_TASK)]
+    total_mib = -(-sum(sizes[name] for name in changed) // 2**20)
+    bytes_read = 0
+    lock = threading.Lock()
+
+    def hashes_of(names: Sequence[str]) -> dict[str, str]:
+        nonlocal bytes_read
+        of_names: dict[str, str] = {}
+        for name in names:
+            of_names[name] = sha256_of_file(Path(name))
+            with lock:
+                bytes_read += sizes[name]
+                report("MiB hashed", min(bytes_read // 2**20, total_mib), total_mib)
+        return of_names
+
     with ThreadPoolExecutor(_READERS) as readers:
-        for batch in readers.map(_hashes_of, batches):
+        for batch in readers.map(hashes_of, batches):
             hashes |= batch
     if changed:
         now: dict[str, JsonValue] = {name: [states[name], hashes[name]] for name in states}
         with contextlib.suppress(OSError):
             write_json(kept_in, known | now)
     return [hashes[str(file)] for file in files]
-
-
-def _hashes_of(names: Sequence[str]) -> dict[str, str]:
-    return {name: sha256_of_file(Path(name)) for name in names}

@@ -19,8 +19,8 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.budget import whole_seeds
 from coordexp.runs.executor import TrainFunction
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.runs.progress import show_stage
 from coordexp.runs.status import Killed, tell
+from coordexp.stages import show_stages
 
 
 def run_ablation(
@@ -78,8 +78,8 @@ def _prepare(session: Session) -> _Prepared:
     if unfinished_names:
         session.start_executor()
 
-    with show_stage("prepares data and base model", session.console) as on_headers:
-        shared = prepare_all(plans, on_headers=on_headers)
+    with show_stages(session.console, title="prepares data and base model"):
+        shared = prepare_all(plans)
         num_images = {name: len(of_run.train.samples) for name, of_run in shared.items()}
         notes = [steps_note(plan.config, num_images[plan.name]) for plan in plans]
         plans = [replace(plan, config=plan.config.with_steps(num_images[plan.name])) for plan in plans]
@@ -104,7 +104,7 @@ def _plan(session: Session, prepared: _Prepared) -> None:
 
     unfinished_names = {plan.name for plan in prepared.unfinished}
     recorder = session.open_recorder(prepared.plans[0])
-    with show_stage("records the runs", session.console):
+    with show_stages(session.console, title="records the runs"):
         if prepared.unfinished:
             recorder.check_artifacts()
         for plan in prepared.plans:

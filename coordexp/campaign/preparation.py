@@ -9,7 +9,6 @@ from coordexp.config.identity.differences import diff, rounding_only, went_on
 from coordexp.config.identity.fingerprint import fingerprint, read_fingerprint
 from coordexp.config.keys import deciding
 from coordexp.config.schema import RunConfig
-from coordexp.data.images.headers import OnHeaders
 from coordexp.detection.boxes import MAX_DETECTIONS
 from coordexp.detection.ceiling import codec_ceiling, exact_ceiling, num_beyond_limit
 from coordexp.errors import ConfigError, DataError
@@ -85,18 +84,15 @@ def _check_keys(plans: Sequence[RunPlan]) -> None:
             )
 
 
-def prepare_all(plans: Sequence[RunPlan], *, on_headers: OnHeaders | None = None) -> dict[str, PreparedExperiment]:
-    """Prepare and check the data and base of every run, once for each distinct pair; return them by run name.
-
-    ``on_headers`` is called with how many headers of pictures are read, and of how many.
-    """
+def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
+    """Prepare and check the data and base of every run, once for each distinct pair; return them by run name."""
     _check_keys(plans)
     made: dict[str, PreparedExperiment] = {}
     prepared: dict[str, PreparedExperiment] = {}
     for plan in plans:
         parts = deciding(plan.config, "data", "base")
         if parts not in made:
-            made[parts] = prepare_experiment(plan.config, on_headers=on_headers)
+            made[parts] = prepare_experiment(plan.config)
         prepared[plan.name] = made[parts]
     return prepared
 

@@ -95,12 +95,12 @@ def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[i
     """Print and store the report, of these seeds or of all; a failure here does not touch the runs."""
     from coordexp.report.write import report_experiment
     from coordexp.runs.folder import ExperimentFolder
-    from coordexp.runs.progress import show_stage
+    from coordexp.stages import show_stages
     from coordexp.tracking.publish import tracking_uri
 
     name = config.experiment.name
     try:
-        with show_stage("compares the runs", console):
+        with show_stages(console, title="compares the runs"):
             report_experiment(
                 tracking_uri(config),
                 name,

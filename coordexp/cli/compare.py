@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from coordexp.cli.arguments import named_files, read_aliases, seed
-from coordexp.cli.console import error_console, output_console
+from coordexp.cli.console import error_console, output_console, stage_bars
 from coordexp.cli.detections import (
     add_comparison,
     named_frames,
@@ -53,14 +53,8 @@ def run(options: argparse.Namespace) -> None:
     command += sample_options(options)
     command += [] if options.aliases is None else ["--aliases", str(options.aliases)]
     aliases = read_aliases(options.aliases)
-    results = read_files(files, options.annotations, frames, command, errors, aliases=aliases)
-    with writing(output):
-        scratch = output / ".artifacts"
-        rows = foreign_rows(results, options.annotations, frames=frames, images=options.images, scratch=scratch)
-    del results
     *first, last = files
     name = f"Comparison of {', '.join(first)} and {last}" if first else f"Comparison of {last}"
-    data = ExperimentData(name=name, uri="", runs=tuple(rows))
     settings = Settings(
         resamples=options.resamples,
         seed=options.seed,
@@ -68,9 +62,16 @@ def run(options: argparse.Namespace) -> None:
         unit_by=unit_by,
         slices=slice_names(options),
     )
-    study, _ = study_of(data, output=output, runs_dir=output, console=errors, settings=settings)
-    if study.comparison is None:
-        raise ComparisonError(" ".join(study.missing))
-    paths = write_report(study, output)
+    with stage_bars():
+        results = read_files(files, options.annotations, frames, command, errors, aliases=aliases)
+        with writing(output):
+            scratch = output / ".artifacts"
+            rows = foreign_rows(results, options.annotations, frames=frames, images=options.images, scratch=scratch)
+        del results  # as large as the files
+        data = ExperimentData(name=name, uri="", runs=tuple(rows))
+        study, _ = study_of(data, output=output, runs_dir=output, settings=settings)
+        if study.comparison is None:
+            raise ComparisonError(" ".join(study.missing))
+        paths = write_report(study, output)
     numbers = to_numbers(study.comparison, data, study.slices)
     print_comparison(study, paths, options, console, errors, numbers=numbers)

@@ -3,22 +3,21 @@
 import contextlib
 import errno
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from coordexp.errors import CoordExpError, chain, masked, plain_lines, shortened
 from coordexp.files import is_disk_full
-from coordexp.findings import duration_text
+from coordexp.stages import ReportStage, show_stages
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _PIPE_WIDTH = 120  # rich takes 80 where there is no terminal, too narrow for the tables
-LINE_SECONDS = 30.0  # between two lines on a stage, where there is no terminal
 _EXIT_BUG = 1
 _EXIT_INPUT = 2
 _EXIT_INTERRUPTED = 130
@@ -110,61 +109,21 @@ def _package_of(filename: str) -> str:
     return Path(filename).stem
 
 
-@contextlib.contextmanager
-def stage_bars() -> Generator[Callable[[str, int, int], None]]:
-    """Show on stderr how far each stage is; yields the function of stage, done and total.
-
-    A terminal gets a bar for each, with the count and the time left; elsewhere a line is written each 30 seconds.
-    """
-    console = error_console()
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield _StageLines().show
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def progress(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done, total=total)
-
-        yield progress
-
-
-class _StageLines:
-    """Writes a line on how far a stage is, where none was written for 30 seconds."""
-
-    def __init__(self) -> None:
-        self._last_line = time.monotonic()
-        self._begun: dict[str, tuple[float, int]] = {}  # when a stage was first heard of, and how far it was
-
-    def show(self, stage: str, done: int, total: int) -> None:
-        """Note how far a stage is, and write a line if one is due."""
-        now = time.monotonic()
-        started, done_before = self._begun.setdefault(stage, (now, done))
-        if now - self._last_line < LINE_SECONDS or done >= total:
-            return
-        self._last_line = now
-        left = ""
-        if done > done_before:
-            seconds = (now - started) / (done - done_before) * (total - done)
-            left = f", about {duration_text(seconds)} left"
-        say(f"{stage}: {done:,} of {total:,}{left}")
+def stage_bars(*, title: str = "") -> AbstractContextManager[ReportStage]:
+    """Show on stderr how far each stage is that the block reports, or what it does as a whole."""
+    return show_stages(error_console(), title=title)
 
 
 @contextlib.contextmanager
 def progress_bar(stage: str, total: int) -> Generator[Callable[[int], None]]:
     """Draw the bar of one stage; yields the function that advances it."""
     done = 0
-    with stage_bars() as progress:
+    with stage_bars() as report:
 
         def advance(count: int) -> None:
             nonlocal done
             done += count
-            progress(stage, done, total)
+            report(stage, done, total)
 
         yield advance
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from coordexp.cli.arguments import add_aliases, by_name, number, positive
 from coordexp.cli.console import show
 from coordexp.errors import ComparisonError
+from coordexp.stages import report_stage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,7 +96,15 @@ def read_files(
     from coordexp.doctor.boxes import diagnose
 
     truth = read_ground_truth(annotations)
-    files = {name: [read_results(path, truth, aliases=aliases) for path in several] for name, several in paths.items()}
+    num_files = sum(len(several) for several in paths.values())
+    num_read = 0
+    files: dict[str, list[Results]] = {}
+    for name, several in paths.items():
+        for path in several:
+            report_stage("files of detections read", num_read, num_files)
+            files.setdefault(name, []).append(read_results(path, truth, aliases=aliases))
+            num_read += 1
+    report_stage("files of detections read", num_read, num_files)
     found = {name: diagnose(several[0], truth) for name, several in files.items() if name not in frames}
     other = {name: said.best.frame for name, said in found.items() if said is not None and "better" in said.outcome}
     given = [word for name, frame in {**frames, **other}.items() for word in ("--frame", f"{name}={frame}")]

@@ -14,7 +14,7 @@ import shlex
 from pathlib import Path
 
 from coordexp.cli.arguments import add_aliases, add_config, read_aliases
-from coordexp.cli.console import error_console, output_console, show
+from coordexp.cli.console import output_console, show, stage_bars
 from coordexp.errors import ConfigError, DataError
 
 HELP = "whether a run would start, without loading weights; boxes: how a file of detections is to be read"
@@ -32,19 +32,11 @@ def run(options: argparse.Namespace) -> int:
         return _examine_boxes(options)
     if options.annotations is not None or options.aliases is not None:
         raise ConfigError("--annotations belongs to doctor boxes --annotations GT.json FILE; expected boxes and a file")
-    looking = "looking at files, checkpoint, machine and services"
-    with error_console().status(looking) as status:
+    with stage_bars():
         from coordexp.cli.views import examination_json, show_examination
         from coordexp.doctor.examine import examine
 
-        def on_pictures(done: int, total: int) -> None:
-            if done % 50 == 0 or done == total:
-                status.update(f"{looking}: {done:,} of {total:,} pictures decoded")
-
-        def on_headers(done: int, total: int) -> None:
-            status.update(f"{looking}: {done:,} of {total:,} headers of pictures read")
-
-        found = examine(options.config, options.overrides, on_pictures=on_pictures, on_headers=on_headers)
+        found = examine(options.config, options.overrides)
     if options.format == "json":
         show(output_console(), examination_json(found))
     else:
@@ -61,9 +53,10 @@ def _examine_boxes(options: argparse.Namespace) -> int:
     if options.annotations is None or len(options.overrides) != 2:
         raise ConfigError("expected doctor boxes --annotations GT.json FILE, with one file")
     path = Path(options.overrides[1])
-    truth = read_ground_truth(options.annotations)
-    results = read_results(path, truth, aliases=read_aliases(options.aliases))
-    said = diagnose(results, truth)
+    with stage_bars():
+        truth = read_ground_truth(options.annotations)
+        results = read_results(path, truth, aliases=read_aliases(options.aliases))
+        said = diagnose(results, truth)
     if said is None:
         raise DataError(
             f"{path}: fewer than {MIN_IMAGES} images of {truth.path} have objects and one of its {len(results)} boxes; "

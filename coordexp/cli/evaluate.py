@@ -125,8 +125,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     check_output(folder.path)
     for sentence in [*(f"warning: {found}" for found in unlike_training(settings)), *slower(settings)]:
         show(console, sentence)
-    with stage_bars() as progress:
-        data_set = make_set(settings, folder.data, on_headers=lambda done, total: progress("pictures", done, total))
+    with stage_bars():
+        data_set = make_set(settings, folder.data)
     settings = replace(settings, set_path=data_set.path)
     evaluate = _here if options.num_workers is None else _on_ray
     data, metrics = evaluate(options, settings, folder, console)

@@ -20,14 +20,13 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.model.expand import expand_to
 
     output: Path = options.output
-    with stage_bars() as progress:
+    with stage_bars():
         done = expand_to(
             options.model,
             output,
             revision=options.revision,
             init=options.init,
             structure=options.structure,
-            progress=progress,
         )
     ids = done.vocab.coord_ids
     if not done.num_added:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from coordexp.cli.arguments import add_config, positive
-from coordexp.cli.console import output_console, show
+from coordexp.cli.console import output_console, show, stage_bars
 
 HELP = "training samples: tokens by role, boxes drawn on the image"
 
@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> None:
     folder: Path = options.output or ExperimentFolder.of(config).inspected
     folder.mkdir(parents=True, exist_ok=True)
     console = output_console()
-    data_set = open_set_beside_runs(config)
+    with stage_bars():
+        data_set = open_set_beside_runs(config)
     show(console, f"data: the set is {data_set.path}")
     for line in [*set_lines(config), *(f"{split}: {text}" for split, text in data_set.summaries().items())]:
         show(console, f"data: {line}")

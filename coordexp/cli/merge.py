@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     from coordexp.model.merging.merge import merge
 
-    with stage_bars() as progress:
+    with stage_bars():
         merged = merge(
             options.adapter,
             options.output,
@@ -34,7 +34,6 @@ def run(options: argparse.Namespace) -> None:
             options.overwrite,
             dtype=options.dtype,
             vocab_init=options.vocab_init,
-            progress=progress,
         )
     rows = merged.rows()
     width = max(len(name) for name, _ in rows)

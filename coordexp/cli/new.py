@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from coordexp.cli.arguments import add_debug
-from coordexp.cli.console import error_console, output_console, show
+from coordexp.cli.console import output_console, show, stage_bars
 from coordexp.shipped import command
 
 HELP = "an experiment on data of one's own"
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    with error_console().status("reading annotations, opening images, measuring"):
+    with stage_bars():
         from coordexp.doctor.machine import Machine
         from coordexp.scaffold.dataset import new_dataset
 

@@ -62,8 +62,8 @@ def _run_annotations(options: argparse.Namespace) -> None:
         bins = not coord_tokens
     reading = Reading(options.boxes_in, options.merge_categories)
     spec = settings_of(PrepareSpec, options, coord_tokens=coord_tokens, bins=bins, reading=reading)
-    with stage_bars() as progress:
-        prepared = prepare(spec, ceiling=ceiling_of_arrays, progress=progress)
+    with stage_bars():
+        prepared = prepare(spec, ceiling=ceiling_of_arrays)
     console = output_console()
     state = "written" if prepared.is_new else "already made from these annotations with these options"
     show(console, f"{spec.output}: {state}")
@@ -86,9 +86,10 @@ def _run_shapes(options: argparse.Namespace) -> None:
     if not is_free and not (output / "shapes.json").is_file():
         raise DataError(f"{output}: exists and is no generated data set; expected a new or empty folder")
     shapes = Shapes(num_train=options.num_train, num_val=options.num_val, seed=options.seed)
-    write_shapes(output, shapes)
-    for split in ("train", "val"):
-        annotations = output / f"instances_{split}.json"
-        spec = PrepareSpec(annotations=annotations, images=output / split, output=output / "jsonl" / split)
-        prepare(spec, ceiling=ceiling_of_arrays)
+    with stage_bars():
+        write_shapes(output, shapes)
+        for split in ("train", "val"):
+            annotations = output / f"instances_{split}.json"
+            spec = PrepareSpec(annotations=annotations, images=output / split, output=output / "jsonl" / split)
+            prepare(spec, ceiling=ceiling_of_arrays)
     show(output_console(), f"{output}: {shapes.num_train} training and {shapes.num_val} validation images")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from coordexp.cli.arguments import by_name, named_files, number, read_aliases
-from coordexp.cli.console import error_console, output_console, show
+from coordexp.cli.console import error_console, output_console, show, stage_bars
 from coordexp.cli.detections import (
     add_comparison,
     named_frames,
@@ -60,8 +60,9 @@ def run(options: argparse.Namespace) -> None:
     if options.check is not None:
         from coordexp.report.publish import check
 
-        count = check(options.check, console := output_console())
-        show(console, f"{options.check}: {count} numbers, all of which follow from its detections")
+        with stage_bars():
+            count = check(options.check)
+        show(output_console(), f"{options.check}: {count} numbers, all of which follow from its detections")
     elif options.watch:
         from functools import partial
 
@@ -74,51 +75,67 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
-    from coordexp.report.study.artifacts import Artifacts
     from coordexp.report.study.data import read_by
-    from coordexp.report.study.foreign import with_files
     from coordexp.report.study.study import Settings
     from coordexp.report.write import store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 
-    unit_by = unit_rule(options)
-    data = _load(options)
-    data = read_by(data, _readings(options.reading, list(data.groups)))
-    output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
-    named = named_files(options.files)
-    if options.aliases is not None and not named:
-        raise ConfigError("--aliases names categories of --with NAME=FILE, and there is none")
-    frames = named_frames(options.frame, list(named))
-    if named:
-        found = Artifacts(data, cache=output / ".artifacts", runs_dir=options.runs_dir)
-        annotations = next((path for run in data.runs if (path := found.annotations(run)) is not None), None)
-        if annotations is None:
-            raise ConfigError(f"--with: the annotations that {data.name} was evaluated on are not on this machine")
-        command = ["coordexp", "report", *options.experiment, *(w for text in options.files for w in ("--with", text))]
-        command += sample_options(options)
-        command += [] if options.aliases is None else ["--aliases", str(options.aliases)]
-        aliases = read_aliases(options.aliases)
-        files = read_files(named, annotations, frames, command, errors, aliases=aliases)
-        data = with_files(data, files, annotations, frames=frames, scratch=output / ".artifacts")
     settings = Settings(
         resamples=options.resamples,
         num_pictures=options.pictures,
         allow_differences=options.allow_differences,
-        unit_by=unit_by,
+        unit_by=unit_rule(options),
         slices=slice_names(options),
     )
-    study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, console=errors, settings=settings)
-    paths = write_report(study, output)
-    if options.publish is not None:
-        from coordexp.report.publish import publish
+    with stage_bars():
+        data = _load(options)
+        data = read_by(data, _readings(options.reading, list(data.groups)))
+        output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
+        data = _with_other_detectors(data, options, cache=output / ".artifacts", errors=errors)
+        study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, settings=settings)
+        paths = write_report(study, output)
+        if options.publish is not None:
+            from coordexp.report.publish import publish
 
-        publish(study, artifacts, options.publish)
-    failure = store_report(study, paths, artifacts) if options.store else ""
+            publish(study, artifacts, options.publish)
+        failure = store_report(study, paths, artifacts) if options.store else ""
     print_comparison(study, paths, options, console, errors)
     if options.publish is not None:
         show(errors, f"Published in {options.publish}")
     if failure:
         show(errors, failure)
+
+
+def _with_other_detectors(
+    data: "ExperimentData", options: argparse.Namespace, *, cache: Path, errors: "Console"
+) -> "ExperimentData":
+    """Return an experiment with the rows of ``--with``; ``cache`` keeps what MLflow sends."""
+    from coordexp.report.study.artifacts import Artifacts
+    from coordexp.report.study.foreign import with_files
+
+    files_by_name = named_files(options.files)
+    if options.aliases is not None and not files_by_name:
+        raise ConfigError("--aliases names categories of --with NAME=FILE, and there is none")
+    frames = named_frames(options.frame, list(files_by_name))
+    if not files_by_name:
+        return data
+
+    artifacts = Artifacts(data, cache=cache, runs_dir=options.runs_dir)
+    annotations: Path | None = None
+    for run in data.runs:
+        annotations = annotations or artifacts.annotations(run)
+    if annotations is None:
+        raise ConfigError(f"--with: the annotations that {data.name} was evaluated on are not on this machine")
+
+    command = ["coordexp", "report", *options.experiment]
+    for text in options.files:
+        command += ["--with", text]
+    command += sample_options(options)
+    if options.aliases is not None:
+        command += ["--aliases", str(options.aliases)]
+    aliases = read_aliases(options.aliases)
+    results = read_files(files_by_name, annotations, frames, command, errors, aliases=aliases)
+    return with_files(data, results, annotations, frames=frames, scratch=cache)
 
 
 def _load(options: argparse.Namespace) -> "ExperimentData":

@@ -54,8 +54,8 @@ def _train_and_ask(config: "RunConfig", *, reporter: "LocalReporter", print_line
     import pdb
     import traceback
 
-    from coordexp.runs.screen import end_boards
     from coordexp.runs.stop import RunStoppedError
+    from coordexp.terminal import close_pictures
     from coordexp.train import train
 
     try:
@@ -63,7 +63,7 @@ def _train_and_ask(config: "RunConfig", *, reporter: "LocalReporter", print_line
     except RunStoppedError:  # as was asked
         raise
     except Exception as error:
-        end_boards()
+        close_pictures()
         traceback.print_exception(error)
         pdb.post_mortem(error.__traceback__)
         raise

@@ -10,7 +10,6 @@ from pathlib import Path
 from coordexp.config.schema import RunConfig
 from coordexp.coord_tokens.grammar.sequence import EncodeText
 from coordexp.cpus import usable_cpus
-from coordexp.data.images.headers import OnHeaders
 from coordexp.data.images.pixels import check_image
 from coordexp.data.sample import Sample, Split
 from coordexp.data.sets.data_set import DataSet
@@ -20,6 +19,7 @@ from coordexp.errors import DataError, ResourceError, counted
 from coordexp.findings import Check, failure, guarded, ok
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import experiment_lock
+from coordexp.stages import report_stage
 from coordexp.train.setup.data import accepts_prequantised, check_split_of
 from coordexp.train.setup.door import check_set_of, generated_of
 
@@ -39,7 +39,7 @@ SplitCheck = Callable[[Split], Check[SplitData | None]]
 """Looks whether a run can use a split of data that were read."""
 
 
-def examine_set(run: RunConfig, *, on_headers: OnHeaders | None = None) -> Check[SplitCheck | None]:
+def examine_set(run: RunConfig) -> Check[SplitCheck | None]:
     """Make the set of a run, or look whether it is still that of its sources; None where nothing could be read.
 
     Where another command works on the experiment, or its folder cannot be written, the data are read all the same, and
@@ -48,7 +48,7 @@ def examine_set(run: RunConfig, *, on_headers: OnHeaders | None = None) -> Check
     if run.data.format == "shapes":
         return None
     with contextlib.suppress(ResourceError), experiment_lock(run):  # said by examine_experiment
-        data_set = yield from check_set_of(run, on_headers=on_headers)
+        data_set = yield from check_set_of(run)
         return None if data_set is None else partial(_check_in_set, run, data_set)
     read = yield from read_unwritten(run.data, data_dir=ExperimentFolder.of(run).data)
     return None if read is None else partial(_check_unwritten, run, read)
@@ -120,10 +120,7 @@ def examine_descriptions(split: Split, facts: DataFacts, encode: EncodeText) -> 
 class Pictures:
     """Decodes pictures, each once, in parallel: a file that is cut short shows nowhere else before a run needs it."""
 
-    def __init__(self, on_pictures: OnHeaders = lambda done, total: None, on_headers: OnHeaders | None = None) -> None:
-        """Call ``on_pictures`` with how many of a split are decoded, and of how many; ``on_headers`` of headers."""
-        self.on_headers = on_headers
-        self._on_pictures = on_pictures
+    def __init__(self) -> None:
         self._problems: dict[Path, str] = {}
 
     def check(self, split: Split, samples: Sequence[Sample]) -> Check[None]:
@@ -131,7 +128,7 @@ class Pictures:
         check, problems = f"{split} images", list[str]()
         with ThreadPoolExecutor(usable_cpus()) as pool:
             for done, problem in enumerate(pool.map(self._problem, samples), start=1):
-                self._on_pictures(done, len(samples))
+                report_stage(f"{split} pictures decoded", done, len(samples))
                 problems += [problem] if problem else []
         if problems:
             sentence = f"{len(problems):,} of {len(samples):,} images cannot be used: {problems[0]}"

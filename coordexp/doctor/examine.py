@@ -14,7 +14,6 @@ from coordexp.config.schema.fields import Key
 from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
-from coordexp.data.images.headers import OnHeaders
 from coordexp.data.images.patches import fed_sentence
 from coordexp.data.sample import SPLITS, Split
 from coordexp.data.split_data import SplitData
@@ -65,22 +64,14 @@ class Examination:
         return all(finding.verdict != "failure" for finding in self.findings)
 
 
-def examine(
-    path: Path,
-    overrides: list[str],
-    *,
-    on_pictures: OnHeaders = lambda done, total: None,
-    on_headers: OnHeaders | None = None,
-) -> Examination:
+def examine(path: Path, overrides: list[str]) -> Examination:
     """Examine the experiment of a configuration file; loads no weights, and writes nothing but the experiment's set.
 
     Args:
         path: of the configuration.
         overrides: ``KEY=VALUE`` for it.
-        on_pictures: called with how many pictures of a split are decoded, and of how many.
-        on_headers: the same, of headers that are read.
     """
-    findings, longest = collect(_examine(path, overrides, Pictures(on_pictures, on_headers)))
+    findings, longest = collect(_examine(path, overrides, Pictures()))
     return Examination(tuple(dict.fromkeys(findings)), longest)  # groups that differ in one thing share all others
 
 
@@ -129,7 +120,7 @@ def _examine_variant(
     run: RunConfig, plans: list[RunPlan], machine: Machine, pictures: Pictures
 ) -> Check[LongestBatch | None]:
     facts: dict[Split, DataFacts] = {}
-    check = yield from guarded("data", examine_set(run, on_headers=pictures.on_headers))
+    check = yield from guarded("data", examine_set(run))
     for split in SPLITS:
         found = yield from examine_split(run, split, check, pictures)
         facts |= {} if found is None else {split: found}

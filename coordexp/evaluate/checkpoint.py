@@ -11,7 +11,6 @@ from coordexp.config.schema.data import Data
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.coord_tokens.vocab import CoordVocab, text_vocab
 from coordexp.data.dataset import DetectionDataset
-from coordexp.data.images.headers import OnHeaders
 from coordexp.data.images.patches import ImageSpec
 from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
 from coordexp.data.sample import Sample
@@ -40,7 +39,7 @@ from coordexp.runs.folder import EvaluationFolder, RunFolder
 _MAX_LENGTH = 32_768  # of prompt and image; the answer has its own limit
 
 
-def make_set(settings: EvaluationSettings, set_dir: Path, *, on_headers: OnHeaders | None = None) -> DataSet:
+def make_set(settings: EvaluationSettings, set_dir: Path) -> DataSet:
     """Read annotations and pictures once, into a set below ``set_dir``, or check the one that is there.
 
     Raises:
@@ -59,7 +58,7 @@ def make_set(settings: EvaluationSettings, set_dir: Path, *, on_headers: OnHeade
         }
     )
     place = SetPlace(data_dir=set_dir, known=set_dir / ".hashes")
-    return open_set(data, place, splits=("val",), on_headers=on_headers)
+    return open_set(data, place, splits=("val",))
 
 
 def open_data(settings: EvaluationSettings) -> EvaluationData:

@@ -27,10 +27,11 @@ from coordexp.coord_tokens.vocab import (
 from coordexp.errors import CheckpointError
 from coordexp.files import replace_directory
 from coordexp.model.checkpoint.directory import find_checkpoint
-from coordexp.model.checkpoint.rewrite import Progress, check_space, copy_file, silent, write_config, write_weights
+from coordexp.model.checkpoint.rewrite import check_space, copy_file, write_config, write_weights
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel
 from coordexp.model.checkpoint.weights import TensorSpec
 from coordexp.model.processor import Processor
+from coordexp.stages import ReportStage, report_stage
 
 STAGE = "expanding shards"
 
@@ -63,7 +64,7 @@ def expand_to(
     revision: str | None = None,
     init: InitMethod = "numeric",
     structure: Structure = "native",
-    progress: Progress = silent,
+    progress: ReportStage = report_stage,
 ) -> Expansion:
     """Write an expanded copy of a checkpoint to a new directory, which appears whole or not at all.
 
@@ -94,7 +95,7 @@ def expand_checkpoint(
     structure: Structure = "native",
     dtype: DTypeName = "auto",
     link: bool = False,
-    progress: Progress = silent,
+    progress: ReportStage = report_stage,
 ) -> Expansion:
     """Write an expanded copy of a checkpoint into an empty directory: weights, configuration, tokenizer and processor.
 
@@ -132,7 +133,9 @@ def expand_checkpoint(
     return Expansion(vocab, num_after - num_before, num_rows, base.left_behind, base.renamed)
 
 
-def cast_checkpoint(source: Path, output: Path, *, dtype: DTypeName = "auto", progress: Progress = silent) -> None:
+def cast_checkpoint(
+    source: Path, output: Path, *, dtype: DTypeName = "auto", progress: ReportStage = report_stage
+) -> None:
     """Write a copy of a checkpoint to which nothing is added, in another dtype; else as :func:`expand_checkpoint`."""
     _write_copy(StoredModel.of(source), output, dtype=dtype, progress=progress)
 
@@ -142,7 +145,7 @@ def _write_copy(
     output: Path,
     *,
     dtype: DTypeName,
-    progress: Progress,
+    progress: ReportStage,
     link: bool = False,
     processor: Processor | None = None,
     grow: Callable[[Tensor], Tensor] | None = None,

@@ -21,7 +21,6 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, NotRequired, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
-from rich.console import Console
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on
 
 from coordexp.config.schema.fields import Name, Seed
@@ -125,7 +124,7 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
                 _from_here(path, path)
 
 
-def check(directory: Path, console: Console) -> int:
+def check(directory: Path) -> int:
     """Compute published numbers again and return how many; a ComparisonError names one that differs or is missing."""
     path = directory / NUMBERS
     published = read_model(_Sources, path, what="the numbers of published results")
@@ -148,7 +147,7 @@ def check(directory: Path, console: Console) -> int:
             unit_by=unit_by,
             image_facts=facts if unit_by is not None and facts.is_file() else None,
         )
-        study, _ = study_of(data, output=Path(scratch), runs_dir=Path(scratch), console=console, settings=settings)
+        study, _ = study_of(data, output=Path(scratch), runs_dir=Path(scratch), settings=settings)
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))
     again, stated = dict(_leaves(json.loads(json.dumps(_numbers(study))))), dict(_leaves(read_json(path)))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from coordexp.detection.ground_truth import read_ground_truth
@@ -28,6 +27,7 @@ from coordexp.report.text.study_tables import comparison_tables
 from coordexp.report.text.tables import markdown_table
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.shipped import python_command
+from coordexp.stages import report_stage
 from coordexp.statistics.results import Estimate
 from coordexp.tracking import open_tracker
 from coordexp.tracking.charts import COLOR_TAG, group_colors
@@ -59,7 +59,7 @@ def report_experiment(
     if seeds is not None:
         data = replace(data, runs=tuple(run for run in data.runs if run.seed in seeds))
     settings = Settings(allow_differences=allow_differences)
-    study, artifacts = study_of(data, output=output, runs_dir=runs_dir, console=console, settings=settings)
+    study, artifacts = study_of(data, output=output, runs_dir=runs_dir, settings=settings)
     paths = write_report(study, output)
     failure = store_report(study, paths, artifacts)
     where = [] if runs_dir.absolute() == Path("runs").absolute() else ["--runs-dir", str(runs_dir)]
@@ -69,23 +69,12 @@ def report_experiment(
         console.print(failure, markup=False, highlight=False, soft_wrap=True)
 
 
-def study_of(
-    data: ExperimentData, *, output: Path, runs_dir: Path, console: Console, settings: Settings
-) -> tuple[Study, Artifacts]:
-    """Study runs whose files are in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what MLflow sends."""
-    tasks: dict[str, TaskID] = {}
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-    def show(what: str, done: int, total: int) -> None:
-        if what not in tasks:
-            tasks[what] = bar.add_task(what, total=total)
-        bar.update(tasks[what], completed=done, total=total)
-
-    with writing(output), bar:
+def study_of(data: ExperimentData, *, output: Path, runs_dir: Path, settings: Settings) -> tuple[Study, Artifacts]:
+    """Study runs whose files are in ``runs_dir`` or MLflow; ``output`` keeps what MLflow sends."""
+    with writing(output):
         artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
         data = with_generators(data, artifacts)
-        study = make_study(data, artifacts, settings, on_progress=show)
+        study = make_study(data, artifacts, settings, on_progress=report_stage)
     return study, artifacts
 
 
@@ -103,8 +92,9 @@ def write_report(study: Study, output: Path) -> list[Path]:
     makers = {".html": render_page, ".md": to_markdown, ".json": to_json, ".csv": to_csv, ".tex": to_latex}
     texts = {output / f"report{suffix}": make for suffix, make in makers.items()}
     with writing(output):
-        for path, make in texts.items():
+        for num_written, (path, make) in enumerate(texts.items(), start=1):
             write_text(path, make(study))
+            report_stage("files written", num_written, len(texts))
         return [*texts, *write_plots(study, output)]
 
 

@@ -7,7 +7,7 @@ nothing is lost or folded on its way through Ray.
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from coordexp.runs.board import BoardRow, footer, read_row, seconds_for_all
 from coordexp.runs.executor import Follower, RunListener, Surroundings
 from coordexp.runs.live import EventTail
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.screen import LINE_SECONDS, Screen, screen_for
+from coordexp.runs.screen import Screen, screen_for
 from coordexp.runs.status import RunStatus, State
 
 LOOK_SECONDS = 0.5
@@ -226,32 +226,6 @@ class ProgressDisplay(Follower, RunListener):
                 states["waiting"] += 1
         self._others = states
         self._durations = durations
-
-
-@contextlib.contextmanager
-def show_stage(text: str, console: Console) -> Generator[Callable[[int, int], None]]:
-    """Say what the block does: by a spinner in a terminal, else by a line.
-
-    Yields what shows how many pictures the block has looked at, and of how many; in a file now and then.
-    """
-    if console.is_terminal:
-        with console.status(text) as status:
-            yield lambda done, total: status.update(f"{text}: {_pictures(done, total)}")
-        return
-    console.print(text, markup=False, highlight=False)
-    last_line = time.monotonic()
-
-    def show_line(done: int, total: int) -> None:
-        nonlocal last_line
-        if time.monotonic() - last_line >= LINE_SECONDS:
-            last_line = time.monotonic()
-            console.print(_pictures(done, total), markup=False, highlight=False)
-
-    yield show_line
-
-
-def _pictures(done: int, total: int) -> str:
-    return f"headers of {done:,} of {total:,} pictures read"
 
 
 def clock_time(seconds: float) -> str:

@@ -1,17 +1,11 @@
 """Where a command shows its runs: as a board in a terminal that it has for itself, else as few lines."""
 
-import inspect
 import json
-import os
-import pdb
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, Protocol
+from typing import Protocol
 
 from rich.console import Console
-from rich.live import Live as LivePicture
 from tabulate import tabulate
 
 from coordexp.config.keys import identity
@@ -20,6 +14,7 @@ from coordexp.errors import plain
 from coordexp.runs.board import BoardRow, board, row_line
 from coordexp.runs.live import RunEvent
 from coordexp.runs.plan import RunPlan
+from coordexp.terminal import Picture, can_redraw
 
 FIRST_SECONDS = 8.0  # after which a run that is quiet says what it does
 LINE_SECONDS = 30.0  # between two lines of a run
@@ -50,24 +45,9 @@ class Screen(Protocol):
 
 def screen_for(console: Console | None, *, print_line: PrintLine, plans: Callable[[], Sequence[RunPlan]]) -> Screen:
     """Return the board where ``console`` is a terminal that can show it, else the few lines."""
-    if console is not None and can_show_board(console):
+    if console is not None and can_redraw(console):
         return BoardScreen(console, print_line=print_line, plans=plans)
     return PlainScreen(print_line, plans)
-
-
-def can_show_board(console: Console) -> bool:
-    """Return whether a picture can change in place: in a terminal, in the foreground, and without a debugger."""
-    is_terminal = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
-    # A debugger asks in the same terminal, whose answer the board would write over.
-    return is_terminal and sys.gettrace() is None and _is_in_foreground(console.file)
-
-
-def _is_in_foreground(file: IO[str]) -> bool:
-    """Return whether the terminal is this command's own now, and not that of the shell which put it behind itself."""
-    try:
-        return os.tcgetpgrp(file.fileno()) == os.getpgrp()
-    except OSError:  # no terminal that processes share
-        return True
 
 
 def event_line(name: str, event: RunEvent) -> str | None:
@@ -194,20 +174,10 @@ class BoardScreen:
     ) -> None:
         self._console = console
         self._print_line = print_line
-        self._lock = threading.RLock()
         self._plain = PlainScreen(print_line, plans)
         self._start_warnings: set[str] = set()
-        self._streams = (sys.stdout, sys.stderr)
-        self._hook_before = sys.breakpointhook
-        self._picture: LivePicture | None = LivePicture(
-            console=console,
-            auto_refresh=False,
-            redirect_stdout=console.file.isatty(),
-            redirect_stderr=sys.stderr.isatty(),  # where it goes to a file, it stays there
-        )
-        _open_boards.append(self)
-        sys.breakpointhook = self._on_breakpoint
-        self._picture.start()
+        self._picture = Picture(console, stays=True)
+        self._picture.open()
 
     def tell(self, name: str, event: RunEvent) -> None:
         line = event_line(name, event)
@@ -219,75 +189,22 @@ class BoardScreen:
                 self._print_line(f"{name}  {plain(warning)}")
 
     def tell_wait(self, name: str, sentence: str) -> None:
-        if self._picture is None:
-            self._plain.tell_wait(name, sentence)
-        else:
+        if self._picture.is_open:
             self._print_line(f"{name}  {plain(sentence)}")
+        else:
+            self._plain.tell_wait(name, sentence)
 
     def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
-        with self._lock:
-            if self._picture is None:
-                self._plain.refresh(rows, lines)
-            else:
-                self._draw(self._picture, rows, lines, height=self._console.height)
+        if self._picture.is_open:
+            self._draw(rows, lines, height=self._console.height)
+        else:
+            self._plain.refresh(rows, lines)
 
     def close(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
         """Leave a picture of every run, those that ended too."""
-        with self._lock:
-            if self._picture is not None:
-                self._draw(self._picture, rows, lines, height=_MOST_FINAL_ROWS + len(lines))
-            self._end_picture()
+        self._draw(rows, lines, height=_MOST_FINAL_ROWS + len(lines))
+        self._picture.close()
 
-    def give_way(self) -> None:
-        """End the picture, so that a debugger has the terminal; from now on lines are printed."""
-        with self._lock:
-            self._end_picture()
-
-    def release_streams(self) -> None:
-        """Give a forked process its own streams: the board's lock may be held there for ever."""
-        self._picture = None
-        sys.stdout, sys.stderr = self._streams
-
-    def _draw(
-        self, picture: LivePicture, rows: Sequence[BoardRow], lines: Sequence[str], *, height: int | None
-    ) -> None:
-        options = self._console.options
-        drawn = board(rows, lines, width=self._console.width, height=height, ascii_only=options.ascii_only)
-        picture.update(drawn, refresh=True)
-
-    def _end_picture(self) -> None:
-        picture, self._picture = self._picture, None
-        if picture is None:
-            return
-        if self in _open_boards:
-            _open_boards.remove(self)
-        sys.breakpointhook = self._hook_before
-        picture.stop()
-
-    def _on_breakpoint(self, *args: object, **kwargs: object) -> object:
-        """End the picture, then stop where ``breakpoint()`` was written, as Python itself would."""
-        self.give_way()
-        frame = inspect.currentframe()
-        is_pythons = self._hook_before is sys.__breakpointhook__ and not os.environ.get("PYTHONBREAKPOINT")
-        if not is_pythons or args or kwargs or frame is None:
-            return self._hook_before(*args, **kwargs)
-        # Last: whatever is called behind it, the debugger would stop in that.
-        return pdb.Pdb().set_trace(frame.f_back)
-
-
-_open_boards: list[BoardScreen] = []
-
-
-def end_boards() -> None:
-    """End every board of this process, for a debugger that is to ask in its terminal."""
-    for shown in list(_open_boards):
-        shown.give_way()
-
-
-def _release_streams_of_child() -> None:
-    for shown in _open_boards:
-        shown.release_streams()
-    _open_boards.clear()
-
-
-os.register_at_fork(after_in_child=_release_streams_of_child)
+    def _draw(self, rows: Sequence[BoardRow], lines: Sequence[str], *, height: int | None) -> None:
+        ascii_only = self._console.options.ascii_only
+        self._picture.show(board(rows, lines, width=self._console.width, height=height, ascii_only=ascii_only))

@@ -22,7 +22,6 @@ from coordexp.campaign.preparation import (
 from coordexp.campaign.session import EXIT_FAILED, Ending, Session, open_session
 from coordexp.config import to_yaml
 from coordexp.config.schema.data import Data
-from coordexp.data.images.headers import OnHeaders
 from coordexp.data.sources.door import save_parts
 from coordexp.data.splits.tuning import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError, counted
@@ -30,7 +29,7 @@ from coordexp.runs.executor import TrainFunction
 from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.runs.progress import show_stage
+from coordexp.stages import show_stages
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
 from coordexp.sweep.space import point_text
@@ -86,9 +85,9 @@ class _Prepared:
 
 def _prepare(session: Session, sweep: Sweep) -> _Prepared:
     """Divide the training images, open the journal, read data and base, and check that trials have room."""
-    with show_stage("divides the training images", session.console) as on_headers:
+    with show_stages(session.console, title="divides the training images"):
         proposed(sweep)  # refuses, before the files of another sweep are replaced
-        split = divide_training_images(sweep, on_headers=on_headers)
+        split = divide_training_images(sweep)
     note = steps_note(sweep.config, split.num_train)
     if note is not None:
         session.show(note)
@@ -98,7 +97,7 @@ def _prepare(session: Session, sweep: Sweep) -> _Prepared:
     if is_pending(trials):
         session.start_executor()
 
-    with show_stage("prepares data and base model", session.console):
+    with show_stages(session.console, title="prepares data and base model"):
         shared = prepare_all([first])[first.name]
         begun = [first, *(trial.plan for trial in trials.trials if trial.plan.has_begun())]
         fingerprint_runs(begun, dict.fromkeys((plan.name for plan in begun), shared))
@@ -198,13 +197,10 @@ class _Records:
             self.recorder.start_run(plan, identity.short, tags={"sweep_trial": plan.group, "sweep_stage": stage})
 
 
-def divide_training_images(sweep: Sweep, *, on_headers: OnHeaders | None = None) -> TuningSplit:
-    """Choose the tuning split from the experiment's set, and write the set that trials read.
-
-    ``on_headers`` is called with how many headers of pictures are read, and of how many.
-    """
+def divide_training_images(sweep: Sweep) -> TuningSplit:
+    """Choose the tuning split from the experiment's set, and write the set that trials read."""
     config, settings = sweep.config, sweep.settings.tuning_split
-    whole = open_set_of(config, on_headers=on_headers)
+    whole = open_set_of(config)
     divided = write_tuning_split(whole, config.data, ExperimentFolder.of(config).path, **settings.model_dump())
     of_trials = Data.model_validate(config.data.model_dump() | divided.split.data_keys())
     save_parts(divided, whole, of_trials, place_of(config))

@@ -1,6 +1,6 @@
 """Headers of pictures: each file opened once, and many files at a time."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -8,14 +8,13 @@ from pathlib import Path
 
 from coordexp.data.images.files import Header, header_of, opened_picture
 from coordexp.errors import DataError
+from coordexp.stages import report_stage
 
 # Formats without a place for EXIF. The file's name tells them, so that the file is not opened to look.
 _WITHOUT_EXIF = (".bmp", ".gif", ".ppm")
 # Headers are read by several threads at once: a network disk would answer one request after the other.
 _HEADER_READERS = 8
 _HEADERS_OF_A_TASK = 64
-OnHeaders = Callable[[int, int], None]
-"""Called with how many headers are read, and of how many."""
 
 
 @dataclass
@@ -23,26 +22,19 @@ class _KeptHeaders:
     """The headers that :func:`headers_once` keeps; None outside of its block, since a picture may change."""
 
     headers: dict[Path, "Header | DataError"] | None = None
-    on_headers: OnHeaders | None = None
 
 
 _kept_headers = _KeptHeaders()
 
 
 @contextmanager
-def headers_once(on_headers: OnHeaders | None = None) -> Generator[None]:
-    """Open each picture once while the block runs, however often its header is asked for.
-
-    Args:
-        on_headers: called now and then with how many headers of a set are read, and of how many.
-    """
+def headers_once() -> Generator[None]:
+    """Open each picture once while the block runs, however often its header is asked for."""
     _kept_headers.headers = {}
-    _kept_headers.on_headers = on_headers
     try:
         yield
     finally:
         _kept_headers.headers = None
-        _kept_headers.on_headers = None
 
 
 def read_header(path: Path) -> Header:
@@ -103,10 +95,5 @@ def turned_headers(paths: Sequence[Path]) -> dict[int, Header]:
                 if header is not None and header.orientation != 1:
                     turned[index] = header
             num_done += len(headers)
-            _report(num_done, len(paths))
+            report_stage("headers of pictures read", num_done, len(paths))
     return turned
-
-
-def _report(num_done: int, num_all: int) -> None:
-    if _kept_headers.on_headers is not None:
-        _kept_headers.on_headers(num_done, num_all)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from coordexp.errors import DataError
 from coordexp.files import kept_json, known_hashes, sha256_of_file, sha256_of_text
+from coordexp.stages import report_stage
 
 HASHED_BYTES = 64 * 2**30  # of a folder's images
 _OF_VIEWERS = ("Thumbs.db", "desktop.ini")  # beside hidden names such as .DS_Store and .nfs0000
@@ -50,7 +51,7 @@ def _folder_lines(folder: Path, known: Path, without: Path | None) -> list[str]:
     stride = max(1, -(-total // HASHED_BYTES))
     root = str(folder)
     read = [os.path.join(root, name) for name, _ in files[::stride]]  # a Path of each takes half of the time
-    hashes = known_hashes(read, _kept_in(folder, known))
+    hashes = known_hashes(read, _kept_in(folder, known), report=report_stage)
     return [f"{name}\0{size}" for name, size in files] + hashes
 
 
@@ -92,7 +93,7 @@ def picture_hashes(folder: Path, names: Sequence[str], *, known: Path) -> NDArra
                 pass
     unread = [name for name in dict.fromkeys(names) if name not in hashes]
     if unread and (not hashes or sum((folder / name).stat().st_size for name in names) <= HASHED_BYTES):
-        read_hashes = known_hashes([os.path.join(root, name) for name in unread], kept_in)
+        read_hashes = known_hashes([os.path.join(root, name) for name in unread], kept_in, report=report_stage)
         hashes |= dict(zip(unread, read_hashes, strict=True))
     no_hash = "00" * _HASH_BYTES
     rows = "".join(hashes.get(name, no_hash) for name in names)

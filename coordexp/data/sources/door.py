@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.config.schema.data import Data
-from coordexp.data.images.headers import OnHeaders
 from coordexp.data.sample import SPLITS, Split
 from coordexp.data.sets.changes import changes_between
 from coordexp.data.sets.data_set import GROUND_TRUTH, DataSet, save_set
@@ -61,29 +60,24 @@ class SetPlace:
     has_begun: bool = False
 
 
-def open_set(
-    data: Data, place: SetPlace, *, splits: Sequence[Split] = SPLITS, on_headers: OnHeaders | None = None
-) -> DataSet:
+def open_set(data: Data, place: SetPlace, *, splits: Sequence[Split] = SPLITS) -> DataSet:
     """Return the set of some data, made if it is not there or its sources have changed; see :func:`check_set`.
 
     Raises:
         DataError: if the data cannot be used, or have changed since a run has taken a step on them.
     """
-    data_set = require(check_set(data, place, splits=splits, on_headers=on_headers))
+    data_set = require(check_set(data, place, splits=splits))
     assert data_set is not None  # a missing file was a failure
     return data_set
 
 
-def check_set(
-    data: Data, place: SetPlace, *, splits: Sequence[Split] = SPLITS, on_headers: OnHeaders | None = None
-) -> Check[DataSet | None]:
+def check_set(data: Data, place: SetPlace, *, splits: Sequence[Split] = SPLITS) -> Check[DataSet | None]:
     """Look whether the set is that of its sources, and make it if not; only one command at a time may do this.
 
     Args:
         data: the keys that say where the data are and how they are read.
         place: where the set belongs.
         splits: which ones it holds; an evaluation has no training images.
-        on_headers: called with how many headers of pictures are read, and of how many.
     """
     sources = yield from present_sources(data, place.data_dir, splits)
     if sources is None:
@@ -97,7 +91,7 @@ def check_set(
     if data_set is None or data_set.record.identity != identity or not data_set.has_picture_folders():
         data_set = _copied(folder, identity, sources, place)
     if data_set is None:
-        read = yield from read_data(data, sources, found=found, on_headers=on_headers)
+        read = yield from read_data(data, sources, found=found)
         if read is None:
             return None
         data_set = _written(folder, read, identity, place)

@@ -22,6 +22,7 @@ from coordexp.data.sources.jsonl.write import format_record
 from coordexp.data.sources.read_split import ReadSplit
 from coordexp.errors import DataError
 from coordexp.files import kept_model, replace_directory, sha256_of_file, write_json, write_text
+from coordexp.stages import ReportStage, report_stage
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
@@ -29,8 +30,6 @@ SAMPLES = "samples.jsonl"
 Manifest: TypeAlias = dict[str, object]
 Dialect = Literal["coco", "lvis"]
 CheckImages = Literal["none", "names"]
-# Called with a stage (reading, writing), how much of it is done and how much there is.
-Progress = Callable[[str, int, int], None]
 # Measures the codec ceiling. Only coordexp.detection can, which imports this package: the caller passes it in.
 Ceiling = Callable[[SplitArrays, Mapping[int, str]], float | None]
 
@@ -77,7 +76,7 @@ class Prepared:
     is_new: bool
 
 
-def prepare(spec: PrepareSpec, *, ceiling: Ceiling, progress: Progress = lambda stage, done, total: None) -> Prepared:
+def prepare(spec: PrepareSpec, *, ceiling: Ceiling, progress: ReportStage = report_stage) -> Prepared:
     """Write the data set; no image is opened that has its size in the annotations.
 
     Raises:
@@ -148,7 +147,7 @@ def _existing(output: Path, made_from: Manifest) -> Manifest | None:
     return manifest
 
 
-def _lines(read: ReadSplit, spec: PrepareSpec, progress: Progress) -> Iterator[str]:
+def _lines(read: ReadSplit, spec: PrepareSpec, progress: ReportStage) -> Iterator[str]:
     arrays = read.arrays
     for image in range(len(arrays)):
         rows = slice(*arrays.first[image : image + 2].tolist())

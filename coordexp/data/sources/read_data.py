@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coordexp.config.schema.data import Data
-from coordexp.data.images.headers import OnHeaders, headers_once
+from coordexp.data.images.headers import headers_once
 from coordexp.data.sample import SPLITS, Split
 from coordexp.data.sources.jsonl.read import with_categories
 from coordexp.data.sources.jsonl.source import JsonlSource
@@ -34,14 +34,12 @@ class ReadData:
     remarks: Sequence[str]
 
 
-def read_data(
-    data: Data, sources: Mapping[Split, Source], *, found: str, on_headers: OnHeaders | None = None
-) -> Check[ReadData | None]:
+def read_data(data: Data, sources: Mapping[Split, Source], *, found: str) -> Check[ReadData | None]:
     """Read both splits, each file and each picture's header once.
 
     Bad records are counted against ``data.max_bad_fraction``: over the whole set where it is not split yet.
     """
-    with headers_once(on_headers):
+    with headers_once():
         if all(source.part is None for source in sources.values()):
             read = yield from _read_splits(data, sources)
         else:

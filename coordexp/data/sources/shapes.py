@@ -16,6 +16,7 @@ from coordexp.data.sources.read_split import ReadSplit
 from coordexp.data.split_data import Generated
 from coordexp.errors import DataError
 from coordexp.files import replace_directory, write_json, write_text
+from coordexp.stages import report_stage
 
 GENERATOR_VERSION = 2
 _MANIFEST = "shapes.json"
@@ -98,6 +99,7 @@ def _write_split(root: Path, spec: Shapes, *, split: str, count: int, stream: tu
     folder.mkdir(parents=True)
     images, annotations = [], []
     for image_id in range(1, count + 1):
+        report_stage(f"{split} pictures drawn", image_id, count)
         rng = np.random.default_rng([*stream, image_id])
         sides_px = (spec.min_side_px, spec.max_side_px)
         picture, shapes = draw_scene(rng, max_objects=spec.max_objects, sides_px=sides_px)

@@ -18,17 +18,11 @@ from coordexp.files import write_json, write_text
 from coordexp.model.checkpoint.directory import CONFIG_FILE, INDEX_FILE, JsonObject, check_config
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, empty_model, quiet
 from coordexp.model.checkpoint.weights import TensorSpec
-
-# Called with the name of a stage, how much of it is done and how much there is.
-Progress = Callable[[str, int, int], None]
+from coordexp.stages import ReportStage
 
 _VISION = "model.visual."
 _GENERATION_CONFIG = "generation_config.json"
 _SMALL_FILES_BYTES = 64 * 2**20  # tokenizer and configuration; the true vocabulary is a file of 19 MB
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """Ignore progress."""
 
 
 def write_weights(
@@ -38,7 +32,7 @@ def write_weights(
     make: Callable[[str], Tensor],
     *,
     changed: Set[str],
-    progress: Progress,
+    progress: ReportStage,
     stage: str,
     link: bool = False,
 ) -> None:
@@ -100,7 +94,7 @@ def _write_converted(
     specs: Mapping[str, TensorSpec],
     make: Callable[[str], Tensor],
     *,
-    progress: Progress,
+    progress: ReportStage,
     stage: str,
 ) -> None:
     """Write a copy whose weights transformers renames or reshapes: the model is in memory, and it saves it."""

@@ -29,7 +29,7 @@ from coordexp.model.checkpoint.adapter import (
     save_adapter,
 )
 from coordexp.model.checkpoint.directory import CONFIG_FILE, find_checkpoint, is_hub_id
-from coordexp.model.checkpoint.rewrite import Progress, silent, write_config, write_weights
+from coordexp.model.checkpoint.rewrite import write_config, write_weights
 from coordexp.model.checkpoint.stored_model import (
     EMBEDDING,
     HEAD,
@@ -47,6 +47,7 @@ from coordexp.model.merging.card import TrainingFacts, write_card
 from coordexp.model.merging.delta import AdapterDelta
 from coordexp.model.merging.proof import Inputs, MergeReport, answer_logits, default_samples, prove_weights
 from coordexp.model.processor import Processor
+from coordexp.stages import ReportStage, report_stage
 
 _MERGED = "the merged checkpoint"
 _BothLogits = tuple[list[Tensor], list[Tensor]]  # of the base, and of the adapter on it
@@ -60,7 +61,7 @@ def merge(
     *,
     dtype: DTypeName = "auto",
     vocab_init: InitMethod | None = None,
-    progress: Progress = silent,
+    progress: ReportStage = report_stage,
 ) -> MergeReport:
     """Merge a saved adapter. Memory holds the model once, in the dtype of the result.
 
@@ -168,7 +169,7 @@ def _merge(
     dtype: DTypeName,
     base_dtype: DTypeName,
     device: torch.device | str = "cpu",
-    progress: Progress = silent,
+    progress: ReportStage = report_stage,
 ) -> MergeReport:
     """Merge onto a base that has all rows the adapter adds to: write, load as anybody would, prove, describe.
 
@@ -203,7 +204,13 @@ def _merge(
 
 
 def _write_merged(
-    base: StoredModel, delta: AdapterDelta, output: Path, *, dtype: DTypeName, base_dtype: DTypeName, progress: Progress
+    base: StoredModel,
+    delta: AdapterDelta,
+    output: Path,
+    *,
+    dtype: DTypeName,
+    base_dtype: DTypeName,
+    progress: ReportStage,
 ) -> str:
     """Write config and weights of ``base`` with ``delta`` baked in, and return the dtype of the embedding.
 
@@ -331,7 +338,7 @@ def _building_of(output: Path) -> Generator[Path]:
 
 
 @contextlib.contextmanager
-def _as_trained_on(base: Path, trained: TrainedBase, *, near: Path, progress: Progress) -> Generator[Path]:
+def _as_trained_on(base: Path, trained: TrainedBase, *, near: Path, progress: ReportStage) -> Generator[Path]:
     """Yield the base, or a copy beside the output, if training expanded its vocabulary or cast its weights."""
     structure = trained.structure
     lacks_rows = False

@@ -26,6 +26,7 @@ from coordexp.model.checkpoint.directory import (
 from coordexp.model.checkpoint.stored_model import HEAD, Dimensions, StoredModel
 from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.runs.folder import ExperimentFolder
+from coordexp.stages import report_stage
 from coordexp.train.setup.encoding import Encoding, build_encoding
 
 _STAMP = "base.json"  # what a base was made of
@@ -163,7 +164,8 @@ def _hashes_of(directory: Path, kept_in: Path) -> Mapping[str, str]:
         for path in directory.iterdir()
         if path.is_file() and (path.suffix == _WEIGHTS or any(map(path.match, _READ)))
     )
-    return {path.name: value for path, value in zip(files, known_hashes(files, kept_in), strict=True)}
+    hashes = known_hashes(files, kept_in, report=report_stage)
+    return {path.name: value for path, value in zip(files, hashes, strict=True)}
 
 
 def _check_weights(directory: Path) -> Check[StoredModel]:

@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.images.headers import OnHeaders
 from coordexp.data.sample import SPLITS, Split
 from coordexp.data.sets.data_set import DataSet
 from coordexp.data.sources.door import SetPlace, check_set, load_split
@@ -36,18 +35,18 @@ def place_of(config: RunConfig) -> SetPlace:
     )
 
 
-def check_set_of(config: RunConfig, *, on_headers: OnHeaders | None = None) -> Check[DataSet | None]:
+def check_set_of(config: RunConfig) -> Check[DataSet | None]:
     """Make the set of a run, or look whether it is still that of its sources."""
-    return check_set(config.data, place_of(config), on_headers=on_headers)
+    return check_set(config.data, place_of(config))
 
 
-def open_set_of(config: RunConfig, *, on_headers: OnHeaders | None = None) -> DataSet:
+def open_set_of(config: RunConfig) -> DataSet:
     """Make the set of a run, unless it is there, and the ground truth of chosen images with it.
 
     Raises:
         DataError: if the data cannot be used, or have changed since a run has taken a step on them.
     """
-    data_set = require(check_set_of(config, on_headers=on_headers))
+    data_set = require(check_set_of(config))
     assert data_set is not None  # a missing file was a failure
     if config.evaluation.max_images is not None:
         write_chosen(ground_truth_of_run(config), data_set.ground_truth, read_split(config, "val"))

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.config.schema import RunConfig
-from coordexp.data.images.headers import OnHeaders
 from coordexp.data.images.pixels import read_image
 from coordexp.data.split_data import SplitData
 from coordexp.detection.ground_truth import read_ground_truth
@@ -18,6 +17,7 @@ from coordexp.errors import DataError
 from coordexp.files import sha256_of_text
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
+from coordexp.stages import report_stage
 from coordexp.train.setup.base import base_hashes, check_attention_of, prepare_base
 from coordexp.train.setup.data import ground_truth_of_run, read_split
 from coordexp.train.setup.door import open_set_of
@@ -40,19 +40,17 @@ class PreparedExperiment:
     files: dict[str, str]  # hash of each other file that the runs read, by its name: ``base/config.json``
 
 
-def prepare_experiment(config: RunConfig, *, on_headers: OnHeaders | None = None) -> PreparedExperiment:
-    """Make or check the set and write the expanded base, or raise what would stop a run; again, only check.
-
-    ``on_headers`` is called with how many headers of pictures are read, and of how many.
-    """
+def prepare_experiment(config: RunConfig) -> PreparedExperiment:
+    """Make or check the set and write the expanded base, or raise what would stop a run; again, only check."""
     check_attention_of(config)
-    data_set = open_set_of(config, on_headers=on_headers)
+    data_set = open_set_of(config)
     train = read_split(config, "train")
     val = read_split(config, "val")
     samples = [*train.samples, *val.samples]
     if len(samples) <= _DECODED_IN_ADVANCE and config.data.format != "shapes":
-        for sample in samples:
+        for num_decoded, sample in enumerate(samples, start=1):
             read_image(sample.image, width=sample.width, height=sample.height)
+            report_stage("pictures decoded", num_decoded, len(samples))
     # A bad annotation or alias would otherwise show only after training.
     ground_truth = read_ground_truth(ground_truth_of_run(config))
     if config.data.format == "lvis" and ground_truth.federated is None:
@@ -92,6 +90,8 @@ def token_stream_hash(config: RunConfig, prepared: PreparedExperiment) -> str:
     dataset = encoding.dataset(prepared.train.samples)
     encoding.dataset(prepared.val.samples)
     digest = hashlib.sha256()
-    for index in islice(train_order(config, dataset.lengths), NUM_BATCHES * config.global_batch_size):
+    num_hashed = NUM_BATCHES * config.global_batch_size
+    for done, index in enumerate(islice(train_order(config, dataset.lengths), num_hashed), start=1):
         digest.update(np.array([-1, *dataset.token_ids(index)], dtype=np.int64).tobytes())
+        report_stage("targets written as tokens", done, num_hashed)
     return digest.hexdigest()

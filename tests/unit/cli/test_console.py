@@ -5,8 +5,7 @@ import warnings
 
 import pytest
 
-from coordexp.cli import console
-from coordexp.cli.console import run_command, safe, stage_bars
+from coordexp.cli.console import run_command, safe
 from coordexp.errors import ConfigError
 
 
@@ -89,25 +88,3 @@ def test_another_packages_warning_is_one_line_and_comes_once(capsys: pytest.Capt
     assert run_command(warn) == 0
     assert capsys.readouterr().err == "warning: peft: keys are ignored\n"
     assert warnings.showwarning is shown_before
-
-
-def test_a_long_stage_writes_a_line_each_30_seconds_where_there_is_no_terminal(capsys, monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
-    with stage_bars() as progress:
-        for done in range(101):
-            progress("answers", done, 100)
-            clock[0] += 1.0
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        "answers: 30 of 100, about 1 min 10 s left",
-        "answers: 60 of 100, about 40 s left",
-        "answers: 90 of 100, about 10 s left",
-    ]
-
-
-def test_a_short_stage_writes_nothing_where_there_is_no_terminal(capsys):
-    with stage_bars() as progress:
-        progress("answers", 1, 2)
-        progress("answers", 2, 2)
-    assert capsys.readouterr().err == ""

@@ -1,12 +1,10 @@
 import gzip
-import io
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from coordexp.cli.main import main
 from coordexp.data.units import UnitRule
@@ -17,8 +15,6 @@ from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study
 from tests.support.report import write_experiment
-
-CONSOLE = Console(file=io.StringIO())
 
 
 @pytest.fixture(scope="module")
@@ -88,27 +84,27 @@ def test_a_number_or_detection_that_was_changed_is_found(published: Path) -> Non
     numbers["pairs"][pair]["p_holm"] += 1e-6
     (published / NUMBERS).write_text(json.dumps(numbers))
     with pytest.raises(ComparisonError, match=f"pairs.{pair}.p_holm is .*but from the detections beside it follows"):
-        check(published, CONSOLE)
+        check(published)
     numbers["pairs"][pair]["p_holm"] -= 1e-6
     (published / NUMBERS).write_text(json.dumps(numbers))
-    assert check(published, CONSOLE) > 30
+    assert check(published) > 30
     numbers["decomposition"]["C"]["mean_iou"][0] += 1e-6
     (published / NUMBERS).write_text(json.dumps(numbers))
     with pytest.raises(ComparisonError, match=r"decomposition.C.mean_iou\[0\] is"):
-        check(published, CONSOLE)
+        check(published)
     numbers["decomposition"]["C"]["mean_iou"][0] -= 1e-6
     (published / NUMBERS).write_text(json.dumps(numbers))
     path = published / "detections" / "C-s0.json.gz"
     rows = json.loads(gzip.decompress(path.read_bytes()))
     path.write_bytes(gzip.compress(json.dumps(rows[1:]).encode()))
     with pytest.raises(ComparisonError, match="groups.C.AP is"):
-        check(published, CONSOLE)
+        check(published)
     path.unlink()
     with pytest.raises(DataError, match=r"C-s0.json.gz: file not found"):
-        check(published, CONSOLE)
+        check(published)
     (published / NUMBERS).write_text("{}")
     with pytest.raises(DataError, match=r"numbers.json: expected the numbers of published results"):
-        check(published, CONSOLE)
+        check(published)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +127,7 @@ def test_numbers_that_are_too_much_too_few_or_lead_elsewhere_are_refused(
     change(numbers)
     (published / NUMBERS).write_text(json.dumps(numbers))
     with pytest.raises((DataError, ComparisonError)) as error:
-        check(published, CONSOLE)
+        check(published)
     assert said in str(error.value)
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 400
@@ -147,8 +143,8 @@ def test_published_units_are_drawn_again(plain: Study, plain_dir: Path, tmp_path
     found = json.loads((tmp_path / "results" / NUMBERS).read_text())
     assert found["computed"] == {"resamples": 40, "seed": 0, "unit_by": rule}
     assert found["sample"] == {"images": 14, "units": 10}
-    assert check(tmp_path / "results", CONSOLE) > 100
+    assert check(tmp_path / "results") > 100
     del found["computed"]["unit_by"]
     (tmp_path / "results" / NUMBERS).write_text(json.dumps(found))
     with pytest.raises(ComparisonError, match="but from the detections beside it follows"):
-        check(tmp_path / "results", CONSOLE)
+        check(tmp_path / "results")

@@ -1,18 +1,16 @@
 import dataclasses
-import io
 import json
 import threading
 import time
 
 import pytest
-from rich.console import Console
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import progress, screen
 from coordexp.runs.executor import Surroundings
 from coordexp.runs.live import Live, RunEvent, append_event
 from coordexp.runs.plan import plan_runs
-from coordexp.runs.progress import ProgressDisplay, show_stage
+from coordexp.runs.progress import ProgressDisplay
 from coordexp.runs.status import Begun, RunStatus, Started, tell, write_status
 
 
@@ -146,13 +144,6 @@ def test_a_head_that_stays_away_is_said_once_and_its_return_too(plan, monkeypatc
         around.troubles = None
         wait_until(lambda: len(printed) == 2)
     assert "the head does not answer" in printed[0]
-
-
-def test_a_stage_is_shown_once_where_there_is_no_terminal():
-    output = io.StringIO()
-    with show_stage("prepares data", Console(file=output, width=80)):
-        pass
-    assert output.getvalue() == "prepares data\n"
 
 
 def test_what_the_end_handler_raises_is_raised(plan):

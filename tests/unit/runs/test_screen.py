@@ -15,7 +15,8 @@ from coordexp.runs import screen
 from coordexp.runs.board import BoardRow
 from coordexp.runs.live import RunEvent
 from coordexp.runs.plan import plan_runs
-from coordexp.runs.screen import PlainScreen, can_show_board, event_line, groups_table
+from coordexp.runs.screen import PlainScreen, event_line, groups_table
+from coordexp.terminal import can_redraw
 
 ROW = BoardRow("A-s0", "running", step=10, num_steps=400, loss=2.31, now="trains", changed=1.0)
 
@@ -123,12 +124,12 @@ def test_a_board_needs_a_terminal_of_its_own(monkeypatch):
     monkeypatch.setattr(sys, "gettrace", lambda: None)
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
-        assert can_show_board(Console(file=terminal))
-        assert not can_show_board(Console(file=terminal, force_terminal=False))  # --plain
-        assert not can_show_board(Console(file=io.StringIO(), force_terminal=True))  # a log that may have colours
+        assert can_redraw(Console(file=terminal))
+        assert not can_redraw(Console(file=terminal, force_terminal=False))  # --plain
+        assert not can_redraw(Console(file=io.StringIO(), force_terminal=True))  # a log that may have colours
         monkeypatch.setattr(sys, "gettrace", lambda: print)
-        assert not can_show_board(Console(file=terminal))
+        assert not can_redraw(Console(file=terminal))
         monkeypatch.setattr(sys, "gettrace", lambda: None)
         monkeypatch.setenv("TERM", "dumb")
-        assert not can_show_board(Console(file=terminal))
+        assert not can_redraw(Console(file=terminal))
     os.close(ours)

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from coordexp.data.images.folder import PICTURES
 from coordexp.errors import DataError, is_name
 from coordexp.files import kept_json, lfs_problem, replace_directory, write_json
+from coordexp.stages import report_stage
 
 _PICTURES_MADE = ".unpacked.json"
 _ENDINGS = ((b"\xff\xd8", ".jpg"), (b"\x89PNG", ".png"), (b"RIFF", ".webp"), (b"GIF8", ".gif"), (b"BM", ".bmp"))
@@ -45,6 +46,7 @@ def unpack_pictures(shards: Sequence[Path], folder: Path) -> list[str]:
     known_names = known.get("names") if isinstance(known, dict) and known.get("made_of") == made_of else None
     if isinstance(known_names, list):
         return [str(name) for name in known_names]
+    num_rows = sum(opened_parquet(shard).metadata.num_rows for shard in shards)
     names: list[str] = []
     with replace_directory(folder) as building:
         taken: set[str] = set()
@@ -56,6 +58,7 @@ def unpack_pictures(shards: Sequence[Path], folder: Path) -> list[str]:
                         (building / name).write_bytes(content)
                     taken.add(name)
                     names.append(name)
+                report_stage("pictures unpacked", len(names), num_rows)
         write_json(building / _PICTURES_MADE, {"made_of": made_of, "names": names})
     return names
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from coordexp import stages
 from coordexp.config.schema.data import Data
 from coordexp.data.images import headers
 from coordexp.data.sets.data_set import DataSet
@@ -108,10 +109,11 @@ def test_a_header_is_opened_once(tmp_path, monkeypatch):
     opened: list[str] = []
     read_header = headers._read_header
     monkeypatch.setattr(headers, "_read_header", lambda path: (opened.append(path.name), read_header(path))[1])
-    heard: list[tuple[int, int]] = []
-    open_set(Data(format="auto", path=folder), place(tmp_path), on_headers=lambda *numbers: heard.append(numbers))
+    heard: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(stages, "_shown_by", [lambda *report: heard.append(report)])
+    open_set(Data(format="auto", path=folder), place(tmp_path))
     assert sorted(opened) == sorted(frames())
-    assert heard[-1] == (NUM, NUM)
+    assert ("headers of pictures read", NUM, NUM) in heard
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])
