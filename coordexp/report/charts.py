@@ -13,7 +13,7 @@ from coordexp.detection.decomposition import AP50, ERRORS, RECALLS
 from coordexp.metrics import PLACES, SLOTS, loss_head, subset_headline
 from coordexp.report.figures import INK, LOOKS, NEUTRAL, PAPER, Chart, Look, tips, write_charts
 from coordexp.report.study.boxes import ByLabel
-from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.study.examples import EdgeDistributions
 from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.place_tables import place_name, place_value
@@ -384,7 +384,7 @@ def number(value: float) -> str:
     return f"{MINUS}{text[1:]}" if text.startswith("-") else text
 
 
-def _mean_lines(data: ExperimentData, name_of: Callable[[RunData], str]) -> list[Line]:
+def _mean_lines(data: ExperimentData, name_of: Callable[[RunRecord], str]) -> list[Line]:
     """Return for each group the mean of a curve over seeds at each step, with the lowest and highest as band."""
     lines: list[Line] = []
     for (group, runs), look in zip(data.groups.items(), looks_of(data).values(), strict=True):

@@ -44,7 +44,7 @@ class ForeignFile:
 
 
 @dataclass(frozen=True)
-class RunData:
+class RunRecord:
     """One run of a group and seed; what is not known of it is empty."""
 
     run_id: str  # MLflow's
@@ -101,7 +101,7 @@ class ExperimentData:
 
     name: str
     uri: str  # where it was read
-    runs: tuple[RunData, ...]  # by group, then seed
+    runs: tuple[RunRecord, ...]  # by group, then seed
     codec_ceiling: float | None = None  # AP of the ground truth itself after encode and decode, if it was logged
     origin: tuple[str, ...] = ()  # where runs were read that MLflow does not have, a sentence each
     others: tuple[str, ...] = ()  # that MLflow has other experiments of this name, and the command that shows one
@@ -109,7 +109,7 @@ class ExperimentData:
     experiment_id: str = ""  # MLflow's, likewise
 
     @property
-    def trained(self) -> tuple[RunData, ...]:
+    def trained(self) -> tuple[RunRecord, ...]:
         """The runs, without the rows that are files of other detectors."""
         return tuple(run for run in self.runs if run.foreign is None)
 
@@ -119,7 +119,7 @@ class ExperimentData:
         return f"Experiment {self.name}" if self.trained else self.name
 
     @property
-    def groups(self) -> dict[str, list[RunData]]:
+    def groups(self) -> dict[str, list[RunRecord]]:
         return by_group(self.runs)
 
     @property
@@ -139,8 +139,8 @@ def read_by(data: ExperimentData, readings: Mapping[str, BoxKind]) -> Experiment
     return replace(data, runs=runs)
 
 
-def by_group(runs: Iterable[RunData]) -> dict[str, list[RunData]]:
-    groups: dict[str, list[RunData]] = {}
+def by_group(runs: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+    groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
     return groups
@@ -182,7 +182,7 @@ def missing_runs(data: ExperimentData) -> list[str]:
     return lines
 
 
-def state_text(run: RunData) -> str:
+def state_text(run: RunRecord) -> str:
     """Return where a run stands, e.g. ``running, step 40 of 250``."""
     if run.state in ("waiting", "finished"):
         return run.state

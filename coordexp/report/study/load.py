@@ -23,7 +23,7 @@ from coordexp.config.schema.tracking import address_problem
 from coordexp.config.yaml_file import read_mapping
 from coordexp.errors import ComparisonError, ConfigError, TrackingError, counted, nearest_of, show
 from coordexp.files import kept_json, parse_model, read_model
-from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, State, read_by
+from coordexp.report.study.data import CURVES, ExperimentData, Point, RunRecord, State, read_by
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.lock import last_holder
@@ -259,7 +259,7 @@ def _others(name: str, uri: str, runs: "Sequence[Run]") -> tuple[str, ...]:
     )
 
 
-def _waiting(parent: "Run | None", experiment: str, begun: Collection[tuple[str, int]]) -> list[RunData]:
+def _waiting(parent: "Run | None", experiment: str, begun: Collection[tuple[str, int]]) -> list[RunRecord]:
     """Return the runs that an ablation's own run announces and that have not begun, so are not there."""
     text = parent.data.tags.get(store.PLANNED, "") if parent else ""
     if parent is None or not text:
@@ -271,14 +271,14 @@ def _waiting(parent: "Run | None", experiment: str, begun: Collection[tuple[str,
         raise TrackingError(said) from None
     why = parent.data.tags.get(store.WHY_NOT_BEGUN, "")
     return [
-        RunData("", group, seed, "stopped" if why else "waiting", message=why, experiment=experiment)
+        RunRecord("", group, seed, "stopped" if why else "waiting", message=why, experiment=experiment)
         for group, seeds in planned.items()
         for seed in seeds
         if _is_group(group) and (group, seed) not in begun
     ]
 
 
-def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
+def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunRecord:
     tags, run_id = run.data.tags, plain_id(run.info.run_id)
     group = tags.get("group", "")
     if not _is_group(group) or run.info.status not in _STATES:
@@ -288,7 +288,7 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         )
     metrics = _measured(client, run) | run.data.metrics
     finite, steps = _finite(metrics), metrics.get("final/steps", math.nan)
-    return RunData(
+    return RunRecord(
         run_id=run_id,
         group=group,
         seed=_whole_tag(run, "seed"),
@@ -360,7 +360,7 @@ def _read_folders(directory: Path, *, uri: str) -> ExperimentData | None:
     runs = {run.name: _run_in(run, record, is_over=is_over) for run in folder.begun_runs()}
     for group in record.groups:
         for seed in record.seeds:
-            waiting = RunData("", group, seed, "waiting", experiment=folder.name)
+            waiting = RunRecord("", group, seed, "waiting", experiment=folder.name)
             runs.setdefault(waiting.name, waiting)
     ceiling = kept_json(folder.codec_ceiling)
     ap = ceiling.get("AP") if isinstance(ceiling, dict) else None
@@ -378,7 +378,7 @@ def _kept_record(directory: Path) -> ExperimentRecord | None:
     return None
 
 
-def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> RunData:
+def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> RunRecord:
     """Return a run from its folder; ``is_over``: the command that ran it has ended, however that was."""
     group, _, seed = folder.name.rpartition("-s")
     status, rows, config, commit = read_status(folder.path), read_rows(folder.metrics), None, ""
@@ -399,7 +399,7 @@ def _run_in(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> Ru
         for name in sorted(metrics)
         if CURVES.fullmatch(name)
     }
-    return RunData(
+    return RunRecord(
         run_id="",
         group=group,
         seed=int(seed) if seed.isdecimal() else 0,

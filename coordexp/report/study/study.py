@@ -29,7 +29,7 @@ from coordexp.metrics import DECODINGS, MetricName, subset_headline
 from coordexp.report.study.about import About, Fairness, about, check_fairness, unread_configs, writes_digits
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, final_detections
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
-from coordexp.report.study.data import ExperimentData, RunData, by_group, consumption, missing_runs
+from coordexp.report.study.data import ExperimentData, RunRecord, by_group, consumption, missing_runs
 from coordexp.report.study.examples import EdgeDistributions, GalleryImage, choose_curves, make_gallery
 from coordexp.runs.folder import RunFolder
 from coordexp.statistics.comparison import compare_readings
@@ -215,10 +215,12 @@ class _Measuring:
     tags: Tags | None
     missing: list[str]
     on_progress: OnProgress
-    compared: list[RunData] = field(default_factory=list[RunData])  # the finished runs whose own detections are there
+    compared: list[RunRecord] = field(
+        default_factory=list[RunRecord]
+    )  # the finished runs whose own detections are there
 
     @property
-    def _finished(self) -> list[RunData]:
+    def _finished(self) -> list[RunRecord]:
         return [run for run in self.data.runs if run.state == "finished"]
 
     @property
@@ -261,11 +263,11 @@ class _Measuring:
             return None
 
     def _files(
-        self, runs: Sequence[RunData], reading: ReadingName = "own"
-    ) -> tuple[dict[str, dict[int, Path]], list[RunData]]:
+        self, runs: Sequence[RunRecord], reading: ReadingName = "own"
+    ) -> tuple[dict[str, dict[int, Path]], list[RunRecord]]:
         """Return the detections that a reading takes of runs, and the runs that have none of them."""
         found: dict[str, dict[int, Path]] = {}
-        lacking: list[RunData] = []
+        lacking: list[RunRecord] = []
         for run in runs:
             if (path := self.artifacts.file(run, final_detections(run, reading))) is not None:
                 found.setdefault(run.group, {})[run.seed] = path
@@ -389,7 +391,7 @@ class _Measuring:
         return found
 
     def _not_recorded(
-        self, run: RunData, files: Mapping[ReadingName, _Detections], comparisons: Mapping[ReadingName, Comparison]
+        self, run: RunRecord, files: Mapping[ReadingName, _Detections], comparisons: Mapping[ReadingName, Comparison]
     ) -> Iterator[str]:
         """Yield a sentence for each reading whose detections do not give the AP that the run logged.
 

@@ -1,7 +1,7 @@
 """What the limits on objects and tokens took away, as runs have counted it, in sentences for a report."""
 
 from coordexp.data.cut_boxes import MAX_LENGTH, MAX_NEW_TOKENS, MAX_OBJECTS, CutBoxes, too_many, unlearnt, unwritten
-from coordexp.report.study.data import ExperimentData, RunData, by_group
+from coordexp.report.study.data import ExperimentData, RunRecord, by_group
 
 _WARNING = "WARNING: "
 _METRICS = {  # of each key: the boxes it cut, and of how many
@@ -30,7 +30,7 @@ def limit_notes(data: ExperimentData) -> list[str]:
     return notes
 
 
-def _sentences(run: RunData) -> list[str]:
+def _sentences(run: RunRecord) -> list[str]:
     limits: dict[str, CutBoxes] = {}
     for key, (cut, total) in _METRICS.items():
         limit = run.number(key)

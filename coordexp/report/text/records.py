@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import MetricName
-from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import study_notes
 from coordexp.report.text.tables import means
@@ -140,7 +140,7 @@ def slice_records(found: Slices) -> list[dict[str, object]]:
     return [asdict(one) for one in found.slices]
 
 
-def _run(run: RunData) -> dict[str, object]:
+def _run(run: RunRecord) -> dict[str, object]:
     names = ("seed", "state", "step", "message", "run_id", "hardware")
     return {**{name: getattr(run, name) for name in names}, "metrics": dict(run.metrics)}
 
