@@ -1,5 +1,6 @@
 """What a report is about, as frozen objects: runs, their last values and their curves."""
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -166,6 +167,11 @@ def consumption(data: ExperimentData, steps: Mapping[str, Collection[int]]) -> d
                             at.setdefault(step, []).append(value)
             found.setdefault(name, {})[group] = {step: fmean(values) for step, values in sorted(at.items())}
     return found
+
+
+def finite_values(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics whose value is a finite number."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def missing_runs(data: ExperimentData) -> list[str]:
