@@ -77,7 +77,7 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     from coordexp.report.study.artifacts import Artifacts
     from coordexp.report.study.data import read_by
     from coordexp.report.study.foreign import with_files
-    from coordexp.report.study.study import Settings
+    from coordexp.report.study.inputs import Settings
     from coordexp.report.write import store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 

@@ -35,7 +35,8 @@ from coordexp.limits import MAX_SEED
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, NAMES, Artifacts, final_detections
 from coordexp.report.study.data import ExperimentData, RunRecord, missing_runs
 from coordexp.report.study.foreign import foreign_rows
-from coordexp.report.study.study import Settings, Study
+from coordexp.report.study.inputs import Settings
+from coordexp.report.study.study import Study
 from coordexp.report.text.records import to_numbers
 from coordexp.report.write import study_of, write_report, writing
 from coordexp.runs.folder import GENERATED_BY
