@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     from coordexp.report.study.data import ExperimentData
     from coordexp.report.study.foreign import foreign_rows
-    from coordexp.report.study.study import Settings
-    from coordexp.report.text.records import to_numbers
+    from coordexp.report.study.inputs import Settings
+    from coordexp.report.text.records import part_records, to_numbers
     from coordexp.report.write import study_of, write_report, writing
 
     files, output, unit_by = named_files(options.files), options.output, unit_rule(options)
@@ -73,5 +73,5 @@ def run(options: argparse.Namespace) -> None:
         if study.comparison is None:
             raise ComparisonError(" ".join(study.missing))
         paths = write_report(study, output)
-    numbers = to_numbers(study.comparison, data, study.slices)
+    numbers = to_numbers(study.comparison, data, part_records(study))
     print_comparison(study, paths, options, console, errors, numbers=numbers)

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
     from coordexp.report.study.data import read_by
-    from coordexp.report.study.study import Settings
+    from coordexp.report.study.inputs import Settings
     from coordexp.report.write import store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 

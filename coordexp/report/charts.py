@@ -13,17 +13,13 @@ from coordexp.detection.decomposition import AP50, ERRORS, RECALLS
 from coordexp.metrics import PLACES, SLOTS, loss_head, subset_headline
 from coordexp.report.figures import INK, LOOKS, NEUTRAL, PAPER, Chart, Look, tips, write_charts
 from coordexp.report.study.boxes import ByLabel
-from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.study.examples import EdgeDistributions
-from coordexp.report.study.study import Study, better_first
+from coordexp.report.study.study import Study, better_first, rendered_parts
 from coordexp.report.text.place_tables import place_name, place_value
-from coordexp.report.text.slice_tables import TITLE as SLICES
-from coordexp.report.text.slice_tables import pair_text
-from coordexp.report.text.slice_tables import shown_pairs as shown_slice_pairs
 from coordexp.report.text.study_tables import shown_pairs
 from coordexp.report.text.tables import MINUS, num_objects, pair_name, with_interval, written
 from coordexp.statistics.results import CurvePoint, Estimate
-from coordexp.statistics.slices import CATEGORY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +36,6 @@ _SHORT = {
     "missed": "miss",
 }  # fmt: skip
 _STEP = "optimizer step"
-_MOST_SLICES = 40  # rows that a chart can hold; with more, categories are left to the table
 _BANDS = "Bands: lowest and highest seed."
 _DASHED = (0, (3, 2.5))
 _EDGE: dict[str, Any] = {"markeredgecolor": PAPER, "markeredgewidth": 0.8}
@@ -78,13 +73,14 @@ def write_plots(study: Study, output: Path) -> list[Path]:
     """Write the charts of papers and slides that there is data for as PNG and SVG into a folder; return their paths."""
     study, name = better_first(study), study.data.name
     looks, named = looks_of(study.data), dict[str, Look]()  # rows say which group they are of
+    of_parts = [(part.name, name, shown.charts, shown.looks) for part, shown in rendered_parts(study)]
     found = (
         ("losses", f"{name}: lines in training, marks on validation images", loss_charts(study), looks),
         ("ap", f"{name}: each group by its own reading, constrained decoding", ap_charts(study), looks),
         ("groups", name, group_charts(study), named),
         ("differences", name, forest_charts(study), named),
         ("slots", f"{name}: coordinates on validation images, mean over seeds", slot_charts(study), looks),
-        ("slices", name, slice_charts(study), _slice_looks(study)),
+        *of_parts,
         ("iou", name, iou_charts(study), looks),
         ("calibration", name, calibration_charts(study), looks),
     )
@@ -195,33 +191,6 @@ def forest_charts(study: Study, *, num_pairs: int | None = None) -> list[Chart]:
     metric = comparison.metric
     title = f"Difference of {metric}, 95 % intervals"
     return [row_chart(title, rows, x=f"difference of {metric}", zero=True, note=note)]
-
-
-def _slice_looks(study: Study) -> dict[str, Look]:
-    """Return how the marks of :func:`slice_charts` look: one a pair, or of one group its own."""
-    names = shown_slice_pairs(study)
-    return {name: LOOKS[at % len(LOOKS)] for at, name in enumerate(names)} or looks_of(study.data)
-
-
-def slice_charts(study: Study) -> list[Chart]:
-    """Return the differences of AP on each slice, a row a slice and a mark a pair; of one group, its AP."""
-    found = study.slices
-    if found is None:
-        return []
-    names, looks = shown_slice_pairs(study), _slice_looks(study)
-    num_slices = len(found.slices)
-    shown = [one for one in found.slices if num_slices <= _MOST_SLICES or one.tag != CATEGORY]
-    rows: list[Row] = []
-    for one in shown:
-        of_pairs = {pair_text(pair): pair.difference for pair in one.pairs}
-        estimates = of_pairs if names else one.ap
-        marks = [(name, look, estimates.get(name)) for name, look in looks.items()]
-        rows.append(Row(one.name, counted_images(one.num_images, one.num_units), marks))
-    what = "difference of AP" if names else "AP"
-    note = f"Exploratory; 95 % intervals. From the top of each row: {', '.join(names or study.data.groups)}."
-    if len(shown) < num_slices:
-        note += " Categories are in the table."
-    return [row_chart(f"{SLICES}: {what}", rows, x=what, zero=bool(names), note=note)]
 
 
 def why_charts(study: Study) -> list[Chart]:
@@ -384,7 +353,7 @@ def number(value: float) -> str:
     return f"{MINUS}{text[1:]}" if text.startswith("-") else text
 
 
-def _mean_lines(data: ExperimentData, name_of: Callable[[RunData], str]) -> list[Line]:
+def _mean_lines(data: ExperimentData, name_of: Callable[[RunRecord], str]) -> list[Line]:
     """Return for each group the mean of a curve over seeds at each step, with the lowest and highest as band."""
     lines: list[Line] = []
     for (group, runs), look in zip(data.groups.items(), looks_of(data).values(), strict=True):

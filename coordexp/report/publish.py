@@ -32,9 +32,10 @@ from coordexp.errors import ComparisonError, plain, shortened, show
 from coordexp.files import JsonValue, first_problem, read_json, read_model, replace_directory, write_json, write_text
 from coordexp.limits import MAX_SEED
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, NAMES, Artifacts, final_detections
-from coordexp.report.study.data import ExperimentData, RunData, missing_runs
+from coordexp.report.study.data import ExperimentData, RunRecord, missing_runs
 from coordexp.report.study.foreign import foreign_rows
-from coordexp.report.study.study import Settings, Study
+from coordexp.report.study.inputs import Settings
+from coordexp.report.study.study import Study
 from coordexp.report.text.records import to_numbers
 from coordexp.report.write import study_of, write_report, writing
 from coordexp.runs.folder import GENERATED_BY
@@ -170,13 +171,13 @@ def check(directory: Path) -> int:
     return len(stated)
 
 
-def _file(artifacts: Artifacts, run: RunData, name: Path) -> Path:
+def _file(artifacts: Artifacts, run: RunRecord, name: Path) -> Path:
     if (path := artifacts.file(run, name)) is None:
         raise ComparisonError(f"{run.name}: {name} is neither in its directory nor in MLflow: it is not published")
     return path
 
 
-def _pack_image_facts(artifacts: Artifacts, run: RunData, building: Path) -> None:
+def _pack_image_facts(artifacts: Artifacts, run: RunRecord, building: Path) -> None:
     """Pack units and tags of the images; runs before sets have none."""
     image_facts = artifacts.image_facts(run)
     if image_facts is not None:

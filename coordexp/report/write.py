@@ -15,11 +15,13 @@ from coordexp.evaluate.generated_by import generator_of
 from coordexp.files import write_text
 from coordexp.metrics import BoxKind
 from coordexp.report.charts import write_plots
+from coordexp.report.make_study import make_study
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, STORED_ANNOTATIONS, Artifacts
-from coordexp.report.study.data import ExperimentData, RunData, read_by
+from coordexp.report.study.data import ExperimentData, RunRecord, read_by
+from coordexp.report.study.inputs import Settings
 from coordexp.report.study.load import load_experiment
-from coordexp.report.study.study import Settings, Study, better_first, make_study
+from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.render import render_report, to_latex, to_markdown
 from coordexp.report.text.screen import screen_lines
@@ -80,7 +82,7 @@ def study_of(data: ExperimentData, *, output: Path, runs_dir: Path, settings: Se
 
 def with_generators(data: ExperimentData, artifacts: Artifacts) -> ExperimentData:
     """Return the same runs, each with the engine that wrote its final answers, as the file beside them says."""
-    runs: list[RunData] = []
+    runs: list[RunRecord] = []
     for run in data.runs:
         record = None if run.foreign is not None else artifacts.file(run, FINAL_CONSTRAINED.generated_by)
         runs.append(run if record is None else replace(run, generator=generator_of(record)))

@@ -15,11 +15,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from coordexp.cli.main import main
+from coordexp.report.make_study import make_study
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
+from coordexp.report.study.inputs import Settings
 from coordexp.report.study.load import load_experiment
-from coordexp.report.study.study import Settings, make_study
 from tests.benchmarks.large_experiment import make_experiment
 from tests.support.report import SPITEFUL, write_experiment
 

@@ -27,7 +27,7 @@ from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import HUB_FILES, weight_files
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.study.study import Study
 from coordexp.report.write import store_report
 from coordexp.runs.reporter import LocalReporter
@@ -205,7 +205,7 @@ def test_names_that_become_folders_cannot_leave_theirs(name: str) -> None:
 def test_a_server_cannot_name_artifacts_outside_the_cache(tmp_path: Path) -> None:
     secret = tmp_path / "secret.json"
     secret.write_text("secret")
-    run = RunData(run_id="r" * 32, group="A", seed=0, state="finished", parent_id="p" * 32)
+    run = RunRecord(run_id="r" * 32, group="A", seed=0, state="finished", parent_id="p" * 32)
     data = ExperimentData("tiny", f"sqlite:///{tmp_path}/x.db", (run,))
     artifacts = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path)
     asked: list[str] = []
@@ -223,7 +223,7 @@ def test_a_server_cannot_name_artifacts_outside_the_cache(tmp_path: Path) -> Non
     artifacts._client = SimpleNamespace(list_artifacts=lambda run_id, folder: named, download_artifacts=download)
     assert artifacts.annotations(run) == tmp_path / "cache" / run.parent_id / "data" / "instances.json"
     assert asked == ["data/instances.json"]
-    spiteful = RunData(run_id="../..", group="A", seed=0, state="finished")
+    spiteful = RunRecord(run_id="../..", group="A", seed=0, state="finished")
     assert artifacts.file(spiteful, Path("secret.json")) is None
 
 
@@ -231,7 +231,7 @@ def test_a_parameter_cannot_have_a_private_file_stored(tmp_path: Path, monkeypat
     private = tmp_path / "id_rsa"
     private.write_text("hunter2-never-shown")
     params = {"data.format": "coco", "data.val_annotations": str(private)}
-    run = RunData(run_id="r", group="A", seed=0, state="finished", params=params, parent_id="p")
+    run = RunRecord(run_id="r", group="A", seed=0, state="finished", params=params, parent_id="p")
     data = ExperimentData("tiny", f"sqlite:///{tmp_path}/x.db", (run,), parent_id="p")
     stored: list[Path] = []
     tracker = SimpleNamespace(
@@ -255,7 +255,9 @@ def test_an_experiment_of_a_server_cannot_choose_where_its_report_goes(name: str
 
 def test_the_page_escapes_what_runs_say_and_names_its_only_script(tmp_path: Path) -> None:
     assert SPITEFUL in CATEGORIES[2]
-    run = RunData("r", f"A{SPITEFUL}", 0, "failed", message=SPITEFUL, run_dir=f"/x/{SPITEFUL}", params={"x": SPITEFUL})
+    run = RunRecord(
+        "r", f"A{SPITEFUL}", 0, "failed", message=SPITEFUL, run_dir=f"/x/{SPITEFUL}", params={"x": SPITEFUL}
+    )
     page = render_page(Study(ExperimentData(f"tiny{SPITEFUL}", f"sqlite:////x/{SPITEFUL}.db", (run,))))
     assert page.count("<script") == 1
     script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from coordexp.report import charts
 from coordexp.report.figures import LOOKS, PALETTE, Chart, chart_svg
-from coordexp.report.study.study import Study, better_first
+from coordexp.report.study.study import Study, better_first, rendered_parts
 from coordexp.report.text import (
     further_tables,
     heads,
@@ -23,7 +23,6 @@ from coordexp.report.text import (
     place_tables,
     protocol_tables,
     run_tables,
-    slice_tables,
     study_tables,
 )
 from coordexp.report.text import render as text_render
@@ -41,7 +40,7 @@ _ENVIRONMENT = Environment(
 def render(template: str, page: object, study: Study | None = None) -> str:
     """Return a page of a template of this folder; whatever text it is given is escaped."""
     texts = {"heads": heads, "notes": notes, "run_tables": run_tables, "study_tables": study_tables}
-    texts |= {"place_tables": place_tables, "slice_tables": slice_tables}
+    texts |= {"place_tables": place_tables, "rendered_parts": rendered_parts}
     texts |= {"protocol_tables": protocol_tables, "further_tables": further_tables}
     looks = {"palette": PALETTE, "looks": LOOKS, "num_looks": len(LOOKS), "drawn": _drawn, "plots": charts}
     footer = f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file."

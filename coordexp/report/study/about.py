@@ -20,7 +20,7 @@ from coordexp.config.schema import Ablation
 from coordexp.config.trees import value_at, within
 from coordexp.errors import ComparisonError, ConfigError, DataError, TrackingError, counted
 from coordexp.report.study.artifacts import NAMES, Artifacts
-from coordexp.report.study.data import ExperimentData, RunData, by_group
+from coordexp.report.study.data import ExperimentData, RunRecord, by_group
 
 if TYPE_CHECKING:
     from coordexp.losses.criterion import WeightedTerm
@@ -85,12 +85,12 @@ def unread_configs(data: ExperimentData, artifacts: Artifacts) -> list[str]:
     return lines
 
 
-def writes_digits(run: RunData, artifacts: Artifacts) -> bool:
+def writes_digits(run: RunRecord, artifacts: Artifacts) -> bool:
     """Return whether a run writes coordinates as digits of plain text, which have no distribution over bins."""
     return value_at(artifacts.config(run), "custom.coord_tokens.enabled") is False
 
 
-def _terms(run: RunData, artifacts: Artifacts) -> "tuple[WeightedTerm, ...]":
+def _terms(run: RunRecord, artifacts: Artifacts) -> "tuple[WeightedTerm, ...]":
     """Return the terms of positive weight; none where a run's configuration is not here, or of another version."""
     try:
         tree = artifacts.config(run)
@@ -103,7 +103,7 @@ def _terms(run: RunData, artifacts: Artifacts) -> "tuple[WeightedTerm, ...]":
         return ()
 
 
-def _each(data: ExperimentData, text_of: Callable[[RunData], str]) -> str:
+def _each(data: ExperimentData, text_of: Callable[[RunRecord], str]) -> str:
     """Return a text of all runs, or where they differ each with the groups it is of."""
     groups: dict[str, dict[str, None]] = {}
     for run in data.trained:
@@ -114,13 +114,13 @@ def _each(data: ExperimentData, text_of: Callable[[RunData], str]) -> str:
     return "; ".join(f"{', '.join(named)}: {text}" for text, named in groups.items())
 
 
-def _model(run: RunData) -> str:
+def _model(run: RunRecord) -> str:
     tuning, rank = run.params.get("training.tuning", ""), run.params.get("training.lora.rank", "")
     names = {"full": "all weights trained", "lora": f"LoRA of rank {rank}", "dora": f"DoRA of rank {rank}"}
     return ", ".join(filter(None, (run.params.get("model.path", ""), names.get(tuning, tuning))))
 
 
-def _data(run: RunData) -> str:
+def _data(run: RunRecord) -> str:
     if run.params.get("data.format") == "shapes":
         train, val = run.number("data.shapes.num_train"), run.number("data.shapes.num_val")
         return "" if train is None or val is None else f"drawn shapes: {train:,.0f} images to train, {val:,.0f} to test"
@@ -128,18 +128,18 @@ def _data(run: RunData) -> str:
     return f"trained on {train}, tested on {val}" if train and val else val
 
 
-def _decoding(run: RunData) -> str:
+def _decoding(run: RunRecord) -> str:
     return " and ".join(run.params.get("evaluation.decoding", "").strip("[]").replace('"', "").split(", "))
 
 
-def _training(runs: Sequence[RunData]) -> str:
+def _training(runs: Sequence[RunRecord]) -> str:
     finished = [run for run in runs if run.state == "finished"]
     images = [sum(values) for run in finished if (values := run.values("num_images"))]
     repeats = f", {counted(round(fmean(images)), 'image')} with repeats" if images else ""
     return f"{counted(round(fmean(run.step for run in finished)), 'step')} a run{repeats}" if finished else ""
 
 
-def _dates(runs: Sequence[RunData]) -> str:
+def _dates(runs: Sequence[RunRecord]) -> str:
     starts = [run.started for run in runs if run.started is not None]
     ends = [run.ended for run in runs if run.ended is not None]
     times = [*sorted(starts)[:1], *sorted(ends)[-1:]] if starts else []
@@ -147,7 +147,7 @@ def _dates(runs: Sequence[RunData]) -> str:
     return shown and f"{shown} UTC"
 
 
-def _hours(runs: Sequence[RunData]) -> str:
+def _hours(runs: Sequence[RunRecord]) -> str:
     train, whole = (
         sum(run.metrics.get(name, 0.0) for run in runs) / 3600 for name in ("final/train_seconds", "final/seconds")
     )
@@ -255,7 +255,7 @@ def _rounding(prints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[
     return sentences
 
 
-def _fingerprint_of(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
+def _fingerprint_of(run: RunRecord, artifacts: Artifacts) -> Fingerprint | None:
     path = artifacts.file(run, NAMES.fingerprint)
     if path is None:
         return None  # it has not begun

@@ -18,7 +18,7 @@ from coordexp.detection.detections import read_detections, write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import ComparisonError, DataError, TrackingError
 from coordexp.metrics import BOX_KINDS
-from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
 from coordexp.statistics.readings import ReadingName, reads
 from coordexp.tracking.connection import connect, tracking_errors
@@ -33,7 +33,7 @@ STORED_ANNOTATIONS = "data"
 _DETECTIONS = {FINAL_CONSTRAINED.detections(kind).name for kind in BOX_KINDS}
 
 
-def final_detections(run: RunData, reading: ReadingName = "own") -> Path:
+def final_detections(run: RunRecord, reading: ReadingName = "own") -> Path:
     """Return the detections that a reading takes of a run, by their path within its directory."""
     decoding, boxes = reads(reading, run.reading)
     return NAMES.evaluation("final").decoding(decoding).detections(boxes)
@@ -49,11 +49,11 @@ class Artifacts:
         self._listed: dict[tuple[str, str], set[str]] = {}
         self._read = functools.cache(read_mapping)  # a report asks four times
 
-    def run_dir(self, run: RunData) -> Path | None:
+    def run_dir(self, run: RunRecord) -> Path | None:
         """Return a run's directory if it is on this machine, and no other life of the name has taken it."""
         return next((place for place in self._places(run) if place.is_dir() and not _taken(place, run)), None)
 
-    def file(self, run: RunData, path: Path) -> Path | None:
+    def file(self, run: RunRecord, path: Path) -> Path | None:
         """Return a file of a run by its path within the run's directory, which is its path among the artifacts."""
         if run.foreign is not None:  # it has the same detections under every decoding and reading
             if path == FINAL_CONSTRAINED.analysis:
@@ -67,18 +67,18 @@ class Artifacts:
     def is_fetched(self, path: Path) -> bool:
         return path.is_relative_to(self._cache)
 
-    def config(self, run: RunData) -> Tree:
+    def config(self, run: RunRecord) -> Tree:
         """Return a run's ``config.yaml``, or nothing where it is not there."""
         path = self.file(run, NAMES.config)
         return {} if path is None else self._read(path).tree
 
-    def evaluations(self, run: RunData) -> dict[int, DecodingFolder]:
+    def evaluations(self, run: RunRecord) -> dict[int, DecodingFolder]:
         """Return the constrained evaluations during training by step; they stay in the run's directory."""
         local = self.run_dir(run)
         found = {} if local is None else RunFolder(local).evaluations()
         return {step: evaluation.decoding("constrained") for step, evaluation in found.items()}
 
-    def annotations(self, run: RunData) -> Path | None:
+    def annotations(self, run: RunRecord) -> Path | None:
         """Return the annotation file of the validation split a run was evaluated on."""
         recorded = self._recorded(run)
         if recorded is not None and recorded.ground_truth.is_file():
@@ -87,7 +87,7 @@ class Artifacts:
         annotations = [name for name in sorted(names) if name.endswith(".json") and not name.endswith(IMAGE_FACTS)]
         return self._fetched(run.parent_id, annotations[0]) if annotations else None
 
-    def image_facts(self, run: RunData) -> Path | None:
+    def image_facts(self, run: RunRecord) -> Path | None:
         """Return the file with the unit and the tags of each validation image; None where there is none."""
         recorded = self._recorded(run)
         if recorded is not None and recorded.data_set is not None:
@@ -96,7 +96,7 @@ class Artifacts:
             return None
         return self._fetched(run.parent_id, f"{STORED_ANNOTATIONS}/{IMAGE_FACTS}")
 
-    def images(self, run: RunData) -> dict[int, Path]:
+    def images(self, run: RunRecord) -> dict[int, Path]:
         """Return the validation image files that are on this machine, by image id."""
         annotations, recorded = self.annotations(run), self._recorded(run)
         if annotations is None or recorded is None or not recorded.images.is_dir():
@@ -116,7 +116,7 @@ class Artifacts:
         for entry in read_coco_file(annotations).images.good:
             yield entry.id, entry.name_in(recorded.images)
 
-    def only_images(self, detections: Path, truth: GroundTruth, image_ids: Collection[int], run: RunData) -> Path:
+    def only_images(self, detections: Path, truth: GroundTruth, image_ids: Collection[int], run: RunRecord) -> Path:
         """Write those detections of a file that are in some images, and return the new file."""
         folder = run.run_id or run.name  # MLflow may not have the run
         if not _stays_below(folder):
@@ -125,13 +125,13 @@ class Artifacts:
         write_detections(kept, read_detections(detections, truth).on_images(image_ids))
         return kept
 
-    def _places(self, run: RunData) -> list[Path]:
+    def _places(self, run: RunRecord) -> list[Path]:
         places = [Path(run.run_dir)] if run.run_dir else []
         if run.run_dir and run.experiment:
             places.append(self._runs_dir.absolute() / run.experiment / Path(run.run_dir).name)
         return places
 
-    def _recorded(self, run: RunData) -> RecordedData | None:
+    def _recorded(self, run: RunRecord) -> RecordedData | None:
         """Return the validation data of a run; None where they are not known to be here."""
         local = self.run_dir(run)
         data_dir = ExperimentFolder(local.parent if local is not None else self._runs_dir / run.experiment).data
@@ -180,7 +180,7 @@ def _stays_below(name: str) -> bool:
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
 
 
-def _taken(place: Path, run: RunData) -> bool:
+def _taken(place: Path, run: RunRecord) -> bool:
     """Return whether a directory holds another run: ``--fresh`` starts over in a directory of the same name."""
     recorded = read_recorded(RunFolder(place))
     return recorded is not None and bool(run.key) and recorded.key != run.key

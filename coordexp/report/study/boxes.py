@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from coordexp.errors import counted
 from coordexp.evaluate.analysis import Analysis, CategoryResult, CountResult, IouHistogram, SizeResult
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
-from coordexp.report.study.data import RunData, by_group
+from coordexp.report.study.data import RunRecord, by_group
 
 Points = tuple[tuple[float, float], ...]
 
@@ -32,7 +32,7 @@ class Breakdown:
     maps: tuple[tuple[int, ...], ...]  # counts by true (rows) and predicted coordinate, all four together
 
 
-def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str, Breakdown]:
+def group_breakdowns(runs: Sequence[RunRecord], artifacts: Artifacts) -> dict[str, Breakdown]:
     """Return a breakdown for each group whose finished runs kept an analysis of their boxes, by its own reading."""
     found: dict[str, Breakdown] = {}
     for group, members in by_group(runs).items():

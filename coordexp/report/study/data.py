@@ -1,12 +1,15 @@
 """What a report is about, as frozen objects: runs, their last values and their curves."""
 
+import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
+
+import numpy as np
 
 from coordexp.evaluate.generated_by import Generator
 from coordexp.metrics import BoxKind, Decoding, MetricName, headline, loss_names
@@ -44,7 +47,7 @@ class ForeignFile:
 
 
 @dataclass(frozen=True)
-class RunData:
+class RunRecord:
     """One run of a group and seed; what is not known of it is empty."""
 
     run_id: str  # MLflow's
@@ -101,7 +104,7 @@ class ExperimentData:
 
     name: str
     uri: str  # where it was read
-    runs: tuple[RunData, ...]  # by group, then seed
+    runs: tuple[RunRecord, ...]  # by group, then seed
     codec_ceiling: float | None = None  # AP of the ground truth itself after encode and decode, if it was logged
     origin: tuple[str, ...] = ()  # where runs were read that MLflow does not have, a sentence each
     others: tuple[str, ...] = ()  # that MLflow has other experiments of this name, and the command that shows one
@@ -109,7 +112,7 @@ class ExperimentData:
     experiment_id: str = ""  # MLflow's, likewise
 
     @property
-    def trained(self) -> tuple[RunData, ...]:
+    def trained(self) -> tuple[RunRecord, ...]:
         """The runs, without the rows that are files of other detectors."""
         return tuple(run for run in self.runs if run.foreign is None)
 
@@ -119,7 +122,7 @@ class ExperimentData:
         return f"Experiment {self.name}" if self.trained else self.name
 
     @property
-    def groups(self) -> dict[str, list[RunData]]:
+    def groups(self) -> dict[str, list[RunRecord]]:
         return by_group(self.runs)
 
     @property
@@ -139,33 +142,56 @@ def read_by(data: ExperimentData, readings: Mapping[str, BoxKind]) -> Experiment
     return replace(data, runs=runs)
 
 
-def by_group(runs: Iterable[RunData]) -> dict[str, list[RunData]]:
-    groups: dict[str, list[RunData]] = {}
+def by_group(runs: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+    groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
     return groups
 
 
 def consumption(data: ExperimentData, steps: Mapping[str, Collection[int]]) -> dict[str, dict[str, dict[int, float]]]:
-    """Return ``num_images`` and ``num_supervised_tokens`` -> group -> step -> how many by then, mean over seeds.
+    """Return how many images and supervised tokens groups have consumed by some steps, mean over seeds.
 
-    A row of a run counts what came since the row before it; between rows the total is a straight line. Steps after a
-    run's last row are left out.
+    Args:
+        data: the runs; those of the groups of ``steps`` are looked at.
+        steps: group -> the steps that are asked for.
+
+    Returns:
+        ``num_images`` and ``num_supervised_tokens`` -> group -> step -> the total by then.
     """
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for name in ("num_images", "num_supervised_tokens"):
-        for group, chosen in steps.items():
-            at: dict[int, list[float]] = {}
-            for run in data.groups[group]:
-                points = run.curves.get(name, ())
-                totals = [(0, 0.0), *zip((p.step for p in points), accumulate(p.value for p in points), strict=True)]
-                for (before, low), (after, high) in pairwise(totals):
-                    for step in sorted(chosen):
-                        if before < step <= after:
-                            value = low + (high - low) * (step - before) / (after - before)
-                            at.setdefault(step, []).append(value)
-            found.setdefault(name, {})[group] = {step: fmean(values) for step, values in sorted(at.items())}
-    return found
+    consumed: dict[str, dict[str, dict[int, float]]] = {}
+    for quantity in ("num_images", "num_supervised_tokens"):
+        consumed[quantity] = {}
+        for group, wanted_steps in steps.items():
+            totals_by_run = [running_total(run.curves.get(quantity, ()), wanted_steps) for run in data.groups[group]]
+            consumed[quantity][group] = _mean_by_step(totals_by_run)
+    return consumed
+
+
+def running_total(rows: Sequence[Point], wanted_steps: Collection[int]) -> dict[int, float]:
+    """Return a run's total at each wanted step.
+
+    A row holds what came since the row before it, so the total is known at the rows and a straight line between them.
+    A step after the last row is left out: nobody knows what the run consumed by then.
+    """
+    row_steps = [0, *(row.step for row in rows)]
+    totals = [0.0, *accumulate(row.value for row in rows)]
+    logged_steps = [step for step in sorted(wanted_steps) if step <= row_steps[-1]]
+    return dict(zip(logged_steps, np.interp(logged_steps, row_steps, totals).tolist(), strict=True))
+
+
+def _mean_by_step(values_by_run: Iterable[Mapping[int, float]]) -> dict[int, float]:
+    """Return the mean over the runs that have a step."""
+    values_by_step: dict[int, list[float]] = {}
+    for values in values_by_run:
+        for step, value in values.items():
+            values_by_step.setdefault(step, []).append(value)
+    return {step: fmean(values) for step, values in sorted(values_by_step.items())}
+
+
+def finite_values(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics whose value is a finite number."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def missing_runs(data: ExperimentData) -> list[str]:
@@ -182,7 +208,7 @@ def missing_runs(data: ExperimentData) -> list[str]:
     return lines
 
 
-def state_text(run: RunData) -> str:
+def state_text(run: RunRecord) -> str:
     """Return where a run stands, e.g. ``running, step 40 of 250``."""
     if run.state in ("waiting", "finished"):
         return run.state

@@ -19,7 +19,7 @@ from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.generated_by import generator_of
 from coordexp.files import read_content, write_text
 from coordexp.metrics import MetricName
-from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
+from coordexp.report.study.data import ExperimentData, ForeignFile, RunRecord
 from coordexp.runs.folder import DecodingFolder
 
 Files = Mapping[str, Sequence[Results]]  # group -> its files, one a seed
@@ -27,7 +27,7 @@ Files = Mapping[str, Sequence[Results]]  # group -> its files, one a seed
 
 def foreign_rows(
     files: Files, annotations: Path, *, frames: Mapping[str, Frame], images: Path | None, scratch: Path
-) -> list[RunData]:
+) -> list[RunRecord]:
     """Measure files of detections, and return a finished run for each with the metrics that our evaluations log.
 
     Files of one group count as seeds. Where all groups have as many, those in the same place are paired, as seeds of
@@ -48,7 +48,7 @@ def foreign_rows(
             f"Files by group: {numbers}. As the numbers differ, no two files are taken for the same seed: groups are "
             "compared as independent samples, which shows less. Give as many of each, in the same order, to pair them."
         )
-    rows: list[RunData] = []
+    rows: list[RunRecord] = []
     for group, several in files.items():
         for seed, results in enumerate(several):
             folder = scratch / f"foreign-{len(rows)}"
@@ -57,7 +57,7 @@ def foreign_rows(
             family = f"files of {group}" if unpaired else "files"
             foreign = replace(found, annotations=plain, remarks=remarks)
             generator = generator_of(results.path)
-            run = RunData(
+            run = RunRecord(
                 "",
                 group,
                 seed,

@@ -9,7 +9,7 @@ from coordexp.data.box_limits.cut_boxes import (
     unlearnt,
     unwritten,
 )
-from coordexp.report.study.data import ExperimentData, RunData, by_group
+from coordexp.report.study.data import ExperimentData, RunRecord, by_group
 
 _WARNING = "WARNING: "
 _METRICS = {  # of each key: the boxes it cut, and of how many
@@ -38,7 +38,7 @@ def limit_notes(data: ExperimentData) -> list[str]:
     return notes
 
 
-def _sentences(run: RunData) -> list[str]:
+def _sentences(run: RunRecord) -> list[str]:
     limits: dict[str, CutBoxes] = {}
     for key, (cut, total) in _METRICS.items():
         limit = run.number(key)

@@ -13,7 +13,7 @@ from coordexp.evaluate.generated_by import Generator, engine_sentences
 from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.report.study.about import About
 from coordexp.report.study.artifacts import final_detections
-from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
+from coordexp.report.study.data import ExperimentData, RunRecord, by_group, state_text
 from coordexp.report.study.study import Study
 from coordexp.report.text.limits import limit_notes
 from coordexp.report.text.tables import MIN_OBJECTS, UNDEFINED, Table, num_objects
@@ -214,11 +214,11 @@ def mlflow_ui(data: ExperimentData) -> str:
     return python_command("-m", "coordexp", "ui", *names, "--tracking-uri", without_secrets(data.uri))
 
 
-def _is_lvis(run: RunData) -> bool:
+def _is_lvis(run: RunRecord) -> bool:
     return run.params.get("data.format") == "lvis"
 
 
-def _recompute(data: ExperimentData, run: RunData) -> str:
+def _recompute(data: ExperimentData, run: RunRecord) -> str:
     """Return the lines that get a run's detections from where they are and give them to the reference alone."""
     lines, detections, truth = list[str](), final_detections(run), "annotations.json"
     if run.foreign is not None:

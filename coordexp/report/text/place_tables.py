@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from coordexp.metrics import PLACE_MEASURES, PLACES, SLOTS
-from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.text.tables import UNDEFINED, Table, mean_of
 
 TITLE = "Where coordinates are off, on validation images: by slot of the box and by rank of the object"
@@ -37,7 +37,7 @@ def place_name(place: str) -> str:
     return f"rank {numbers.replace('_up', ' and up').replace('_', '-')}"
 
 
-def place_value(runs: Sequence[RunData], measure: str, place: str) -> float | None:
+def place_value(runs: Sequence[RunRecord], measure: str, place: str) -> float | None:
     """Return the mean over runs of a measure's last value on validation images; None if no run has it."""
     return mean_of([run.metrics.get(f"eval_coord_diag/{measure}/{place}") for run in runs])
 

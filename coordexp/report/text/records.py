@@ -3,20 +3,19 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import MetricName
-from coordexp.report.study.data import ExperimentData, RunData
-from coordexp.report.study.study import Study
+from coordexp.report.study.data import ExperimentData, RunRecord
+from coordexp.report.study.study import Study, rendered_parts
 from coordexp.report.text.notes import study_notes
 from coordexp.report.text.tables import means
 from coordexp.statistics.power import further
 from coordexp.statistics.protocols import Protocols
 from coordexp.statistics.readings import reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
-from coordexp.statistics.slices import Slices
 from coordexp.tracking.address import without_secrets
 
 COLUMNS: tuple[str, ...] = (
@@ -42,7 +41,8 @@ def to_csv(study: Study) -> str:
     writer.writeheader()
     lines = [*_run_lines(study), *_statistics(study)]
     lines += [] if study.protocols is None else _protocols(study.protocols)
-    lines += [] if study.slices is None else _slices(study.slices)
+    for _, shown in rendered_parts(study):
+        lines += [dict(line) for line in shown.csv_lines]
     for name, comparison in study.readings.items():
         if name != "own":
             lines += [line | {"kind": f"{line['kind']} reading", "reading": name} for line in _comparison(comparison)]
@@ -70,7 +70,7 @@ def to_json(study: Study) -> str:
         },
         "further": further_records(study),
         "protocols": protocol_record(study.protocols),
-        **({} if study.slices is None else {"slices": slice_records(study.slices)}),
+        **part_records(study),
         "fairness": fairness
         and {
             "comparable": fairness.comparable,
@@ -86,8 +86,11 @@ def to_json(study: Study) -> str:
     return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def to_numbers(comparison: Comparison, data: ExperimentData, slices: Slices | None = None) -> str:
-    """Return what a program wants of a comparison as JSON: each group's metrics, means over seeds, and each pair."""
+def to_numbers(comparison: Comparison, data: ExperimentData, parts: Mapping[str, object] | None = None) -> str:
+    """Return what a program wants of a comparison as JSON: each group's metrics, means over seeds, and each pair.
+
+    ``parts`` are further keys with their values, such as those of :func:`part_records`.
+    """
     groups: dict[str, object] = {}
     for group in comparison.groups:
         own, logged, reading = comparison.value[group], means(data.groups[group]), data.readings[group]
@@ -107,8 +110,7 @@ def to_numbers(comparison: Comparison, data: ExperimentData, slices: Slices | No
     whole: dict[str, object] = {"groups": groups, "pairs": pairs}
     if comparison.num_units is not None:
         whole["sample"] = {"images": comparison.num_images, "units": comparison.num_units}
-    if slices is not None:
-        whole["slices"] = slice_records(slices)
+    whole |= parts or {}
     return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -135,12 +137,12 @@ def protocol_record(found: Protocols | None) -> dict[str, object] | None:
     return record
 
 
-def slice_records(found: Slices) -> list[dict[str, object]]:
-    """Return every slice as JSON: what is in it, each group's AP and AP50, and each pair."""
-    return [asdict(one) for one in found.slices]
+def part_records(study: Study) -> dict[str, object]:
+    """Return the listed parts as JSON, by their names."""
+    return {part.name: shown.record for part, shown in rendered_parts(study)}
 
 
-def _run(run: RunData) -> dict[str, object]:
+def _run(run: RunRecord) -> dict[str, object]:
     names = ("seed", "state", "step", "message", "run_id", "hardware")
     return {**{name: getattr(run, name) for name in names}, "metrics": dict(run.metrics)}
 
@@ -176,23 +178,6 @@ def _protocols(found: Protocols) -> Iterator[_Line]:
         for turned in found.turned_by(name):
             lead: _Line = {"kind": "protocol pair", "group": turned.a, "against": turned.b, "metric": name}
             yield lead | {"p_holm": turned.p} | asdict(turned.difference)
-
-
-def _slices(found: Slices) -> Iterator[_Line]:
-    for one in found.slices:
-        common: _Line = {"slice": one.name, "num_images": one.num_images, "resamples": found.resamples}
-        if one.num_units is not None:
-            common["num_units"] = one.num_units
-        for metric, values in (("AP", one.ap), ("AP50", one.ap50)):
-            for group, estimate in values.items():
-                if estimate is not None:
-                    yield common | {"kind": "slice", "group": group, "metric": metric} | asdict(estimate)
-        for pair in one.pairs:
-            lead = common | {"kind": "slice pair", "group": pair.a, "against": pair.b}
-            if pair.difference is not None:
-                yield lead | {"metric": "AP", "p_holm": pair.p_holm} | asdict(pair.difference)
-            if pair.beyond is not None:
-                yield lead | {"kind": "slice beyond largest", "metric": "AP"} | asdict(pair.beyond)
 
 
 def _comparison(found: Comparison) -> Iterator[_Line]:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from coordexp.report.study.about import Fairness
-from coordexp.report.study.study import Study, better_first
+from coordexp.report.study.study import Study, better_first, rendered_parts
 from coordexp.report.text.further_tables import TITLE as MORE
 from coordexp.report.text.further_tables import further_sentences, further_tables
 from coordexp.report.text.notes import (
@@ -30,8 +30,6 @@ from coordexp.report.text.run_tables import (
     quality_tables,
     served_tables,
 )
-from coordexp.report.text.slice_tables import TITLE as SLICES
-from coordexp.report.text.slice_tables import slice_sentences, slice_tables
 from coordexp.report.text.study_tables import study_tables, why_sentences, why_tables, why_title
 from coordexp.report.text.tables import Table, aligned, latex_table, markdown_table, plain_markdown, text_lines
 
@@ -118,7 +116,7 @@ def all_tables(study: Study) -> list[Table]:
         *further_tables(study),
         *protocol_tables(study),
         *why_tables(study),
-        *slice_tables(study),
+        *(table for _, shown in rendered_parts(study) for table in shown.tables),
         headline,
         *others,
         *ends_tables(data, study.units),
@@ -144,7 +142,7 @@ def _sections(study: Study) -> list[_Section]:
     found.append(_Section("What is missing", study.missing, style="red"))
     found.append(_Section(why_title(study), why_sentences(study)))
     found.append(_Section(MORE, further_sentences(study)))
-    found.append(_Section(SLICES, slice_sentences(study)))
+    found += [_Section(shown.title, shown.sentences) for _, shown in rendered_parts(study)]
     found += [_Section(table.title, tables=[table]) for table in all_tables(study)]
     if fairness is not None:
         found.append(_Section("Fairness", [fairness.sentence], style="" if fairness.comparable else "red"))

@@ -17,7 +17,7 @@ from coordexp.metrics import (
     MetricName,
     loss_head,
 )
-from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
+from coordexp.report.study.data import ExperimentData, RunRecord, by_group, state_text
 from coordexp.report.text.tables import COUNTED, FILE, UNDEFINED, Table, TableRow, mean_of, written
 
 _KINDS = "free/malformed/"
@@ -28,7 +28,7 @@ class NumberColumn:
     """A numeric column: its head, a run's value, and how a value is written."""
 
     head: str
-    value: Callable[[RunData], float | None]
+    value: Callable[[RunRecord], float | None]
     write: Callable[[float], str] = "{:.3f}".format
 
 
@@ -107,7 +107,7 @@ def f1_tables(data: ExperimentData) -> list[Table]:
     """Return macro F1 with every detection, in the positive-only protocol, and how much of that is the protocol."""
     suffixes = {f"IoU .{percent}": f"_{percent}" for percent in F1_PERCENTS} | {"mean of IoU .50 to .95": ""}
 
-    def part_of_protocol(suffix: str, run: RunData) -> float | None:
+    def part_of_protocol(suffix: str, run: RunRecord) -> float | None:
         honest, positive = (run.own("constrained", f"F1_{kind}{suffix}") for kind in ("macro", "positive"))
         return None if honest is None or positive is None else positive - honest
 
@@ -198,7 +198,7 @@ def as_count(value: float) -> str:
     return f"{value:.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"
 
 
-def _seed_rows(runs: Sequence[RunData], columns: Sequence[NumberColumn], *lead: str) -> list[TableRow]:
+def _seed_rows(runs: Sequence[RunRecord], columns: Sequence[NumberColumn], *lead: str) -> list[TableRow]:
     """Return a row for each seed; if there are several, the mean over the finished ones above them."""
     values = [[column.value(run) for column in columns] for run in runs]
     if runs[0].foreign is not None and all(value is None for row in values for value in row):

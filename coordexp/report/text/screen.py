@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.cells import cell_len, set_cell_size
 
 from coordexp.errors import counted
-from coordexp.report.study.study import Study, better_first
+from coordexp.report.study.study import Study, better_first, rendered_parts
 from coordexp.report.text.limits import limit_notes
 from coordexp.report.text.notes import clipping_note, engine_notes, mlflow_ui, remarks, sample_notes, study_summary
 from coordexp.report.text.study_tables import verdict_of
@@ -46,9 +46,9 @@ def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[st
             if not sentence.startswith("CAUTION: "):
                 lines += ["", *wrapped(sentence, width)]
     last = ["", f"page:        {page}", f"all tables:  {again}"]
-    if study.slices is not None:
-        num_parts = counted(len(study.slices.slices), "part")
-        last.append(f"slices:      {num_parts} of the images, on the page (exploratory)")
+    for part, shown in rendered_parts(study):
+        if shown.on_screen:
+            last.append(f"{part.name + ':':<13}{shown.on_screen}")
     if study.data.trained:
         last.append("all curves:  " + mlflow_ui(study.data).replace("\n", "  "))
     return [*lines, *_warning_lines(warnings(study), width, room=_MAX_LINES - len(lines) - len(last)), *last]

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from tabulate import LATEX_ESCAPE_RULES, tabulate
 
 from coordexp.errors import counted
-from coordexp.report.study.data import RunData
+from coordexp.report.study.data import RunRecord
 from coordexp.statistics.results import CurvePair, Estimate, PairParts, PairResult
 
 UNDEFINED = "-"
@@ -130,6 +130,6 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     return fmean(there) if there else None
 
 
-def means(runs: Sequence[RunData]) -> Mapping[str, float]:
+def means(runs: Sequence[RunRecord]) -> Mapping[str, float]:
     names = sorted({name for run in runs for name in run.metrics})
     return {name: fmean(run.metrics[name] for run in runs if name in run.metrics) for name in names}

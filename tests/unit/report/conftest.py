@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from coordexp.metrics import AP_NAMES, LOSS_NAMES
+from coordexp.report.make_study import make_study
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, missing_runs
+from coordexp.report.study.inputs import Settings
 from coordexp.report.study.load import load_experiment
-from coordexp.report.study.study import Settings, Study, make_study
+from coordexp.report.study.study import Study
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
 from coordexp.tracking.payload import last_values

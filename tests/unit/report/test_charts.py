@@ -15,7 +15,7 @@ from coordexp.report.charts import (
     write_plots,
 )
 from coordexp.report.figures import LOOKS, Chart
-from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
 from coordexp.statistics.results import Estimate
@@ -88,7 +88,7 @@ def test_charts_for_papers_are_written_where_there_is_data(paired: Study, bare: 
     (tmp_path / "bare").mkdir()
     found = write_plots(bare, tmp_path / "bare")
     assert [path.name for path in found] == ["losses.png", "losses.svg", "ap.png", "ap.svg"]
-    nothing = Study(ExperimentData(name="tiny", uri="", runs=(RunData("r", "A", 0, "waiting"),)))
+    nothing = Study(ExperimentData(name="tiny", uri="", runs=(RunRecord("r", "A", 0, "waiting"),)))
     (tmp_path / "nothing").mkdir()
     assert "nothing to draw yet" in write_plots(nothing, tmp_path / "nothing")[1].read_text()
 

@@ -10,10 +10,12 @@ from coordexp.cli.main import main
 from coordexp.data.units import UnitRule
 from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.distributions import Distributions
+from coordexp.report.make_study import make_study
 from coordexp.report.publish import NUMBERS, check, publish
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
+from coordexp.report.study.inputs import Settings
 from coordexp.report.study.load import load_experiment
-from coordexp.report.study.study import Settings, Study, make_study
+from coordexp.report.study.study import Study
 from tests.support.report import write_experiment
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from coordexp.report.study.about import Fairness, about
 from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.data import ExperimentData, Point, RunData
+from coordexp.report.study.data import ExperimentData, Point, RunRecord
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import about_lines, terms_table
 
@@ -17,13 +17,13 @@ PARAMS = {
 }  # fmt: skip
 
 
-def run_of(group: str, folder: Path, *, config: dict[str, object] | None, **params: str) -> RunData:
+def run_of(group: str, folder: Path, *, config: dict[str, object] | None, **params: str) -> RunRecord:
     run_dir = folder / f"{group}-s0"
     run_dir.mkdir()
     if config is not None:
         whole = {"experiment": {"name": "x", "group": group, "seed": 0}, **config}
         (run_dir / "config.yaml").write_text(yaml.safe_dump(whole))
-    return RunData(
+    return RunRecord(
         f"id{group}", group, 0, "finished", step=300, run_dir=str(run_dir), params={**PARAMS, **params},
         metrics={"final/train_seconds": 1800.0, "final/seconds": 2700.0}, hardware="2 x H200",
         curves={"num_images": (Point(10, 160.0), Point(20, 160.0))}, started=0.0, ended=3660.0,

@@ -16,12 +16,14 @@ from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError
 from coordexp.metrics import subset_headline
 from coordexp.report.charts import write_plots
+from coordexp.report.make_study import make_study
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import Artifacts, final_detections
 from coordexp.report.study.data import ExperimentData, Point, read_by
+from coordexp.report.study.inputs import Settings
 from coordexp.report.study.load import load_experiment, load_experiments, load_runs
-from coordexp.report.study.study import Settings, Study, make_study
-from coordexp.report.text.records import to_json
+from coordexp.report.study.study import Study
+from coordexp.report.text.records import part_records, to_json
 from coordexp.report.text.render import render_report, to_markdown
 from coordexp.tracking import open_tracker
 from coordexp.tracking.connection import connect
@@ -349,8 +351,8 @@ def test_units_and_tags_of_the_set_are_drawn(paired: Study, paired_dir: Path, tm
     found = of_set({"unit_by": "scene", "images": images})
     assert found.comparison is not None
     assert (found.comparison.num_images, found.comparison.num_units) == (14, 10)
-    assert found.slices is not None
-    assert [one.name for one in found.slices.slices if one.is_tested] == ["light = bright", "light = dark"]
+    records = part_records(found)["slices"]
+    assert [record["value"] for record in records if record["is_tested"]] == ["bright", "dark"]
     text = to_markdown(found)
     assert "14 images in 10 units (scene)" in text
     assert "light = dark" in text

@@ -7,7 +7,8 @@ import pytest
 from coordexp.detection.decomposition import ERRORS
 from coordexp.report.charts import why_charts
 from coordexp.report.page.page import render_page
-from coordexp.report.study.study import DECOMPOSITION_RESAMPLES, Study, better_first
+from coordexp.report.study.measures import MOST_RESAMPLES
+from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.render import to_markdown
 from coordexp.report.text.study_tables import why_sentences, why_tables
@@ -28,7 +29,7 @@ def made(*groups: str, **errors: tuple[float, float, float]) -> Decomposition:
 def test_a_study_has_it_everywhere(paired: Study) -> None:
     found = paired.decomposition
     assert found is not None
-    assert found.resamples <= DECOMPOSITION_RESAMPLES
+    assert found.resamples <= MOST_RESAMPLES
     parts, answers, differences = why_tables(paired)
     assert parts.columns == answers.columns == ("part", *paired.data.groups)
     assert [row.cells[0] for row in differences.rows][:7] == ["AP50", *(m.head for m in ERRORS)]
