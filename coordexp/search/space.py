@@ -10,6 +10,8 @@ import optuna
 from coordexp.config.schema.search import Method, Number, Parameter
 from coordexp.files import sha256_of_text
 
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
 Point = dict[str, Number]
 
 _DRAWS = 100  # before a random point may repeat another one

@@ -37,8 +37,6 @@ from coordexp.search.space import (
     with_value_in,
 )
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -10,6 +10,7 @@ from coordexp.config.schema.search import Asha, Method, Parameter, TuningPart, w
 
 SPACE = "ablation.tune.space"
 GROUP_SPACES = "ablation.tune.groups"
+_DOTS_OF_A_TERM = 2
 
 
 class Tune(Section):
@@ -92,12 +93,19 @@ def dotted_space(given: object) -> object:
     if not isinstance(given, dict):
         return given
     flat: dict[str, object] = {}
-    for name, value in _parameters(cast("Mapping[str, object]", given)):
+    for given_key, value in _parameters(cast("Mapping[str, object]", given)):
+        name = _weight_of(given_key)
         before = flat.get(name)
         if isinstance(before, dict) and isinstance(value, dict):  # a file's range, and one end of it from an override
             value = cast("dict[str, object]", before) | cast("dict[str, object]", value)
         flat[name] = value
     return flat
+
+
+def _weight_of(key: str) -> str:
+    """Return the key itself, and of a further loss term that of its weight, as a configuration writes it."""
+    is_a_term = key.startswith("objective.extra.") and key.count(".") == _DOTS_OF_A_TERM
+    return f"{key}.weight" if is_a_term else key
 
 
 def _parameters(tree: Mapping[str, object], *, prefix: str = "") -> Iterable[tuple[str, object]]:
