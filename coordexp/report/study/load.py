@@ -191,7 +191,7 @@ def _newest_runs(
 
     The ablation is the one of ``key``, or for "" the newest one.
     """
-    found = _search(client, [experiment_id])  # newest first
+    found = [run for run in _search(client, [experiment_id]) if not _is_of_tuning(run)]  # newest first
     children = [run for run in found if "seed" in run.data.tags]
     parents = [run for run in found if "seed" not in run.data.tags]
     if key and not any(run.data.tags[store.RUN_KEY] == key for run in parents):
@@ -204,6 +204,11 @@ def _newest_runs(
             kept.setdefault((run.data.tags.get("group"), run.data.tags["seed"]), run)
     shown = {run.info.run_id for run in kept.values()}
     return parent, list(kept.values()), [run for run in children if run.info.run_id not in shown]
+
+
+def _is_of_tuning(run: "Run") -> bool:
+    """Return whether a run is a trial of the groups' tuning, or holds such trials."""
+    return run.data.tags.get(store.STAGE) == store.TUNING
 
 
 def _read(
@@ -357,7 +362,8 @@ def _read_folders(directory: Path, *, uri: str) -> ExperimentData | None:
         return None
     holder = last_holder(folder)
     is_over = holder is not None and holder.has_ended()
-    runs = {run.name: _run_in(run, record, is_over=is_over) for run in folder.begun_runs()}
+    begun = [run for run in folder.begun_runs() if not folder.is_trial(run.name)]
+    runs = {run.name: _run_in(run, record, is_over=is_over) for run in begun}
     for group in record.groups:
         for seed in record.seeds:
             waiting = RunData("", group, seed, "waiting", experiment=folder.name)
