@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from rich.console import Console
 
+from coordexp.ablation.tuning import Tuning, open_tuning, tune_groups
 from coordexp.campaign.preparation import (
     fingerprint_runs,
     prepare_all,
@@ -21,6 +22,7 @@ from coordexp.runs.executor import TrainFunction
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import Killed, tell
 from coordexp.stages import show_stages
+from coordexp.tracking.publish import Recorder
 
 
 def run_ablation(
@@ -34,7 +36,8 @@ def run_ablation(
 ) -> Ending:
     """Run every group with every seed that is not finished yet, then report on all of them.
 
-    The same call again is the resume: finished runs are skipped, others go on from their last checkpoint.
+    With ``ablation.tune`` every group is tuned before, and runs at the point that was chosen for it. The same call
+    again is the resume: finished runs are skipped, others go on from their last checkpoint.
 
     Args:
         config: the experiment.
@@ -50,8 +53,15 @@ def run_ablation(
         ended it, 130 if it was interrupted or asked to stop.
     """
     with open_session(config, fresh=fresh, console=console, debug=debug) as session:
-        prepared = _prepare(session)
-        _plan(session, prepared)
+        tuning = open_tuning(session)
+        prepared = _prepare(session, tuning)
+        recorder = _open_records(session, prepared, tuning)
+        if tuning is not None:
+            why_not = tune_groups(session, tuning, recorder, function)
+            if why_not or session.ending_if_stopped().code:
+                return session.conclude(is_whole=False, sentence=why_not)
+            prepared = _prepare(session, tuning)
+        _plan(session, prepared, recorder)
         _run(session, prepared, function)
         ending = _record(session, prepared)
     return _report(ending, prepared, report)
@@ -68,18 +78,25 @@ class _Prepared:
     notes: Sequence[str]  # for the person who started the command
 
 
-def _prepare(session: Session) -> _Prepared:
-    """Read data and base once for all runs, count their steps, and check that they may be compared and have room."""
-    plans = plan_runs(session.config, instance=session.instance)
+def _prepare(session: Session, tuning: Tuning | None) -> _Prepared:
+    """Read data and base once for all runs, count their steps, and check that they may be compared and have room.
+
+    With a tuning this is done before it, since what is wrong with the runs should not show after hours, and again
+    behind it: with what was chosen, and because trials have left the ground truth of their own images in the folder.
+    """
+    config = session.config if tuning is None else tuning.experiment()
+    plans = plan_runs(config, instance=session.instance)
     unfinished_names = {plan.name for plan in plans if not plan.is_done()}
     for plan in plans:
         if plan.name in unfinished_names:
             tell(plan.run_dir, Killed())  # what a killed command has left says that it runs
-    if unfinished_names:
+    if unfinished_names and session.executor is None:
         session.start_executor()
 
     with show_stages(session.console, title="prepares data and base model"):
         shared = prepare_all(plans)
+        if tuning is not None:
+            shared = tuning.with_split(shared)
         num_images = {name: len(of_run.train.samples) for name, of_run in shared.items()}
         notes = [steps_note(plan.config, num_images[plan.name]) for plan in plans]
         plans = [replace(plan, config=plan.config.with_steps(num_images[plan.name])) for plan in plans]
@@ -92,7 +109,17 @@ def _prepare(session: Session) -> _Prepared:
     return _Prepared(plans, unfinished, fingerprints, differences, distinct_notes)
 
 
-def _plan(session: Session, prepared: _Prepared) -> None:
+def _open_records(session: Session, prepared: _Prepared, tuning: Tuning | None) -> Recorder:
+    """Start or find the experiment's own run on the tracking server, and follow all runs and trials."""
+    recorder = session.open_recorder(prepared.plans[0])
+    if prepared.unfinished:
+        recorder.check_artifacts()
+        session.follow(lambda: [*tuning.plans(), *prepared.plans] if tuning is not None else prepared.plans)
+    recorder.note_planned(prepared.plans)
+    return recorder
+
+
+def _plan(session: Session, prepared: _Prepared, recorder: Recorder) -> None:
     """Say what will run: to the person, in the folders of the runs, and to the tracking server."""
     if prepared.differences:
         session.show("runs differ in more than the declared factor, as ablation.allow_differences permits:")
@@ -103,22 +130,17 @@ def _plan(session: Session, prepared: _Prepared) -> None:
         write_run_files(plan, prepared.fingerprints[plan.name])
 
     unfinished_names = {plan.name for plan in prepared.unfinished}
-    recorder = session.open_recorder(prepared.plans[0])
     with show_stages(session.console, title="records the runs"):
-        if prepared.unfinished:
-            recorder.check_artifacts()
         for plan in prepared.plans:
             recorder.start_run(plan, prepared.fingerprints[plan.name].short)
             if plan.name not in unfinished_names:
                 session.show(f"{plan.name}  finished before")
-        recorder.note_planned(prepared.plans)
         session.tracker.set_final(recorder.parent_id, shared_metrics(prepared.plans[0].config))
 
 
 def _run(session: Session, prepared: _Prepared, function: TrainFunction) -> None:
     if not prepared.unfinished:
         return
-    session.follow(lambda: prepared.plans)
     # Workers that a killed command has left may have finished some runs meanwhile.
     still_unfinished = [plan for plan in prepared.plans if not plan.is_done()]
     session.execute(still_unfinished, function)

@@ -165,7 +165,7 @@ def fingerprint_runs(
         current[plan.name] = fingerprint_of(plan.config, prepared[plan.name], tokens=streams[parts])
     # What has begun: of the plans, and of others what has taken a step.
     planned = {plan.name: plan.folder for plan in plans if plan.has_begun()}
-    others = [run for run in ExperimentFolder.of(plans[0].config).begun_runs() if run.name not in planned]
+    others = [run for run in ExperimentFolder.of(plans[0].config).begun_like(plans[0].name) if run.name not in planned]
     begun = [*planned.values(), *(run for run in others if has_taken_step(run.path))]
     known = {f"{run.name} (before)": _stored(run) for run in begun if run.fingerprint.is_file()}
     ablation = plans[0].config.ablation

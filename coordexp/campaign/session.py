@@ -36,7 +36,7 @@ from coordexp.runs.stop import (
     terminated_is_interrupted,
 )
 from coordexp.tracking import Tracker
-from coordexp.tracking.publish import Recorder, open_experiment_tracker, tracking_notes
+from coordexp.tracking.publish import ParentRun, Recorder, open_experiment_tracker, tracking_notes
 
 EXIT_FAILED = 1
 EXIT_BUDGET = 3
@@ -122,9 +122,17 @@ class Session:
         check_disk(plans[0].run_dir, needed_bytes=needed_disk_bytes(plans, directory_bytes(base)))
         self.executor.check(plans[0].config)
 
-    def open_recorder(self, plan: RunPlan) -> Recorder:
-        """Start or find the experiment's own run in MLflow, the parent of its runs; ``plan`` is any of them."""
-        recorder = Recorder(self.tracker, plan.config, parent_key=f"{self.config.experiment.name}/{self.instance}")
+    def open_recorder(self, plan: RunPlan, *, above: ParentRun | None = None) -> Recorder:
+        """Start or find a parent of runs in MLflow: the experiment's own run, or a further one.
+
+        Args:
+            plan: any of its runs.
+            above: a further parent; None: the experiment's own run.
+        """
+        key = f"{self.config.experiment.name}/{self.instance}"
+        if above is not None:
+            key += f"/{above.key}"
+        recorder = Recorder(self.tracker, plan.config, parent_key=key, above=above)
         self._recorders.append(recorder)
         self._resources.callback(self._close, recorder)  # if an exception ends the command before `conclude`
         return recorder

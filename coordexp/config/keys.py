@@ -16,6 +16,7 @@ STEP_IMAGES = "training.global_batch_size"
 STEP_KEYS = ("training.per_device_batch_size", "training.gradient_accumulation_steps", "cluster.num_workers")
 
 LATER = (
+    "ablation.tune",
     *("data.boxes_in", "data.categories.merge", "data.path", "data.split_seed", "data.val_fraction"),
     "evaluation.max_images",
 )

@@ -10,6 +10,7 @@ from coordexp.config.explain import validated
 from coordexp.config.groups import GROUPS, check_groups, read_groups
 from coordexp.config.schema import KEYS, Experiment, ExperimentConfig, RunConfig
 from coordexp.config.trees import Tree, leaves, merged, nested, place_of, value_at, with_named_weights, with_value
+from coordexp.config.tuning import check_tuning
 from coordexp.config.yaml_file import Document, parse_value, read_mapping, written_yaml
 from coordexp.errors import ConfigError, masked, nearest_of
 from coordexp.files import JsonValue
@@ -67,6 +68,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     _fill(tree, places, document.path)
     config = validated(tree, where=where, overrides=_places_of(parsed))
     check_groups(config, overridden=[one.key for one in of_all if one.key != GROUPS], folders=folders, where=where)
+    check_tuning(config, where=where)
     return config
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 from rich.console import Console
 
+from coordexp.config.schema.search import Parameter
 from coordexp.config.trees import Tree, with_value
 from coordexp.config.yaml_file import written_yaml
 from coordexp.data.splits.tuning import TuningSplit
@@ -20,7 +21,6 @@ from coordexp.report.write import print_paths, writing
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.shipped import command
 from coordexp.sweep.results import TrialResult, Winner, at_the_edge, trial_results, verdict, winners
-from coordexp.sweep.schema import Parameter
 from coordexp.sweep.trials import SweepTrials
 
 _FINISHED, _CHOSEN = PALETTE["c0"], PALETTE["c1"]

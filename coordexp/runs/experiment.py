@@ -122,7 +122,7 @@ def _free_name(directory: Path) -> Path:
 
 
 def _record_of(config: ExperimentConfig) -> ExperimentRecord:
-    shared = _shared(config)
+    shared = _without_spaces_of_groups(_shared(config))
     shared_values = leaves(shared)
     groups: dict[str, JsonValue] = {}
     reading: dict[str, BoxKind] = {}
@@ -137,6 +137,16 @@ def _record_of(config: ExperimentConfig) -> ExperimentRecord:
 
 def _shared(config: RunConfig) -> dict[str, JsonValue]:
     return {section: values for section, values in identity(config).items() if section != "experiment"}
+
+
+def _without_spaces_of_groups(shared: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Leave out what single groups are tuned in, which stands with each group: another group may join."""
+    ablation = shared.get("ablation")
+    tune = ablation.get("tune") if isinstance(ablation, dict) else None
+    if not isinstance(tune, dict):
+        return shared
+    of_all = {name: value for name, value in tune.items() if name != "groups"}
+    return {**shared, "ablation": {"tune": of_all}}
 
 
 def _keys_of(record: ExperimentRecord, groups: Iterable[str]) -> dict[str, JsonValue]:

@@ -1,6 +1,7 @@
 """Where an experiment and its runs keep their files: every name is written here once, and nowhere else."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from coordexp.metrics import BoxKind, Decoding
 
 _STEP = "step_"
 _EVALUATIONS = "eval"
+_TRIAL = re.compile(r".+\.t\d{3,}-s\d+")
 GENERATED_BY = "generated_by.json"
 """Beside detections, in a run's folder, in published results, and beside files that others bring."""
 
@@ -119,6 +121,16 @@ class RunFolder(_Folder):
         return {step: EvaluationFolder(path) for step, path in sorted(_by_step(self.path / _EVALUATIONS).items())}
 
 
+class TuningFolder(_Folder):
+    """What the tuning of an ablation's groups keeps beside the runs of its trials."""
+
+    record = Within("tuning.json")  # every trial and what was chosen, once that is decided for each group
+
+    def journal(self, group: str) -> Path:
+        """Return the trials of a group, as Optuna keeps them."""
+        return self.path / f"trials-{group}.jsonl"
+
+
 class ExperimentFolder(_Folder):
     """One experiment: what its runs share, and the runs."""
 
@@ -157,8 +169,21 @@ class ExperimentFolder(_Folder):
     def run(self, group: str, seed: int) -> RunFolder:
         return RunFolder(self.path / f"{group}-s{seed}")
 
+    @property
+    def tuning(self) -> TuningFolder:
+        return TuningFolder(self.path / "tuning")
+
     def begun_runs(self) -> list[RunFolder]:
+        """Return every run that has begun, trials among them."""
         return [RunFolder(path.parent) for path in sorted(self.path.glob("*/status.json"))]
+
+    def begun_like(self, name: str) -> list[RunFolder]:
+        """Return the begun runs that stand beside one: of trials of a tuning the others, of a run the runs."""
+        return [run for run in self.begun_runs() if self.is_trial(run.name) == self.is_trial(name)]
+
+    def is_trial(self, name: str) -> bool:
+        """Return whether a run is a trial of the groups' tuning, by its name ``GROUP.t000-sSEED``."""
+        return _TRIAL.fullmatch(name) is not None and self.tuning.path.is_dir()
 
     def base(self, config: RunConfig) -> Path:
         """Return the checkpoint, expanded but for a text arm, that runs with this model and structure start from."""

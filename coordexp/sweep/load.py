@@ -5,18 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordexp.config.explain import Where, check, validated
-from coordexp.config.keys import is_key, key_of, unknown_key
+from coordexp.config.keys import is_key, unknown_key
 from coordexp.config.load import load_config
 from coordexp.config.schema import ExperimentConfig, RunConfig
+from coordexp.config.schema.search import Asha, Parameter, TuningPart
 from coordexp.config.trees import Tree, merged, place_of, value_at, with_value, within
 from coordexp.config.yaml_file import parse_value, read_mapping
 from coordexp.errors import ConfigError, nearest_of
 from coordexp.files import JsonValue
-from coordexp.losses.criterion import WeightedTerm
+from coordexp.search.points import at_point, changes_the_terms, check_corners, terms_that_are_on
 from coordexp.shipped import find_experiment
-from coordexp.sweep.schema import Asha, Parameter, Search, SweepConfig, TuningPart, Winners
-from coordexp.sweep.space import grid, point_text
-from coordexp.train.setup.weighted_terms import weighted_terms
+from coordexp.sweep.schema import Search, SweepConfig, Winners
 
 PREFIX = "sweep."
 _SECTIONS = {"search": Search, "asha": Asha, "winners": Winners, "tuning_split": TuningPart}
@@ -85,14 +84,7 @@ def trial_config(
     """
     own: Tree = {"data": dict(data), "experiment": {"group": name, "seed": seed}, "ablation": {"seeds": [seed]}}
     own |= {"evaluation": {"reading": {name: sweep.config.reading}}}
-    return _at_point(sweep.config, point, own=own, place=f"trial {name} of sweep {sweep.settings.name}")
-
-
-def _at_point(config: RunConfig, point: Mapping[str, float], *, place: str, own: Tree | None = None) -> RunConfig:
-    tree = merged(config.model_dump(mode="json"), own or {})
-    for key, value in point.items():
-        tree = with_value(tree, key.split("."), value, place=place)
-    return check(RunConfig, tree, where=lambda _: place)
+    return at_point(sweep.config, point, own=own, place=f"trial {name} of sweep {sweep.settings.name}")
 
 
 def _overridden(tree: Tree, text: str, places: dict[str, str]) -> Tree:
@@ -131,7 +123,7 @@ def _check_space(settings: SweepConfig, config: RunConfig, where: Where) -> None
         place = f"{where(f'space.{key}')}: space"
         if not is_key(key):
             raise ConfigError(f"{place}: {unknown_key(key)}")
-        now, declared = value_at(values, key), key_of(key)
+        now = value_at(values, key)
         if isinstance(now, dict) and not key.startswith("objective.extra."):
             raise ConfigError(f"{place}: {key} is a section; expected a dotted key of the experiment")
         if not within(key, factor):
@@ -139,27 +131,11 @@ def _check_space(settings: SweepConfig, config: RunConfig, where: Where) -> None
                 f"{place}: {key} is outside ablation.factor ({', '.join(factor)}): only what groups may "
                 "differ in can be searched"
             )
-        # A key of the loss must change the terms that are on somewhere between its ends: of a term that is off a search
-        # would only measure noise. The other searched keys stand at their highest value meanwhile.
-        tried = {value for value in (*parameter.ends, now) if isinstance(value, int | float)}
-        if declared is not None and declared.decides <= {"loss", "terms"} and len(tried) > 1:
-            found = [_terms_that_are_on(config, highest | {key: value}, place) for value in tried]
-            if all(terms == found[0] for terms in found):
-                on = ", ".join(weighted.term.name for weighted in _terms_that_are_on(config, {}, place))
-                raise ConfigError(
-                    f"{place}: {key} has no effect in group {settings.group}, which trains on {on}; choose another "
-                    "group or key"
-                )
-    corners = dict(settings.space)
-    if settings.search.method != "grid":  # a sampled range stands at its highest value: its lowest is hardly ever drawn
-        corners = {key: Parameter(values=one.values or (one.ends[1],)) for key, one in corners.items()}
-    for point in grid(corners):
-        _terms_that_are_on(config, point, f"{where('space')}: space: point {point_text(point)}")
-
-
-def _terms_that_are_on(config: RunConfig, point: Mapping[str, float], place: str) -> tuple[WeightedTerm, ...]:
-    """Return the loss terms of positive weight at a point; an error names ``place``."""
-    try:
-        return tuple(found for found in weighted_terms(_at_point(config, point, place=place)) if found.weight > 0)
-    except ConfigError as error:
-        raise ConfigError(str(error) if str(error).startswith(place) else f"{place}: {error}") from None
+        # The other searched keys stand at their highest value meanwhile.
+        if not changes_the_terms(key, parameter, config, now=now, others=highest, place=place):
+            on = ", ".join(weighted.term.name for weighted in terms_that_are_on(config, {}, place))
+            raise ConfigError(
+                f"{place}: {key} has no effect in group {settings.group}, which trains on {on}; choose another "
+                "group or key"
+            )
+    check_corners(settings.space, settings.search.method, config, place=where("space"))

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordexp.runs.plan import RunPlan
-from coordexp.sweep.space import Point
-from coordexp.sweep.trials import SweepTrials, Trial, ap_curve, final_ap
+from coordexp.search.space import Point
+from coordexp.search.trials import Trial, ap_curve, final_ap
+from coordexp.sweep.trials import SweepTrials
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ from coordexp.runs.executor import TrainFunction
 from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.search.space import point_text
 from coordexp.stages import show_stages
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
-from coordexp.sweep.space import point_text
 from coordexp.sweep.trials import SweepTrials, known_points, proposed, rungs
 from coordexp.tracking.connection import way_on
 from coordexp.tracking.publish import Recorder, is_recorded

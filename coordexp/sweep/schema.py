@@ -1,61 +1,20 @@
 """A sweep: which weights of one group are searched, how, and how the best are chosen."""
 
-import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
+from pydantic import Field, model_validator
 
 from coordexp.config.schema.fields import DISTINCT, Name, PositiveInt, Section, Seed
-
-Number = StrictInt | StrictFloat
-Finite = Annotated[float, Field(strict=True)]
-
-
-class Parameter(Section):
-    """What one key may be: a range, or a list of values."""
-
-    low: Finite | None = None
-    high: Finite | None = None
-    scale: Literal["linear", "log"] = "linear"
-    num: PositiveInt | None = None  # points of a grid along this range
-    values: Annotated[tuple[Number, ...], Field(min_length=1), DISTINCT] | None = None
-
-    @model_validator(mode="after")
-    def _is_a_range_or_a_list(self) -> "Parameter":
-        if self.values is not None:
-            if self.low is not None or self.high is not None or self.num is not None:
-                raise ValueError("give either values, or low and high (and num for a grid)")
-            return self
-        if self.low is None or self.high is None or not self.low < self.high:
-            raise ValueError(f"a range needs low below high, got low {self.low} and high {self.high}")
-        if self.scale == "log" and self.low <= 0:
-            raise ValueError(f"a log scale needs low above 0, got {self.low}")
-        return self
-
-    @property
-    def ends(self) -> tuple[Number, Number]:
-        if self.values is not None:
-            return min(self.values), max(self.values)
-        assert self.low is not None
-        assert self.high is not None
-        return self.low, self.high
+from coordexp.config.schema.search import Asha, Method, Parameter, TuningPart, grid_size, without_grid_values
 
 
 class Search(Section):
     """How points of the space are proposed."""
 
-    method: Literal["grid", "random", "optuna"] = "grid"
+    method: Method = "grid"
     num_trials: PositiveInt | None = None  # of random and optuna; a grid has its own number
     seed: Seed = 0
-
-
-class Asha(Section):
-    """Stops trials early whose validation AP falls behind."""
-
-    enabled: StrictBool = True
-    grace_steps: PositiveInt | None = None  # the first decision; None: the first evaluation
-    reduction_factor: int = Field(default=3, ge=2, strict=False)  # 1 in this many continues at each rung
 
 
 class Winners(Section):
@@ -63,20 +22,6 @@ class Winners(Section):
 
     num: PositiveInt = 2
     seeds: Annotated[tuple[Seed, ...], DISTINCT] = (1, 2, 3)
-
-
-class TuningPart(Section):
-    """Which part of the training images the search validates on."""
-
-    num_images: PositiveInt | None = None
-    fraction: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = None
-    seed: Seed = 0
-
-    @model_validator(mode="after")
-    def _has_a_size(self) -> "TuningPart":
-        if (self.num_images is None) == (self.fraction is None):
-            raise ValueError("give num_images or fraction, one of them")
-        return self
 
 
 class SweepConfig(Section):
@@ -101,7 +46,7 @@ class SweepConfig(Section):
             raise ValueError(
                 "search.num_trials has no effect on a grid; set num of each range, or search.method: random"
             )
-        without = [key for key, parameter in self.space.items() if parameter.values is None and not parameter.num]
+        without = without_grid_values(self.space)
         if method == "grid" and without:
             raise ValueError(f"a grid needs space.{without[0]}.num, the number of points along this range")
         return self
@@ -110,4 +55,4 @@ class SweepConfig(Section):
     def num_points(self) -> int:
         if self.search.num_trials is not None:
             return self.search.num_trials
-        return math.prod(parameter.num or len(parameter.values or ()) for parameter in self.space.values())
+        return grid_size(self.space)

@@ -92,6 +92,16 @@ def shared_identity(run: RunConfig) -> dict[str, JsonValue]:
     return identity(run, leave_out=differs)
 
 
+@dataclass(frozen=True)
+class ParentRun:
+    """A parent of runs beside the experiment's own run in MLflow, such as that of the trials of one group."""
+
+    key: str  # tells it from other parents of the experiment
+    name: str
+    group: str
+    parent_id: str  # MLflow's id of the experiment's own run, below which it stands
+
+
 @dataclass
 class _Followed:
     """A run that is not wholly recorded yet."""
@@ -110,14 +120,27 @@ class _Followed:
 class Recorder:
     """Records runs in MLflow. Once it has begun, an unreachable server delays records, but never stops a run."""
 
-    def __init__(self, tracker: Tracker, config: RunConfig, *, parent_key: str) -> None:
-        """Start or find the experiment's own run, the parent of all; ``config`` is of any of its runs."""
+    def __init__(self, tracker: Tracker, config: RunConfig, *, parent_key: str, above: ParentRun | None = None) -> None:
+        """Start or find the parent of the runs: the experiment's own run, or a further one.
+
+        Args:
+            tracker: the experiment on its server.
+            config: of any of the runs.
+            parent_key: tells the parent from others.
+            above: what the further parent is; None for the experiment's own run.
+        """
         self._tracker = tracker
         self._record = ExperimentFolder.of(config).record
         self._runs: dict[str, _Followed] = {}
         self._why_not_begun = ""
         self._ending, self._creating = threading.Lock(), threading.Lock()  # one thread at a time
-        self.parent_id = tracker.start_parent(parent_key, shared_identity(config), {})
+        params = shared_identity(config)
+        if above is None:
+            self.parent_id = tracker.start_parent(parent_key, params, {})
+        else:
+            self.parent_id = tracker.start_group_parent(
+                parent_key, params, name=above.name, group=above.group, parent_id=above.parent_id
+            )
         self._sync = RowSync(tracker, self._sources, also=self._end_waiting)
 
     def start_run(self, plan: RunPlan, fingerprint: str, *, tags: Mapping[str, str] | None = None) -> None:

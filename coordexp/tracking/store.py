@@ -38,6 +38,9 @@ COMMIT = "mlflow.source.git.commit"
 PARENT = "mlflow.parentRunId"
 DESCRIPTION = "mlflow.note.content"
 MESSAGE = "message"
+STAGE = "stage"
+TUNING = "tuning"
+"""The value of ``STAGE`` of trials, and of the parent of a group's trials, which no comparison shows."""
 ROWS_LOGGED = "rows_logged"
 LAST_STEP = "last_step"
 MODEL_TYPE = "merged checkpoint"
@@ -88,6 +91,16 @@ class Tracker:
         """Create the run that holds the whole ablation, or find it again as :meth:`start_run`; return MLflow's id."""
         # The UI groups charts by tag and would put a run without the tag in a group of its own.
         return self._start(key, {"group": "ablation", **tags}, self.experiment, params, "RUNNING", began_at=None)
+
+    def start_group_parent(
+        self, key: str, params: Mapping[str, JsonValue], *, name: str, group: str, parent_id: str
+    ) -> str:
+        """Create the run that holds the trials of one group, below the ablation's own, or find it again.
+
+        ``parent_id`` is that of the ablation's own run. Returns MLflow's id.
+        """
+        tags = {"group": group, STAGE: TUNING, PARENT: parent_id}
+        return self._start(key, tags, name, params, "RUNNING", began_at=None)
 
     def start_run(
         self,

@@ -14,7 +14,7 @@ import yaml
 from coordexp.cli.main import parse
 from coordexp.config import load_config
 from coordexp.runs.status import RunStatus, read_status, write_status
-from coordexp.sweep.space import grid
+from coordexp.search.space import grid
 from coordexp.sweep.trials import proposed
 from tests.support.sweep import STEPS, StandIn, make_places, run, true_ap, write_files
 

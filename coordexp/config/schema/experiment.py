@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field, StrictBool
 
 from coordexp.config.schema.fields import DISTINCT, Name, Section, Seed, key
+from coordexp.config.schema.tune import GROUP_SPACES, Tune
 
 
 class Experiment(Section):
@@ -32,3 +33,16 @@ class Ablation(Section):
     """Keys or sections in which groups may differ, and nowhere else."""
     allow_differences: StrictBool = key(False, "plan")
     """Show what else differs beside the results, instead of refusing to compare."""
+    tune: Tune | None = key(None, "results")
+    """Tune every group on a part of the training images before the groups are compared; null: compare them as they
+    are."""
+
+    def of_run(self, group: str) -> "Ablation":
+        """Return what a run of a group keeps: what other groups do cannot change it.
+
+        Tuned keys may differ between runs as the declared factor may, so they stand beside it.
+        """
+        if self.tune is None:
+            return self.model_copy(update={"groups": {}})
+        factor = tuple(dict.fromkeys([*self.factor, *self.tune.tuned_keys, GROUP_SPACES]))
+        return self.model_copy(update={"groups": {}, "factor": factor, "tune": self.tune.reduced(group)})

@@ -227,11 +227,11 @@ class ExperimentConfig(RunConfig):
     @model_validator(mode="after")
     def _can_be_run(self) -> Self:  # in the place of a run's own check: the shared keys are no run
         shared, wrong = self.model_dump(mode="json"), list[InitErrorDetails]()
-        shared["ablation"]["groups"] = {}
         overlays = self.ablation.model_dump()["groups"]  # not as JSON, where a NaN would be null
         for group, overlay in (overlays or {self.experiment.group: {}}).items():
             place = ("ablation", "groups", group) if overlays else ()
-            tree = merged(merged(shared, overlay), {"experiment": {"group": group}}) | {"ablation": shared["ablation"]}
+            tree = merged(merged(shared, overlay), {"experiment": {"group": group}})
+            tree["ablation"] = self.ablation.of_run(group).model_dump(mode="json")
             try:
                 self._groups[group] = RunConfig.model_validate(tree)
             except ValidationError as error:

@@ -126,6 +126,11 @@ def write_tuning_split(
         images = [image for image, image_id in enumerate(arrays.image_ids.tolist()) if image_id in image_ids]
         parts[split] = arrays.take(images)
         write_json(directory / name, coco_content(parts[split], categories, fields))
+    if not parts["val"].counts()["boxes"]:
+        raise DataError(
+            f"{record.annotations}: there is no box in the {len(val_ids)} held-out training images, so that trials "
+            "have no AP; make tuning_split larger"
+        )
     tuning_split = TuningSplit(
         directory / TRAIN_NAME,
         directory / VAL_NAME,

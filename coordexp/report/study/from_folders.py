@@ -65,7 +65,8 @@ def read_folders(directory: Path, *, uri: str) -> ExperimentData | None:
     folder = ExperimentFolder(directory)
     holder = last_holder(folder)
     is_over = holder is not None and holder.has_ended()
-    runs = {run.name: from_folders(run, record, is_over=is_over) for run in folder.begun_runs()}
+    begun_runs = [run for run in folder.begun_runs() if not folder.is_trial(run.name)]
+    runs = {run.name: from_folders(run, record, is_over=is_over) for run in begun_runs}
     for group in record.groups:
         for seed in record.seeds:
             waiting = RunRecord("", group, seed, "waiting", experiment=folder.name)

@@ -98,7 +98,7 @@ def runs_of_ablation(client: "MlflowClient", experiment_id: str, *, key: str = "
         experiment_id: MLflow's.
         key: the run key of the ablation's own run; "" is the newest ablation.
     """
-    runs = _search_runs(client, [experiment_id])
+    runs = [run for run in _search_runs(client, [experiment_id]) if not _is_of_tuning(run)]
     children = [run for run in runs if "seed" in run.data.tags]
     parents = [run for run in runs if "seed" not in run.data.tags]
     if key and not any(run.data.tags[store.RUN_KEY] == key for run in parents):
@@ -114,6 +114,11 @@ def runs_of_ablation(client: "MlflowClient", experiment_id: str, *, key: str = "
             newest.setdefault((run.data.tags.get("group"), run.data.tags["seed"]), run)
     shown_ids = {run.info.run_id for run in newest.values()}
     return ServerRuns(parent, list(newest.values()), [run for run in children if run.info.run_id not in shown_ids])
+
+
+def _is_of_tuning(run: "Run") -> bool:
+    """Return whether a run is a trial of the groups' tuning, or holds such trials."""
+    return run.data.tags.get(store.STAGE) == store.TUNING
 
 
 def _search_runs(

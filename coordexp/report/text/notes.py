@@ -3,12 +3,14 @@
 import json
 import shlex
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 
+from coordexp.config.identity.fingerprint import read_fingerprint
 from coordexp.data.sources.recorded import recorded_data
 from coordexp.data.units import FEW_UNITS, counted_images
-from coordexp.errors import counted
+from coordexp.errors import ComparisonError, counted
 from coordexp.evaluate.generated_by import Generator, engine_sentences
 from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.report.study.about import About
@@ -226,7 +228,11 @@ def _recompute(data: ExperimentData, run: RunRecord) -> str:
     else:
         folder = RunFolder(Path(run.run_dir))
         experiment = folder.experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
-        recorded = recorded_data(run.params, data_hash=None, data_dir=experiment.data)
+        data_hash: str | None = None
+        if folder.fingerprint.is_file():  # the folder may hold the set of a tuning split beside that of the runs
+            with suppress(ComparisonError):  # said where runs are compared
+                data_hash = read_fingerprint(folder.fingerprint).data
+        recorded = recorded_data(run.params, data_hash=data_hash, data_dir=experiment.data)
         if recorded is not None:
             truth = str(recorded.shown_ground_truth)
         place = str(folder.path / detections)

@@ -108,7 +108,7 @@ def _others(config: RunConfig, stored: Fingerprint) -> dict[str, Fingerprint]:
     """
     own = RunFolder.of(config)
     found = {f"{own.name} (before)": stored} if has_taken_step(own.path) else {}
-    for run in ExperimentFolder.of(config).begun_runs():
+    for run in ExperimentFolder.of(config).begun_like(own.name):
         counts = read_status(run.path).state == "running" or has_taken_step(run.path)
         if run.name != own.name and counts and run.fingerprint.is_file():
             found[run.name] = read_fingerprint(run.fingerprint)

@@ -6,8 +6,9 @@ import optuna
 import pytest
 
 from coordexp.errors import ConfigError
+from coordexp.search.space import grid, sampler, suggest
 from coordexp.sweep.load import load_sweep, trial_config
-from coordexp.sweep.space import grid, sampler, suggest
+from coordexp.sweep.trials import search_of
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 SWEEPS = sorted((EXPERIMENTS / "sweeps").glob("*.yaml"))
@@ -20,7 +21,7 @@ def test_shipped_sweeps_load_and_every_point_is_a_valid_run(path):
     study = optuna.create_study()
     points = grid(sweep.settings.space) if sweep.settings.search.method == "grid" else []
     for number in range(7):
-        study.sampler = sampler(sweep.settings, number)
+        study.sampler = sampler(search_of(sweep), number)
         point = points[number] if points else suggest(study.ask(), sweep.settings.space)
         config = trial_config(sweep, point, name="t000", seed=3, data={})
         assert (config.experiment.group, config.experiment.seed) == ("t000", 3)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from coordexp.cli.main import main as coordexp
+from coordexp.search.space import point_text
 from coordexp.sweep.load import load_sweep
-from coordexp.sweep.space import point_text
 from coordexp.sweep.trials import SweepTrials, known_points
 
 SWEEPS = Path(__file__).parents[3] / "experiments" / "sweeps"

@@ -11,8 +11,9 @@ from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.rows import Row, append_rows
 from coordexp.runs.status import Begun, Ended, tell
 from coordexp.runs.stop import stop_reason
+from coordexp.search.trials import Trial
 from coordexp.sweep.load import Sweep, load_sweep
-from coordexp.sweep.trials import SweepTrials, Trial, proposed, rungs
+from coordexp.sweep.trials import SweepTrials, proposed, rungs
 
 SHIPPED = Path(__file__).parents[3] / "experiments" / "sweeps"
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from coordexp.config.schema.search import Parameter
 from coordexp.report.sweep import short, trials_table, winners_table, write_response
 from coordexp.sweep.results import TrialResult, Winner, verdict
-from coordexp.sweep.schema import Parameter
 
 LAMBDA = "objective.lambda_coord"
 LOG = Parameter(low=0.1, high=10.0, scale="log", num=3)

@@ -6,25 +6,18 @@ import warnings
 import numpy as np
 import optuna
 
-from coordexp.sweep.schema import Parameter, SweepConfig
-from coordexp.sweep.space import grid, grid_values, sampler, suggest
+from coordexp.config.schema.search import Parameter
+from coordexp.search.space import Search, grid, grid_values, sampler, suggest
 
 LOG = {"low": 0.01, "high": 100.0, "scale": "log"}
 
 
-def settings(method: str, num_trials: int | None, **space: dict[str, object]) -> SweepConfig:
-    return SweepConfig.model_validate(
-        {
-            "name": "s",
-            "experiment": "e.yaml",
-            "group": "C",
-            "space": space,
-            "search": {"method": method, "num_trials": num_trials, "seed": 5},
-        }
-    )
+def settings(method: str, num_trials: int, **space: dict[str, object]) -> Search:
+    parameters = {name: Parameter.model_validate(given) for name, given in space.items()}
+    return Search(parameters, method=method, num_trials=num_trials, seed=5)
 
 
-def ask(study: optuna.Study, sweep: SweepConfig) -> tuple[optuna.trial.Trial, dict[str, float]]:
+def ask(study: optuna.Study, sweep: Search) -> tuple[optuna.trial.Trial, dict[str, float]]:
     study.sampler = sampler(sweep, len(study.get_trials()))
     asked = study.ask()
     return asked, suggest(asked, sweep.space)
