@@ -1,4 +1,4 @@
-"""Where a command shows its runs: as a board in a terminal that it has for itself, else as few lines."""
+"""Where a command shows its runs: as a board if it has a terminal for itself, otherwise as few lines."""
 
 import inspect
 import json
@@ -21,10 +21,10 @@ from coordexp.runs.board import BoardRow, board, row_line
 from coordexp.runs.live import RunEvent
 from coordexp.runs.plan import RunPlan
 
-FIRST_SECONDS = 8.0  # after which a run that is quiet says what it does
+FIRST_SECONDS = 8.0  # until the first line of a run that is quiet
 LINE_SECONDS = 30.0  # between two lines of a run
-LONGEST_SECONDS = 300.0  # between two lines of a run that goes on for long, or of one of which nothing is new
-_EARLY_LINES = 10  # after which they come more and more rarely
+LONGEST_SECONDS = 300.0  # between two lines of a run that goes on for long, or in which nothing is new
+_EARLY_LINES = 10  # after so many lines of a run they come more and more rarely
 _GROWTH = 1.5
 _MOST_FINAL_ROWS = 40
 _LONGEST_VALUE = 40
@@ -36,20 +36,20 @@ class Screen(Protocol):
     """Shows runs and what happens to them."""
 
     def tell(self, name: str, event: RunEvent) -> None:
-        """Show what happened to a run, where a person wants to know it."""
+        """Show what happened to a run, if a person wants to know it."""
 
     def tell_wait(self, name: str, sentence: str) -> None:
-        """Show what a run waits for, where that is new."""
+        """Show what a run waits for; called only when that is new."""
 
     def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
-        """Show the runs that run now; ``lines`` say how the others stand."""
+        """Show the runs that run now, and in ``lines`` what is known of all runs."""
 
     def close(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
         """Leave the last picture, of every run of this command."""
 
 
 def screen_for(console: Console | None, *, print_line: PrintLine, plans: Callable[[], Sequence[RunPlan]]) -> Screen:
-    """Return the board where ``console`` is a terminal that can show it, else the few lines."""
+    """Return the board if ``console`` is a terminal that can show it, otherwise the few lines."""
     if console is not None and can_show_board(console):
         return BoardScreen(console, print_line=print_line, plans=plans)
     return PlainScreen(print_line, plans)
@@ -58,24 +58,24 @@ def screen_for(console: Console | None, *, print_line: PrintLine, plans: Callabl
 def can_show_board(console: Console) -> bool:
     """Return whether a picture can change in place: in a terminal, in the foreground, and without a debugger."""
     is_terminal = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
-    # A debugger asks in the same terminal, whose answer the board would write over.
+    # A debugger prompts in the same terminal, and the board would write over the prompt.
     return is_terminal and sys.gettrace() is None and _is_in_foreground(console.file)
 
 
 def _is_in_foreground(file: IO[str]) -> bool:
-    """Return whether the terminal is this command's own now, and not that of the shell which put it behind itself."""
+    """Return whether this command is in the foreground of its terminal; a shell may have put it into the background."""
     try:
         return os.tcgetpgrp(file.fileno()) == os.getpgrp()
-    except OSError:  # no terminal that processes share
+    except OSError:  # not a terminal of a job-control shell, so nobody can put the command into the background
         return True
 
 
 def event_line(name: str, event: RunEvent) -> str | None:
-    """Return what happened to a run as a line; None where that is shown otherwise."""
+    """Return what happened to a run as a line; None if the screen shows that in another way."""
     if event.kind not in ("evaluation", "alarm", "warning", "note"):
         return None
-    before = "" if event.ap_before is None else f", {event.ap_before:.3f} before"
-    return f"{name}  {plain(event.text)}{before}"
+    earlier_ap = "" if event.ap_before is None else f", {event.ap_before:.3f} before"
+    return f"{name}  {plain(event.text)}{earlier_ap}"
 
 
 class PlainScreen:
@@ -88,6 +88,7 @@ class PlainScreen:
         self._pace: dict[str, _Pace] = {}
 
     def tell(self, name: str, event: RunEvent) -> None:
+        """Print what a run starts with, or what happened to it."""
         if event.kind == "start":
             self._show_start(name, event)
         line = event_line(name, event)
@@ -95,13 +96,13 @@ class PlainScreen:
             self._print_line(line)
 
     def tell_wait(self, name: str, sentence: str) -> None:
+        """Print what a run waits for, and put off its next row, which says the same."""
         self._print_line(f"{name}  {plain(sentence)}")
-        # Its row says the same, and is not due before long.
         pace = self._pace.setdefault(name, _Pace(time.monotonic()))
         pace.note_line(time.monotonic(), (0.0, sentence))
 
     def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
-        """Print the rows that are due; where no run has begun, the last of ``lines``."""
+        """Print the rows that are due; if no run has begun, the last of ``lines``."""
         now = time.monotonic()
         texts = {row.name: (row_line(row), (row.changed, row.now)) for row in rows}
         if not rows:
@@ -111,10 +112,10 @@ class PlainScreen:
                 self._print_line(text)
 
     def close(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
-        """Leave nothing: every end has its line already."""
+        """Do nothing: every end has its line already."""
 
     def _show_start(self, name: str, event: RunEvent) -> None:
-        """Print what a run starts with, without the lines that a run before it has printed."""
+        """Print what a run starts with, without lines that were printed for an earlier run."""
         new_lines = [line for line in event.lines if line not in self._start_lines]
         is_first = not self._start_lines
         plans = self._plans()
@@ -140,11 +141,11 @@ class _Pace:
         self._num_lines = 0
 
     def is_due(self, now: float, content: object) -> bool:
-        """Return whether to print a line now; one that says what the last one said is due rarely."""
-        wanted = self._due_after
+        """Return whether to print a line now. A line that says what the last one said is rarely due."""
+        wait_seconds = self._due_after
         if self._num_lines and content == self._content:
-            wanted = max(wanted, LONGEST_SECONDS)
-        if now - self._last < wanted:
+            wait_seconds = max(wait_seconds, LONGEST_SECONDS)
+        if now - self._last < wait_seconds:
             return False
         self.note_line(now, content)
         return True
@@ -159,7 +160,7 @@ class _Pace:
 
 
 def groups_table(plans: Sequence[RunPlan]) -> list[str]:
-    """Return the keys in which groups differ as an aligned table under a head; nothing where there is one group."""
+    """Return the keys in which groups differ as an aligned table under a head; nothing if there is only one group."""
     values: dict[str, dict[str, object]] = {}
     for plan in plans:
         if plan.group not in values:
@@ -169,7 +170,7 @@ def groups_table(plans: Sequence[RunPlan]) -> list[str]:
     keys = dict.fromkeys(key for keys_of_group in values.values() for key in keys_of_group)
     rows: list[list[str]] = []
     for key in keys:
-        texts = [_value_text(of_group.get(key)) for of_group in values.values()]
+        texts = [_value_text(group_values.get(key)) for group_values in values.values()]
         if len(set(texts)) > 1 and not key.startswith("experiment."):
             rows.append([key, *texts])
     if not rows:
@@ -184,9 +185,9 @@ def _value_text(value: object) -> str:
 
 
 class BoardScreen:
-    """Keeps one picture at the foot of a terminal; what happens scrolls above it.
+    """Keeps a picture at the foot of a terminal, and prints what happens above it.
 
-    ``breakpoint()`` ends the picture, so that the debugger has the terminal. From then on lines are printed.
+    ``breakpoint()`` ends the picture, so that the debugger has the terminal. From then on only lines are printed.
     """
 
     def __init__(
@@ -203,28 +204,31 @@ class BoardScreen:
             console=console,
             auto_refresh=False,
             redirect_stdout=console.file.isatty(),
-            redirect_stderr=sys.stderr.isatty(),  # where it goes to a file, it stays there
+            redirect_stderr=sys.stderr.isatty(),  # if it goes to a file, it stays there
         )
         _open_boards.append(self)
         sys.breakpointhook = self._on_breakpoint
         self._picture.start()
 
     def tell(self, name: str, event: RunEvent) -> None:
+        """Print what happened to a run. Of a start only warnings are printed, and each of them once."""
         line = event_line(name, event)
         if line is not None:
             self._print_line(line)
-        for warning in event.warnings:  # of a start; runs on the same data have the same ones
+        for warning in event.warnings:  # runs on the same data have the same ones
             if warning not in self._start_warnings:
                 self._start_warnings.add(warning)
                 self._print_line(f"{name}  {plain(warning)}")
 
     def tell_wait(self, name: str, sentence: str) -> None:
+        """Print what a run waits for; the board keeps showing it in the run's row."""
         if self._picture is None:
             self._plain.tell_wait(name, sentence)
         else:
             self._print_line(f"{name}  {plain(sentence)}")
 
     def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
+        """Draw the picture again, or print the rows that are due once a debugger has the terminal."""
         with self._lock:
             if self._picture is None:
                 self._plain.refresh(rows, lines)
@@ -232,7 +236,7 @@ class BoardScreen:
                 self._draw(self._picture, rows, lines, height=self._console.height)
 
     def close(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
-        """Leave a picture of every run, those that ended too."""
+        """Leave a last picture, of every run of this command."""
         with self._lock:
             if self._picture is not None:
                 self._draw(self._picture, rows, lines, height=_MOST_FINAL_ROWS + len(lines))
@@ -244,7 +248,7 @@ class BoardScreen:
             self._end_picture()
 
     def release_streams(self) -> None:
-        """Give a forked process its own streams: the board's lock may be held there for ever."""
+        """Give a forked process the original streams: its copy of the board's lock may never be released."""
         self._picture = None
         sys.stdout, sys.stderr = self._streams
 
@@ -268,10 +272,10 @@ class BoardScreen:
         """End the picture, then stop where ``breakpoint()`` was written, as Python itself would."""
         self.give_way()
         frame = inspect.currentframe()
-        is_pythons = self._hook_before is sys.__breakpointhook__ and not os.environ.get("PYTHONBREAKPOINT")
-        if not is_pythons or args or kwargs or frame is None:
+        is_python_default = self._hook_before is sys.__breakpointhook__ and not os.environ.get("PYTHONBREAKPOINT")
+        if not is_python_default or args or kwargs or frame is None:
             return self._hook_before(*args, **kwargs)
-        # Last: whatever is called behind it, the debugger would stop in that.
+        # The last call here: the debugger would stop in whatever is called after it.
         return pdb.Pdb().set_trace(frame.f_back)
 
 
@@ -279,14 +283,14 @@ _open_boards: list[BoardScreen] = []
 
 
 def end_boards() -> None:
-    """End every board of this process, for a debugger that is to ask in its terminal."""
-    for shown in list(_open_boards):
-        shown.give_way()
+    """End every board of this process, so that a debugger can prompt in its terminal."""
+    for board_screen in list(_open_boards):
+        board_screen.give_way()
 
 
 def _release_streams_of_child() -> None:
-    for shown in _open_boards:
-        shown.release_streams()
+    for board_screen in _open_boards:
+        board_screen.release_streams()
     _open_boards.clear()
 
 
