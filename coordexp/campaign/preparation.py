@@ -1,4 +1,4 @@
-"""What is checked and made once for all runs of an experiment, before the first one is trained."""
+"""What is checked and made once for all runs of an experiment, before the first of them is trained."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ _LOWEST_CEILING = 0.9
 
 
 def check_plans(plans: Sequence[RunPlan]) -> None:
-    """Check what can be checked before anything is read."""
+    """Refuse groups whose generated data differ, and terms that cannot be built. Nothing is read for this."""
     if len({plan.config.data.shapes.model_dump_json() for plan in plans}) > 1:
         raise ConfigError(
             "groups differ in data.shapes, but an experiment holds one generated data set; use two experiments"
@@ -43,32 +43,38 @@ def check_plans(plans: Sequence[RunPlan]) -> None:
 def check_dry_run(plans: Sequence[RunPlan]) -> None:
     """Do every check of a run that needs no data, so that keys which contradict each other show in a dry run.
 
-    The base is compared with the keys if its tokenizer and processor are on this machine; nothing is downloaded, and
+    The base is compared with the keys if its tokenizer and processor are on this machine. Nothing is downloaded, and
     no weight is read.
     """
     _check_keys(plans)
-    for config in {deciding(plan.config, "base", "weights", "tokens"): plan.config for plan in plans}.values():
+    distinct_bases = {deciding(plan.config, "base", "weights", "tokens"): plan.config for plan in plans}
+    for config in distinct_bases.values():
         directory = local_checkpoint(config.model.path, revision=config.model.revision)
         if directory is not None:
             require(check_base(config, directory, weights=False))
 
 
 def data_not_here(plans: Sequence[RunPlan]) -> list[str]:
-    """Return what of the runs' annotations and image folders is not on this machine, with its key; none is read."""
-    found: dict[str, None] = {}
-    for config in {deciding(plan.config, "data"): plan.config for plan in plans}.values():
+    """Return a line for each annotation file and image folder that is not on this machine, with its key.
+
+    None of them is read.
+    """
+    sentences: list[str] = []
+    distinct_data = {deciding(plan.config, "data"): plan.config for plan in plans}
+    for config in distinct_data.values():
         path = config.data.path
         if path is not None and not path.is_dir():
-            found[f"{path}: there is no such folder; put the data there, or set data.path"] = None
-            continue
-        found |= dict.fromkeys(missing_data(config))
-    return [f"not here        {sentence}" for sentence in found]
+            sentences.append(f"{path}: there is no such folder; put the data there, or set data.path")
+        else:
+            sentences += missing_data(config)
+    return [f"not here        {sentence}" for sentence in dict.fromkeys(sentences)]
 
 
 def _check_keys(plans: Sequence[RunPlan]) -> None:
-    """Refuse keys of a run that contradict each other; the executor checks the rest."""
+    """Refuse keys of a run that contradict each other, except those that Ray's executor checks on its cluster."""
     check_plans(plans)
-    for config in (plan.config for plan in plans):
+    for plan in plans:
+        config = plan.config
         check_strategy(config)
         if config.cluster.executor == "inline":
             InlineExecutor().check(config)
@@ -85,20 +91,27 @@ def _check_keys(plans: Sequence[RunPlan]) -> None:
 
 
 def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
-    """Prepare and check the data and base of every run, once for each distinct pair; return them by run name."""
+    """Prepare and check the data and the base of every run, once for each distinct pair of them.
+
+    Args:
+        plans: the runs.
+
+    Returns:
+        Data and base by the name of the run.
+    """
     _check_keys(plans)
-    made: dict[str, PreparedExperiment] = {}
-    prepared: dict[str, PreparedExperiment] = {}
+    by_keys: dict[str, PreparedExperiment] = {}
+    by_run: dict[str, PreparedExperiment] = {}
     for plan in plans:
-        parts = deciding(plan.config, "data", "base")
-        if parts not in made:
-            made[parts] = prepare_experiment(plan.config)
-        prepared[plan.name] = made[parts]
-    return prepared
+        deciding_keys = deciding(plan.config, "data", "base")
+        if deciding_keys not in by_keys:
+            by_keys[deciding_keys] = prepare_experiment(plan.config)
+        by_run[plan.name] = by_keys[deciding_keys]
+    return by_run
 
 
 def steps_note(config: RunConfig, num_images: int) -> str | None:
-    """Return a sentence on the steps that ``training.epochs`` amounts to; None where the steps are given."""
+    """Return a sentence on how many steps ``training.epochs`` are; None if the configuration gives steps."""
     if config.training.epochs is None:
         return None
     steps = config.with_steps(num_images).training.num_steps
@@ -109,28 +122,40 @@ def steps_note(config: RunConfig, num_images: int) -> str | None:
 
 
 def shared_metrics(config: RunConfig) -> dict[str, float | None]:
-    """Return the codec ceiling of the validation split, which the experiment's folder keeps too."""
+    """Return the codec ceiling of the validation split by its metric's name, and write it into the experiment."""
     ap = checked_ceiling(config, ground_truth_of_run(config))
     write_json(ExperimentFolder.of(config).codec_ceiling, {"AP": ap})
     return {"codec_ceiling/AP": ap}
 
 
 def checked_ceiling(config: RunConfig, annotations: Path) -> float | None:
-    """Return the codec ceiling of annotations, None where undefined; refuse one so low that no model can be good."""
+    """Return the codec ceiling of annotations, which is the AP of the ground truth after 1,000 bins and back.
+
+    Args:
+        config: with ``data.max_bad_fraction: 1`` any ceiling is accepted.
+        annotations: COCO instances file.
+
+    Returns:
+        The AP; None if there is no object, so that it is undefined.
+
+    Raises:
+        DataError: if it is so low that no model could be good. Boxes of no extent do not count for this: a user may
+            have some, and nobody can detect them.
+    """
     ceiling = codec_ceiling(annotations)
     if ceiling is None or ceiling >= _LOWEST_CEILING or config.data.max_bad_fraction == 1:
         return ceiling
-    of_boxes_with_extent = codec_ceiling(annotations, only_with_extent=True)
-    if of_boxes_with_extent is not None and of_boxes_with_extent < _LOWEST_CEILING:
+    ceiling_with_extent = codec_ceiling(annotations, only_with_extent=True)
+    if ceiling_with_extent is not None and ceiling_with_extent < _LOWEST_CEILING:
         raise DataError(f"{annotations}: {_why_low(annotations, ceiling)}")
     return ceiling
 
 
 def _why_low(annotations: Path, ceiling: float) -> str:
-    """Return why ground truth scores a low AP against itself: AP's own limit, or the bins."""
-    exact = exact_ceiling(annotations)
+    """Return why ground truth scores a low AP against itself: AP's limit of detections, or the bins."""
+    ceiling_without_bins = exact_ceiling(annotations)
     num_beyond, num_objects = num_beyond_limit(annotations)
-    if num_beyond and exact is not None and exact < _LOWEST_CEILING:
+    if num_beyond and ceiling_without_bins is not None and ceiling_without_bins < _LOWEST_CEILING:
         return (
             f"the ground truth itself scores an AP of {ceiling:.3f}: AP counts the first {MAX_DETECTIONS} detections "
             f"of a category in an image, and {num_beyond:,} of {num_objects:,} objects come after them, so no detector "
@@ -138,11 +163,13 @@ def _why_low(annotations: Path, ceiling: float) -> str:
         )
     return (
         f"the ground truth itself scores an AP of {ceiling:.3f} after 1,000 bins and back, so its boxes are too small "
-        "for bins, or in another frame; data.max_bad_fraction: 1 takes them as they are"
+        "for bins, or in another frame, such as pixels of another image size; data.max_bad_fraction: 1 takes them as "
+        "they are"
     )
 
 
 def fingerprint_of(config: RunConfig, shared: PreparedExperiment, *, tokens: str) -> Fingerprint:
+    """Return the fingerprint of a run; ``tokens`` is the hash of its token stream."""
     files = shared.files | settings_hashes(config)
     return fingerprint(config, data=shared.data_hash, weights=shared.weights_hash, tokens=tokens, files=files)
 
@@ -150,64 +177,94 @@ def fingerprint_of(config: RunConfig, shared: PreparedExperiment, *, tokens: str
 def fingerprint_runs(
     plans: Sequence[RunPlan], prepared: Mapping[str, PreparedExperiment]
 ) -> tuple[dict[str, Fingerprint], list[KeyDifference]]:
-    """Return every run's fingerprint by its name, and the differences between runs outside the factor.
+    """Compute every run's fingerprint, and compare the fingerprints of all runs of the experiment.
 
-    Runs done before count with the fingerprint they stored, so code or data that changed since is found; also those of
-    groups and seeds that an earlier command ran and this one does not, since they stand in one table. Differences are
-    refused unless ``ablation.allow_differences``.
+    Runs that have begun are compared by the fingerprint they stored, so a change of code or data since then is found.
+    This includes groups and seeds that this command does not run, since all of them come into one table.
+
+    Args:
+        plans: the runs.
+        prepared: data and base by the name of the run.
+
+    Returns:
+        The fingerprints by the name of the run, and the differences between runs outside the factor.
+
+    Raises:
+        ComparisonError: if there are such differences and ``ablation.allow_differences`` is not set.
     """
-    streams: dict[str, str] = {}
+    stream_hashes: dict[str, str] = {}
     current: dict[str, Fingerprint] = {}
     for plan in plans:
-        parts = deciding(plan.config, "tokens")
-        if parts not in streams:
-            streams[parts] = token_stream_hash(plan.config, prepared[plan.name])
-        current[plan.name] = fingerprint_of(plan.config, prepared[plan.name], tokens=streams[parts])
-    # What has begun: of the plans, and of others what has taken a step.
-    planned = {plan.name: plan.folder for plan in plans if plan.has_begun()}
-    others = [run for run in ExperimentFolder.of(plans[0].config).begun_like(plans[0].name) if run.name not in planned]
-    begun = [*planned.values(), *(run for run in others if has_taken_step(run.path))]
-    known = {f"{run.name} (before)": _stored(run) for run in begun if run.fingerprint.is_file()}
+        deciding_keys = deciding(plan.config, "tokens")
+        if deciding_keys not in stream_hashes:
+            stream_hashes[deciding_keys] = token_stream_hash(plan.config, prepared[plan.name])
+        current[plan.name] = fingerprint_of(plan.config, prepared[plan.name], tokens=stream_hashes[deciding_keys])
+
+    stored: dict[str, Fingerprint] = {}
+    for run in _runs_to_compare(plans):
+        if run.fingerprint.is_file():
+            stored[f"{run.name} (before)"] = _stored(run)
     ablation = plans[0].config.ablation
     if not ablation.allow_differences:
-        check_comparable(known | current, ablation.factor)
-    return current, find_differences(known | current, ablation.factor)
+        check_comparable(stored | current, ablation.factor)
+    return current, find_differences(stored | current, ablation.factor)
+
+
+def _runs_to_compare(plans: Sequence[RunPlan]) -> list[RunFolder]:
+    """Return the planned runs that have begun, and all other runs of the experiment that have taken a step."""
+    begun_plans = [plan.folder for plan in plans if plan.has_begun()]
+    planned_names = {run.name for run in begun_plans}
+    similar_runs = ExperimentFolder.of(plans[0].config).begun_like(plans[0].name)
+    further_runs = [run for run in similar_runs if run.name not in planned_names]
+    return [*begun_plans, *(run for run in further_runs if has_taken_step(run.path))]
 
 
 def rounding_notes(plans: Sequence[RunPlan], current: Mapping[str, Fingerprint]) -> list[str]:
-    """Return a line for each key that runs have had another value of, and that changes rounding only."""
-    runs: dict[str, list[str]] = {}
+    """Return a line for each key whose value differs from what runs began with, and which changes rounding only."""
+    names_by_change: dict[str, list[str]] = {}
     for plan in plans:
         if has_taken_step(plan.run_dir) and plan.folder.fingerprint.is_file():
-            changed = rounding_only(diff(_stored(plan.folder), current[plan.name]))
-            for key, (before, now) in changed.items():
-                runs.setdefault(f"{key} is {now} and was {before}", []).append(plan.name)
-    return [f"{change} in {', '.join(names)}: last digits may differ" for change, names in runs.items()]
+            changed_keys = rounding_only(diff(_stored(plan.folder), current[plan.name]))
+            for key, (value_before, value) in changed_keys.items():
+                names_by_change.setdefault(f"{key} is {value} and was {value_before}", []).append(plan.name)
+    return [f"{change} in {', '.join(names)}: last digits may differ" for change, names in names_by_change.items()]
 
 
-def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:
+def write_run_files(plan: RunPlan, current: Fingerprint) -> None:
+    """Write the configuration and the fingerprint of a run into its folder.
+
+    A run that has taken a step keeps the fingerprint of its beginning, with what has changed since noted in it.
+    """
     write_text(plan.folder.config, to_yaml(plan.config))
-    file = plan.folder.fingerprint
-    if file.is_file() and has_taken_step(plan.run_dir):
-        identity = went_on(read_fingerprint(file), identity)
-    write_text(file, identity.to_json() + "\n")
+    path = plan.folder.fingerprint
+    fingerprint_to_write = current
+    if path.is_file() and has_taken_step(plan.run_dir):
+        fingerprint_to_write = went_on(read_fingerprint(path), current)
+    write_text(path, fingerprint_to_write.to_json() + "\n")
 
 
 def _stored(run: RunFolder) -> Fingerprint:
-    """Return the fingerprint of a run that has begun; what its worker found counts from its first step on."""
-    found = read_fingerprint(run.fingerprint)
-    return found if has_taken_step(run.path) else replace(found, worker={}, machine={})
+    """Return the stored fingerprint of a run.
+
+    Its entries on worker and machine count only once the run has taken a step: before that, it may start elsewhere.
+    """
+    stored = read_fingerprint(run.fingerprint)
+    return stored if has_taken_step(run.path) else replace(stored, worker={}, machine={})
 
 
 def needed_disk_bytes(plans: Sequence[RunPlan], weights_bytes: int) -> int:
-    """Return what these runs write, roughly: merged models, checkpoints, and some room.
+    """Estimate how much these runs write: merged models, checkpoints, and some room.
 
-    A merged model is as large as the base, and MLflow keeps a copy up to its limit. A checkpoint holds what
-    trains and Adam's two moments of it: all weights in float32, or about a fifth of the base for adapters.
+    A merged model is as large as the base, and MLflow keeps a copy of one below its limit. A checkpoint holds the
+    trained weights and Adam's two moments: with full tuning all weights in float32, for adapters about a fifth of the
+    base.
     """
-    needed = MIN_FREE_BYTES
+    needed_bytes = MIN_FREE_BYTES
     for plan in plans:
-        checkpoint = 6 * weights_bytes if plan.config.training.tuning == "full" else weights_bytes // 5
-        copies = 2 if weights_bytes <= plan.config.tracking.max_artifact_mib * 2**20 else 1
-        needed += copies * weights_bytes + (plan.config.training.keep_checkpoints + 1) * checkpoint
-    return needed
+        config = plan.config
+        checkpoint_bytes = 6 * weights_bytes if config.training.tuning == "full" else weights_bytes // 5
+        num_checkpoints = config.training.keep_checkpoints + 1  # one more while the newest is written
+        is_copied = weights_bytes <= config.tracking.max_artifact_mib * 2**20
+        num_merged_models = 2 if is_copied else 1
+        needed_bytes += num_merged_models * weights_bytes + num_checkpoints * checkpoint_bytes
+    return needed_bytes

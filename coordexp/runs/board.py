@@ -1,6 +1,6 @@
-"""The board: one row for each run that is shown, and what is known of all runs below it.
+"""The board: a row for each run that is shown, and below the rows what is known of all runs.
 
-The picture is made of :class:`BoardRow` alone, so that a running command and ``report --watch`` show the same.
+The picture is drawn from :class:`BoardRow` alone, so a running command and ``report --watch`` show the same.
 """
 
 import math
@@ -25,17 +25,17 @@ _ORDER: tuple[State, ...] = ("running", "failed", "stopped", "pruned", "waiting"
 _COUNTED: tuple[State, ...] = ("running", "finished", "waiting", "failed", "stopped", "pruned")
 _DOING: Mapping[str, str] = {"starts": "prepares its parts", "validates": "validation loss"}
 _COLUMNS = ("run", "progress", "step", "loss", "AP", "img/s", "left", "memory", "now")
-_DROPPED = ("memory", "img/s", "progress", "left", "loss", "step", "AP")  # in this order, where a terminal is narrow
+_DROPPED = ("memory", "img/s", "progress", "left", "loss", "step", "AP")  # in this order, if a terminal is narrow
 _GAP = 2  # columns between two cells
 _BAR_WIDTHS = (10, 24)  # the least and the most
-_LEAST_NOW = (12, 21)  # letters for what a run does, where it says more
+_LEAST_NOW = (12, 21)  # least width of the column "now", for short texts and for long ones
 _LONGEST_NAME = 28
-_QUIET_SECONDS = 120.0  # without a new record, after which a running run may hang
+_QUIET_SECONDS = 120.0  # a running run without a new record for so long may hang
 
 
 @dataclass(frozen=True)
 class BoardRow:
-    """One run as the board shows it; what is not known is None."""
+    """One run as the board shows it. A field that is not known is None."""
 
     name: str
     state: State = "waiting"
@@ -48,8 +48,8 @@ class BoardRow:
     seconds: float = 0.0  # of wall time so far
     seconds_left: float | None = None
     memory_bytes: int | None = None
-    now: str = ""  # what it does, or how it ended
-    changed: float = 0.0  # Unix time of what is shown
+    now: str = ""  # what the run does, or how it ended
+    changed: float = 0.0  # Unix time of the record that is shown
 
     @property
     def group(self) -> str:
@@ -63,11 +63,11 @@ def row_of(
 
     Args:
         name: of the run.
-        status: where it stands.
-        live: what it does at this moment, if it says so.
-        evaluations: its evaluations so far.
+        status: of the run.
+        live: what the run does at this moment; None if it has not said so.
+        evaluations: of the run so far.
         now: Unix time.
-        waits: what it waits for, where it has no workers yet.
+        waits: what the run waits for while it has no workers.
     """
     ap, ap_before = last_ap(evaluations)
     is_over = status.state not in ("running", "waiting")
@@ -95,9 +95,8 @@ def row_of(
 
 
 def read_row(folder: RunFolder, status: RunStatus, events: EventTail, *, now: float, waits: str = "") -> BoardRow:
-    """Return the row of a run from its folder; ``events`` has read what happened to it."""
-    # A record from before this try says nothing of it.
-    live = read_live(folder, since=status.since or 0.0)
+    """Return the row of a run from its folder; ``events`` has read what happened to the run."""
+    live = read_live(folder, since=status.since or 0.0)  # without a record that an earlier attempt has left
     return row_of(folder.name, status, live, events.evaluations, now=now, waits=waits)
 
 
@@ -125,7 +124,7 @@ def _doing(status: RunStatus, live: Live | None, waits: str) -> str:
 
 
 def _remark(status: RunStatus, live: Live | None, now: float) -> str:
-    """Return what else is to be said of a running run: that it is a later try, or has not been heard of."""
+    """Return a remark on a running run: that its workers were restarted, or that it has been silent for long."""
     if status.state != "running":
         return ""
     remark = f", {counted(status.restarts, 'restart')}" if status.restarts else ""
@@ -135,27 +134,31 @@ def _remark(status: RunStatus, live: Live | None, now: float) -> str:
 
 
 def seconds_for_all(rows: Sequence[BoardRow], *, num_waiting: int, durations: Sequence[float]) -> float | None:
-    """Return about how long all runs together still take; None while no run has said how long it takes itself.
+    """Estimate how long all runs together still take; None while no run has an estimate of its own.
+
+    Runs that wait take the places of the running ones, and each of them takes as long as the mean run.
 
     Args:
         rows: the runs that run now.
-        num_waiting: runs that have not begun.
+        num_waiting: number of runs that have not begun.
         durations: seconds that each finished run took, evaluation and merge included.
     """
-    foretold = [row.seconds + row.seconds_left for row in rows if row.seconds_left is not None]
-    whole_runs = durations or foretold
-    if not whole_runs:
+    predicted_durations = [row.seconds + row.seconds_left for row in rows if row.seconds_left is not None]
+    known_durations = durations or predicted_durations
+    if not known_durations:
         return None
-    seconds_a_run = fmean(whole_runs)
+    mean_duration = fmean(known_durations)
 
-    left: list[float] = []
+    seconds_left: list[float] = []
     for row in rows:
         of_run = row.seconds_left or 0.0
-        if durations or row.seconds_left is None:  # those that finished say what follows the last step
-            of_run = max(of_run, seconds_a_run - row.seconds, 0.0)
-        left.append(of_run)
-    work = sum(left) + num_waiting * seconds_a_run
-    return max([work / max(1, len(rows)), *left])
+        # A run predicts the end of its training alone. Finished runs tell how long evaluation and merge take after it.
+        if durations or row.seconds_left is None:
+            of_run = max(of_run, mean_duration - row.seconds, 0.0)
+        seconds_left.append(of_run)
+    work = sum(seconds_left) + num_waiting * mean_duration
+    num_places = max(1, len(rows))
+    return max([work / num_places, *seconds_left])
 
 
 def footer(states: Counter[State], *, seconds: float | None = None) -> str:
@@ -167,7 +170,7 @@ def footer(states: Counter[State], *, seconds: float | None = None) -> str:
 
 
 def _rounded(seconds: float) -> float:
-    """Return a time as coarse as it is known, so that the picture does not flicker."""
+    """Round a time up to what can be known, so that the picture does not flicker."""
     grain = 60.0 if seconds >= 300 else 5.0
     return math.ceil(seconds / grain) * grain
 
@@ -178,24 +181,26 @@ def board(
     """Return the picture.
 
     Args:
-        rows: runs to show; those at work come first, then what went wrong.
-        lines: what stands below the rows.
+        rows: runs to show. Running ones come first, then those that went wrong.
+        lines: the lines below the rows.
         width: columns of the terminal.
         height: lines of the terminal; None to show every row.
-        ascii_only: the terminal cannot show other characters.
+        ascii_only: whether the terminal can show no other characters.
     """
     rows = sorted(rows, key=lambda row: _ORDER.index(row.state))
     below = [line for line in lines if line]
     room = len(rows)
     if height is not None:
         room = max(1, height - len(below) - 3)  # the heads, the line that counts the rest, and the cursor's
-    shown = rows[:room]
-    if len(rows) > len(shown):
-        below.insert(0, f"and {len(rows) - len(shown)} more")
-    parts: list[RenderableType] = [_table(shown, width, ascii_only=ascii_only)] if shown else []
+    shown_rows = rows[:room]
+    if len(rows) > len(shown_rows):
+        below.insert(0, f"and {len(rows) - len(shown_rows)} more")
+    picture: list[RenderableType] = []
+    if shown_rows:
+        picture.append(_table(shown_rows, width, ascii_only=ascii_only))
     for line in below:
-        parts.append(Text(cropped(plain(line), width, ascii_only=ascii_only), no_wrap=True))
-    return Group(*parts)
+        picture.append(Text(cropped(plain(line), width, ascii_only=ascii_only), no_wrap=True))
+    return Group(*picture)
 
 
 def row_line(row: BoardRow) -> str:
@@ -208,14 +213,14 @@ def row_line(row: BoardRow) -> str:
         "img/s": f"{cells['img/s']} img/s",
         "left": f"{cells['left']} left",
     }
-    parts = [row.name, *(text for head, text in texts.items() if cells[head])]
+    words = [row.name, *(text for head, text in texts.items() if cells[head])]
     if row.now != "trains":
-        parts.append(row.now)
-    return plain("  ".join(parts))
+        words.append(row.now)
+    return plain("  ".join(words))
 
 
 def cropped(text: str, width: int, *, ascii_only: bool) -> str:
-    """Return ``text`` in at most ``width`` columns; dots stand for what was cut off."""
+    """Return ``text`` in at most ``width`` columns, with dots in the place of what was cut off."""
     line = Text(text)
     if line.cell_len <= width:
         return text
@@ -240,7 +245,7 @@ def _table(rows: Sequence[BoardRow], width: int, *, ascii_only: bool) -> Table:
         if _total(heads, widths) > width and dropped in heads:
             heads.remove(dropped)
 
-    # What is left goes to the sentence of what a run does first, then to the bar.
+    # Columns that are left over go to the text of what a run does first, then to the bar.
     spare = width - _total(heads, widths)
     gained = max(0, min(spare, longest_now - least_now))
     widths["now"] = max(0, min(least_now + gained, least_now + spare))

@@ -13,7 +13,7 @@ _STEP = "step_"
 _EVALUATIONS = "eval"
 _TRIAL = re.compile(r".+\.t\d{3,}-s\d+")
 GENERATED_BY = "generated_by.json"
-"""Beside detections, in a run's folder, in published results, and beside files that others bring."""
+"""Lies beside detections: in a run's folder, in published results, and beside files from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class _Folder:
 
 
 class Within:
-    """The path of a name in the folder it is asked of."""
+    """A file or folder of this name, as an attribute of the folder that it lies in."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class DecodingFolder(_Folder):
     objects = Within("objects.jsonl")  # all parsed objects, one image a line
     answers = Within("answers.jsonl")  # the tokens of every answer, one image a line
     unknown = Within("unknown.json")  # descriptions that name no category, with their counts
-    analysis = Within("analysis.json")  # what stands behind the numbers: parts of AP, histograms, calibration
+    analysis = Within("analysis.json")  # details behind the numbers: parts of AP, histograms, calibration
     distributions = Within("distributions.json")  # whole coord distributions of some objects
     generated_by = Within(GENERATED_BY)  # the engine that wrote the answers
 
@@ -48,20 +48,20 @@ class DecodingFolder(_Folder):
 class EvaluationFolder(_Folder):
     """One evaluation of a checkpoint."""
 
-    metrics = Within("metrics.json")  # by name; written by the verb `evaluate`, a run has them in its rows
-    data = Within("data")  # the set of the verb `evaluate`; a run has that of its experiment
-    hardware = Within("hardware.json")  # what generated the answers, by name
+    metrics = Within("metrics.json")  # by name; the verb `evaluate` writes it, a run has its metrics in its rows
+    data = Within("data")  # the set that the verb `evaluate` reads; a run reads the set of its experiment
+    hardware = Within("hardware.json")  # name of the hardware that generated the answers
 
     def decoding(self, decoding: Decoding) -> DecodingFolder:
         return DecodingFolder(self.path / decoding)
 
 
 class CheckpointFolder(_Folder):
-    """One checkpoint, complete once its commit marker is there and the checksums in it hold.
+    """One checkpoint. It is complete if its commit marker is there and the checksums in it hold.
 
-    Beside ours are Hugging Face's ``adapter_model.safetensors`` with ``adapter_config.json`` (the coord-offset adapter
-    is in them; with full tuning ``model.safetensors``), ``optimizer.pt``, ``scheduler.pt``, ``trainer_state.json`` and
-    ``rng_state.pth``, one for each rank where there are several; DeepSpeed keeps the optimizer in ``global_step*/``.
+    The other files are Hugging Face's: ``adapter_model.safetensors`` with ``adapter_config.json``, which include the
+    coord-offset adapter (with full tuning ``model.safetensors``), ``optimizer.pt``, ``scheduler.pt``,
+    ``trainer_state.json`` and a ``rng_state.pth`` for each rank. DeepSpeed keeps the optimizer in ``global_step*/``.
     """
 
     commit_marker = Within("commit.json")  # written last, with a checksum of every other file
@@ -75,22 +75,22 @@ class CheckpointFolder(_Folder):
 
 
 class RunFolder(_Folder):
-    """Everything one run writes; ``RunFolder(Path())`` gives names within any run, as artifacts have them too."""
+    """Everything that one run writes. ``RunFolder(Path())`` gives paths within any run, as its artifacts have them."""
 
     config = Within("config.yaml")  # the resolved configuration of this run alone
     fingerprint = Within("fingerprint.json")  # what decides the run's results, as hashes
     param_groups = Within("param_groups.json")  # the optimizer's groups
     status = Within("status.json")  # where the run stands
-    stop = Within("stop.json")  # a request to stop this run; its experiment may have one for all
+    stop = Within("stop.json")  # a request to stop this run; the experiment's own asks all runs
     recorded = Within("recorded.json")  # which tracking server has the whole run
     metrics = Within("metrics.jsonl")  # committed rows of metrics
     progress_log = Within("progress.log")  # progress as lines for a person
-    live = Within("live.json")  # what the run does now; replaced each second, and no loss where it is missing
-    events = Within("events.jsonl")  # what happened to it, as records
+    live = Within("live.json")  # what the run does now; replaced each second, and only a view is lost without it
+    events = Within("events.jsonl")  # what happened to the run, as records
     error_log = Within("error.log")  # tracebacks of failures
     merged = Within("merged")  # the merged checkpoint of a finished run
     checkpoints = Within("checkpoints")
-    scratch = Within(".scratch")  # checkpoints that are not whole yet, on the disk whose room was checked
+    scratch = Within(".scratch")  # checkpoints that are not whole yet; on the same disk, whose room was checked
     lock = Within(".attempt.lock")  # held by the one process that writes the run
 
     @staticmethod
@@ -110,15 +110,18 @@ class RunFolder(_Folder):
         return CheckpointFolder(self.checkpoints / step_name(step))
 
     def all_checkpoints(self) -> list[CheckpointFolder]:
-        """Return the checkpoints that are there, committed or not, oldest first."""
+        """Return all checkpoints, committed or not, oldest first."""
         return [CheckpointFolder(path) for _, path in sorted(_by_step(self.checkpoints).items())]
 
-    def evaluation(self, at: int | str) -> EvaluationFolder:
-        """Return the evaluation after ``at`` steps, or the one of that name: ``final`` is on every image."""
-        return EvaluationFolder(self.path / _EVALUATIONS / (at if isinstance(at, str) else step_name(at)))
+    def evaluation(self, step_or_name: int | str) -> EvaluationFolder:
+        """Return the evaluation after so many steps, or the one of that name: ``final`` is on every image."""
+        name = step_or_name if isinstance(step_or_name, str) else step_name(step_or_name)
+        return EvaluationFolder(self.path / _EVALUATIONS / name)
 
     def evaluations(self) -> dict[int, EvaluationFolder]:
-        return {step: EvaluationFolder(path) for step, path in sorted(_by_step(self.path / _EVALUATIONS).items())}
+        """Return the evaluations during training by their steps, in order."""
+        folders = _by_step(self.path / _EVALUATIONS)
+        return {step: EvaluationFolder(path) for step, path in sorted(folders.items())}
 
 
 class TuningFolder(_Folder):
@@ -132,13 +135,13 @@ class TuningFolder(_Folder):
 
 
 class ExperimentFolder(_Folder):
-    """One experiment: what its runs share, and the runs."""
+    """One experiment: what all of its runs share, and the folders of the runs."""
 
     record = Within("experiment.json")  # the configuration that the name is bound to
     sweep_journal = Within("trials.jsonl")  # the trials of a sweep, as Optuna keeps them
     data = Within("data")  # the set, and generated pictures
     codec_ceiling = Within("codec_ceiling.json")  # AP of the ground truth itself after encoding and decoding
-    hashes = Within("hashes.json")  # of the base's files, so that the large ones are read once
+    hashes = Within("hashes.json")  # of the base's files, so that large ones are hashed only once
     report = Within("report")  # tables, plots and the page
     inspected = Within("inspect")  # pictures that the verb `inspect` has drawn
     ray_records = Within(".tune")  # what Ray Tune and Ray Train keep for themselves
@@ -159,7 +162,7 @@ class ExperimentFolder(_Folder):
 
     @property
     def lock(self) -> Path:
-        """The lock of the one command that runs the experiment; beside the folder, which ``--fresh`` moves."""
+        """The lock of the one command that runs the experiment. It is not in the folder, which ``--fresh`` moves."""
         return self.path.with_name(f".{self.path.name}.lock")
 
     @property
@@ -186,10 +189,14 @@ class ExperimentFolder(_Folder):
         return _TRIAL.fullmatch(name) is not None and self.tuning.path.is_dir()
 
     def base(self, config: RunConfig) -> Path:
-        """Return the checkpoint, expanded but for a text arm, that runs with this model and structure start from."""
+        """Return the checkpoint that runs with this model and structure start from.
+
+        Its vocabulary has the coord tokens, except for a text arm, which needs none.
+        """
         model = config.model
+        kind = "text" if config.text_arm else config.data.structure
         tag = sha256_of_text(json.dumps([model.path, model.revision, model.vocab_init, model.dtype]))[:8]
-        return self.path / f"base-{'text' if config.text_arm else config.data.structure}-{tag}"
+        return self.path / f"base-{kind}-{tag}"
 
 
 def experiments_in(runs_dir: Path) -> list[ExperimentFolder]:
@@ -205,5 +212,9 @@ def step_of(folder: Path) -> int:
 
 
 def _by_step(directory: Path) -> dict[int, Path]:
-    found = (path for path in directory.glob(f"{_STEP}*") if path.name.removeprefix(_STEP).isdecimal())
-    return {step_of(path): path for path in found if path.is_dir()}
+    """Return the folders ``step_NUMBER`` of a directory by their numbers."""
+    folders: dict[int, Path] = {}
+    for path in directory.glob(f"{_STEP}*"):
+        if path.name.removeprefix(_STEP).isdecimal() and path.is_dir():
+            folders[step_of(path)] = path
+    return folders

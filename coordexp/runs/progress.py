@@ -1,7 +1,7 @@
-"""Progress of runs: follows those that a command has begun by their folders, and shows them on its screen.
+"""Progress of runs: follows the runs that a command has begun by their folders, and shows them on its screen.
 
-What each run does now is in its ``live.json``, what happened to it in its ``events.jsonl``. Read from the files,
-nothing is lost or folded on its way through Ray.
+What a run does now is in its ``live.json``, and what happened to it in its ``events.jsonl``. These files are read
+rather than the output of Ray's workers, which Ray delays, cuts and deduplicates.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from coordexp.runs.screen import Screen, screen_for
 from coordexp.runs.status import RunStatus, State
 
 LOOK_SECONDS = 0.5
-ASK_SECONDS = 5.0  # between two questions to what is around the runs; so long a run may start without a word
+ASK_SECONDS = 5.0  # between two looks at the surroundings; a run that starts its workers is silent for so long
 
 
 class _Followed:
-    """A run, the events that come from now on, and the last status that was shown."""
+    """A run that the command has begun, its further events, and the last status that was shown."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
@@ -34,7 +34,7 @@ class _Followed:
         self.waits_since: float | None = None  # for its workers
         self.told_wait: str | None = None
         self.events = EventTail(plan.folder)
-        self.events.new()  # those of an earlier command were shown by it
+        self.events.new()  # skips the events of earlier commands
 
     def row(self, status: RunStatus, now: float) -> BoardRow:
         return read_row(self.plan.folder, status, self.events, now=now, waits=self.told_wait or "")
@@ -45,7 +45,7 @@ class _Followed:
         return status.state == "running" and status.since is None
 
     def note_wait(self, sentence: str) -> None:
-        """Write into the run's log what it waits for; its workers, who write there, do not live."""
+        """Write into the run's log what it waits for. No worker of the run lives that could."""
         log = self.plan.folder.progress_log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as handle:
@@ -55,7 +55,7 @@ class _Followed:
 class ProgressDisplay(Follower, RunListener):
     """Shows what running runs do and what happens to them, and reports how each run ends.
 
-    This is done in the object's own thread: an executor never waits for the terminal or the tracking server.
+    This happens in a thread of its own, so an executor never waits for the terminal or the tracking server.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class ProgressDisplay(Follower, RunListener):
         plans: Callable[[], Sequence[RunPlan]] = lambda: (),
         console: Console | None = None,
     ) -> None:
-        """Follow runs from their begin on.
+        """Prepare a display, which follows runs while its ``with`` block lasts.
 
         Args:
-            print_line: shows a line, above the board where there is one.
+            print_line: shows a line, above the board if there is one.
             on_end: is called once for each new status that is an end.
-            surroundings: say what runs wait for; None: nobody is asked.
-            plans: returns all runs of the experiment, of which those that have not begun are counted.
-            console: where ``print_line`` prints; a board is shown if it is a terminal. None: lines only.
+            surroundings: say what runs wait for; None if nothing can keep them waiting.
+            plans: returns all runs of the experiment, so that those which have not begun can be counted.
+            console: where ``print_line`` prints. If it is a terminal, a board is shown; with None only lines are.
         """
         super().__init__("progress-display")
         self._surroundings = surroundings or Surroundings()
@@ -99,12 +99,12 @@ class ProgressDisplay(Follower, RunListener):
             raise self._error
 
     def on_begin(self, plan: RunPlan) -> None:
-        """Follow a run that was started; events and an end from before are not shown again."""
+        """Follow a run that was started. Events and an end from before are not shown again."""
         self._begun.setdefault(plan.name, _Followed(plan)).phase = "running"
         self._counted = float("-inf")
 
     def on_end(self, plan: RunPlan) -> None:
-        """Report the end of a run, whose process may have died before it began."""
+        """Report the end of a run; its process may have died before :meth:`on_begin` was called."""
         self._begun.setdefault(plan.name, _Followed(plan)).phase = "ending"
         self._counted = float("-inf")
 
@@ -112,7 +112,7 @@ class ProgressDisplay(Follower, RunListener):
         return plan.name in self._begun
 
     def say(self, line: str) -> None:
-        """Have a line printed soon, from a signal handler too: it may not wait for whoever prints just now."""
+        """Have a line printed soon. A signal handler may call this, since it waits for no lock."""
         self._lines.append(line)
 
     def _follow(self) -> None:
@@ -129,6 +129,7 @@ class ProgressDisplay(Follower, RunListener):
             self._leave_picture(self._screen)
 
     def _look(self, screen: Screen) -> None:
+        """Show what is new, and report the runs that have ended since the last look."""
         self._print_waiting_lines()
         followed = list(self._begun.values())
         for run in followed:
@@ -144,20 +145,21 @@ class ProgressDisplay(Follower, RunListener):
         screen.refresh(rows, self._lines_below(rows))
 
     def _leave_picture(self, screen: Screen) -> None:
-        """Show how the runs of this command ended; a terminal that is gone by now changes nothing."""
+        """Show how the runs of this command ended. If the terminal is gone by now, that is no error."""
         with contextlib.suppress(CoordExpError, OSError):
             now = time.time()
             rows = [run.row(run.plan.status(), now) for run in self._begun.values()]
             self._counted = float("-inf")
-            still = [row for row in rows if row.state == "running"]
-            screen.close(rows, self._lines_below(still) if rows else [])
+            running_rows = [row for row in rows if row.state == "running"]
+            screen.close(rows, self._lines_below(running_rows) if rows else [])
 
     def _print_waiting_lines(self) -> None:
         while self._lines:
             self._print_line(self._lines.popleft())
 
     def _end(self, run: _Followed, screen: Screen) -> None:
-        status = run.plan.status()  # read first: the events before it are on disk then
+        """Show the last events of a run, then report its end if its status is new."""
+        status = run.plan.status()  # read before the events: those that led to it are on disk then
         self._show_new_events(run, screen)
         if status != run.shown:
             run.shown = status
@@ -169,7 +171,7 @@ class ProgressDisplay(Follower, RunListener):
             screen.tell(run.plan.name, event)
 
     def _look_around(self, running: list[_Followed], screen: Screen) -> None:
-        """Say what keeps runs from going on, where that is new: on the screen, and a wait in the run's log too."""
+        """Say what keeps runs from going on, if that is new: on the screen, and a wait also in the run's log."""
         now = time.monotonic()
         if now - self._asked < ASK_SECONDS:
             return
@@ -181,14 +183,15 @@ class ProgressDisplay(Follower, RunListener):
         if trouble is not None:
             return
         waiting = [run for run in running if run.waits()]
-        for run in running:
-            if run not in waiting:
-                run.waits_since = run.told_wait = None
-            elif run.waits_since is None:
+        with_workers = [run for run in running if run not in waiting]
+        for run in with_workers:
+            run.waits_since = None
+            run.told_wait = None
+        for run in waiting:
+            if run.waits_since is None:
                 run.waits_since = now
         late = [run for run in waiting if run.waits_since is not None and now - run.waits_since >= ASK_SECONDS]
-        others = [run.plan for run in running if run not in waiting]
-        sentence = self._surroundings.explain_wait([run.plan for run in late], others)
+        sentence = self._surroundings.explain_wait([run.plan for run in late], [run.plan for run in with_workers])
         for run in late:
             if sentence is not None and sentence != run.told_wait:
                 run.note_wait(sentence)
@@ -196,7 +199,7 @@ class ProgressDisplay(Follower, RunListener):
             run.told_wait = sentence
 
     def _lines_below(self, rows: Sequence[BoardRow]) -> list[str]:
-        """Return what stands below the rows of running runs: how the others stand, and what keeps all from going on."""
+        """Return the lines below the rows of running runs: counts of all runs, and what keeps all from going on."""
         if time.monotonic() - self._counted >= ASK_SECONDS:
             self._counted = time.monotonic()
             self._count_others()
@@ -212,7 +215,7 @@ class ProgressDisplay(Follower, RunListener):
         return lines
 
     def _count_others(self) -> None:
-        """Count the runs that do not run now; what an earlier command left is begun again, so it waits."""
+        """Count the runs that do not run now. What an earlier command left unfinished will be begun again: it waits."""
         states = Counter[State]()
         durations: list[float] = []
         for plan in self._plans():
@@ -220,7 +223,8 @@ class ProgressDisplay(Follower, RunListener):
             followed = self._begun.get(plan.name)
             if status.state == "finished":
                 durations.append(status.seconds)
-            if status.state in ("finished", "pruned") or (followed is not None and status.state != "running"):
+            has_ended_now = followed is not None and status.state != "running"
+            if status.state in ("finished", "pruned") or has_ended_now:
                 states[status.state] += 1
             elif followed is None:
                 states["waiting"] += 1

@@ -1,4 +1,4 @@
-"""Where a command shows its runs: as a board in a terminal that it has for itself, else as few lines."""
+"""Where a command shows its runs: as a board if it has a terminal for itself, otherwise as few lines."""
 
 import json
 import time
@@ -16,10 +16,10 @@ from coordexp.runs.live import RunEvent
 from coordexp.runs.plan import RunPlan
 from coordexp.terminal import Picture, can_redraw
 
-FIRST_SECONDS = 8.0  # after which a run that is quiet says what it does
+FIRST_SECONDS = 8.0  # until the first line of a run that is quiet
 LINE_SECONDS = 30.0  # between two lines of a run
-LONGEST_SECONDS = 300.0  # between two lines of a run that goes on for long, or of one of which nothing is new
-_EARLY_LINES = 10  # after which they come more and more rarely
+LONGEST_SECONDS = 300.0  # between two lines of a run that goes on for long, or in which nothing is new
+_EARLY_LINES = 10  # after so many lines of a run they come more and more rarely
 _GROWTH = 1.5
 _MOST_FINAL_ROWS = 40
 _LONGEST_VALUE = 40
@@ -31,31 +31,31 @@ class Screen(Protocol):
     """Shows runs and what happens to them."""
 
     def tell(self, name: str, event: RunEvent) -> None:
-        """Show what happened to a run, where a person wants to know it."""
+        """Show what happened to a run, if a person wants to know it."""
 
     def tell_wait(self, name: str, sentence: str) -> None:
-        """Show what a run waits for, where that is new."""
+        """Show what a run waits for; called only when that is new."""
 
     def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
-        """Show the runs that run now; ``lines`` say how the others stand."""
+        """Show the runs that run now, and in ``lines`` what is known of all runs."""
 
     def close(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
         """Leave the last picture, of every run of this command."""
 
 
 def screen_for(console: Console | None, *, print_line: PrintLine, plans: Callable[[], Sequence[RunPlan]]) -> Screen:
-    """Return the board where ``console`` is a terminal that can show it, else the few lines."""
+    """Return the board if ``console`` is a terminal that can show it, otherwise the few lines."""
     if console is not None and can_redraw(console):
         return BoardScreen(console, print_line=print_line, plans=plans)
     return PlainScreen(print_line, plans)
 
 
 def event_line(name: str, event: RunEvent) -> str | None:
-    """Return what happened to a run as a line; None where that is shown otherwise."""
+    """Return what happened to a run as a line; None if the screen shows that in another way."""
     if event.kind not in ("evaluation", "alarm", "warning", "note"):
         return None
-    before = "" if event.ap_before is None else f", {event.ap_before:.3f} before"
-    return f"{name}  {plain(event.text)}{before}"
+    earlier_ap = "" if event.ap_before is None else f", {event.ap_before:.3f} before"
+    return f"{name}  {plain(event.text)}{earlier_ap}"
 
 
 class PlainScreen:
@@ -68,6 +68,7 @@ class PlainScreen:
         self._pace: dict[str, _Pace] = {}
 
     def tell(self, name: str, event: RunEvent) -> None:
+        """Print what a run starts with, or what happened to it."""
         if event.kind == "start":
             self._show_start(name, event)
         line = event_line(name, event)
@@ -75,13 +76,13 @@ class PlainScreen:
             self._print_line(line)
 
     def tell_wait(self, name: str, sentence: str) -> None:
+        """Print what a run waits for, and put off its next row, which says the same."""
         self._print_line(f"{name}  {plain(sentence)}")
-        # Its row says the same, and is not due before long.
         pace = self._pace.setdefault(name, _Pace(time.monotonic()))
         pace.note_line(time.monotonic(), (0.0, sentence))
 
     def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
-        """Print the rows that are due; where no run has begun, the last of ``lines``."""
+        """Print the rows that are due; if no run has begun, the last of ``lines``."""
         now = time.monotonic()
         texts = {row.name: (row_line(row), (row.changed, row.now)) for row in rows}
         if not rows:
@@ -91,10 +92,10 @@ class PlainScreen:
                 self._print_line(text)
 
     def close(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
-        """Leave nothing: every end has its line already."""
+        """Do nothing: every end has its line already."""
 
     def _show_start(self, name: str, event: RunEvent) -> None:
-        """Print what a run starts with, without the lines that a run before it has printed."""
+        """Print what a run starts with, without lines that were printed for an earlier run."""
         new_lines = [line for line in event.lines if line not in self._start_lines]
         is_first = not self._start_lines
         plans = self._plans()
@@ -120,11 +121,11 @@ class _Pace:
         self._num_lines = 0
 
     def is_due(self, now: float, content: object) -> bool:
-        """Return whether to print a line now; one that says what the last one said is due rarely."""
-        wanted = self._due_after
+        """Return whether to print a line now. A line that says what the last one said is rarely due."""
+        wait_seconds = self._due_after
         if self._num_lines and content == self._content:
-            wanted = max(wanted, LONGEST_SECONDS)
-        if now - self._last < wanted:
+            wait_seconds = max(wait_seconds, LONGEST_SECONDS)
+        if now - self._last < wait_seconds:
             return False
         self.note_line(now, content)
         return True
@@ -139,7 +140,7 @@ class _Pace:
 
 
 def groups_table(plans: Sequence[RunPlan]) -> list[str]:
-    """Return the keys in which groups differ as an aligned table under a head; nothing where there is one group."""
+    """Return the keys in which groups differ as an aligned table under a head; nothing if there is only one group."""
     values: dict[str, dict[str, object]] = {}
     for plan in plans:
         if plan.group not in values:
@@ -149,7 +150,7 @@ def groups_table(plans: Sequence[RunPlan]) -> list[str]:
     keys = dict.fromkeys(key for keys_of_group in values.values() for key in keys_of_group)
     rows: list[list[str]] = []
     for key in keys:
-        texts = [_value_text(of_group.get(key)) for of_group in values.values()]
+        texts = [_value_text(group_values.get(key)) for group_values in values.values()]
         if len(set(texts)) > 1 and not key.startswith("experiment."):
             rows.append([key, *texts])
     if not rows:
@@ -164,9 +165,9 @@ def _value_text(value: object) -> str:
 
 
 class BoardScreen:
-    """Keeps one picture at the foot of a terminal; what happens scrolls above it.
+    """Keeps a picture at the foot of a terminal, and prints what happens above it.
 
-    ``breakpoint()`` ends the picture, so that the debugger has the terminal. From then on lines are printed.
+    ``breakpoint()`` ends the picture, so that the debugger has the terminal. From then on only lines are printed.
     """
 
     def __init__(
@@ -180,10 +181,11 @@ class BoardScreen:
         self._picture.open()
 
     def tell(self, name: str, event: RunEvent) -> None:
+        """Print what happened to a run. Of a start only warnings are printed, and each of them once."""
         line = event_line(name, event)
         if line is not None:
             self._print_line(line)
-        for warning in event.warnings:  # of a start; runs on the same data have the same ones
+        for warning in event.warnings:  # runs on the same data have the same ones
             if warning not in self._start_warnings:
                 self._start_warnings.add(warning)
                 self._print_line(f"{name}  {plain(warning)}")
