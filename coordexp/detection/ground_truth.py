@@ -1,5 +1,8 @@
 """COCO ground truth as checked arrays; faults that pycocotools accepts silently are refused.
 
+An annotation file goes the same way as in training (:mod:`coordexp.data.coco_file`), so a run is evaluated on the
+annotations it could have been trained on.
+
 Legend of shapes: ``G`` ground-truth boxes.
 """
 
@@ -11,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from coordexp.data.coco.entries import Annotation, Category, Image
+from coordexp.data.coco.entries import Annotation, BadEntry, Category, Image
 from coordexp.data.coco.file import AnnotationColumns, CocoFile, read_coco_file
 from coordexp.data.coco.lvis import LvisCategory, LvisImage
 from coordexp.detection.boxes import Bools, Floats, Ints
@@ -20,6 +23,8 @@ from coordexp.errors import DataError, show
 from coordexp.files import read_once
 
 LARGEST_NUMBER = 1e300
+"""Numbers of files from here on are taken for not finite: a product of two sides would overflow."""
+
 _MOST_BAD = 0.05
 """Share of a file's annotations that may be left out; of a small file one may."""
 
@@ -35,8 +40,9 @@ BoxPxXywh = tuple[float, float, float, float]
 class Federated:
     """What an LVIS file says of categories that were not looked for in every image.
 
-    A detection of a category that is neither annotated nor verified to be absent in its image counts neither for nor
-    against; where not all objects of a category are annotated, so does one that matches none.
+    If a category is neither annotated nor verified to be absent in an image, its detections there count neither for nor
+    against. If not all objects of a category are annotated in an image, the same is true of its detections there that
+    match none.
 
     Attributes:
         negative: ``[P, 2]`` image and category ids: the category is verified to be absent.
@@ -49,9 +55,12 @@ class Federated:
     frequency: Mapping[int, str]
 
     def on_images(self, image_ids: Collection[int]) -> "Federated":
-        wanted = list(image_ids)
-        negative, open_ = (pairs[np.isin(pairs[:, 0], wanted)] for pairs in (self.negative, self.not_exhaustive))
-        return Federated(negative, open_, self.frequency)
+        chosen_ids = list(image_ids)
+        return Federated(
+            negative=self.negative[np.isin(self.negative[:, 0], chosen_ids)],
+            not_exhaustive=self.not_exhaustive[np.isin(self.not_exhaustive[:, 0], chosen_ids)],
+            frequency=self.frequency,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +71,14 @@ class GroundTruth:
         path: where it was read.
         sizes_px: image id -> width and height, None where the file does not say.
         categories: category id -> name.
-        boxes_px_xywh: ``[G, 4]`` left, top, width and height; the other columns are ``[G]``.
-        areas_px2: of the segmentation where the file says so.
+        image_ids: ``[G]``.
+        category_ids: ``[G]``.
+        boxes_px_xywh: ``[G, 4]`` left, top, width and height.
+        areas_px2: ``[G]`` of the segmentation where the file says so, otherwise of the box.
+        is_crowd: ``[G]``.
         federated: what an LVIS file says beyond a COCO file; None for COCO's rules.
         file_names: image id -> name of its file, where the file says it.
-        remarks: what was left out of it, with numbers.
+        remarks: what was left out of it or repaired, with numbers, a sentence each.
     """
 
     path: Path
@@ -83,7 +95,7 @@ class GroundTruth:
 
     @property
     def size_remarks(self) -> list[str]:
-        """What a reader of AP by size must know, which the data sets of a training need not."""
+        """The remarks that only matter to a reader of AP by size."""
         return [remark for remark in self.remarks if remark.endswith(_ALL_AREAS_ARE_0)]
 
     @cached_property
@@ -91,25 +103,45 @@ class GroundTruth:
         return ImageNames(self.file_names)
 
     def sizes_of(self, image_ids: Ints) -> Floats:
-        """Return ``[M, 2]`` width and height of images; a DataError names one of which the file does not say them."""
-        distinct, rows = np.unique(image_ids, return_inverse=True)
-        sizes = {image_id: self.sizes_px[image_id] for image_id in distinct.tolist()}
-        if lacking := [image_id for image_id, size in sizes.items() if size is None]:
-            raise DataError(f"{self.path}: image {lacking[0]} has no width and height")
-        return np.array(list(sizes.values()), np.float64).reshape(-1, 2)[rows]
+        """Return the sizes of images.
+
+        Args:
+            image_ids: ``[M]``, of images of the file.
+
+        Returns:
+            ``[M, 2]`` width and height.
+
+        Raises:
+            DataError: naming the first image of which the file does not say the size.
+        """
+        distinct_ids, rows = np.unique(image_ids, return_inverse=True)
+        sizes: list[tuple[int, int]] = []
+        for image_id in distinct_ids.tolist():
+            size = self.sizes_px[image_id]
+            if size is None:
+                raise DataError(f"{self.path}: image {image_id} has no width and height")
+            sizes.append(size)
+        return np.array(sizes, np.float64).reshape(-1, 2)[rows]
 
     def on_images(self, image_ids: Collection[int]) -> "GroundTruth":
-        """Return the part of it in some images; a DataError names an id that is unknown."""
-        unknown = set(image_ids) - self.sizes_px.keys()
-        if unknown:
-            raise DataError(f"{self.path}: no image has id {min(unknown)}")
-        kept = np.isin(self.image_ids, list(image_ids))
-        columns = ("image_ids", "category_ids", "boxes_px_xywh", "areas_px2", "is_crowd")
+        """Return the part of it in some images.
+
+        Raises:
+            DataError: naming an id that the file does not have.
+        """
+        unknown_ids = set(image_ids) - self.sizes_px.keys()
+        if unknown_ids:
+            raise DataError(f"{self.path}: no image has id {min(unknown_ids)}")
+        rows = np.isin(self.image_ids, list(image_ids))
         return replace(
             self,
             sizes_px={image_id: self.sizes_px[image_id] for image_id in set(image_ids)},
+            image_ids=self.image_ids[rows],
+            category_ids=self.category_ids[rows],
+            boxes_px_xywh=self.boxes_px_xywh[rows],
+            areas_px2=self.areas_px2[rows],
+            is_crowd=self.is_crowd[rows],
             federated=None if self.federated is None else self.federated.on_images(image_ids),
-            **{name: getattr(self, name)[kept] for name in columns},
         )
 
 
@@ -117,57 +149,47 @@ class GroundTruth:
 def read_ground_truth(path: Path) -> GroundTruth:
     """Read and check an annotation file; a second call gives the same object as long as the file does not change.
 
-    A few bad annotations are left out, counted and said, as in training: no numbers, or of an image
-    or category that is not there. Annotation ids are not used: 0 and repeated ones are harmless. A file is LVIS's, and
-    AP on it LVIS's federated one, if all its images have ``neg_category_ids`` and ``not_exhaustive_category_ids``, and
-    all categories a ``frequency``.
+    A few bad annotations are left out and counted, as in training: those whose numbers cannot be read, or whose image
+    or category is missing. Annotation ids are not used, so 0 and repeated ids are harmless. A file is LVIS's, and AP on
+    it LVIS's federated AP, if all its images have ``neg_category_ids`` and ``not_exhaustive_category_ids`` and all its
+    categories a ``frequency``.
 
     Raises:
         DataError: naming the file, the entry and what is wrong with it.
     """
     file = read_coco_file(path, image_type=_AnyImage, category_type=_AnyCategory)
-    for section, entries in (("images", file.images), ("categories", file.categories)):
-        for bad in entries.bad[:1]:
-            raise DataError(f"{path}: {section}[{bad.place}]: {bad.reason}")
-        seen: set[int] = set()
-        for place, entry in enumerate(entries.good):
-            if entry.id in seen:
-                raise DataError(f"{path}: {section}[{place}]: id {entry.id} is there twice; expected distinct ids")
-            seen.add(entry.id)
-    sizes = {image.id: _size(image) for image in file.images.good}
+    _check_entries(path, "images", file.images.bad, [image.id for image in file.images.good])
+    _check_entries(path, "categories", file.categories.bad, [category.id for category in file.categories.good])
+    sizes_px = {image.id: _size(image) for image in file.images.good}
     roots = file.roots
-    categories = {one.id: one.name.strip() for one in file.categories.good if one.id not in roots}
+    categories = {category.id: category.name.strip() for category in file.categories.good if category.id not in roots}
+
     columns = AnnotationColumns.of(file.annotations)
-    areas, area_remarks = _areas(file.annotations.good, columns)
+    areas_px2, area_remarks = _areas(file.annotations.good, columns)
+    has_image = _is_among(columns.image_id, sizes_px)
+    has_category = _is_among(columns.category_id, categories)
     problems = {entry.place: entry.reason for entry in file.annotations.bad}
-    is_bad = np.zeros(len(areas), np.bool_)
-    for is_wrong, problem in (
-        (~_is_known(columns.image_id, sizes), f"image_id is not among the {len(sizes)} of the file"),
-        (~_is_known(columns.category_id, categories), f"category_id is not among the {len(categories)} of the file"),
-    ):
-        problems |= dict.fromkeys(columns.place[is_wrong & ~is_bad].tolist(), problem)
-        is_bad |= is_wrong
-    remarks = tuple(f"{path.name}: {sentence}" for sentence in (*file.repairs, *area_remarks))
-    if problems:
-        first, total = min(problems), file.annotations.total
-        said = f"{path}: annotations[{first}]: {problems[first]}"
-        if len(problems) > max(_MOST_BAD * total, 1):
-            raise DataError(f"{said}; {len(problems)} of {total} annotations are bad")
-        what = f"{len(problems)} of {total} annotations are bad and were left out"
-        remarks = (*remarks, f"{path.name}: {what}, such as [{first}]: {problems[first]}")
-    columns = columns.only(~is_bad)
+    for place in columns.place[~has_category].tolist():
+        problems[place] = f"category_id is not among the {len(categories)} of the file"
+    for place in columns.place[~has_image].tolist():  # Second: of both problems the image is named.
+        problems[place] = f"image_id is not among the {len(sizes_px)} of the file"
+    remarks = [f"{path.name}: {sentence}" for sentence in (*file.repairs, *area_remarks)]
+    remarks += _left_out(path, problems, file.annotations.total)
+
+    is_good = has_image & has_category
+    good_columns = columns.only(is_good)
     return GroundTruth(
         path=path,
-        sizes_px=sizes,
+        sizes_px=sizes_px,
         categories=categories,
-        image_ids=columns.image_id,
-        category_ids=columns.category_id,
-        boxes_px_xywh=columns.box_px_xywh,
-        areas_px2=areas[~is_bad],
-        is_crowd=columns.is_crowd,
+        image_ids=good_columns.image_id,
+        category_ids=good_columns.category_id,
+        boxes_px_xywh=good_columns.box_px_xywh,
+        areas_px2=areas_px2[is_good],
+        is_crowd=good_columns.is_crowd,
         federated=_federated(file, categories),
         file_names={image.id: image.file_name for image in file.images.good if image.file_name is not None},
-        remarks=remarks,
+        remarks=tuple(remarks),
     )
 
 
@@ -184,59 +206,109 @@ class _AnyCategory(Category, gc=False):
     frequency: object = None
 
 
+def _check_entries(path: Path, section: str, bad_entries: Sequence[BadEntry], ids: Iterable[int]) -> None:
+    """Raise a DataError if an image or a category cannot be read, or if two have one id.
+
+    Unlike annotations, none of these is left out: its boxes would count as missed or as wrong.
+    """
+    if bad_entries:
+        raise DataError(f"{path}: {section}[{bad_entries[0].place}]: {bad_entries[0].reason}")
+    seen_ids: set[int] = set()
+    for place, entry_id in enumerate(ids):
+        if entry_id in seen_ids:
+            raise DataError(f"{path}: {section}[{place}]: id {entry_id} is there twice; expected distinct ids")
+        seen_ids.add(entry_id)
+
+
+def _left_out(path: Path, problems: Mapping[int, str], num_annotations: int) -> list[str]:
+    """Return the remark on annotations that are left out, if there are any.
+
+    Args:
+        path: the file.
+        problems: place of a bad annotation -> what is wrong with it.
+        num_annotations: of the whole file.
+
+    Raises:
+        DataError: if more annotations are bad than may be left out, naming the first.
+    """
+    if not problems:
+        return []
+    first = min(problems)
+    num_bad = len(problems)
+    if num_bad > max(_MOST_BAD * num_annotations, 1):
+        raise DataError(
+            f"{path}: annotations[{first}]: {problems[first]}; {num_bad} of {num_annotations} annotations are bad"
+        )
+    return [
+        f"{path.name}: {num_bad} of {num_annotations} annotations are bad and were left out, such as [{first}]: "
+        f"{problems[first]}"
+    ]
+
+
 def _federated(file: CocoFile, categories: Collection[int]) -> Federated | None:
-    """Return what only LVIS says, if the whole file says it."""
+    """Return what only LVIS says; None unless every image and every category of the file says it.
+
+    Args:
+        file: of COCO or of LVIS.
+        categories: the ids that count; others are left out of the pairs.
+    """
     try:
         images = msgspec.convert(file.images.good, list[LvisImage], from_attributes=True)
-        kinds = msgspec.convert(file.categories.good, list[LvisCategory], from_attributes=True)
+        lvis_categories = msgspec.convert(file.categories.good, list[LvisCategory], from_attributes=True)
     except msgspec.ValidationError:
         return None
-    if not images or not kinds:
+    if not images or not lvis_categories:
         return None
 
-    def pairs(lists: Iterable[tuple[int, list[int]]]) -> Ints:
-        found = [(image_id, key) for image_id, keys in lists for key in keys if key in categories]
-        return np.array(found, np.int64).reshape(-1, 2)
+    def pairs(category_ids_of_images: Iterable[tuple[int, list[int]]]) -> Ints:
+        """Return ``[P, 2]`` image and category ids."""
+        rows: list[tuple[int, int]] = []
+        for image_id, category_ids in category_ids_of_images:
+            rows += [(image_id, category_id) for category_id in category_ids if category_id in categories]
+        return np.array(rows, np.int64).reshape(-1, 2)
 
     return Federated(
         negative=pairs((image.id, image.neg_category_ids) for image in images),
         not_exhaustive=pairs((image.id, image.not_exhaustive_category_ids) for image in images),
-        frequency={kind.id: kind.frequency for kind in kinds},
+        frequency={category.id: category.frequency for category in lvis_categories},
     )
 
 
-def _is_known(ids: Ints, known: Collection[int]) -> Bools:
-    return np.isin(ids, np.array(list(known), np.int64))
+def _is_among(ids: Ints, ids_of_file: Collection[int]) -> Bools:
+    return np.isin(ids, np.array(list(ids_of_file), np.int64))
 
 
 def _size(image: Image) -> tuple[int, int] | None:
-    return None if image.width is None or image.height is None else (int(image.width), int(image.height))
+    if image.width is None or image.height is None:
+        return None
+    return int(image.width), int(image.height)
 
 
 def _areas(annotations: Sequence[Annotation], columns: AnnotationColumns) -> tuple[Floats, list[str]]:
     """Return the annotated areas, and what is to be said of them.
 
-    Where an annotation has no area, as in files made for boxes alone, or one that cannot be read, the area of its box
-    counts: the box is good, and area decides only which size the object has.
+    If an annotation has no area, as in files that were made for boxes alone, or an area that cannot be read, the area
+    of its box counts: the box is good, and area only decides which size the object has.
     """
-    box_areas = columns.box_px_xywh[:, 2] * columns.box_px_xywh[:, 3]
-    areas = box_areas.copy()
-    unreadable: list[tuple[int, object]] = []
+    box_areas_px2 = columns.box_px_xywh[:, 2] * columns.box_px_xywh[:, 3]
+    areas_px2 = box_areas_px2.copy()
+    unreadable_rows: list[int] = []
     for row, annotation in enumerate(annotations):
         area = annotation.area
         if area is None:
             continue
-        if isinstance(area, bool) or not isinstance(area, int | float) or not abs(area) < LARGEST_NUMBER:
-            unreadable.append((row, area))
+        if isinstance(area, int | float) and not isinstance(area, bool) and abs(area) < LARGEST_NUMBER:
+            areas_px2[row] = area
         else:
-            areas[row] = area
+            unreadable_rows.append(row)
+
     remarks: list[str] = []
-    if unreadable:
-        row, area = unreadable[0]
+    if unreadable_rows:
+        first = unreadable_rows[0]
         remarks.append(
-            f"the area of {len(unreadable)} of {len(areas)} annotations is no finite number, such as that of "
-            f"annotations[{columns.place[row]}], {show(area)}: the area of the box counts"
+            f"the area of {len(unreadable_rows)} of {len(areas_px2)} annotations is no finite number, such as that of "
+            f"annotations[{columns.place[first]}], {show(annotations[first].area)}: the area of the box counts"
         )
-    if len(areas) and not areas.any() and box_areas.any():
+    if len(areas_px2) and not areas_px2.any() and box_areas_px2.any():
         remarks.append(_ALL_AREAS_ARE_0)
-    return areas, remarks
+    return areas_px2, remarks

@@ -1,4 +1,8 @@
-"""The content of a file that another tool wrote: unpacked, decoded, and as JSON values with their places."""
+"""The content of a file that another tool wrote: unpacked, decoded, and as JSON values with their places.
+
+A file of detections may hold ``NaN``, which only Python's parser reads (:func:`parsed`); a box that is not finite is
+then named by its place. A file of answers holds texts and no such numbers, so :func:`records` reads strict JSON.
+"""
 
 import io
 import json
@@ -16,7 +20,7 @@ _JSON_IN_ARCHIVE = re.compile(r"^(?!__MACOSX).*\.jsonl?$")
 
 
 def unpacked(path: Path) -> tuple[bytes, bool]:
-    """Return the bytes of a file, out of gzip or of a zip with one file of JSON, and whether they were packed."""
+    """Return the bytes of a file, and whether they were packed with gzip or in a zip with one file of JSON."""
     content = read_content(path)
     if not content.startswith(_ZIP_MAGIC):
         return content, path.suffix == ".gz"
@@ -27,28 +31,38 @@ def unpacked(path: Path) -> tuple[bytes, bool]:
                     f"{path}: a file of torch.save, such as detectron2's instances_predictions.pth, which is not read; "
                     "take coco_instances_results.json, which stands beside it"
                 )
-            names = [name for name in archive.namelist() if _JSON_IN_ARCHIVE.search(name)]
-            if len(names) != 1:
-                raise DataError(f"{path}: the archive holds {len(names)} files of JSON, expected one")
-            return archive.read(names[0]), True
+            json_names = [name for name in archive.namelist() if _JSON_IN_ARCHIVE.search(name)]
+            if len(json_names) != 1:
+                raise DataError(f"{path}: the archive holds {len(json_names)} files of JSON, expected one")
+            return archive.read(json_names[0]), True
     except (zipfile.BadZipFile, RuntimeError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: the archive cannot be unpacked ({error}); is the file complete?") from None
 
 
 def decoded(content: bytes, path: Path) -> str:
-    """Return the text of UTF-8, with or without its mark, or of UTF-16 with its mark."""
+    """Decode UTF-8, with or without a byte order mark, or UTF-16 with one, which PowerShell writes."""
+    encoding = "utf-16" if content[:2] in _UTF16_MARKS else "utf-8-sig"
     try:
-        return content.decode("utf-16" if content[:2] in _UTF16_MARKS else "utf-8-sig")
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8; expected a JSON file") from None
 
 
 def parsed(content: bytes, path: Path) -> object:
-    """Return a file's JSON, or the values of its lines; also what only Python's parser takes, such as NaN."""
+    """Return a file's JSON, or the list of its lines' values; also what only Python's parser reads, such as NaN.
+
+    Args:
+        content: of the file, unpacked.
+        path: of the file, for messages.
+
+    Raises:
+        DataError: naming the line that is no JSON.
+    """
     text = decoded(content, path)
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
+        # "Extra data": one whole value, and more behind it, as in a file with one value a line.
         if error.msg != "Extra data":
             place = f"line {error.lineno} column {error.colno}"
             raise DataError(f"{path}: {place}: not valid JSON ({error.msg}); is the file complete?") from None
@@ -57,18 +71,23 @@ def parsed(content: bytes, path: Path) -> object:
 
     values: list[object] = []
     for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
         try:
-            values += [json.loads(line)] if line.strip() else []
+            values.append(json.loads(line))
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}:{number}: not valid JSON ({error}); is the file complete?") from None
     return values
 
 
 def records(path: Path) -> list[tuple[str, object]]:
-    """Return the values of a file of records with the place of each: of its lines, or of its one list or object.
+    """Read a file of records: one value a line, one list, or one object.
+
+    Returns:
+        The values, each after its place for messages.
 
     Raises:
-        DataError: with the line that is no JSON.
+        DataError: naming the line that is no JSON.
     """
     text = decoded(unpacked(path)[0], path)
     try:
@@ -81,13 +100,13 @@ def records(path: Path) -> list[tuple[str, object]]:
             return [(f"{path}: answer [{place}]", value) for place, value in enumerate(document)]
         return [(f"{path}:1", document)]
 
-    found: list[tuple[str, object]] = []
-    # Not splitlines: a text may hold any character, and JSON leaves exotic line ends alone.
+    values_of_lines: list[tuple[str, object]] = []
+    # Not splitlines: it also splits at line ends such as U+2028, which may stand inside a text of JSON.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            found.append((f"{path}:{number}", parse_json(line)))
+            values_of_lines.append((f"{path}:{number}", parse_json(line)))
         except ValueError as error:
             raise DataError(f"{path}:{number}: {error}") from None
-    return found
+    return values_of_lines

@@ -1,4 +1,4 @@
-"""In what frame a file of detections writes its boxes and categories, and how to read it in pixels and ids.
+"""In what frame a file of detections writes its boxes and categories, and how to convert it to pixels and ids.
 
 Legend of shapes: ``D`` detections.
 """
@@ -23,13 +23,13 @@ _SMART_AREAS_PX2 = {28: (56 * 56, 12_845_056), 32: (65_536, 16_777_216)}
 
 @dataclass(frozen=True)
 class Frame:
-    """A reading of a file: its parts between colons, as in ``norm1000:xyxy:index0``; what is left out is COCO's own.
+    """How to read boxes and categories of a file, written as ``norm1000:xyxy:index0``; by default as COCO's.
 
     Attributes:
         unit: ``px``; ``norm1`` and ``norm1000``: fractions and thousandths of each side; ``smart28`` and ``smart32``:
             pixels of the image as Qwen2.5-VL's and Qwen3-VL's processors resize it, to multiples of 28 or 32;
             ``smart28-1003520`` with this ``max_pixels``.
-        layout: which four numbers a box has; ``cx`` is the centre.
+        layout: which four numbers a box has; ``cx`` is the x of its centre.
         categories: ``ids``; ``index0``, ``index1``: places among the sorted ids, counted from 0 or from 1.
     """
 
@@ -39,59 +39,99 @@ class Frame:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``norm1000:xyxy``, its parts in any order.
+        """Read ``norm1000:xyxy``, its words in any order.
 
         Raises:
-            ConfigError: if a part is unknown, or there twice.
+            ConfigError: if a word is unknown, or two words set the same attribute.
         """
-        found: dict[str, str] = {}
-        for part in text.split(":"):
-            is_unit = part in UNITS or re.fullmatch(r"smart(28|32)-[1-9]\d*", part)
-            name = "unit" if is_unit else "layout" if part in LAYOUTS else "categories" if part in CATEGORIES else ""
-            if not name or name in found:
+        values: dict[str, str] = {}
+        for word in text.split(":"):
+            attribute = _attribute_of(word)
+            if attribute is None or attribute in values:
                 raise ConfigError(
-                    f"frame {text!r}: {part!r} is unknown or there twice; expected one of {', '.join(UNITS)} or "
+                    f"frame {text!r}: {word!r} is unknown or there twice; expected one of {', '.join(UNITS)} or "
                     f"smart28-MAX_PIXELS, one of {', '.join(LAYOUTS)} and one of {', '.join(CATEGORIES)}"
                 )
-            found[name] = part
-        return replace(cls(), **found)
+            values[attribute] = word
+        return replace(cls(), **values)
 
     def __str__(self) -> str:
         """Return what :meth:`parse` reads."""
-        return ":".join([self.unit, self.layout, *([self.categories] if self.categories != "ids" else [])])
+        if self.categories == "ids":
+            return f"{self.unit}:{self.layout}"
+        return f"{self.unit}:{self.layout}:{self.categories}"
 
     @property
     def needs_sizes(self) -> bool:
         return self.unit != "px"
 
     def boxes_px_xywh(self, boxes: Floats, sizes_px: Floats) -> Floats:
-        """Return boxes ``[D, 4]`` of a file in pixels of the original image, by the size ``[D, 2]`` of each one's."""
-        corner, size = boxes[:, :2], boxes[:, 2:]
+        """Convert boxes of a file to pixels of the original image.
+
+        Args:
+            boxes: ``[D, 4]`` in this frame.
+            sizes_px: ``[D, 2]`` width and height of each box's image; not looked at if the unit is ``px``.
+
+        Returns:
+            ``[D, 4]`` left, top, width and height.
+        """
+        corner = boxes[:, :2]
+        size = boxes[:, 2:]
         if self.layout == "xyxy":
             size = size - corner
         elif self.layout == "cxcywh":
             corner = corner - size / 2
-        found = np.concatenate([corner, size], axis=1)
-        if self.unit == "px":
-            return found
-        if self.unit.startswith("norm"):
-            return found * np.tile(sizes_px, 2) / float(self.unit.removeprefix("norm"))
-        return found * np.tile(sizes_px / smart_sizes(self.unit, sizes_px), 2)
+        boxes_xywh = np.concatenate([corner, size], axis=1)
 
-    def category_ids(self, categories: Ints, known: Collection[int]) -> Ints:
-        """Return ``[D]`` ids of the annotation file, which knows these; -1 for a place that it does not have."""
+        if self.unit == "px":
+            return boxes_xywh
+        if self.unit.startswith("norm"):
+            return boxes_xywh * np.tile(sizes_px, 2) / float(self.unit.removeprefix("norm"))
+        return boxes_xywh * np.tile(sizes_px / smart_sizes(self.unit, sizes_px), 2)
+
+    def category_ids(self, categories: Ints, ids_of_file: Collection[int]) -> Ints:
+        """Convert categories of a file of detections to ids of the annotation file.
+
+        Args:
+            categories: ``[D]`` in this frame.
+            ids_of_file: the ids that the annotation file has.
+
+        Returns:
+            ``[D]`` ids; -1 for a place that the annotation file does not have.
+        """
         if self.categories == "ids":
             return categories
         places = categories - int(self.categories.removeprefix("index"))
-        is_inside = (places >= 0) & (places < len(known))
-        return np.append(np.array(sorted(known), np.int64), -1)[np.where(is_inside, places, -1)]
+        is_inside = (places >= 0) & (places < len(ids_of_file))
+        id_at_place = np.append(np.array(sorted(ids_of_file), np.int64), -1)
+        return id_at_place[np.where(is_inside, places, -1)]  # -1 reads the last entry
+
+
+def _attribute_of(word: str) -> str | None:
+    """Return the attribute of a frame that a word sets, None for no such word."""
+    if word in UNITS or re.fullmatch(r"smart(28|32)-[1-9]\d*", word):
+        return "unit"
+    if word in LAYOUTS:
+        return "layout"
+    return "categories" if word in CATEGORIES else None
 
 
 def smart_sizes(unit: str, sizes_px: Floats) -> Floats:
-    """Return the sizes to which Qwen's processors resize images of these sizes."""
-    factor, *given = (int(number) for number in re.findall(r"\d+", unit))
-    low, high = _SMART_AREAS_PX2[factor]
+    """Return the sizes to which Qwen's processors resize images.
+
+    Args:
+        unit: ``smart28``, ``smart32``, or one of them with a number of pixels.
+        sizes_px: ``[M, 2]`` width and height of the original images.
+
+    Returns:
+        ``[M, 2]`` width and height of the resized images.
+    """
+    factor, *max_pixels_of_unit = (int(number) for number in re.findall(r"\d+", unit))
+    min_pixels, max_pixels = _SMART_AREAS_PX2[factor]
+    if max_pixels_of_unit:
+        max_pixels = max_pixels_of_unit[0]
     sizes = [
-        smart_resize(*size, factor=factor, low=low, high=given[0] if given else high) for size in sizes_px.tolist()
+        smart_resize(width, height, factor=factor, low=min_pixels, high=max_pixels)
+        for width, height in sizes_px.tolist()
     ]
     return np.array(sizes, np.float64).reshape(-1, 2)

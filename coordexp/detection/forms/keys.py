@@ -1,7 +1,7 @@
 """The names under which tools write image, category, score and box of a detection, and what each of them means.
 
-Names are compared folded: ``imageId``, ``image_id`` and ``Image ID`` are one. A name that could mean two things is not
-among them, such as ``x, y, width, height`` beside a class: centres for Roboflow, corners for others.
+Names are compared folded: ``imageId``, ``image_id`` and ``Image ID`` are one. A name that could mean two things is left
+out, such as ``x, y, width, height`` beside a class: x and y are the centre for Roboflow and a corner for others.
 """
 
 import functools
@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from coordexp.detection.forms.frames import Frame
 
@@ -19,7 +19,7 @@ Fields = Mapping[str, object]
 """An entry's values by folded name."""
 
 Image = tuple[Key | None, str]
-"""An id, a name, or both."""
+"""What names an image: an id or None, and the name of a file or ""."""
 
 NO_IMAGE: Image = (None, "")
 
@@ -67,7 +67,7 @@ _FRAMES = {
     "bbox2d": _THOUSANDTHS, "box2d": _THOUSANDTHS,
     "boxes": _CORNERS, "bboxes": Frame(), "boundingboxes": Frame(), "predboxes": _CORNERS,
 }  # fmt: skip
-"""The frame in which tools write boxes under a name; of the last line as columns, see below."""
+"""The frame in which tools write the box of one detection under a name."""
 
 _COLUMN_FRAMES = {
     **_FRAMES,
@@ -76,8 +76,10 @@ _COLUMN_FRAMES = {
     "boundingboxes": _CORNERS,
     "bboxes": Frame("px", "xyxy", "index0"),  # mmdetection
 }
+"""The frame in which tools write the boxes of an image under a name, beside columns of labels and scores."""
+
 EITHER_LAYOUT = frozenset({"boxes", "boundingboxes", "predboxes", "bboxes"})
-"""Under these names some write corners and others sizes: the numbers decide."""
+"""Under these names some tools write corners and others sizes: the numbers decide."""
 
 _NAMED_CORNERS = (
     ("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"), ("left", "top", "right", "bottom"),
@@ -93,7 +95,7 @@ _NAMED_CENTRES = (
 
 
 class Box(NamedTuple):
-    """Four numbers, the frame in which their names have them, and the folded name under which they were."""
+    """A box as it stands: four numbers, the frame that their names imply, and the folded name of the box."""
 
     numbers: list[float]
     frame: Frame
@@ -102,7 +104,7 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class NotABox:
-    """What stands under the name of a box and is none."""
+    """A value under the name of a box that is not a box."""
 
     name: str
     value: object
@@ -122,7 +124,7 @@ def fields_of(entry: Json) -> Fields:
 
 
 def is_box_name(name: str) -> bool:
-    """Return whether a box, or a list of detections, stands under this name."""
+    """Return whether tools write a box, or a list of detections, under this name."""
     return folded(name) in _FRAMES or folded(name) in NESTED
 
 
@@ -135,69 +137,95 @@ def is_key(value: object) -> TypeGuard[Key]:
 
 
 def as_number(key: Key) -> Key:
-    """Return the number that an id is as text, else the key itself."""
-    return int(key) if isinstance(key, str) and re.fullmatch(r"-?(0|[1-9]\d{0,17})", key) else key
+    """Return the number that a text writes, such as an id; any other key as it is.
+
+    Text with leading zeros stays text: it is the name of a file.
+    """
+    if isinstance(key, str) and re.fullmatch(r"-?(0|[1-9]\d{0,17})", key):
+        return int(key)
+    return key
+
+
+def keys_under(fields: Fields, names: Sequence[str]) -> list[Key]:
+    """Return the ids and names that stand under some names, in the order of these names."""
+    values = [fields.get(name) for name in names]
+    return [value for value in values if is_key(value)]
 
 
 def image_of(fields: Fields) -> Image:
-    """Return what names the image of an entry."""
-    ids = [as_number(value) for name in _IDS if is_key(value := fields.get(name))]
-    names = [value for name in _NAMES if isinstance(value := fields.get(name), str)]
-    return ids[0] if ids else None, names[0] if names else ""
+    """Return what names the image of an entry; :data:`NO_IMAGE` if nothing does."""
+    ids = keys_under(fields, _IDS)
+    names = [value for value in map(fields.get, _NAMES) if isinstance(value, str)]
+    image_id = as_number(ids[0]) if ids else None
+    return image_id, names[0] if names else ""
 
 
 def category_of(fields: Fields) -> Key | None:
-    """Return the category of an entry: COCO's id, else a name, else a number of whatever kind."""
-    if is_key(fields.get("categoryid")):
-        return as_number(fields["categoryid"])  # pyright: ignore[reportArgumentType]
-    names = [str(value) for name in _CATEGORY_NAMES if is_key(value := fields.get(name))]
-    others = [as_number(value) for name in _CATEGORIES if is_key(value := fields.get(name))]
-    names += [value for value in others if isinstance(value, str)]
-    return next(iter([*names, *others]), None)
+    """Return the category of an entry: COCO's id if there is one, otherwise a name, otherwise any other number."""
+    coco_id = fields.get("categoryid")
+    if is_key(coco_id):
+        return as_number(coco_id)
+    names = [str(key) for key in keys_under(fields, _CATEGORY_NAMES)]
+    ids_or_names = [as_number(key) for key in keys_under(fields, _CATEGORIES)]
+    names += [key for key in ids_or_names if isinstance(key, str)]
+    candidates: list[Key] = [*names, *ids_or_names]
+    return candidates[0] if candidates else None
 
 
 def score_of(fields: Fields) -> object:
-    """Return the score of an entry, which CVAT has among its attributes; None where there is none."""
+    """Return the score of an entry, which CVAT has among its attributes; None if there is none."""
     attributes = fields.get("attributes")
-    for place in (fields, fields_of(attributes) if is_object(attributes) else {}):
+    holders = [fields]
+    if is_object(attributes):
+        holders.append(fields_of(attributes))
+    for holder in holders:
         for name in _SCORES:
-            if place.get(name) is not None:
-                return place[name]
-        for name, value in place.items():
+            if holder.get(name) is not None:
+                return holder[name]
+        for name, value in holder.items():
             if value is not None and not isinstance(value, list) and _OTHER_SCORE.fullmatch(name):
                 return value
     return None
 
 
 def box_of(fields: Fields) -> Box | NotABox | None:
-    """Return the box of an entry; None where no name of one is there."""
+    """Return the box of an entry; None if no name of a box is there."""
     for name, frame in _FRAMES.items():
         value = fields.get(name)
-        if value is None or (name in NESTED and not _is_four_numbers(value)):
+        holds_detections = name in NESTED and numbers_of(value) is None
+        if value is None or holds_detections:
             continue
         if is_object(value):
-            named = _of_named_corners(fields_of(value), sizes=_NAMED_SIZES_IN_A_BOX)
-            return NotABox(name, value) if named is None else Box(named, Frame(), name)
+            numbers = _of_named_corners(fields_of(value), sizes=_NAMED_SIZES_IN_A_BOX)
+            return NotABox(name, value) if numbers is None else Box(numbers, Frame(), name)
         return box_from(value, name, frame) or NotABox(name, value)
-    named = _of_named_corners(fields, sizes=_NAMED_SIZES)
-    return None if named is None else Box(named, Frame(), "corners")
+    numbers = _of_named_corners(fields, sizes=_NAMED_SIZES)
+    return None if numbers is None else Box(numbers, Frame(), "corners")
 
 
-def column_boxes(fields: Fields) -> tuple[str, list[object], Frame] | None:
-    """Return boxes that stand as a column beside columns of labels and scores: their name, values and frame."""
+class BoxColumn(NamedTuple):
+    """The boxes of an image as a column beside columns of labels and scores: its folded name, values and frame."""
+
+    name: str
+    values: list[object]
+    frame: Frame
+
+
+def column_boxes(fields: Fields) -> BoxColumn | None:
+    """Return the column of boxes of an entry; None if it has none."""
+    has_labels = column(fields, COLUMN_LABELS) is not None
     for name, frame in _COLUMN_FRAMES.items():
         values = fields.get(name)
-        if not isinstance(values, list) or _is_four_numbers(values):
+        if not isinstance(values, list) or numbers_of(values) is not None:
             continue
         is_of_lists = bool(values) and all(isinstance(value, list) for value in values)
-        has_labels = column(fields, COLUMN_LABELS) is not None
         if has_labels or is_of_lists:
-            return name, values, frame
+            return BoxColumn(name, values, frame)
     return None
 
 
 def column(fields: Fields, names: Sequence[str]) -> list[object] | None:
-    """Return the first column under one of these names."""
+    """Return the first list that stands under one of some names; None if there is none."""
     for name in names:
         value = fields.get(name)
         if isinstance(value, list):
@@ -206,10 +234,16 @@ def column(fields: Fields, names: Sequence[str]) -> list[object] | None:
 
 
 def box_from(value: object, name: str, frame: Frame) -> Box | None:
-    """Return four numbers, or a box of named corners, that stand under a name of this frame."""
+    """Return the box that a value is: four numbers, or an object with named corners or sizes; None for no box.
+
+    Args:
+        value: as it stands in the file.
+        name: the folded name under which it stands.
+        frame: the frame of boxes under this name.
+    """
     if is_object(value):
-        named = _of_named_corners(fields_of(value), sizes=_NAMED_SIZES_IN_A_BOX)
-        return None if named is None else Box(named, Frame(categories=frame.categories), name)
+        named_numbers = _of_named_corners(fields_of(value), sizes=_NAMED_SIZES_IN_A_BOX)
+        return None if named_numbers is None else Box(named_numbers, Frame(categories=frame.categories), name)
     numbers = numbers_of(value)
     if numbers is None:
         return None
@@ -224,15 +258,18 @@ def box_from(value: object, name: str, frame: Frame) -> Box | None:
 
 
 def says_nothing_found(fields: Fields) -> bool:
-    """Return whether an entry is of an image and says by an empty list, and nothing else, that nothing was found."""
-    holders = [fields[name] for name in {*_FRAMES, *NESTED} if fields.get(name) is not None]
-    if not holders or any(holder != [] for holder in holders):
+    """Return whether an entry says that nothing was found in its image, by an empty list and nothing else.
+
+    An entry with a category or a score is a detection whose box is missing, so it says no such thing.
+    """
+    box_values = [fields[name] for name in {*_FRAMES, *NESTED} if fields.get(name) is not None]
+    if not box_values or any(value != [] for value in box_values):
         return False
     return category_of(fields) is None and score_of(fields) in (None, [])
 
 
 def number_of(value: object) -> float | None:
-    """Return a number, also one that is written as text."""
+    """Return a number, also one that is written as text; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -242,38 +279,42 @@ def number_of(value: object) -> float | None:
 
 
 def numbers_of(value: object) -> list[float] | None:
-    """Return four numbers, also those of a list that a table wrote as text."""
+    """Return four numbers, also of a list that a table wrote as text; None for anything else."""
     if isinstance(value, str) and value.startswith("["):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
             return None
-    if not isinstance(value, list):
+    if not isinstance(value, list) or len(value) != 4:  # pyright: ignore[reportUnknownArgumentType]
         return None
     numbers = [number_of(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
-    four = [number for number in numbers if number is not None]
-    return four if len(numbers) == len(four) == 4 else None
-
-
-def _is_four_numbers(value: object) -> bool:
-    return numbers_of(value) is not None
+    four_numbers = [number for number in numbers if number is not None]
+    return four_numbers if len(four_numbers) == 4 else None
 
 
 def _of_named_corners(fields: Fields, *, sizes: Sequence[tuple[str, ...]]) -> list[float] | None:
-    """Return left, top, width and height of corners, sizes or centres that have names of their own."""
-    kinds: tuple[tuple[Literal["corners", "sizes", "centres"], Sequence[tuple[str, ...]]], ...] = (
-        ("corners", _NAMED_CORNERS),
-        ("sizes", sizes),
-        ("centres", _NAMED_CENTRES),
-    )
-    for kind, choices in kinds:
-        for names in choices:
-            numbers = numbers_of([fields.get(name) for name in names])
-            if numbers is None:
-                continue
-            if kind == "corners":
-                return _from_corners(numbers)
-            return numbers if kind == "sizes" else _from_centre(numbers)
+    """Return left, top, width and height of a box whose numbers have names of their own; None for no such box.
+
+    Args:
+        fields: of the box, or of the entry around it.
+        sizes: names of left, top, width and height that are clear here.
+    """
+    corners = _numbers_under(fields, _NAMED_CORNERS)
+    if corners is not None:
+        return _from_corners(corners)
+    left_top_and_size = _numbers_under(fields, sizes)
+    if left_top_and_size is not None:
+        return left_top_and_size
+    centre_and_size = _numbers_under(fields, _NAMED_CENTRES)
+    return None if centre_and_size is None else _from_centre(centre_and_size)
+
+
+def _numbers_under(fields: Fields, choices: Sequence[tuple[str, ...]]) -> list[float] | None:
+    """Return the four numbers under the first choice of names that are all there."""
+    for names in choices:
+        numbers = numbers_of([fields.get(name) for name in names])
+        if numbers is not None:
+            return numbers
     return None
 
 

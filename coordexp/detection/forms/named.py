@@ -1,4 +1,4 @@
-"""Formats of detections that are recognised and not read: what each is, and what to export or write instead."""
+"""Formats of detections that are recognised but not read: what each is, and what to export or write instead."""
 
 from pathlib import Path
 
@@ -15,7 +15,12 @@ _BY_CONTENT = (
 
 
 def refuse_other_formats(content: bytes, path: Path) -> None:
-    """Raise a DataError that names the format of a file that is no JSON and no text of detections."""
+    """Raise a DataError if a file is neither JSON nor lines of detections, naming its format and the way on.
+
+    Args:
+        content: of the file, unpacked.
+        path: of the file, for its suffix and for messages.
+    """
     start = content[:200].lstrip(b"\xef\xbb\xbf \r\n\t")
     suffix = path.suffix.lower()
     if content[:1] == b"\x80" or suffix in (".pkl", ".pickle"):
@@ -23,9 +28,9 @@ def refuse_other_formats(content: bytes, path: Path) -> None:
             f"{path}: a pickle, as mmdetection's tools/test.py --out writes; it is not read, because a pickle can run "
             "any program; take its COCO JSON: --cfg-options test_evaluator.outfile_prefix=results"
         )
-    for beginning, what in _BY_CONTENT:
-        if start.startswith(beginning):
-            raise DataError(f"{path}: {what}, which is not read; expected {_LIST_OF_ENTRIES}")
+    for magic, format_name in _BY_CONTENT:
+        if start.startswith(magic):
+            raise DataError(f"{path}: {format_name}, which is not read; expected {_LIST_OF_ENTRIES}")
     if start.startswith(b"<"):
         raise DataError(
             f"{path}: XML, as CVAT and Pascal VOC write annotations, which is not read as detections; export COCO's "
@@ -41,12 +46,16 @@ def refuse_other_formats(content: bytes, path: Path) -> None:
 
 def _is_table(content: bytes) -> bool:
     """Return whether the first two lines have several commas each, and neither begins as JSON does."""
-    lines = [line for line in content[:4000].splitlines() if line.strip()][:2]
-    return len(lines) == 2 and all(line.count(b",") >= 4 and line.lstrip()[:1] not in (b"[", b"{") for line in lines)
+    first_lines = [line for line in content[:4000].splitlines() if line.strip()][:2]
+    if len(first_lines) < 2:
+        return False
+    has_columns = all(line.count(b",") >= 4 for line in first_lines)
+    begins_as_json = any(line.lstrip()[:1] in (b"[", b"{") for line in first_lines)
+    return has_columns and not begins_as_json
 
 
 def format_of_entry(entry: Json) -> str:
-    """Return what an entry without a readable box seems to be, with the way on; empty where nothing is known."""
+    """Return what an entry without a readable box seems to be, with the way on; "" if it is of no known format."""
     fields = fields_of(entry)
     if {"x", "y", "width", "height"} <= fields.keys() or {"x", "y", "w", "h"} <= fields.keys():
         return (
@@ -55,7 +64,7 @@ def format_of_entry(entry: Json) -> str:
             "px:xywh (corner)"
         )
     if {"bins", "expected"} <= fields.keys():
-        return "this is objects.jsonl of an evaluation of coordexp; its detections.expected.json is what is read"
+        return "this is objects.jsonl of an evaluation of coordexp; its detections.expected.json can be read instead"
     if "rectanglelabels" in fields or "fromname" in fields or "originalwidth" in fields:
         return "this is Label Studio's own JSON; export it as COCO"
     if "classtitle" in fields or is_object(fields.get("points")):
@@ -64,7 +73,7 @@ def format_of_entry(entry: Json) -> str:
         return "TensorFlow's detection_boxes are y1, x1, y2, x2 in fractions; write boxes as x1, y1, x2, y2 in pixels"
     if "shapes" in fields or "shapetype" in fields:
         return "this is labelme's format; export it as COCO"
-    if {"itemid"} <= fields.keys() or ("attr" in fields and "annotations" in fields):
+    if "itemid" in fields or ("attr" in fields and "annotations" in fields):
         return "this is Datumaro's format; export it as COCO"
     if "segmentation" in fields:
         return "these are outlines alone; expected boxes"

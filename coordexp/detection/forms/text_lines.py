@@ -18,12 +18,18 @@ from coordexp.detection.forms.keys import as_number, number_of
 from coordexp.errors import DataError, show
 from coordexp.files import read_content
 
-YOLO, CORNERS = Frame("norm1", "cxcywh", "index0"), Frame("px", "xyxy")
+Form = Literal["yolo", "image", "category"]
+"""``image`` and ``category``: boxes as corners in pixels, a file for each image or a file for each category."""
+
+YOLO = Frame("norm1", "cxcywh", "index0")
+CORNERS = Frame("px", "xyxy")
 _OF_CATEGORY = re.compile(r"(comp\d+_([^_]+_)?det_[^_]+|det_(test|val|train)|Task[12])_(?P<category>.+)", re.IGNORECASE)
 """Stem of a file that holds the detections of one category: competition, set of images, category."""
 
-_LARGEST_FRACTION = 1.5  # a box may reach over the edge
-_EXPECTED = {
+_LARGEST_FRACTION = 1.5
+"""More than 1, since a box in fractions may reach over the edge of its image."""
+
+_EXPECTED: dict[Form, str] = {
     "yolo": "class, x, y, width, height and confidence",
     "image": "class, confidence, left, top, right and bottom",
     "category": "image, confidence, left, top, right and bottom",
@@ -32,7 +38,15 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class _Line:
-    """A line as its first words and the numbers at its end."""
+    """A line as its first words and the numbers at its end.
+
+    Attributes:
+        file: that holds the line.
+        number: of the line, from 1.
+        text: the whole line.
+        words: a class or an image, which may be several words.
+        numbers: up to five.
+    """
 
     file: Path
     number: int
@@ -51,69 +65,98 @@ class TextDetections:
 
 
 def read_text_files(files: Sequence[Path]) -> TextDetections:
-    """Read files of lines; they must all be of one form.
+    """Read files of lines, which must all be of one form.
+
+    A file ``classes.txt`` among them holds the names of the classes, a line each.
 
     Raises:
-        DataError: naming the line that is of no form that is known.
+        DataError: naming the line that is of no known form.
     """
-    names = next((_names(file) for file in files if file.name == "classes.txt"), None)
-    lines = [line for file in files if file.name != "classes.txt" for line in _lines(file)]
-    categories = {file: match["category"] for file in files if (match := _OF_CATEGORY.fullmatch(file.stem))}
-    form: Literal["yolo", "image", "category"] = "yolo"
-    if categories:
+    class_names: list[str] | None = None
+    lines: list[_Line] = []
+    category_of_file: dict[Path, str] = {}
+    for file in files:
+        if file.name == "classes.txt":
+            class_names = class_names or _class_names(file)
+            continue
+        lines += _lines(file)
+        match = _OF_CATEGORY.fullmatch(file.stem)
+        if match:
+            category_of_file[file] = match["category"]
+
+    form: Form = "yolo"
+    if category_of_file:
         form = "category"
     elif any(_is_of_image(line) for line in lines):
         form = "image"
 
     entries: list[dict[str, object]] = []
     for line in lines:
-        entry = _entry(line, form, categories.get(line.file, ""))
-        if names is not None and isinstance(entry["category_id"], int):
-            index = entry["category_id"]
-            if not 0 <= index < len(names):
+        entry = _entry(line, form, category_of_file.get(line.file, ""))
+        class_index = entry["category_id"]
+        if class_names is not None and isinstance(class_index, int):
+            if not 0 <= class_index < len(class_names):
                 raise DataError(
-                    f"{line.file}:{line.number}: class {index} is not among the {len(names)} of classes.txt"
+                    f"{line.file}:{line.number}: class {class_index} is not among the {len(class_names)} of classes.txt"
                 )
-            entry["category_id"] = names[index]
+            entry["category_id"] = class_names[class_index]
         entries.append(entry)
-    if form == "yolo":
-        return TextDetections(entries, replace(YOLO, categories="ids") if names is not None else YOLO, "")
-    return TextDetections(entries, CORNERS, f"its lines are read as {_EXPECTED[form]} in pixels")
+    if form != "yolo":
+        return TextDetections(entries, CORNERS, f"its lines are read as {_EXPECTED[form]} in pixels")
+    frame = YOLO if class_names is None else replace(YOLO, categories="ids")
+    return TextDetections(entries, frame, "")
 
 
-def _names(file: Path) -> list[str]:
+def _class_names(file: Path) -> list[str]:
     return [line.strip() for line in decoded(read_content(file), file).splitlines() if line.strip()]
 
 
 def _lines(file: Path) -> list[_Line]:
-    found: list[_Line] = []
+    """Return the lines of a file that are not empty."""
+    lines: list[_Line] = []
     for number, text in enumerate(decoded(read_content(file), file).splitlines(), start=1):
         words = text.split()
+        if not words:
+            continue
         numbers: list[float] = []
-        # The first word is a class or an image, also where it is a number; a class may be several words.
+        # The first word is a class or an image, even if it is a number; the name of a class may be several words.
         for word in reversed(words[1:]):
             value = number_of(word)
             if value is None or len(numbers) == 5:
                 break
             numbers.insert(0, value)
-        if words:
-            found.append(_Line(file, number, text, " ".join(words[: len(words) - len(numbers)]), numbers))
-    return found
+        first_words = " ".join(words[: len(words) - len(numbers)])
+        lines.append(_Line(file, number, text, first_words, numbers))
+    return lines
 
 
 def _is_of_image(line: _Line) -> bool:
-    """Return whether a line has a confidence before four numbers of which one is no fraction, or a class by name."""
+    """Return whether a line is of the form ``image`` and cannot be YOLO's.
+
+    Both may have five numbers. YOLO's line begins with the index of a class and has a box in fractions.
+    """
     if len(line.numbers) != 5:
         return False
-    return number_of(line.words) is None or max(line.numbers[1:]) > _LARGEST_FRACTION
+    is_class_name = number_of(line.words) is None
+    is_in_pixels = max(line.numbers[1:]) > _LARGEST_FRACTION
+    return is_class_name or is_in_pixels
 
 
-def _entry(line: _Line, form: Literal["yolo", "image", "category"], category: str) -> dict[str, object]:
-    """Return a line as an entry of COCO's format, with its numbers as they stand."""
+def _entry(line: _Line, form: Form, category: str) -> dict[str, object]:
+    """Return a line as an entry of COCO's format, with its numbers as they stand.
+
+    Args:
+        line: of any form.
+        form: of all lines.
+        category: of all lines of the file, in the form ``category``.
+
+    Raises:
+        DataError: if the line is not of the form.
+    """
     if form == "yolo":
         index = number_of(line.words)
         if index is None or index != int(index) or len(line.numbers) not in (4, 5):
-            raise _no_line(line, form)
+            raise _not_of_form(line, form)
         entry: dict[str, object] = {
             "file_name": line.file.stem,
             "category_id": int(index),
@@ -123,15 +166,16 @@ def _entry(line: _Line, form: Literal["yolo", "image", "category"], category: st
             entry["score"] = line.numbers[4]
         return entry
     if len(line.numbers) != 5:
-        raise _no_line(line, form)
+        raise _not_of_form(line, form)
     score, *box = line.numbers
-    if form == "image" and not 0 <= score <= 1:
-        raise _no_line(line, form)
-    image, label = (line.words, category) if form == "category" else (line.file.stem, as_number(line.words))
-    return {"file_name": image, "category_id": label, "bbox": box, "score": score}
+    if form == "category":
+        return {"file_name": line.words, "category_id": category, "bbox": box, "score": score}
+    if not 0 <= score <= 1:  # Without a class in front, the first number of the box would be taken for the confidence.
+        raise _not_of_form(line, form)
+    return {"file_name": line.file.stem, "category_id": as_number(line.words), "bbox": box, "score": score}
 
 
-def _no_line(line: _Line, form: Literal["yolo", "image", "category"]) -> DataError:
+def _not_of_form(line: _Line, form: Form) -> DataError:
     place = f"{line.file}:{line.number}"
     if line.text.lstrip()[:1] in ("`", "[", "{"):
         return DataError(

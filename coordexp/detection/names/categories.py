@@ -1,4 +1,4 @@
-"""Description -> category id: exact match after folding, plus a table of aliases."""
+"""Description -> category id: exact match after folding case and spacing, plus a table of aliases."""
 
 from collections.abc import Mapping
 
@@ -19,22 +19,25 @@ class CategoryIndex:
         self._ids: dict[str, int] = {}
         for category_id, name in names.items():
             self._add(name, category_id, what=f"category {category_id}")
-        own = dict(self._ids)
+        ids_without_aliases = dict(self._ids)  # An alias stands for a category, not for another alias.
         for alias, name in (aliases or {}).items():
-            if fold(name) not in own:
+            category_id = ids_without_aliases.get(fold(name))
+            if category_id is None:
                 raise DataError(f"alias {alias!r} stands for {name!r}, which is not a category of the annotations")
-            self._add(alias, own[fold(name)], what="alias")
+            self._add(alias, category_id, what="alias")
 
     def find(self, desc: str) -> int | None:
         """Return the id of the category ``desc`` names, or None."""
         return self._ids.get(fold(desc))
 
     def _add(self, name: str, category_id: int, *, what: str) -> None:
+        """Add a name; ``what`` has it, for messages."""
         key = fold(name)
         if not key:
             raise DataError(f"{what} has the blank name {name!r}; expected some text")
-        known = self._ids.setdefault(key, category_id)
-        if known != category_id:
+        id_with_this_name = self._ids.setdefault(key, category_id)
+        if id_with_this_name != category_id:
             raise DataError(
-                f"{what} {name!r} reads like category {known} once case and spacing are folded; expected one id a name"
+                f"{what} {name!r} reads like category {id_with_this_name} once case and spacing are folded; expected "
+                "one id for each name"
             )

@@ -70,6 +70,14 @@ def test_rows_of_other_images_and_columns_that_make_no_slices_are_counted(truth:
         assert [fact for fact in facts if fact not in remark] == []
 
 
+def test_a_row_that_is_shorter_than_the_heads_names_no_image_and_is_counted(truth: GroundTruth) -> None:
+    found = read_tags(truth, [table(truth, "weather,file\nwet,001.jpg\ndry,002.jpg\nwet\n")])
+    (tag,) = found.tags
+    assert tag.of_image == {1: "wet", 2: "dry"}
+    (of_row, _) = found.remarks
+    assert "1 of 3" in of_row
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
