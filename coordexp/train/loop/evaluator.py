@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import torch
 
 from coordexp.config.schema import RunConfig
+from coordexp.data.sample import Sample
 from coordexp.data.splits.subset import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
@@ -32,69 +34,78 @@ from coordexp.train.setup.data import ground_truth_of_run
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates the model of a run as it is now; ``on_progress(done, total)`` reports this rank's progress."""
+    """Evaluates the model of a run as it is now. Every rank has one, and all call it at the same points."""
 
     config: RunConfig
     parts: Components
-    on_progress: Callable[[int, int], None]
+    on_progress: Callable[[int, int], None]  # called with the answers that this rank has, and will have
 
     def validation_losses(self) -> tuple[dict[str, float], dict[str, float]] | None:
-        """Return means and sums of every term and diagnostic, teacher-forced on validation samples; None without any.
+        """Measure losses and diagnostics on validation samples, teacher-forced.
 
-        Normalised as in training: every term by its unit's count over all samples.
+        They are normalised as in training: every term by its unit's count over all samples.
+
+        Returns:
+            Means and sums over all ranks, by the name of a term, diagnostic or unit; None if there is no sample.
         """
-        parts, batch_size = self.parts, self.config.training.per_device_batch_size
         if not self._loss_indices:
             return None
-        samples = parts.encoding.dataset([parts.val.samples[i] for i in self._loss_indices])
-        criterion, device = parts.criterion, self._device
-        averages = RunningAverages()
-        # Every rank holds the same names, also one without a batch: the ranks add them up together.
-        for name in (*(weighted.term.name for weighted in criterion.terms), *NAMES, *(f"num_{unit}" for unit in UNITS)):
-            averages.add(name, torch.zeros((), device=device), 0)
-        averages.add_errors(torch.zeros(0, device=device))
-        averages.add_places(torch.zeros(len(PLACE_MEASURES) + 1, len(PLACES), dtype=torch.float64, device=device))
-        model = parts.forward_terms.base
+        parts = self.parts
+        samples = parts.encoding.dataset([parts.val.samples[index] for index in self._loss_indices])
+        device = self._device
+        averages = self._empty_averages(device)
         ones_U = torch.ones(len(UNITS), device=device)
+        batch_size = self.config.training.per_device_batch_size
+        first = ranks.rank() * batch_size
+        stride = ranks.world_size() * batch_size
+
+        model = parts.forward_terms.base
         was_training = model.training
         model.eval()
         with torch.no_grad():
-            for start in range(ranks.rank() * batch_size, len(samples), ranks.world_size() * batch_size):
-                chosen = [samples[i] for i in range(start, min(start + batch_size, len(samples)))]
-                batch = parts.encoding.collate(chosen).to(device)
+            for start in range(first, len(samples), stride):
+                end = min(start + batch_size, len(samples))
+                batch = parts.encoding.collate([samples[index] for index in range(start, end)]).to(device)
                 terms, _ = parts.forward_terms(model, batch)
-                _, sums = criterion(terms, ones_U)
-                averages.add_terms(criterion, sums, count_units([batch]))
+                _, sums = parts.criterion(terms, ones_U)
+                averages.add_terms(parts.criterion, sums, count_units([batch]))
                 averages.add_diagnostics(coord_diagnostics(terms))
         model.train(was_training)
         return averages.read()
 
     def on_subset(self, step: int) -> dict[str, float]:
-        """Evaluate the subset under constrained decoding; return metrics on rank 0."""
+        """Evaluate the subset under constrained decoding; return metrics on rank 0, nothing elsewhere."""
         output = RunFolder.of(self.config).evaluation(step)
-        return self._evaluate(self.subset_indices, output=output, decoding=("constrained",))
+        samples = [self.parts.val.samples[index] for index in self.subset_indices]
+        return self._evaluate(samples, output=output, decoding=("constrained",), is_subset=True)
 
     def on_all_images(self) -> dict[str, float]:
-        """Evaluate every validation image, or those chosen, for the run's result; return metrics on rank 0."""
-        return self._evaluate(None, output=self._final, decoding=self.config.evaluation.decoding)
+        """Evaluate all validation images for the run's result; return metrics on rank 0, nothing elsewhere."""
+        decoding = self.config.evaluation.decoding
+        return self._evaluate(self.parts.val.samples, output=self._final, decoding=decoding, is_subset=False)
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return what the final evaluation's metrics do not say, a sentence each; to be asked on rank 0."""
-        found = [unknown_sentence(self._final.decoding(way), way, metrics) for way in self.config.evaluation.decoding]
-        return [sentence for sentence in found if sentence is not None]
+        """Return a sentence for each decoding whose descriptions are often no category; for rank 0."""
+        remarks: list[str] = []
+        for decoding in self.config.evaluation.decoding:
+            sentence = unknown_sentence(self._final.decoding(decoding), decoding, metrics)
+            if sentence is not None:
+                remarks.append(sentence)
+        return remarks
 
     def subset_of_final(self) -> dict[str, float]:
-        """Return the metrics of the final detections on the subset's images: the last point of the curve."""
-        image_ids = [self.parts.val.samples[i].image_id for i in self.subset_indices]
+        """Measure the final detections on the subset's images alone: the last point of the curve over steps."""
+        image_ids = [self.parts.val.samples[index].image_id for index in self.subset_indices]
         truth = read_ground_truth(self._val_annotations)
         metrics: dict[str, float] = {}
         for kind in BOX_KINDS:
             detections = read_detections(self._final.decoding("constrained").detections(kind), truth)
-            found = measure(BoxEvaluation(truth.on_images(image_ids), detections.on_images(image_ids)))
-            metrics |= {str(MetricName("constrained", name, kind, subset=True)): value for name, value in found.items()}
+            measured = measure(BoxEvaluation(truth.on_images(image_ids), detections.on_images(image_ids)))
+            for name, value in measured.items():
+                metrics[str(MetricName("constrained", name, kind, subset=True))] = value
         return metrics
 
-    # Both are fixed by the data alone. To choose them looks at all samples 128 times, so it is done once a run.
+    # Both subsets follow from the data alone. To choose one goes over all samples 128 times, so it is done once a run.
     @cached_property
     def subset_indices(self) -> list[int]:
         """The validation images of evaluations during training."""
@@ -103,6 +114,19 @@ class Evaluator:
     @cached_property
     def _loss_indices(self) -> list[int]:
         return stratified_subset(self.parts.val.samples, self.config.evaluation.loss_images)
+
+    def _empty_averages(self, device: torch.device) -> RunningAverages:
+        """Return averages that hold every name with a count of 0.
+
+        The ranks add up their values as one tensor, so each must hold the same names, even a rank without a batch.
+        """
+        averages = RunningAverages()
+        term_names = [weighted.term.name for weighted in self.parts.criterion.terms]
+        for name in (*term_names, *NAMES, *(f"num_{unit}" for unit in UNITS)):
+            averages.add(name, torch.zeros((), device=device), 0)
+        averages.add_errors(torch.zeros(0, device=device))
+        averages.add_places(torch.zeros(len(PLACE_MEASURES) + 1, len(PLACES), dtype=torch.float64, device=device))
+        return averages
 
     @property
     def _final(self) -> EvaluationFolder:
@@ -117,42 +141,44 @@ class Evaluator:
         return ground_truth_of_run(self.config)
 
     def _evaluate(
-        self, indices: Sequence[int] | None, *, output: EvaluationFolder, decoding: tuple[Decoding, ...]
+        self,
+        samples: Sequence[Sample],
+        *,
+        output: EvaluationFolder,
+        decoding: tuple[Decoding, ...],
+        is_subset: bool,
     ) -> dict[str, float]:
-        parts, config, device = self.parts, self.config.evaluation, self._device
-        encoding, truth = parts.encoding, read_ground_truth(self._val_annotations)
+        """Answer images on all ranks, and score the answers on rank 0, which returns the metrics."""
+        config = self.config.evaluation
+        truth = read_ground_truth(self._val_annotations)
         settings = EvaluationSettings(
             batch_size=config.batch_size,
             max_new_tokens=config.max_new_tokens,
             decoding=decoding,
             score=config.score,
             aliases=config.aliases,
-            details=indices is None,
+            details=not is_subset,
         )
-        samples = parts.val.samples if indices is None else [parts.val.samples[i] for i in indices]
         categories = CategoryIndex(truth.categories, aliases=config.aliases)
-        data = EvaluationData(truth, samples, categories, is_subset=indices is not None)
-        answering = AnsweringModel(
-            parts.model,
-            encoding.tokenizer,
-            encoding.image_spec,
-            SequenceFormat(encoding.vocab, encoding.tokenizer),
-            encode=lambda samples: encoding.dataset(samples, with_targets=False),
-        )
-        # Of this device alone: torch would warn of the others that a worker sees.
+        data = EvaluationData(truth, samples, categories, is_subset=is_subset)
+        answering = self._answering_model()
+        # Generation must not move the random numbers that training draws from. Only this device is named: torch would
+        # warn about the other devices that a worker can see.
+        device = self._device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             evaluation = Evaluation(answering, data, settings)
-            own_queues = evaluation.queues[ranks.rank() :: ranks.world_size()]
-            done, total = 0, sum(map(len, own_queues)) * len(decoding)
+            queues_of_rank = evaluation.queues[ranks.rank() :: ranks.world_size()]
+            num_done = 0
+            num_total = sum(map(len, queues_of_rank)) * len(decoding)
 
             def on_images(count: int) -> None:
-                nonlocal done
-                done += count
-                self.on_progress(done, total)
+                nonlocal num_done
+                num_done += count
+                self.on_progress(num_done, num_total)
 
             def answer(way: Decoding) -> list[ReadAnswer]:
-                own = evaluation.answer(way, own_queues, on_images=on_images)
-                return [found for part in ranks.gather_to_first(own) for found in part]
+                answers_of_rank = evaluation.answer(way, queues_of_rank, on_images=on_images)
+                return list(chain.from_iterable(ranks.gather_to_first(answers_of_rank)))
 
             return score(
                 data,
@@ -162,3 +188,13 @@ class Evaluator:
                 hardware=f"{ranks.world_size()} x {answering.hardware}",
                 generated_by=GeneratedBy.of_evaluation(answering, settings, num_processes=ranks.world_size()),
             )
+
+    def _answering_model(self) -> AnsweringModel:
+        encoding = self.parts.encoding
+        return AnsweringModel(
+            self.parts.model,
+            encoding.tokenizer,
+            encoding.image_spec,
+            SequenceFormat(encoding.vocab, encoding.tokenizer),
+            encode=lambda samples: encoding.dataset(samples, with_targets=False),
+        )

@@ -1,12 +1,13 @@
-"""What a step measures beside its loss, alike for every group, added up between two logging steps.
+"""What a step measures beside its loss, in the same way for every group, added up between two logging steps.
 
-Shapes: T supervised tokens, N coord tokens, K bins, M boxes, D hidden, U units, Q measures, P places (slots of a box,
-then ranks of an object).
+Shapes: T supervised tokens, N coord tokens, K bins, M boxes, D hidden, U units, Q measures, R ranks of an object in its
+answer, P places (the four slots of a box, then the R ranks).
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ NAMES = ("coord_vocab_mass", "expected_bin_mae", "true_bin_prob", "entropy", "wi
 P90_NAME = "expected_bin_p90"
 HIDDEN_GRADIENT = "gradient_at_hidden/"
 ALL_GRAD_NORMS = "all_grad_norms"
-_CELLS_PER_BIN = 4
+_CELLS_PER_BIN = 4  # of the histogram that the 90th percentile is read from: it is right to a quarter of a bin
 _FAR_BINS = (10, 50)
 
 
@@ -34,16 +35,18 @@ class Diagnostics:
 
     sums: dict[str, tuple[Tensor, int]]  # name -> (sum, count)
     errors_N: Tensor  # |expected bin - true bin|, whose distribution gives ``expected_bin_p90``
-    by_place: Tensor | None = None  # ``[Q + 1, P]`` sums of each measure, and below them what was counted
+    by_place: Tensor | None = None  # ``[Q + 1, P]`` sums of each measure, and their counts in the last row
 
 
 @torch.no_grad()
 def coord_diagnostics(inputs: TermInputs) -> Diagnostics:
-    """Measure the coord distributions of one batch; :mod:`coordexp.metrics` says what each number is.
+    """Measure the coord distributions of one batch; :mod:`coordexp.metrics` defines each number.
 
     All but ``coord_vocab_mass`` look at the distribution *within* the coord vocabulary, and are absent in the text arm.
     """
-    num_coord, num_boxes = inputs.coord_bins_N.numel(), inputs.box_rows_M4.shape[0]
+    num_coord = inputs.coord_bins_N.numel()
+    num_boxes = inputs.box_rows_M4.shape[0]
+    # P(coord vocabulary) = z_coord / (z_coord + z_text), from logarithms.
     mass_T = (inputs.head.log_z_coord_T - inputs.head.log_z_text_T).sigmoid()
     mass = (mass_T.masked_fill(~inputs.is_coord_T, 0).sum(), num_coord)
     if inputs.head.coord_logits_NK.shape[1] != NUM_BINS:
@@ -82,65 +85,86 @@ def coord_diagnostics(inputs: TermInputs) -> Diagnostics:
 def sums_by_place(values_QN: Tensor, inputs: TermInputs) -> Tensor:
     """Add up values of coord tokens by the slot of their box and by the rank of their object in its answer.
 
-    Only whole boxes count: of an object that ``data.max_length`` cuts, the slots are not all there.
+    Only whole boxes count: an object that ``data.max_length`` cuts lacks some of its slots.
 
     Args:
         values_QN: ``[Q, N]`` float64, Q values of each coord token.
-        inputs: say which tokens make a box, and which object of its image that is.
+        inputs: say which tokens make a box, and which object of its image the box is.
 
     Returns:
         ``[Q + 1, P]`` float64: sums in the order of ``PLACES``, and in the last row how many values were added.
     """
+    # A row of ones below the values is summed like them, and gives the counts.
     ones_1N = torch.ones_like(values_QN[:1])
-    values_M4 = torch.cat([values_QN, ones_1N])[:, inputs.box_rows_M4]
+    values_M4 = torch.cat([values_QN, ones_1N])[:, inputs.box_rows_M4]  # [Q + 1, M, 4]
+    by_slot = values_M4.sum(dim=1)
 
     first_places = torch.tensor(list(RANKS.values())[1:], device=values_QN.device)
     rank_M = torch.bucketize(inputs.box_object_M, first_places, right=True)
     # A product instead of index_add_, whose order of addition is not fixed on a GPU.
     belongs_MR = nn.functional.one_hot(rank_M, len(RANKS)).double()
-    return torch.cat([values_M4.sum(dim=1), values_M4.sum(dim=2) @ belongs_MR], dim=1)
+    by_rank = values_M4.sum(dim=2) @ belongs_MR
+    return torch.cat([by_slot, by_rank], dim=1)
 
 
 def gradients_at_hidden(criterion: Criterion, inputs: TermInputs, hidden_TD: Tensor) -> dict[str, Tensor]:
-    """Return, for each term that is on, the norm of its unweighted gradient at the head's input, ``hidden_TD``.
+    """Measure how strongly each term that is on pulls at the head's input.
 
-    Costs one backward pass through the head a term; the model takes no part, and the graph is kept.
-    Zero means that the term teaches nothing from this batch.
+    It costs one backward pass through the head a term. The model takes no part, and the graph is kept.
+
+    Args:
+        criterion: the terms.
+        inputs: what they read, computed from ``hidden_TD``.
+        hidden_TD: ``[T, D]`` hidden states of the supervised tokens.
+
+    Returns:
+        The norm of each term's unweighted gradient, by name. Zero means that the term teaches nothing from this batch.
     """
     on = [weighted.term for weighted in criterion.terms if weighted.weight > 0]
     return {term.name: _norm(_gradients(term(inputs), [hidden_TD])) for term in on}
 
 
 class TermGradients:
-    """Adds up each term's gradient at the parameters over the microbatches and ranks of one step."""
+    """Adds up each term's gradient at the parameters over the microbatches and ranks of one step.
+
+    Gradients are added as vectors, and the norm is taken once at the end: norms of microbatches would add up to more.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, list[Tensor]] = {}
 
     def add(self, shares: Mapping[str, Tensor], parameters: Sequence[nn.Parameter]) -> None:
-        """Add a microbatch's weighted shares of the loss: one backward pass each, and the graph is kept.
+        """Add a microbatch: one backward pass for each term, and the graph is kept.
 
-        Memory: one copy of every trained parameter's gradient a term, so a few copies under full tuning.
+        Memory: one copy of every trained parameter's gradient for each term, so a few copies under full tuning.
+
+        Args:
+            shares: each term's weighted share of the step's loss, by name.
+            parameters: what trains.
         """
         for name, share in shares.items():
-            found = _gradients(share, parameters)
+            gradients = _gradients(share, parameters)
             before = self._sums.get(name)
-            self._sums[name] = found if before is None else [a + b for a, b in zip(before, found, strict=True)]
+            if before is None:
+                self._sums[name] = gradients
+            else:
+                self._sums[name] = [summed + added for summed, added in zip(before, gradients, strict=True)]
 
     def norms(self) -> dict[str, float]:
-        """Return the norm of each term's gradient, added up over the ranks, and start again."""
+        """Return the norm of each term's gradient over all ranks, by name, and start again."""
         if ranks.in_process_group():
-            for gradient in (gradient for gradients in self._sums.values() for gradient in gradients):
+            for gradient in chain.from_iterable(self._sums.values()):
                 distributed.all_reduce(gradient)
         norms = {name: float(_norm(gradients)) for name, gradients in self._sums.items()}
         self._sums = {}
         return norms
 
 
-def _gradients(value: Tensor, at: Sequence[Tensor]) -> list[Tensor]:
+def _gradients(value: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of a scalar at each tensor; zeros if it depends on none of them."""
     if not value.requires_grad:
-        return [torch.zeros_like(tensor) for tensor in at]
-    return list(torch.autograd.grad(value, at, retain_graph=True, allow_unused=True, materialize_grads=True))
+        return [torch.zeros_like(tensor) for tensor in tensors]
+    return list(torch.autograd.grad(value, tensors, retain_graph=True, allow_unused=True, materialize_grads=True))
 
 
 def _norm(gradients: Iterable[Tensor]) -> Tensor:
@@ -148,7 +172,12 @@ def _norm(gradients: Iterable[Tensor]) -> Tensor:
 
 
 class RunningAverages:
-    """Adds up values and what they are to be divided by; nothing is synchronised before ``read``."""
+    """Adds up values and what they will be divided by, on their device.
+
+    Nothing waits for the device, or for other ranks, before ``read``: it exchanges everything as one tensor::
+
+        [ sums by name | counts by name | sums and counts by place | histogram of errors ]
+    """
 
     def __init__(self) -> None:
         self._totals: dict[str, tuple[Tensor, float]] = {}
@@ -156,13 +185,20 @@ class RunningAverages:
         self._by_place: Tensor | None = None
 
     def add(self, name: str, value: Tensor | float, count: float = 1) -> None:
+        """Add a value, and what its mean will be divided by."""
         value = torch.as_tensor(value).detach().to(torch.float64)
         summed, counted = self._totals.get(name, (torch.zeros_like(value), 0.0))
-        # Resumed sums come from the CPU.
+        # Sums that a resumed run took from a checkpoint are on the CPU.
         self._totals[name] = (summed.to(value.device) + value, counted + count)
 
     def add_terms(self, criterion: Criterion, sums: Mapping[str, Tensor], counts_U: Tensor) -> None:
-        """Add a microbatch: its term sums, and its unit counts ``[U]`` on the CPU."""
+        """Add a microbatch's terms and units.
+
+        Args:
+            criterion: says which unit each term is divided by.
+            sums: the sum of each term, by name.
+            counts_U: ``[U]`` units of the microbatch, on the CPU.
+        """
         counts: dict[Unit, float] = dict(zip(UNITS, counts_U.tolist(), strict=True))
         for name, value in sums.items():
             self.add(name, value, counts[criterion.unit_of(name)])
@@ -170,6 +206,7 @@ class RunningAverages:
             self.add(f"num_{unit}", count)
 
     def add_diagnostics(self, diagnostics: Diagnostics) -> None:
+        """Add the diagnostics of a microbatch."""
         for name, (value, count) in diagnostics.sums.items():
             self.add(name, value, count)
         self.add_errors(diagnostics.errors_N)
@@ -178,12 +215,14 @@ class RunningAverages:
 
     def add_places(self, sums_and_counts: Tensor) -> None:
         """Add ``[Q + 1, P]`` sums and counts by place, see :func:`sums_by_place`."""
-        before = self._by_place
         added = sums_and_counts.detach()
-        self._by_place = added if before is None else before.to(added.device) + added
+        if self._by_place is None:
+            self._by_place = added
+        else:
+            self._by_place = self._by_place.to(added.device) + added
 
     def add_errors(self, errors_N: Tensor) -> None:
-        """Add errors in bins, of which the 90th percentile will be read."""
+        """Add ``[N]`` errors in bins to the histogram that the 90th percentile is read from."""
         if self._errors is None:
             self._errors = torch.zeros(NUM_BINS * _CELLS_PER_BIN, dtype=torch.float64, device=errors_N.device)
         self._errors = self._errors.to(errors_N.device)
@@ -199,30 +238,37 @@ class RunningAverages:
         if not names:
             return {}, {}
         devices = [total.device for total, _ in self._totals.values()]
-        device = next((found for found in devices if found.type != "cpu"), devices[0])
+        device = next((device for device in devices if device.type != "cpu"), devices[0])
         totals = torch.stack([self._totals[name][0].to(device) for name in names])
         counts = torch.tensor([self._totals[name][1] for name in names], dtype=torch.float64, device=device)
+        by_place = self._by_place
+        if by_place is None:
+            by_place = torch.zeros(len(PLACE_MEASURES) + 1, 0, dtype=torch.float64)
         errors = torch.zeros(0, dtype=torch.float64) if self._errors is None else self._errors
-        no_places = torch.zeros(len(PLACE_MEASURES) + 1, 0, dtype=torch.float64)
-        by_place = no_places if self._by_place is None else self._by_place
-        # One exchange between ranks, one copy to the CPU.
+
         table = torch.cat([totals, counts, by_place.flatten().to(device), errors.to(device)])
         if ranks.in_process_group():
             distributed.all_reduce(table)
-        values, num = table.tolist(), len(names)
-        self._totals, self._errors, self._by_place = {}, None, None
-        sums = dict(zip(names, values[:num], strict=True))
-        means = {name: sums[name] / count for name, count in zip(names, values[num : 2 * num], strict=True) if count}
-        end_of_places = 2 * num + by_place.numel()
+        values = table.tolist()  # one copy to the CPU
+        self._totals = {}
+        self._errors = None
+        self._by_place = None
+
+        end_of_sums = len(names)
+        end_of_counts = 2 * len(names)
+        end_of_places = end_of_counts + by_place.numel()
+        sums = dict(zip(names, values[:end_of_sums], strict=True))
+        counts_by_name = dict(zip(names, values[end_of_sums:end_of_counts], strict=True))
+        means = {name: sums[name] / count for name, count in counts_by_name.items() if count}
         if by_place.numel():
-            means |= _means_by_place(values[2 * num : end_of_places])
+            means |= _means_by_place(values[end_of_counts:end_of_places])
         cells = values[end_of_places:]
         if sum(cells) and math.isfinite(means.get("expected_bin_mae", 0.0)):
             means[P90_NAME] = _percentile(cells, 0.9) / _CELLS_PER_BIN
         return means, sums
 
     def save(self, checkpoint: Path) -> None:
-        """Write what this rank has added into a checkpoint; nothing where the checkpoint is at a logging step."""
+        """Write what this rank has added into a checkpoint; nothing if the checkpoint is at a logging step."""
         state: dict[str, Tensor] = {}
         for name, (total, count) in self._totals.items():
             state |= {f"sum/{name}": total.cpu(), f"count/{name}": torch.tensor(count, dtype=torch.float64)}
@@ -234,9 +280,9 @@ class RunningAverages:
             save_file(state, CheckpointFolder(checkpoint).averages(ranks.rank()))
 
     def resume(self, checkpoint: Path) -> None:
-        """Add what a checkpoint kept, so that the next row covers every step since the last one.
+        """Add what a checkpoint holds, so that the next row covers every step since the last one.
 
-        With as many ranks as before, each takes its own; with fewer or more, all parts are still taken once.
+        With as many ranks as before, each takes its own file. With fewer or more, every file is still read once.
         """
         for rank, path in CheckpointFolder(checkpoint).all_averages().items():
             if rank % ranks.world_size() != ranks.rank():
@@ -248,29 +294,31 @@ class RunningAverages:
             errors = state.pop("errors", None)
             if errors is not None:
                 self._errors = errors if self._errors is None else self._errors + errors
-            for name in (key.removeprefix("sum/") for key in state if key.startswith("sum/")):
+            names = [key.removeprefix("sum/") for key in state if key.startswith("sum/")]
+            for name in names:
                 self.add(name, state[f"sum/{name}"], float(state[f"count/{name}"]))
 
 
 def _means_by_place(values: Sequence[float]) -> dict[str, float]:
-    """Return ``MEASURE/PLACE`` -> mean from the flat rows of :func:`sums_by_place`; nothing for an empty place."""
+    """Return ``MEASURE/PLACE`` -> mean from the flattened rows of :func:`sums_by_place`; an empty place is left out."""
     num_places = len(PLACES)
     *rows, counts = (values[start : start + num_places] for start in range(0, len(values), num_places))
-    return {
-        f"{measure}/{place}": total / count
-        for measure, totals in zip(PLACE_MEASURES, rows, strict=True)
-        for place, total, count in zip(PLACES, totals, counts, strict=True)
-        if count
-    }
+    means: dict[str, float] = {}
+    for measure, totals in zip(PLACE_MEASURES, rows, strict=True):
+        for place, total, count in zip(PLACES, totals, counts, strict=True):
+            if count:
+                means[f"{measure}/{place}"] = total / count
+    return means
 
 
 def _percentile(cells: list[float], share: float) -> float:
-    """Return where ``share`` of the values lie below, in cells, evenly spread within a cell."""
-    wanted, below = share * sum(cells), 0.0
-    for at, inside in enumerate(cells):
-        if inside and below + inside >= wanted:
-            return at + (wanted - below) / inside
-        below += inside
+    """Return the position, in cells, below which a share of the values lie, if they are spread evenly in a cell."""
+    num_wanted = share * sum(cells)
+    num_below = 0.0
+    for cell, num_inside in enumerate(cells):
+        if num_inside and num_below + num_inside >= num_wanted:
+            return cell + (num_wanted - num_below) / num_inside
+        num_below += num_inside
     return float(len(cells))
 
 
@@ -280,11 +328,12 @@ class StepLog:
 
     step: int
     means: dict[str, float]  # of each term and diagnostic since the last logging step
-    sums: dict[str, float]  # units, images, tokens, steps, clipped ones, their gradient norms and waiting since then
+    sums: dict[str, float]  # since then: units, images, tokens, steps, clipped ones, gradient norms, seconds of waiting
     seconds: float  # wall time since then
-    grad_norm: float  # before clipping, of the last step
-    learning_rate: float  # of the first group
+    grad_norm: float  # of the last step, before clipping
+    learning_rate: float  # of the first parameter group
     epoch: float
 
     def per_second(self, name: str) -> float:
+        """Return a sum divided by the wall time."""
         return self.sums[name] / max(self.seconds, 1e-9)

@@ -1,8 +1,8 @@
-"""Floating-point operations that a training step needs, and how many the device could do: model FLOP utilisation.
+"""Model FLOP utilisation: the floating-point operations that a training step needs, over those the device could do.
 
 Counted as in Chowdhery et al. 2022 (PaLM, appendix B): multiplications and additions of the matrix products that the
-model itself asks for; recomputed activations, padding and the optimizer are not the model's. A frozen weight takes no
-product for its own gradient, so a step with adapters asks for about 4 N operations a token, not 6 N.
+model itself asks for. Recomputed activations, padding and the optimizer do not count. A frozen weight takes no product
+for its own gradient, so a step with adapters asks for about 4 N operations a token, not 6 N.
 """
 
 import functools
@@ -35,24 +35,24 @@ _PEAKS = {
     "A10": (125e12, 31.2e12),
     "RTX 4090": (165e12, 82.6e12),
 }
-_SMALLER = re.compile(r"MIG|Laptop|4090 D\b")  # a part of the device, or another one under its name
-_MEASURED_SIDES = {"cpu": 512, "cuda": 4096}  # a GPU is idle most of the time in a small product
+_SMALLER = re.compile(r"MIG|Laptop|4090 D\b")  # a slice of the device, or a smaller device under its name
+_MEASURED_SIDES = {"cpu": 512, "cuda": 4096}  # a small product would leave a GPU idle most of the time
 _MEASURED_PRODUCTS = 8
 
 
 @dataclass(frozen=True)
 class FlopCounter:
-    """Operations of a training step, by what it is made of."""
+    """Operations of a training step, forward and backward, for each thing that it is made of."""
 
-    per_token: float  # forward and backward of one token in the language model, attention left out
-    per_token_squared: float  # of one token's attention to one token of its sequence, causal: half of all pairs
-    per_patch: float  # forward and backward of one patch in the vision tower, its share of the mergers included
-    per_patch_squared: float  # of one patch's attention to one patch of its image
-    per_supervised_token: float  # of the head, which is applied at supervised positions only
+    per_token: float  # a token in the language model, without attention
+    per_token_squared: float  # a token's attention to a token of its sequence; half, since half of all pairs are causal
+    per_patch: float  # a patch in the vision tower, with its share of the mergers
+    per_patch_squared: float  # a patch's attention to a patch of its image
+    per_supervised_token: float  # the head, which is applied at supervised positions only
     peak: float = 1.0  # operations a second that all devices of the run together could do
 
     def step_flops(self, sums: Mapping[str, float]) -> float:
-        """Return the operations of the sums of :func:`flop_units`, and of ``num_tokens``, the supervised tokens."""
+        """Return the operations of steps, from sums of :func:`flop_units` and ``num_tokens``, the supervised tokens."""
         return (
             self.per_token * sums["num_sequence_tokens"]
             + self.per_token_squared * sums["num_sequence_tokens_squared"]
@@ -62,12 +62,12 @@ class FlopCounter:
         )
 
     def utilisation(self, sums: Mapping[str, float], *, seconds: float) -> float:
-        """Return what the model asked for in steps that took so long, over what the devices could have done."""
+        """Return the operations of steps that took these seconds, over what the devices could have done in them."""
         return self.step_flops(sums) / max(seconds * self.peak, 1e-9)
 
 
 def flop_units(batch: Batch) -> dict[str, Tensor]:
-    """Return what the operations of a microbatch depend on, as tensors on its device: nothing waits."""
+    """Return what the operations of a microbatch depend on, as scalars on its device: the host does not wait."""
     lengths = batch.sequence_lengths.to(torch.float64)
     patches = batch.image_grid_thw.to(torch.float64).prod(-1)
     return {
@@ -79,34 +79,41 @@ def flop_units(batch: Batch) -> dict[str, Tensor]:
 
 
 def count_flops(model: nn.Module, config: PreTrainedConfig) -> FlopCounter:
-    """Return what a step of this model asks for, with what trains in it now.
+    """Count the operations of a step of this model, with what trains in it now.
 
-    A matrix takes a multiplication and an addition a number and token: forward, backward for the activations, and once
-    more for its own gradient where it trains. Not counted by ``torch.utils.flop_counter``, which also counts what
-    checkpointing computes a second time, takes causal attention for the whole square, and does not see flash-attn.
+    For each number of a matrix, a token takes 2 operations (a multiplication and an addition) forward, 2 backward for
+    the gradient of the activations, and 2 more for the matrix's own gradient if it trains.
+
+    ``torch.utils.flop_counter`` is not used: it also counts what activation checkpointing computes a second time, it
+    takes causal attention for the whole square, and it does not see flash-attn.
     """
     sizes = Dimensions.of(config)
     matrices = [(f".{name}", p) for name, p in model.named_parameters() if p.dim() > 1]
     trains_vision = any(".visual." in name and p.requires_grad for name, p in matrices)
-    per_token = per_patch = 0.0
+    per_token = 0.0
+    per_patch = 0.0
     for name, p in matrices:
-        own = 2 * p.requires_grad
+        own_gradient = 2 if p.requires_grad else 0
         if ".language_model.layers." in name:
-            per_token += p.numel() * (4 + own)
+            per_token += p.numel() * (4 + own_gradient)
         elif ".patch_embed." in name:
-            per_patch += p.numel() * (2 + own)  # no gradient goes to pixels
+            per_patch += p.numel() * (2 + own_gradient)  # no gradient goes to pixels
         elif ".visual." in name and ".pos_embed." not in name:
-            merged = sizes.vision.spatial_merge_size**2 if "merger" in name else 1
-            per_patch += p.numel() * (2 + 2 * trains_vision + own) / merged
+            activations = 4 if trains_vision else 2  # in a frozen tower nothing goes backward
+            num_merged = sizes.vision.spatial_merge_size**2 if "merger" in name else 1
+            per_patch += p.numel() * (activations + own_gradient) / num_merged
+
     head = inner_model(model).get_output_embeddings()
     trains_head = head is not None and any(p.requires_grad for p in head.parameters())
-    # Queries and keys, then weights and values; both operands have a gradient: forward once, backward twice.
-    attended = 4 * sizes.text.num_hidden_layers * sizes.query_width
+    # Attention has two products, queries by keys and weights by values: 4 operations forward for each number of a
+    # query. Both operands of each have a gradient, so backward costs twice as much again.
+    text_attention = 3 * 4 * sizes.text.num_hidden_layers * sizes.query_width
+    vision_attention = 4 * sizes.vision.depth * sizes.vision.hidden_size
     return FlopCounter(
         per_token=per_token,
-        per_token_squared=0.5 * 3 * attended,
+        per_token_squared=0.5 * text_attention,
         per_patch=per_patch,
-        per_patch_squared=(3 if trains_vision else 1) * 4 * sizes.vision.depth * sizes.vision.hidden_size,
+        per_patch_squared=(3 if trains_vision else 1) * vision_attention,
         per_supervised_token=(6 if trains_head else 4) * sizes.text.hidden_size * sizes.text.vocab_size,
     )
 
@@ -114,27 +121,30 @@ def count_flops(model: nn.Module, config: PreTrainedConfig) -> FlopCounter:
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Return the operations a second that a device could do at best.
 
-    Published figures for known GPUs; elsewhere, also on a CPU, what one large matrix product reaches here and now.
+    A GPU of the table has the figure that its vendor published. On another device, also on a CPU, one large matrix
+    product is timed here and now.
     """
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    if not _SMALLER.search(name):
-        for known, (half, single) in _PEAKS.items():
-            if re.search(rf"\b{known}\b", name):  # an A1000 is not an A100
+    device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    if not _SMALLER.search(device_name):
+        for gpu, (half, single) in _PEAKS.items():
+            if re.search(rf"\b{gpu}\b", device_name):  # an A1000 is not an A100
                 return half if dtype in (torch.bfloat16, torch.float16) else single
     return _timed_peak(device, dtype, torch.get_num_threads())
 
 
 def flop_counter(model: nn.Module, *, half_precision: bool, num_devices: int) -> FlopCounter | None:
-    """Return how the utilisation of a run is reckoned; None for a family whose operations we do not count.
+    """Return the counter that measures a run's utilisation; None for a model family whose operations we do not count.
 
-    Call it before weights are shared out over ranks. The model need not be on its GPU yet; ``half_precision`` means
-    products in bfloat16 under autocast.
+    Args:
+        model: with everything that trains, before its weights are shared out over ranks. It need not be on its GPU yet.
+        half_precision: whether products are in bfloat16 under autocast.
+        num_devices: devices of the run.
     """
     weight = next(model.parameters())
     config = inner_model(model).config
     if not family_of(config.model_type, where="the model").is_sized:
         return None
-    # The trainer moves the model to the GPU later, and always where there is one.
+    # The trainer moves the model later, to the GPU if there is one.
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else weight.device
     peak = peak_flops(device, torch.bfloat16 if half_precision else weight.dtype)
     return replace(count_flops(model, config), peak=peak * num_devices)
@@ -142,7 +152,7 @@ def flop_counter(model: nn.Module, *, half_precision: bool, num_devices: int) ->
 
 @functools.cache
 def _timed_peak(device: torch.device, dtype: torch.dtype, num_threads: int) -> float:
-    """Time products once in a process, whose runs are then measured against the same peak."""
+    """Time matrix products. Cached, so that all runs of a process are measured against the same peak."""
     from torch.utils.benchmark import Timer
 
     side = _MEASURED_SIDES.get(device.type, _MEASURED_SIDES["cpu"])

@@ -1,7 +1,7 @@
-"""Whether a run, seen from inside its own worker, may stand beside the others of its experiment.
+"""Whether a run, seen from inside its own worker, can be compared with the others of its experiment.
 
 The command that starts runs has compared what it could see: keys, code, data, the base. A worker adds what only it
-knows: versions of packages and what torch and accelerate really compute with.
+knows: versions of packages, and what torch and accelerate really compute with.
 """
 
 import os
@@ -24,8 +24,8 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.status import has_taken_step, read_status
 from coordexp.train.setup.components import Components
 
-_NAMED = 4
-# What torch's libraries read by themselves, and no switch of torch shows.
+_NUM_SHOWN = 4  # differences that an error lists
+# Torch's libraries read these by themselves, and no switch of torch shows their effect.
 _VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "NCCL_ALGO", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "ONEDNN_MAX_CPU_ISA",
     "OPENBLAS_CORETYPE",
@@ -35,18 +35,20 @@ _VARIABLES = (
 def confirm_comparable(config: RunConfig, parts: Components, accelerator: Accelerator) -> None:
     """Compare what this worker computes with to the experiment's other runs, and add it to ``fingerprint.json``.
 
-    Every rank calls it, after its process was set up and before it trains, and all end if one does: by a
-    ComparisonError if they differ from each other, or from the other runs outside ``ablation.factor``. A run that was
-    started by itself, without a fingerprint, is compared with nothing. With ``ablation.allow_differences`` all is
-    recorded and nothing refused.
+    Every rank calls it, after its process was set up and before it trains. If one rank ends, all do. A run that was
+    started by itself, without a fingerprint, is compared with nothing. With ``ablation.allow_differences`` everything
+    is recorded and nothing is refused.
+
+    Raises:
+        ComparisonError: if ranks differ from each other, or this run from another one outside ``ablation.factor``.
     """
-    readings = ranks.gather_to_first([read_worker(parts, accelerator)])
+    values_per_rank = ranks.gather_to_first([read_worker(parts, accelerator)])
     refusal: Exception | None = None
     if ranks.rank() == 0 and RunFolder.of(config).fingerprint.is_file():
         try:
-            _confirm(config, [reading for (reading,) in readings])
-        except (CoordExpError, OSError) as error:  # the other ranks wait for what becomes of this
-            refusal = error
+            _confirm(config, [values for (values,) in values_per_rank])
+        except (CoordExpError, OSError) as error:
+            refusal = error  # raised below: the other ranks wait to hear of it first
     (sentence,) = ranks.from_first(["" if refusal is None else str(refusal)])
     if refusal is not None:
         raise refusal
@@ -55,12 +57,12 @@ def confirm_comparable(config: RunConfig, parts: Components, accelerator: Accele
 
 
 def read_worker(parts: Components, accelerator: Accelerator) -> dict[str, JsonValue]:
-    """Return what a run's numbers follow from and only its own process knows, by names as ``threads``."""
+    """Return what a run's numbers follow from and only its own process knows, by names such as ``threads``."""
     kind = accelerator.distributed_type
-    # How many processes there are may change from one start to the next.
+    # The number of processes may change when a run is resumed, so one process and several are the same strategy here.
     is_replicated = kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
-    own_autocast = "_original_forward" in vars(parts.model)  # zero.autocast_forward
-    found: dict[str, JsonValue] = {
+    has_own_autocast = "_original_forward" in vars(parts.model)  # zero.autocast_forward sets it
+    values: dict[str, JsonValue] = {
         "model.dtype": str(inner_model(parts.model).dtype).removeprefix("torch."),
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -68,70 +70,81 @@ def read_worker(parts: Components, accelerator: Accelerator) -> dict[str, JsonVa
         "matmul.reduced_bfloat16_sums": bool(cuda.matmul.allow_bf16_reduced_precision_reduction),
         "cudnn.allow_tf32": bool(cudnn.allow_tf32),
         "cudnn.benchmark": bool(cudnn.benchmark),
-        "precision.autocast": "bf16" if own_autocast else str(accelerator.mixed_precision),
+        "precision.autocast": "bf16" if has_own_autocast else str(accelerator.mixed_precision),
         "precision.strategy": "ddp" if is_replicated else kind.value.lower(),
         "device": "cuda" if torch.cuda.is_available() else "cpu",
     }
-    if not torch.cuda.is_available():  # a GPU's numbers do not depend on them
-        found["threads"] = torch.get_num_threads()
-    found |= {f"environment.{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
-    return found | {f"packages.{name}": version for name, version in package_versions().items()}
+    if not torch.cuda.is_available():  # numbers of a GPU do not depend on the threads
+        values["threads"] = torch.get_num_threads()
+    values |= {f"environment.{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
+    return values | {f"packages.{name}": version for name, version in package_versions().items()}
 
 
-def _confirm(config: RunConfig, readings: list[dict[str, JsonValue]]) -> None:
+def _confirm(config: RunConfig, values_per_rank: list[dict[str, JsonValue]]) -> None:
+    """Compare the ranks with each other and the run with the others; on rank 0."""
     folder = RunFolder.of(config)
     stored = read_fingerprint(folder.fingerprint)
-    # Differs between machines that are equally good, and is only shown.
-    machine = {"cpu": torch.backends.cpu.get_cpu_capability(), "torch_threads": str(torch.get_num_threads())}
-    if torch.cuda.is_available():
-        machine |= {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "cudnn": str(cudnn.version())}
-    machine |= {"installed_packages": installed_packages()}
-    current = replace(stored, worker=readings[0], machine=machine)
+    completed = replace(stored, worker=values_per_rank[0], machine=_machine())
     if config.ablation.allow_differences:
-        write_text(folder.fingerprint, current.to_json() + "\n")
+        write_text(folder.fingerprint, completed.to_json() + "\n")
         return
-    for rank, reading in enumerate(readings[1:], start=1):
-        _check({"rank 0": current}, f"rank {rank}", replace(stored, worker=reading), config)
-    write_text(folder.fingerprint, current.to_json() + "\n")
-    try:  # behind the writing: of two runs that begin at the same time, one at least sees the other
-        _check(_others(config, stored), folder.name, current, config)
+    for rank, values in enumerate(values_per_rank[1:], start=1):
+        _check({"rank 0": completed}, f"rank {rank}", replace(stored, worker=values), config)
+
+    # Written before it is compared: if two runs begin at the same time, at least one of them sees the other.
+    write_text(folder.fingerprint, completed.to_json() + "\n")
+    try:
+        _check(_others(config, stored), folder.name, completed, config)
     except ComparisonError:
         write_text(folder.fingerprint, stored.to_json() + "\n")
         raise
 
 
+def _machine() -> dict[str, str]:
+    """Return what may differ between machines whose numbers are equally good; it is shown, and never refused."""
+    machine = {"cpu": torch.backends.cpu.get_cpu_capability(), "torch_threads": str(torch.get_num_threads())}
+    if torch.cuda.is_available():
+        machine |= {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "cudnn": str(cudnn.version())}
+    machine["installed_packages"] = installed_packages()
+    return machine
+
+
 def _others(config: RunConfig, stored: Fingerprint) -> dict[str, Fingerprint]:
-    """Return the fingerprints that workers have completed: of the other runs, and of this one before it went on.
+    """Return the fingerprints that workers have completed: of the other runs, and of this one before it was resumed.
 
-    A run that ended before its first step has no numbers to stand beside. One that is running may have got no further
-    yet, and counts: runs that begin at one moment must see each other.
+    A run that ended before its first step has no numbers to compare. A running one counts even before its first step:
+    runs that begin at the same moment must see each other.
     """
-    own = RunFolder.of(config)
-    found = {f"{own.name} (before)": stored} if has_taken_step(own.path) else {}
-    for run in ExperimentFolder.of(config).begun_like(own.name):
+    this_run = RunFolder.of(config)
+    fingerprints: dict[str, Fingerprint] = {}
+    if has_taken_step(this_run.path):
+        fingerprints[f"{this_run.name} (before)"] = stored
+    for run in ExperimentFolder.of(config).begun_like(this_run.name):
         counts = read_status(run.path).state == "running" or has_taken_step(run.path)
-        if run.name != own.name and counts and run.fingerprint.is_file():
-            found[run.name] = read_fingerprint(run.fingerprint)
-    return {name: item for name, item in found.items() if item.worker}
+        if run.name != this_run.name and counts and run.fingerprint.is_file():
+            fingerprints[run.name] = read_fingerprint(run.fingerprint)
+    return {name: fingerprint for name, fingerprint in fingerprints.items() if fingerprint.worker}
 
 
-def _check(others: Mapping[str, Fingerprint], name: str, own: Fingerprint, config: RunConfig) -> None:
-    """Compare what a worker found with what others have found; the rest was compared by the command."""
-    found = [
-        item
-        for item in find_differences({**others, name: own}, config.ablation.factor)
-        if item.other_run == name and item.key.startswith(WORKER)
+def _check(others: Mapping[str, Fingerprint], name: str, fingerprint: Fingerprint, config: RunConfig) -> None:
+    """Raise a ComparisonError if a worker's values differ from those of others. The command compared the rest."""
+    differences = [
+        difference
+        for difference in find_differences({**others, name: fingerprint}, config.ablation.factor)
+        if difference.other_run == name and difference.key.startswith(WORKER)
     ]
-    if not found:
+    if not differences:
         return
-    shown = "; ".join(
-        f"{item.key.removeprefix(WORKER)} is {shown_value(item.other_value)} here and {shown_value(item.value)} there"
-        for item in found[:_NAMED]
-    )
-    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    threads = any(item.key == f"{WORKER}threads" for item in found)
-    hint = " (training.num_threads sets the threads)" if threads else ""
+    sentences: list[str] = []
+    for difference in differences[:_NUM_SHOWN]:
+        here = shown_value(difference.other_value)
+        there = shown_value(difference.value)
+        sentences.append(f"{difference.key.removeprefix(WORKER)} is {here} here and {there} there")
+    if len(differences) > _NUM_SHOWN:
+        sentences.append(f"and {len(differences) - _NUM_SHOWN} more")
+    has_threads = any(difference.key == f"{WORKER}threads" for difference in differences)
+    hint = " (training.num_threads sets the threads)" if has_threads else ""
     raise ComparisonError(
-        f"{name} would not be comparable with {found[0].run}: {shown}{more}{hint}; make it equal and give the "
-        "same command again, or ablation.allow_differences: true"
+        f"{name} would not be comparable with {differences[0].run}: {'; '.join(sentences)}{hint}; make it equal and "
+        "give the same command again, or ablation.allow_differences: true"
     )

@@ -28,36 +28,42 @@ from coordexp.train.setup.weighted_terms import build_criterion
 class Components:
     """The parts of one run."""
 
-    model: PreTrainedModel | PeftModel
+    model: PreTrainedModel | PeftModel  # with adapters on it; a PeftModel under LoRA and DoRA
     processor: Processor
     encoding: Encoding
     train: SplitData
     val: SplitData
     criterion: Criterion
-    param_groups: list[ParamGroup]
+    param_groups: list[ParamGroup]  # for the optimizer
     forward_terms: TermForward
 
 
 def build_components(config: RunConfig) -> Components:
     """Load the prepared base, add adapters, read the data; equal seeds give equal parts."""
     criterion = build_criterion(config)
-    train, val = read_split(config, "train"), read_split(config, "val")
-    given, structure = config.model, config.data.structure
+    train = read_split(config, "train")
+    val = read_split(config, "val")
+    settings = config.model
+    structure = config.data.structure
     loaded = load(
         str(ExperimentFolder.of(config).base(config)),
-        dtype=given.dtype,
+        dtype=settings.dtype,
         structure=structure,
-        attn_implementation=given.attn_implementation,
+        attn_implementation=settings.attn_implementation,
     )
-    assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
+    assert isinstance(loaded.model, PreTrainedModel), "no adapter was asked for"
     encoding = build_encoding(config, loaded.processor)
     vocab = encoding.vocab
     model = with_adapters(config, loaded.model, offset_ids=[*vocab.numbers.ids, *vocab.added_structure_ids])
     if isinstance(model, PeftModel):
-        base = TrainedBase(
-            given.path, given.revision, given.dtype, given.vocab_init, None if config.text_arm else structure
+        trained_base = TrainedBase(
+            settings.path,
+            settings.revision,
+            settings.dtype,
+            settings.vocab_init,
+            None if config.text_arm else structure,
         )
-        name_base(model, base, encoding.trained_with)
+        name_base(model, trained_base, encoding.trained_with)
     return Components(
         model=model,
         processor=loaded.processor,
@@ -75,17 +81,25 @@ def with_adapters(
 ) -> PreTrainedModel | PeftModel:
     """Put on a model what the configuration trains: coord offsets, LoRA, DoRA or all weights.
 
-    Offsets of ``dtype: auto`` are float32 on a model in half precision, and so are the optimizer's moments of them: a
-    bfloat16 number forgets every update below 1/512 of it. ``offset_ids`` are those of all coord tokens, of which
-    ``custom.coord_offset.ids`` get offsets, and of the added structure tokens behind them, which always do.
+    Args:
+        config: the run.
+        model: the base.
+        offset_ids: ids of all coord tokens, of which ``custom.coord_offset.ids`` get offsets, followed by the added
+            structure tokens, which all get offsets.
     """
-    offset, lora = config.custom.coord_offset, config.training.lora
+    offset = config.custom.coord_offset
+    lora = config.training.lora
     if config.trains_offset:
-        coords, markers = offset_ids[:NUM_BINS], offset_ids[NUM_BINS:]
-        ids = [*(coords if offset.listed_ids is None else offset.listed_ids), *markers]
-        is_half = offset.dtype == "auto" and model.dtype in (torch.bfloat16, torch.float16)
-        dtype = "float32" if is_half else offset.dtype
-        install_coord_offset_adapter(model, coord_ids=ids, tie_head=offset.tie_head, dtype=dtype)
+        coord_ids = offset_ids[:NUM_BINS]
+        structure_ids = offset_ids[NUM_BINS:]
+        adapted_ids = coord_ids if offset.listed_ids is None else offset.listed_ids
+        # A bfloat16 number forgets every update below 1/512 of it, so on a model in half precision ``auto`` means
+        # float32 offsets. Their optimizer moments are then float32 too.
+        is_half = model.dtype in (torch.bfloat16, torch.float16)
+        dtype = "float32" if offset.dtype == "auto" and is_half else offset.dtype
+        install_coord_offset_adapter(
+            model, coord_ids=[*adapted_ids, *structure_ids], tie_head=offset.tie_head, dtype=dtype
+        )
     return apply_tuning(
         model,
         tuning=config.training.tuning,
@@ -98,8 +112,13 @@ def with_adapters(
 
 
 def param_groups(config: RunConfig, model: torch.nn.Module) -> list[ParamGroup]:
-    """Return the optimizer's groups; a learning rate that has nothing to move is a ConfigError."""
-    training, offset = config.training, config.custom.coord_offset
+    """Return the optimizer's groups.
+
+    Raises:
+        ConfigError: if a learning rate is given for something that does not train.
+    """
+    training = config.training
+    offset = config.custom.coord_offset
     return build_param_groups(
         model,
         optimizer=training.optimizer,

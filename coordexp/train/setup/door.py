@@ -1,6 +1,6 @@
-"""What a command does with data before its first run: one door, under the experiment's lock.
+"""What a command does with data before its first run: it turns the user's files into the experiment's set.
 
-Workers never import this: they read the set.
+The command holds the experiment's lock meanwhile. Workers never import this module: they read the set.
 """
 
 import contextlib
@@ -36,28 +36,30 @@ def place_of(config: RunConfig) -> SetPlace:
 
 
 def check_set_of(config: RunConfig) -> Check[DataSet | None]:
-    """Make the set of a run, or look whether it is still that of its sources."""
+    """Make the set of a run, or check that it still is what its sources would give."""
     return check_set(config.data, place_of(config))
 
 
 def open_set_of(config: RunConfig) -> DataSet:
-    """Make the set of a run, unless it is there, and the ground truth of chosen images with it.
+    """Make the set of a run, unless it is there, and with it the ground truth of chosen images.
 
     Raises:
-        DataError: if the data cannot be used, or have changed since a run has taken a step on them.
+        DataError: if the data cannot be used, or have changed since a run took a step on them.
     """
     data_set = require(check_set_of(config))
-    assert data_set is not None  # a missing file was a failure
+    assert data_set is not None, "require raises if a file is missing"
     if config.evaluation.max_images is not None:
         write_chosen(ground_truth_of_run(config), data_set.ground_truth, read_split(config, "val"))
     return data_set
 
 
 def open_set_beside_runs(config: RunConfig) -> DataSet:
-    """Return the set of a run for a command that only looks: where another one works on the experiment, as it is.
+    """Return the set of a run for a command that only looks at it.
+
+    If another command holds the experiment's lock, the set is returned as it is, and not compared with its sources.
 
     Raises:
-        ResourceError: if another command works on the experiment, and its set is not there yet.
+        ResourceError: if another command holds the lock, and the set is not there yet.
     """
     try:
         with experiment_lock(config):
@@ -69,12 +71,12 @@ def open_set_beside_runs(config: RunConfig) -> DataSet:
 
 
 def generated_of(config: RunConfig, split: Split) -> Generated | None:
-    """Return what a split will hold if coordexp generates it; None where a user has the data."""
+    """Return what a split will hold if coordexp generates it; None if the data are a user's."""
     return source_of(config.data, split, data_dir=ExperimentFolder.of(config).data).generated
 
 
 def missing_data(config: RunConfig) -> list[str]:
-    """Return what of a run's annotations and image folders is not on this machine, with its key; none is read."""
+    """Return a sentence for each annotation file and image folder of a run that is missing here; nothing is read."""
     sentences: list[str] = []
     for split in SPLITS:
         source = source_of(config.data, split, data_dir=ExperimentFolder.of(config).data)
@@ -85,30 +87,31 @@ def missing_data(config: RunConfig) -> list[str]:
 
 
 def num_images_of(config: RunConfig, split: Split) -> int | None:
-    """Return how many images a run uses of a split, without writing anything; None where that is not known here.
+    """Return how many images of a split a run uses, without writing anything; None if that is not known here.
 
-    Of a set that is there it is in its report. Else training images are read as a run would, and validation images are
-    counted in their annotations, since the pictures may be on another machine.
+    If the set is there, its report has the number. If not, training images are read as a run would, and validation
+    images are counted in their annotations, since the pictures may be on another machine.
     """
     limit = config.data.max_train_images if split == "train" else config.evaluation.max_images
     try:
-        number = _num_images(config, split)
+        num_images = _num_images(config, split)
     except DataError:
         return None
-    return number if limit is None else min(number, limit)
+    return num_images if limit is None else min(num_images, limit)
 
 
 def num_units_of(config: RunConfig) -> int | None:
-    """Return in how many units the validation images are, by ``data.unit_by``; None where that is not known here.
+    """Return how many units (``data.unit_by``) the validation images come from; None if that is not known here.
 
-    Of a set that is there it is in the set. Else units are counted in the annotations, if they are a file of their own.
+    If the set is there, it has the number. If not, units are counted in the validation annotations, if there are any.
     """
-    rule, annotations = config.data.unit_by, config.data.val_annotations
+    rule = config.data.unit_by
     if rule is None:
         return None
     with contextlib.suppress(DataError):
         arrays = set_of_run(config).arrays("val")
         return arrays.num_units() if arrays.units else None
+    annotations = config.data.val_annotations
     if annotations is None:
         return None
     try:

@@ -23,19 +23,26 @@ class Encoding:
     """How samples become sequences and batches; equal for every group of an experiment."""
 
     config: RunConfig
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: PreTrainedTokenizerBase  # with the coord tokens added
     vocab: CoordVocab
     image_spec: ImageSpec
     prompt: Prompt
 
     @property
     def trained_with(self) -> TrainedWith:
+        """What a checkpoint must be asked with later: prompt and image size."""
         return TrainedWith(self.config.data.prompt, self.image_spec.min_pixels, self.image_spec.max_pixels)
 
     def dataset(
         self, samples: Sequence[Sample], *, with_targets: bool = True, image_cache_mib: int = 0
     ) -> DetectionDataset:
-        """Wrap samples; without targets they are to be generated from."""
+        """Wrap samples as a data set of sequences.
+
+        Args:
+            samples: the samples.
+            with_targets: whether their answers are part of the sequences. To generate answers, they are not.
+            image_cache_mib: memory, in MiB, for decoded images.
+        """
         data = self.config.data
         return DetectionDataset(
             samples=samples,
@@ -54,9 +61,9 @@ class Encoding:
         """Count the boxes that the limits of the configuration take away.
 
         Args:
-            train: the training samples with their targets.
-            train_samples: the same before they were encoded.
-            val: validation samples that will be answered.
+            train: the training samples as sequences with targets.
+            train_samples: the same samples before they were encoded.
+            val: the validation samples.
         """
         config = self.config
         return BoxLimits(
@@ -75,15 +82,15 @@ class Encoding:
     def collate(self, samples: Sequence[EncodedSample]) -> Batch:
         """Batch samples for training, padded on the right."""
         pad_id = self.tokenizer.pad_token_id
-        assert isinstance(pad_id, int), "check_base has refused a tokenizer without one"
+        assert isinstance(pad_id, int), "check_base refuses a tokenizer without a padding token"
         batch = collate(samples, pad_id=pad_id, image_token_id=self.prompt.image_token_id)
-        # No token sees what comes behind it, so padding on the right needs no mask; with one, transformers asks the
-        # device whether anything is masked, and attention takes a slower kernel.
+        # Attention is causal: no token sees the padding to its right, so no mask is needed. With a mask, transformers
+        # would ask the device whether anything is masked, and attention would take a slower kernel.
         return replace(batch, attention_mask=None)
 
 
 def build_encoding(config: RunConfig, processor: Processor | StoredProcessor) -> Encoding:
-    """Fix prompt, image size and vocabulary; coord tokens that the tokenizer lacks are added to it, in place."""
+    """Fix prompt, image size and vocabulary. Coord tokens that the tokenizer lacks are added to it, in place."""
     if config.text_arm:
         vocab = text_vocab(processor.tokenizer)
     else:
@@ -96,7 +103,13 @@ def build_encoding(config: RunConfig, processor: Processor | StoredProcessor) ->
 
 
 def train_order(config: RunConfig, lengths: Sequence[int], *, multiple_of: int = 1) -> LengthBucketSampler:
-    """Return the order of training samples of these lengths; an epoch is filled up to a multiple of samples."""
+    """Return the order in which training samples are drawn.
+
+    Args:
+        config: the run.
+        lengths: number of tokens of each sample.
+        multiple_of: an epoch is filled up with empty samples to a multiple of this number.
+    """
     return LengthBucketSampler(
         lengths,
         batch_size=config.global_batch_size,

@@ -1,4 +1,4 @@
-"""What all runs of an experiment share, made once before the first: the data and the expanded base."""
+"""What all runs of an experiment share, made once before the first run: the data and the expanded base."""
 
 import hashlib
 import json
@@ -24,8 +24,8 @@ from coordexp.train.setup.door import open_set_of
 from coordexp.train.setup.encoding import build_encoding, train_order
 from coordexp.train.setup.strategy import deepspeed_settings
 
-NUM_BATCHES = 100
-_DECODED_IN_ADVANCE = 5_000  # images: some 10 ms each at camera size
+NUM_BATCHES = 100  # global batches that the hash of the token stream covers
+_DECODED_IN_ADVANCE = 5_000  # images of a data set at most: each takes about 10 ms at camera size
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,15 @@ class PreparedExperiment:
     val: SplitData
     data_hash: str  # of the set and of the bytes of its pictures
     weights_hash: str  # of the base's weights
-    files: dict[str, str]  # hash of each other file that the runs read, by its name: ``base/config.json``
+    files: dict[str, str]  # hash of each other file that runs read, by names such as ``base/config.json``
 
 
 def prepare_experiment(config: RunConfig) -> PreparedExperiment:
-    """Make or check the set and write the expanded base, or raise what would stop a run; again, only check."""
+    """Make the set and the expanded base, or check them if they are there.
+
+    Raises:
+        CoordExpError: if something would stop a run, now or after its training.
+    """
     check_attention_of(config)
     data_set = open_set_of(config)
     train = read_split(config, "train")
@@ -49,9 +53,9 @@ def prepare_experiment(config: RunConfig) -> PreparedExperiment:
     samples = [*train.samples, *val.samples]
     if len(samples) <= _DECODED_IN_ADVANCE and config.data.format != "shapes":
         for num_decoded, sample in enumerate(samples, start=1):
-            read_image(sample.image, width=sample.width, height=sample.height)
+            read_image(sample.image, width=sample.width, height=sample.height)  # raises if it cannot be decoded
             report_stage("pictures decoded", num_decoded, len(samples))
-    # A bad annotation or alias would otherwise show only after training.
+    # Read here too: a bad annotation or alias would otherwise show only after training.
     ground_truth = read_ground_truth(ground_truth_of_run(config))
     if config.data.format == "lvis" and ground_truth.federated is None:
         raise DataError(
@@ -73,7 +77,7 @@ def prepare_experiment(config: RunConfig) -> PreparedExperiment:
 
 
 def settings_hashes(config: RunConfig) -> dict[str, str]:
-    """Hash the settings of DeepSpeed that a run reads from a file, by the file's name."""
+    """Return the hash of the DeepSpeed settings that a run reads, by the name of their file; nothing under DDP."""
     settings = deepspeed_settings(config)
     if settings is None:
         return {}
@@ -81,17 +85,20 @@ def settings_hashes(config: RunConfig) -> dict[str, str]:
 
 
 def token_stream_hash(config: RunConfig, prepared: PreparedExperiment) -> str:
-    """Hash the ids of the first 100 global batches, in reading order; no image is decoded.
+    """Hash the token ids of the first 100 global batches, in reading order. No image is decoded.
 
-    Validation samples are encoded too: a description or a prompt that cannot be used shows before
-    training, not in the evaluation behind it.
+    Raises:
+        DataError: if a sample of either split cannot be encoded.
     """
     encoding = build_encoding(config, Processor.from_directory(prepared.base))
     dataset = encoding.dataset(prepared.train.samples)
+    # Not hashed: a validation description that cannot be encoded raises here, before training, and not in the
+    # evaluation that follows it.
     encoding.dataset(prepared.val.samples)
     digest = hashlib.sha256()
     num_hashed = NUM_BATCHES * config.global_batch_size
-    for done, index in enumerate(islice(train_order(config, dataset.lengths), num_hashed), start=1):
-        digest.update(np.array([-1, *dataset.token_ids(index)], dtype=np.int64).tobytes())
-        report_stage("targets written as tokens", done, num_hashed)
+    for num_done, index in enumerate(islice(train_order(config, dataset.lengths), num_hashed), start=1):
+        sequence = [-1, *dataset.token_ids(index)]  # -1 tells where one sample ends and the next begins
+        digest.update(np.array(sequence, dtype=np.int64).tobytes())
+        report_stage("targets written as tokens", num_done, num_hashed)
     return digest.hexdigest()

@@ -1,6 +1,6 @@
-"""How workers share a run: as replicas (DDP) or in DeepSpeed's ZeRO-2, and what its keys mean here.
+"""How workers share a run, as replicas (DDP) or by DeepSpeed's ZeRO-2, and remarks on what keys mean in this run.
 
-Neither transformers nor peft is imported: every run's driver imports this, which trains nothing.
+Neither transformers nor peft is imported: the driver of every run imports this module, and trains nothing.
 """
 
 from pathlib import Path
@@ -15,7 +15,11 @@ ZERO_STAGES = {"ddp": 0, "zero2": 2}
 
 
 def check_strategy(config: RunConfig) -> None:
-    """Refuse, before anything starts, what the strategy could not do exactly (ConfigError)."""
+    """Check, before anything starts, that the strategy can do exactly what the run asks for.
+
+    Raises:
+        ConfigError: if it cannot.
+    """
     cluster = config.cluster
     if cluster.strategy == "ddp":
         return
@@ -32,23 +36,28 @@ def check_strategy(config: RunConfig) -> None:
 
 
 def samples_at_once(config: RunConfig) -> int:
-    """Return how many samples an epoch must be a multiple of."""
-    workers = ranks.world_size()
-    return 1 if workers == 1 else workers * config.training.per_device_batch_size
+    """Return the number of samples that an epoch must be a multiple of: one microbatch for each of several ranks."""
+    num_ranks = ranks.world_size()
+    return 1 if num_ranks == 1 else num_ranks * config.training.per_device_batch_size
 
 
 def strategy_line(config: RunConfig) -> str:
     """Return e.g. ``zero2 on 2 workers, 16 images a step: 2 x 4 x 2 accumulated``."""
-    workers, training = config.cluster.num_workers, config.training
-    name = config.cluster.strategy if workers > 1 else "one process"
+    num_workers = config.cluster.num_workers
+    training = config.training
+    name = config.cluster.strategy if num_workers > 1 else "one process"
     return (
-        f"{name} on {counted(workers, 'worker')}, {counted(config.global_batch_size, 'image')} a step: "
-        f"{workers} x {training.per_device_batch_size} x {training.gradient_accumulation_steps} accumulated"
+        f"{name} on {counted(num_workers, 'worker')}, {counted(config.global_batch_size, 'image')} a step: "
+        f"{num_workers} x {training.per_device_batch_size} x {training.gradient_accumulation_steps} accumulated"
     )
 
 
 def deepspeed_settings(config: RunConfig) -> dict[str, JsonValue] | None:
-    """Return what ``experiments/deepspeed/STRATEGY.json`` says, which must be of the strategy's stage; None for ddp."""
+    """Return the settings of ``experiments/deepspeed/STRATEGY.json``; None for ddp.
+
+    Raises:
+        ConfigError: if the file cannot be read, or sets another stage than the strategy's.
+    """
     strategy = config.cluster.strategy
     if strategy == "ddp":
         return None
@@ -65,7 +74,7 @@ def deepspeed_settings(config: RunConfig) -> dict[str, JsonValue] | None:
 
 
 def switch_notes(config: RunConfig) -> list[str]:
-    """Return remarks on what keys mean here, or leave without effect, for the start of a run and a dry run."""
+    """Return remarks on keys that mean something special in this run, or have no effect in it."""
     notes: list[str] = []
     if config.data.is_jsonl(config.data.val_annotations):
         notes.append("AP: the descriptions of the validation JSONL are its categories, an object's area is its box's")

@@ -19,33 +19,19 @@ from coordexp.losses.terms.w1 import W1
 
 
 def weighted_terms(config: RunConfig) -> tuple[WeightedTerm, ...]:
-    """Translate the flags and weights of a configuration into loss terms; a ConfigError names a wrong one.
+    """Translate the flags and weights of a configuration into loss terms.
 
-    The seven terms of the specification are always there, with weight 0 where their switch is off, so that all
-    groups log the same; in the text arm those two that do not read bins. Those of ``objective.extra`` follow by name.
+    Returns:
+        The seven terms of the specification, with weight 0 if their switch is off, so that all groups log the same; in
+        the text arm only those two that do not read bins. The terms of ``objective.extra`` follow by name.
+
+    Raises:
+        ConfigError: if ``objective.extra`` names a wrong term or knob, or no term that is on sees coordinates.
     """
-    known = loss_terms()
     terms = _terms_of_the_specification(config)
     switched = {weighted.term.name for weighted in terms}
-    written = "digits" if config.text_arm else "bins"
     for name, extra in sorted(config.objective.extra.items()):
-        if name in switched:
-            raise ConfigError(
-                f"objective.extra.{name}: this term has a switch of its own; set its weight there, in objective "
-                "or custom.coord_soft_ce_w1"
-            )
-        if name not in known:
-            raise ConfigError(
-                f"objective.extra.{name}: there is no such loss term; {nearest_of(name, set(known) - switched)}"
-            )
-        if known[name].reads not in (written, "any"):
-            fitting = [other for other, term in known.items() if term.reads in (written, "any")]
-            raise ConfigError(
-                f"objective.extra.{name}: this term reads {known[name].reads}, but with custom.coord_tokens.enabled: "
-                f"{str(not config.text_arm).lower()} coordinates are written as {written}; expected one of "
-                f"{', '.join(sorted(set(fitting) - switched))}"
-            )
-        terms.append(WeightedTerm(_with_knobs(known[name], extra), extra.weight))
+        terms.append(WeightedTerm(_extra_term(config, name, extra, switched=switched), extra.weight))
     on = [weighted.term for weighted in terms if weighted.weight > 0]
     if not any(term.supervises_coordinates() for term in on):
         raise ConfigError(config.unsupervised(term.name for term in on if term.name in config.objective.extra))
@@ -59,27 +45,58 @@ def _terms_of_the_specification(config: RunConfig) -> list[WeightedTerm]:
         "truncate": distribution.target_truncate,
         "temperature": distribution.temperature,
     }
-    specified = (
-        CoordCe(), BoxL1(), BoxGiou(), SoftCe.model_validate(target), W1.model_validate(target),
+    switched_terms: list[Term] = [
+        CoordCe(),
+        BoxL1(),
+        BoxGiou(),
+        SoftCe.model_validate(target),
+        W1.model_validate(target),
         Gate(temperature=distribution.temperature),
-    )  # fmt: skip
+    ]
     terms = [WeightedTerm(TextCe(), 1.0)]
-    terms += [WeightedTerm(term, config.term_weights[term.name].value) for term in specified]
-    return [weighted for weighted in terms if not config.text_arm or weighted.term.reads == "any"]
+    terms += [WeightedTerm(term, config.term_weights[term.name].value) for term in switched_terms]
+    if config.text_arm:
+        return [weighted for weighted in terms if weighted.term.reads == "any"]
+    return terms
 
 
 def build_criterion(config: RunConfig) -> Criterion:
+    """Return the weighted sum of a configuration's loss terms."""
     return Criterion(weighted_terms(config))
+
+
+def _extra_term(config: RunConfig, name: str, extra: ExtraTerm, *, switched: set[str]) -> Term:
+    """Build a term of ``objective.extra``; ``switched`` are the terms that have a switch of their own."""
+    if name in switched:
+        raise ConfigError(
+            f"objective.extra.{name}: this term has a switch of its own; set its weight there, in objective or "
+            "custom.coord_soft_ce_w1"
+        )
+    term_classes = loss_terms()
+    if name not in term_classes:
+        raise ConfigError(
+            f"objective.extra.{name}: there is no such loss term; {nearest_of(name, set(term_classes) - switched)}"
+        )
+    coordinates = "digits" if config.text_arm else "bins"
+    reads = term_classes[name].reads
+    if reads not in (coordinates, "any"):
+        fitting = {name for name, term in term_classes.items() if term.reads in (coordinates, "any")}
+        raise ConfigError(
+            f"objective.extra.{name}: this term reads {reads}, but with custom.coord_tokens.enabled: "
+            f"{str(not config.text_arm).lower()} coordinates are written as {coordinates}; expected one of "
+            f"{', '.join(sorted(fitting - switched))}"
+        )
+    return _with_knobs(term_classes[name], extra)
 
 
 def _with_knobs(term: type[Term], extra: ExtraTerm) -> Term:
     key = f"objective.extra.{term.name}"
     unknown = [knob for knob in extra.knobs if knob not in term.model_fields]
     if unknown:
-        has = f"{term.name} takes weight" + "".join(f", {knob}" for knob in term.model_fields)
+        knobs = ["weight", *term.model_fields]
         raise ConfigError(
-            f"{key}.{unknown[0]}: got {extra.knobs[unknown[0]]!r}, but {has}; "
-            f"{nearest_of(unknown[0], ['weight', *term.model_fields])}"
+            f"{key}.{unknown[0]}: got {extra.knobs[unknown[0]]!r}, but {term.name} takes {', '.join(knobs)}; "
+            f"{nearest_of(unknown[0], knobs)}"
         )
     try:
         return term.model_validate(extra.knobs)

@@ -7,8 +7,8 @@ from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.term import Term
 from coordexp.losses.terms.coord_ce import CoordCe
 from coordexp.losses.terms.gate import Gate
+from coordexp.train.loop.alarms import Alarms
 from coordexp.train.loop.measures import gradients_at_hidden
-from coordexp.train.loop.run_log import Alarms
 
 UNITS = {"tokens": 40.0, "text_tokens": 20.0, "coord_tokens": 20.0, "boxes": 5.0}
 
