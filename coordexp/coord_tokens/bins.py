@@ -1,11 +1,11 @@
-"""Bins and coord tokens without torch: the only place of the number 1000, for readers and their worker processes.
+"""Bins and coord tokens without torch, for readers of data and their worker processes. The number 1000 is defined here.
 
-:mod:`coordexp.coord_tokens.codec` says what a bin is, and offers the same for tensors.
+:mod:`coordexp.coord_tokens.codec` says what a bin is, and does the same for tensors.
 
 Shapes: M boxes.
 """
 
-# Tokens and bins come out of JSON: what is annotated as str or int is checked nevertheless.
+# Tokens and bins come out of JSON, so their types are checked although they are annotated.
 # pyright: reportUnnecessaryIsInstance=false
 
 import re
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 NUM_BINS = 1000
 NUM_COORDS = 4  # of a box: x1, y1, x2, y2
-# Raised when equal coordinates would become other bins: prepared data names the version that made it.
+# Raise it when the same coordinates become other bins. Prepared data names the version that made it.
 CODEC_VERSION = 1
 
 _Item = TypeVar("_Item")
@@ -64,7 +64,11 @@ def ints_to_tokens(ks: Iterable[int]) -> list[str]:
 
 
 def encode_array(values: ArrayLike) -> NDArray[np.int64]:
-    """Quantise fractions of the image side, of any shape, as :func:`coordexp.coord_tokens.codec.encode`."""
+    """Quantise fractions of the image side, any shape, as :func:`coordexp.coord_tokens.codec.encode` does.
+
+    Raises:
+        ValueError: if a value is not finite.
+    """
     values_f64 = np.asarray(values, dtype=np.float64)
     if not np.isfinite(values_f64).all():
         raise ValueError("coordinates must be finite numbers, got NaN or infinity")
@@ -72,33 +76,45 @@ def encode_array(values: ArrayLike) -> NDArray[np.int64]:
 
 
 def decode_array(bins: ArrayLike) -> NDArray[np.float64]:
-    """Return ``k / 1000`` for each bin, as :func:`coordexp.coord_tokens.codec.decode`."""
+    """Return ``k / 1000`` for each bin, any shape, as :func:`coordexp.coord_tokens.codec.decode` does.
+
+    Raises:
+        ValueError: if a bin is outside 0..999.
+    """
     bins_f64 = np.asarray(bins, dtype=np.float64)
-    inside = (bins_f64 >= 0) & (bins_f64 <= NUM_BINS - 1)
-    if not inside.all():
-        raise ValueError(f"bin {bins_f64[~inside].flat[0]} is outside 0..{NUM_BINS - 1}")
+    is_inside = (bins_f64 >= 0) & (bins_f64 <= NUM_BINS - 1)
+    if not is_inside.all():
+        raise ValueError(f"bin {bins_f64[~is_inside].flat[0]} is outside 0..{NUM_BINS - 1}")
     return bins_f64 / NUM_BINS
 
 
 def quantise_boxes(boxes_norm_xyxy: ArrayLike) -> NDArray[np.int64]:
-    """Quantise boxes ``[M, 4]``, fractions of image width and height, to bins with x1 < x2 and y1 < y2.
+    """Quantise boxes to bins with x1 < x2 and y1 < y2.
 
-    A box of no area overlaps with nothing, not even with itself: one whose edges fall into the same bin becomes one bin
-    wide (or high). It grows to the side on which its true centre lies, and inwards at the border.
+    A box without area overlaps with nothing, not even with itself. So a box whose edges fall into the same bin becomes
+    one bin wide (or high). It grows towards its true centre, and inwards at the border of the image.
+
+    Args:
+        boxes_norm_xyxy: ``[M, 4]`` fractions of image width and height.
+
+    Returns:
+        ``[M, 4]`` bins.
 
     Raises:
         ValueError: if a corner is not finite, or corners are not in order.
     """
     boxes = np.asarray(boxes_norm_xyxy, dtype=np.float64).reshape(-1, 4)
     bins = encode_array(boxes)
-    low, high = bins[:, :2], bins[:, 2:]  # views: what is written to them is written to bins
     if (boxes[:, :2] > boxes[:, 2:]).any():
         raise ValueError("boxes must have x1 <= x2 and y1 <= y2")
-    thin = low == high
-    centre = (boxes[:, :2] + boxes[:, 2:]) * (NUM_BINS / 2)
-    upwards = thin & ((centre >= low) | (low == 0)) & (low < NUM_BINS - 1)
-    high[upwards] += 1
-    low[thin & ~upwards] -= 1
+    low_M2 = bins[:, :2]  # views: writing to them changes bins
+    high_M2 = bins[:, 2:]
+    is_thin_M2 = low_M2 == high_M2
+    centre_M2 = (boxes[:, :2] + boxes[:, 2:]) * (NUM_BINS / 2)
+    grows_up_M2 = is_thin_M2 & ((centre_M2 >= low_M2) | (low_M2 == 0)) & (low_M2 < NUM_BINS - 1)
+    grows_down_M2 = is_thin_M2 & ~grows_up_M2
+    high_M2[grows_up_M2] += 1
+    low_M2[grows_down_M2] -= 1
     return bins
 
 
@@ -109,10 +125,11 @@ def are_thin(boxes_norm_xyxy: ArrayLike) -> NDArray[np.bool_]:
 
 
 def _each(convert: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    found: list[_Result] = []
+    """Convert each item; the error of a bad one begins with its index."""
+    results: list[_Result] = []
     for index, item in enumerate(items):
         try:
-            found.append(convert(item))
+            results.append(convert(item))
         except ValueError as error:
             raise ValueError(f"item {index}: {error}") from None
-    return found
+    return results

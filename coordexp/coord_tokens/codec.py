@@ -1,8 +1,8 @@
 """Coordinates <-> bins <-> coord tokens, for tensors.
 
-A coordinate ``c`` in [0, 1] (a fraction of the image width or height) is bin ``round(c * 1000)``, clamped to 0..999;
-bin ``k`` decodes to ``k / 1000``. Both directions share the divisor: decoding with ``k / 999`` would move every box.
-The number itself, and all that needs no torch, is in :mod:`coordexp.coord_tokens.bins`, and is public here as well.
+A coordinate ``c`` in [0, 1] (a fraction of the image width or height) is bin ``round(c * 1000)``, clamped to 0..999.
+Bin ``k`` decodes to ``k / 1000``. Both directions have one divisor: decoding with ``k / 999`` would move every box.
+The number 1000, and everything that needs no torch, is in :mod:`coordexp.coord_tokens.bins` and is public here too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,9 +47,9 @@ def encode(values: Tensor | ArrayLike) -> Tensor:
     """Quantise coordinates: ``round(c * 1000)`` clamped to 0..999.
 
     Args:
-        values: coordinates as fractions of the image side, any shape; a tensor, array, list or
-            number. Rounded in float64, halves to even, whatever the input type. Finite values
-            outside [0, 1] clamp to the nearest bin; readers check ranges before they call this.
+        values: coordinates as fractions of the image side, any shape: a tensor, array, list or number. They are rounded
+            in float64, halves to even, whatever the input type. Finite values outside [0, 1] are clamped to the
+            nearest bin; readers check ranges before they call this.
 
     Returns:
         int64 tensor of the same shape, on the device of ``values``.
@@ -76,34 +76,43 @@ def decode(bins: Tensor | ArrayLike) -> Tensor:
     Raises:
         ValueError: if a bin is outside 0..999.
     """
-    bins_f64 = torch.as_tensor(bins if isinstance(bins, Tensor) else np.asarray(bins, np.float64)).to(torch.float64)
-    inside = (bins_f64 >= 0) & (bins_f64 <= NUM_BINS - 1)
-    if not bool(inside.all()):
-        bad = bins_f64[~inside].flatten()[0].item()
-        raise ValueError(f"bin {bad} is outside 0..{NUM_BINS - 1}")
+    tensor = bins if isinstance(bins, Tensor) else torch.as_tensor(np.asarray(bins, np.float64))
+    bins_f64 = tensor.to(torch.float64)
+    is_inside = (bins_f64 >= 0) & (bins_f64 <= NUM_BINS - 1)
+    if not bool(is_inside.all()):
+        first_outside = bins_f64[~is_inside].flatten()[0].item()
+        raise ValueError(f"bin {first_outside} is outside 0..{NUM_BINS - 1}")
     return bins_f64 / NUM_BINS
 
 
 def as_id_list(coord_ids: CoordIds) -> list[int]:
-    """Expand coord ids given as a range, ``{"start": a, "end": b}`` (both included) or a list; none may be repeated."""
-    given = cast("object", coord_ids)  # from a configuration or a caller: what is annotated is checked nevertheless
-    if isinstance(given, Mapping):
-        if set(given) != {"start", "end"}:
-            raise ValueError(f"coord ids: got the keys {list(given)}, expected start and end")
-        items = [given["start"], given["end"]]
-    elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        items = list(given)
+    """Expand coord ids to a list.
+
+    Args:
+        coord_ids: a range, ``{"start": a, "end": b}`` (both included), or a list.
+
+    Raises:
+        ValueError: if they are in no such form, empty, negative or repeated.
+    """
+    value = cast("object", coord_ids)  # it may come from a configuration, so its type is checked
+    if isinstance(value, Mapping):
+        if set(value) != {"start", "end"}:
+            raise ValueError(f"coord ids: got the keys {list(value)}, expected start and end")
+        items = [value["start"], value["end"]]
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        items = list(value)
     else:
-        raise ValueError(f"coord ids: got {given!r}, expected a range, a list of ids, or a mapping of start and end")
+        raise ValueError(f"coord ids: got {value!r}, expected a range, a list of ids, or a mapping of start and end")
     ids: list[int] = []
     for item in items:
         if isinstance(item, bool) or not isinstance(item, int | np.integer):
             raise ValueError(f"coord ids: got {item!r}, expected an integer")
         ids.append(int(item))
-    if isinstance(given, Mapping):
-        if ids[0] > ids[1]:
-            raise ValueError(f"coord ids: start {ids[0]} is above end {ids[1]}")
-        ids = list(range(ids[0], ids[1] + 1))
+    if isinstance(value, Mapping):
+        start, end = ids
+        if start > end:
+            raise ValueError(f"coord ids: start {start} is above end {end}")
+        ids = list(range(start, end + 1))
     if not ids:
         raise ValueError("coord ids are empty; expected at least one token id")
     if min(ids) < 0 or len(set(ids)) != len(ids):
@@ -122,7 +131,8 @@ def coord_mask(ids: Tensor, coord_ids: CoordIds) -> Tensor:
         bool tensor of the shape of ``ids``.
     """
     id_list = as_id_list(coord_ids)
-    start, end = min(id_list), max(id_list)
-    if end - start + 1 == len(id_list):
+    start = min(id_list)
+    end = max(id_list)
+    if end - start + 1 == len(id_list):  # ids are distinct, so they are contiguous
         return (ids >= start) & (ids <= end)
     return torch.isin(ids, torch.tensor(id_list, dtype=ids.dtype, device=ids.device))

@@ -1,4 +1,4 @@
-"""The names by which a configuration and a file call the numbers of a tensor; nothing large is imported here."""
+"""Names of tensor dtypes in configurations and files. Kept apart so that readers of names import nothing large."""
 
 from typing import Literal
 

@@ -16,8 +16,8 @@ from coordexp.coord_tokens.soft_ce_w1 import at_least_float32, is_integer
 def expected_values(logits_NK: Tensor) -> Tensor:
     """Decode coordinates as the mean of the bin distribution (CoordExp).
 
-    c = sum_k p_k * k / K with p = softmax(logits), in float32: in bfloat16 the 1000 bin
-    values collapse to 507 distinct ones.
+    c = sum_k p_k * k / K with p = softmax(logits). Computed in float32, because in bfloat16 the 1000 bin values
+    collapse to 507 distinct ones.
 
     Args:
         logits_NK: ``[N, K]`` logits of the coord vocabulary only, any float dtype.
@@ -34,20 +34,24 @@ def expected_values(logits_NK: Tensor) -> Tensor:
         raise ValueError(f"expected logits [N, {NUM_BINS}] of the coord vocabulary, got {tuple(logits_NK.shape)}")
     p_NK = at_least_float32(logits_NK).softmax(dim=1)
     bins_K = torch.arange(NUM_BINS, dtype=p_NK.dtype, device=p_NK.device)
-    # Not a matrix product: autocast would do that one in bfloat16, and a GPU may in TF32.
+    # Not a matrix product: autocast would compute it in bfloat16, and a GPU may compute it in TF32.
     return (p_NK * bins_K).sum(dim=1) / NUM_BINS
 
 
 class CoordExp(nn.Module):
     """Full-vocabulary logits and the positions of the coord labels -> expected boxes.
 
-    The positions are those of the coord tokens in the sequence itself, such as ``coord_positions`` of
-    :func:`coordexp.coord_tokens.layout.parse_targets`. A model predicts the token at ``t`` with its logits
-    at ``t - 1``: those are the ones that are read.
+    Positions are those of the coord tokens in the sequence, such as ``coord_positions`` of
+    :func:`coordexp.coord_tokens.layout.parse_targets`. A model predicts the token at ``t`` with its logits at
+    ``t - 1``, so the logits one step before each position are read.
     """
 
     def __init__(self, coord_ids: CoordIds = DEFAULT_COORD_IDS) -> None:
-        """Keep the token ids of ``<|coord_0|>`` .. ``<|coord_999|>``, in order; a ValueError if they are not 1000."""
+        """Keep the token ids of ``<|coord_0|>`` .. ``<|coord_999|>``, in order.
+
+        Raises:
+            ValueError: if they are not 1000.
+        """
         super().__init__()
         ids = as_id_list(coord_ids)
         if len(ids) != NUM_BINS:
@@ -61,17 +65,17 @@ class CoordExp(nn.Module):
 
         Args:
             logits_BTV: ``[B, T, V]`` logits of whole sequences, not shifted.
-            positions: for each sequence ``[M, 4]`` integer positions of the labels of x1, y1, x2, y2, as a
-                tensor or as lists; M may be 0.
+            positions: for each sequence ``[M, 4]`` integer positions of the labels of x1, y1, x2, y2, as a tensor or as
+                lists; M may be 0.
 
         Returns:
-            ``[sum M, 4]`` float32 (float64 for float64 logits) boxes, xyxy fractions, sequence by
-            sequence. Corners are as decoded: an undertrained model may give x2 < x1.
+            ``[sum M, 4]`` float32 (float64 for float64 logits) boxes, xyxy fractions, sequence by sequence. Corners may
+            be out of order: an undertrained model may decode x2 < x1.
 
         Raises:
-            ValueError: if the shapes do not fit, the logits have no column for a coord id, or a
-                position is outside 1..T-1: nothing predicts the first token. Positions on an
-                accelerator are not read back: a coordinate at such a position is NaN.
+            ValueError: if the shapes do not fit, the logits have no column for a coord id, or a position is outside
+                1..T-1 (nothing predicts the first token). Positions on an accelerator are not read back; a coordinate
+                at a wrong position is NaN there.
         """
         if logits_BTV.ndim != 3 or logits_BTV.shape[2] <= self._largest_id:
             raise ValueError(
@@ -83,18 +87,20 @@ class CoordExp(nn.Module):
             raise ValueError(
                 f"positions must have one [M, 4] tensor or list for each of {batch} sequences, got {len(positions)}"
             )
-        checked = [_checked(position, row=row, length=length) for row, position in enumerate(positions)]
-        if not checked:
+        positions_by_row = [_checked(position, row=row, length=length) for row, position in enumerate(positions)]
+        if not positions_by_row:
             return at_least_float32(logits_BTV.new_zeros(0, 4))
+        rows = [torch.full_like(position_M4, row) for row, position_M4 in enumerate(positions_by_row)]
         device = logits_BTV.device
-        position_M4 = torch.cat(checked).to(device, non_blocking=True)
-        row_M4 = torch.cat([torch.full_like(position, row) for row, position in enumerate(checked)])
-        inside_M4 = (position_M4 >= 1) & (position_M4 < length)
-        predicting_M4 = (position_M4 - 1).clamp(0, length - 1)
-        row_N1 = row_M4.to(device, non_blocking=True).view(-1, 1)
+        position_M4 = torch.cat(positions_by_row).to(device, non_blocking=True)
+        row_M4 = torch.cat(rows).to(device, non_blocking=True)
         ids_K = self.coord_ids.to(device, non_blocking=True)
-        logits_NK = logits_BTV[row_N1, predicting_M4.view(-1, 1), ids_K]
-        return expected_values(logits_NK).view(-1, 4).masked_fill(~inside_M4, math.nan)
+
+        # A wrong position is clamped so that the look-up stays inside, and its coordinate becomes NaN afterwards.
+        is_inside_M4 = (position_M4 >= 1) & (position_M4 < length)
+        predicting_M4 = (position_M4 - 1).clamp(0, length - 1)
+        logits_NK = logits_BTV[row_M4.view(-1, 1), predicting_M4.view(-1, 1), ids_K]
+        return expected_values(logits_NK).view(-1, 4).masked_fill(~is_inside_M4, math.nan)
 
 
 def _checked(positions: Tensor | Sequence[Sequence[int]], *, row: int, length: int) -> Tensor:
@@ -110,8 +116,10 @@ def _checked(positions: Tensor | Sequence[Sequence[int]], *, row: int, length: i
         raise ValueError(f"positions[{row}]: expected integer positions [M, 4], got {position_M4.dtype} {shape}")
     position_M4 = position_M4.to(torch.int64)
     if position_M4.device.type == "cpu":
-        outside_M4 = (position_M4 < 1) | (position_M4 >= length)
-        if bool(outside_M4.any()):
-            bad = int(position_M4[outside_M4][0])
-            raise ValueError(f"positions[{row}]: {bad} is outside 1..{length - 1} (nothing predicts the first token)")
+        is_outside_M4 = (position_M4 < 1) | (position_M4 >= length)
+        if bool(is_outside_M4.any()):
+            position = int(position_M4[is_outside_M4][0])
+            raise ValueError(
+                f"positions[{row}]: {position} is outside 1..{length - 1} (nothing predicts the first token)"
+            )
     return position_M4

@@ -1,22 +1,27 @@
-"""The size to which Qwen's image processors resize a picture: what its tokens and some models' boxes are counted in."""
+"""The size to which Qwen's image processors resize a picture.
+
+The number of image tokens follows from it, and some models write their boxes in pixels of the resized copy.
+"""
 
 import math
 
 
 def smart_resize(width: float, height: float, *, factor: int, low: int, high: int) -> tuple[int, int]:
-    """Return width and height of the copy that a model sees: multiples of ``factor``, with an area within limits.
+    """Return width and height in pixels of the copy that a model sees.
 
-    Equal to ``smart_resize`` of transformers, which takes the height first and refuses a side 200 times the other.
+    Both are multiples of ``factor``, and their area is within limits. Equal to ``smart_resize`` of transformers, which
+    takes the height first and refuses a picture with one side 200 times the other.
 
     Args:
-        width: of the picture, in pixels.
-        height: of the picture, in pixels.
-        factor: pixels of a side of what becomes one token.
-        low: the least area, in pixels; a smaller copy grows.
-        high: the largest area, in pixels; a larger copy shrinks, to one factor a side at the least.
+        width: width of the picture, in pixels.
+        height: height of the picture, in pixels.
+        factor: side of the square that becomes one token, in pixels.
+        low: least area, in pixels; a smaller copy is enlarged.
+        high: largest area, in pixels; a larger copy is shrunk, but no side below ``factor``.
     """
-    # A short side may round to nothing here: the area is then 0, below every limit, and the copy grows.
-    columns, rows = round(width / factor) * factor, round(height / factor) * factor
+    # A short side may round to 0 here. The area is then 0, which is below every limit, so the copy is enlarged.
+    columns = round(width / factor) * factor
+    rows = round(height / factor) * factor
     if columns * rows > high:
         shrink = math.sqrt(height * width / high)
         columns = max(factor, math.floor(width / shrink / factor) * factor)

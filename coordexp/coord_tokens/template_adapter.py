@@ -1,4 +1,4 @@
-"""Keep a training template from scaling boxes that are bins already."""
+"""Keep a training template from scaling boxes that are already bins."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ class BoxTemplate(Protocol):
 
 @dataclass
 class _KeepBoxes:
-    """A ``normalize_bbox`` that leaves the boxes alone; a class, so that a patched template pickles."""
+    """A ``normalize_bbox`` that leaves the boxes alone. It is a class so that a patched template can be pickled."""
 
-    own: Callable[..., None] | None  # the method that the instance itself had; None where its class has it
+    previous: Callable[..., None] | None  # what the instance itself had before; None if its class has the method
 
     def __call__(self, *args: object, **kwargs: object) -> None: ...
 
 
 def keeps_boxes(*, enabled: bool, skip_bbox_norm: bool) -> bool:
-    """Return whether data may hold boxes that are bins already, and they stay so: by ``custom.coord_tokens``."""
+    """Return whether ``custom.coord_tokens`` says that data may hold bins, and that nothing scales them."""
     return enabled and skip_bbox_norm
 
 
 def apply_coord_template_adapter(template: BoxTemplate, *, enabled: bool, skip_bbox_norm: bool) -> None:
-    """Make ``template.normalize_bbox`` a no-op where :func:`keeps_boxes`, and else what it was before, in place.
+    """Make ``template.normalize_bbox`` a no-op if :func:`keeps_boxes`, and otherwise restore it, in place.
 
-    Coord tokens and norm1000 bins are final; scaling them by 1000 / width once more would move
-    every box. A second call with the same flags changes nothing.
+    Coord tokens and norm1000 bins are final: scaling them by 1000 / width once more would move every box. A second call
+    with the same flags changes nothing.
 
     Raises:
         ConfigError: if the template has no method ``normalize_bbox``.
@@ -44,5 +44,5 @@ def apply_coord_template_adapter(template: BoxTemplate, *, enabled: bool, skip_b
             template.normalize_bbox = _KeepBoxes(vars(template).get("normalize_bbox"))
     elif isinstance(current, _KeepBoxes):
         del template.normalize_bbox
-        if current.own is not None:
-            template.normalize_bbox = current.own
+        if current.previous is not None:
+            template.normalize_bbox = current.previous

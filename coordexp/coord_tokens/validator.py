@@ -1,20 +1,20 @@
-"""Read the boxes of a JSONL record, whichever way they are written, and annotate them with coord tokens.
+"""Read the boxes of a JSONL record in any of their forms, and annotate them with coord tokens.
 
-An object holds its box as ``bbox`` or ``bbox_2d``, ``[x1, y1, x2, y2]``. All boxes of a record are in one form:
+An object has its box in ``bbox`` or ``bbox_2d``, as ``[x1, y1, x2, y2]``. All boxes of a record are in one form:
 
-- coord tokens: four ``<|coord_k|>`` strings;
-- numbers, and ``"bbox_format"`` in the record says which: ``normalised`` in [0, 1], ``norm1000`` integer thousandths
-  of the image (bins in ``bbox``; ``bbox_2d`` may also hold 1000, the border itself), ``pixels``, or ``smart28``, pixels
-  of the copy to which Qwen2.5-VL's processor resizes the image.
+- Coord tokens: four ``<|coord_k|>`` strings.
+- Numbers. The record's ``"bbox_format"`` says which: ``normalised`` in [0, 1]; ``norm1000``, integer thousandths of the
+  image (bins in ``bbox``; ``bbox_2d`` may also hold 1000, the border itself); ``pixels``; or ``smart28``, pixels of the
+  copy to which Qwen2.5-VL's processor resizes the image.
 
-Without ``bbox_format``, ``bbox`` is normalised. ``bbox_2d`` is in use for thousandths (Qwen2-VL, Qwen3-VL) and for
-pixels (Qwen2.5-VL), so that a record must say which, or prove it: numbers that fit only one of the readings.
+Without ``bbox_format``, numbers in ``bbox`` are normalised. ``bbox_2d`` is used for thousandths (Qwen2-VL, Qwen3-VL)
+and for pixels (Qwen2.5-VL). So the record must say which they are, or its numbers must fit only one of the two.
 
 Coord tokens and thousandths are *pre-quantised*: nothing may scale them again.
 
-:func:`annotate_coord_tokens` refuses boxes that are inverted, of no extent, or more than slightly beyond the image (six
-digits of YOLO are slightly beyond, and clipped). :func:`record_boxes` returns boxes as they are written, for readers of
-whole data sets, which have a rule of their own for these (:mod:`coordexp.data.box_rule`).
+:func:`annotate_coord_tokens` refuses boxes that are inverted, empty, or clearly beyond the image. A box slightly beyond
+it is clipped: YOLO's six digits can round outwards. :func:`record_boxes` returns boxes as they are written. Readers of
+whole data sets use it, because they have a rule of their own (:mod:`coordexp.data.box_rule`).
 """
 
 from collections.abc import Mapping
@@ -31,73 +31,78 @@ from coordexp.errors import DataError, kind_of, show
 BBoxFormat = Literal["normalised", "norm1000", "pixels", "smart28"]
 BBOX_FORMAT: BBoxFormat = "norm1000"
 _SLACK = 0.02
-"""Of an image's side: so far beyond it a box may reach, and is clipped."""
+"""In image sides: how far beyond the image a box may reach and still be clipped."""
 _FARTHEST = 0.5
-"""Of an image's side: a number farther beyond it is no fraction of the image, but something else."""
-_LARGEST_PX = 1e9
+"""In image sides: a number farther beyond the image is not a fraction at all, but for example a pixel."""
+_LARGEST_PX = 1e9  # no image has more pixels on a side
 
 Box = tuple[float, float, float, float]
 _Form = Literal["numbers in [0, 1]", "coord tokens", "integer bins", "pixels"]
 
 
 class AmbiguousBoxesError(DataError):
-    """Numbers that may be pixels or thousandths: the record or a key must say which."""
+    """Numbers that may be pixels or thousandths, and neither the record nor a key says which."""
 
 
 class PrequantisedError(DataError):
-    """Boxes that are bins already, where something would scale them once more: a switch is set wrong."""
+    """Boxes that are already bins, and would be scaled a second time by the switches of the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBoxes:
     """The boxes of a record."""
 
-    objects: list[dict[str, object]]  # as they stand in the record
-    boxes_norm_xyxy: list[Box]  # of each object, corners as they are written; a bin k is k / 1000
+    objects: list[dict[str, object]]  # as they are in the record
+    boxes_norm_xyxy: list[Box]  # one per object, corners as written; a bin k is k / 1000
     prequantised: bool  # whether the record holds coord tokens or bins
-    form: _Form | None  # None where a record has no boxes
+    form: _Form | None  # None if the record has no boxes
 
 
 def annotate_coord_tokens(record: dict[str, object]) -> bool:
     """Add ``bbox_coord_tokens`` and ``bbox_coord_ints`` to each object of a record, in place.
 
-    Numbers are quantised so that every box is at least one bin wide and high; tokens and bins are
-    final and stay as they are. A record that is refused is left as it was. Annotating twice changes
-    nothing.
+    Numbers are quantised so that every box is at least one bin wide and high. Tokens and bins are final and stay as
+    they are. A refused record is not changed. Annotating twice changes nothing.
 
     Args:
         record: an image's record; ``objects`` is a list of ``{"desc": ..., "bbox": [...]}``.
 
     Returns:
-        Whether the record was pre-quantised. One without objects is, if it says ``norm1000``.
+        Whether the record was pre-quantised. A record without objects is, if it says ``norm1000``.
 
     Raises:
-        DataError: if a box is wrong, or boxes are written in different forms; it names the object.
+        DataError: if a box is wrong, or boxes are in different forms; the message names the object.
     """
-    found = record_boxes(record)
-    for index, (item, box) in enumerate(zip(found.objects, found.boxes_norm_xyxy, strict=True)):
-        _check_strictly(f"objects[{index}]: bbox {show(item.get('bbox', item.get('bbox_2d')))}", box, found)
-    quantise = encode_array if found.prequantised else quantise_boxes
-    bins = quantise(np.clip(found.boxes_norm_xyxy, 0.0, 1.0)).tolist()
-    for item, ints in zip(found.objects, bins, strict=True):
+    boxes = record_boxes(record)
+    for index, (item, box) in enumerate(zip(boxes.objects, boxes.boxes_norm_xyxy, strict=True)):
+        written = show(item.get("bbox", item.get("bbox_2d")))
+        _check_strictly(f"objects[{index}]: bbox {written}", box, boxes)
+    quantise = encode_array if boxes.prequantised else quantise_boxes
+    bins = quantise(np.clip(boxes.boxes_norm_xyxy, 0.0, 1.0)).tolist()
+    for item, ints in zip(boxes.objects, bins, strict=True):
         item["bbox_coord_ints"] = ints
         item["bbox_coord_tokens"] = ints_to_tokens(ints)
-    return found.prequantised
+    return boxes.prequantised
 
 
 def record_boxes(record: Mapping[str, object], *, bbox_format: BBoxFormat | None = None) -> RecordBoxes:
-    """Read and check the boxes of a record, with the errors of :func:`annotate_coord_tokens`.
+    """Read the boxes of a record as they are written.
 
-    ``bbox_format`` is what numbers are, if the record does not say; None: see the top of this file.
+    Args:
+        record: an image's record.
+        bbox_format: what numbers are if the record does not say; None for the rule at the top of this file.
+
+    Raises:
+        DataError: if a box cannot be read, or boxes are in different forms; the message names the object.
     """
-    written = record.get("bbox_format")
-    if "bbox_format" in record and written not in get_args(BBoxFormat):
-        shown = ", ".join(map(repr, get_args(BBoxFormat)))
-        raise DataError(f"bbox_format is {show(written)}, expected one of {shown}, or no such key")
+    stated_format = record.get("bbox_format")
+    if "bbox_format" in record and stated_format not in get_args(BBoxFormat):
+        allowed = ", ".join(repr(name) for name in get_args(BBoxFormat))
+        raise DataError(f"bbox_format is {show(stated_format)}, expected one of {allowed}, or no such key")
     entries = record.get("objects")
     if not isinstance(entries, list):
         raise DataError(f"objects is {kind_of(entries)}, expected a list")
-    numbers_are = cast("BBoxFormat | None", written) or bbox_format or _format_by_range(record, entries)
+    numbers_are = cast("BBoxFormat | None", stated_format) or bbox_format or _format_by_range(record, entries)
     objects: list[dict[str, object]] = []
     boxes: list[Box] = []
     form: _Form | None = None
@@ -105,20 +110,25 @@ def record_boxes(record: Mapping[str, object], *, bbox_format: BBoxFormat | None
         try:
             if not isinstance(item, dict):
                 raise DataError(f"the object is {kind_of(item)}, expected desc and bbox")
-            own, box = _read_box(item, numbers_are, record)
-            form = form or own
-            if own != form:
-                raise DataError(f"its bbox holds {own}, those before it {form}; a record has one form")
+            form_of_item, box = _read_box(item, numbers_are, record)
+            form = form or form_of_item
+            if form_of_item != form:
+                raise DataError(f"its bbox holds {form_of_item}, those before it {form}; a record has one form")
         except DataError as error:
             raise DataError(f"objects[{index}]: {error}") from None
         objects.append(item)
         boxes.append(box)
-    prequantised = written == BBOX_FORMAT if form is None else form in ("coord tokens", "integer bins")
+    prequantised = form in ("coord tokens", "integer bins")
+    if form is None:
+        prequantised = stated_format == BBOX_FORMAT
     return RecordBoxes(objects, boxes, prequantised, form)
 
 
 def _check_strictly(what: str, box: Box, record: RecordBoxes) -> None:
-    """Refuse a box that is not one inside the image; bins may be equal, and are then a bin wide."""
+    """Refuse a box that is inverted, empty or outside of the image. ``what`` begins the message.
+
+    Two equal bins are not empty: such a box is one bin wide.
+    """
     x1, y1, x2, y2 = box
     if record.prequantised:
         if x2 < x1 or y2 < y1:
@@ -137,32 +147,39 @@ def smart28(width: int, height: int) -> tuple[int, int]:
 
 
 def check_scaling(boxes: RecordBoxes, *, accept_prequantised: bool) -> None:
-    """Refuse pre-quantised boxes where :func:`coordexp.coord_tokens.template_adapter.keeps_boxes` says no."""
+    """Raise a PrequantisedError for bins that would be scaled.
+
+    Args:
+        boxes: the boxes of a record.
+        accept_prequantised: :func:`coordexp.coord_tokens.template_adapter.keeps_boxes` of the configuration.
+    """
     if boxes.prequantised and not accept_prequantised:
         raise PrequantisedError(
-            "its boxes are bins already, and would be scaled a second time; set custom.coord_tokens.enabled and "
+            "its boxes are already bins and would be scaled a second time; set custom.coord_tokens.enabled and "
             "custom.coord_tokens.skip_bbox_norm to true, or write the boxes as numbers in [0, 1]"
         )
 
 
 def _format_by_range(record: Mapping[str, object], entries: list[object]) -> BBoxFormat:
-    """Return what numbers are in a record that does not say so, which only ``bbox_2d`` leaves open."""
-    boxes = [item["bbox_2d"] for item in entries if isinstance(item, dict) and "bbox_2d" in item]
-    found = [box for box in boxes if isinstance(box, list | tuple) and len(box) == 4 and all(map(_is_number, box))]
-    if all(0 <= value <= 1 for value in chain(*found)):  # also none; a thousandth or a pixel of extent is no object
+    """Return what the numbers of a record are that does not say so. Only ``bbox_2d`` leaves that open."""
+    values = [item["bbox_2d"] for item in entries if isinstance(item, dict) and "bbox_2d" in item]
+    boxes = [box for box in values if isinstance(box, list | tuple) and len(box) == 4 and all(map(_is_number, box))]
+    numbers = list(chain(*boxes))
+    # True as well if there are none. As thousandths or pixels such a box would be 1 wide at most, which is no object.
+    if all(0 <= number <= 1 for number in numbers):
         return "normalised"
     width, height = _size(record)
-    # Whole numbers prove the border; others may be slightly beyond it.
-    slack = 0.0 if all(type(value) is int for value in chain(*found)) else _SLACK
-    are_pixels = all(
-        -slack * side <= value <= side * (1 + slack)
-        for box in found
-        for value, side in zip(box, (width, height) * 2, strict=True)
-    )
-    are_thousandths = all(type(value) is int and 0 <= value <= NUM_BINS for value in chain(*found))
+    are_integers = all(type(number) is int for number in numbers)
+    slack = 0.0 if are_integers else _SLACK  # rounded pixels end at the border, fractional ones may be slightly beyond
+    xs = chain(*(box[0::2] for box in boxes))
+    ys = chain(*(box[1::2] for box in boxes))
+    are_xs = all(-slack * width <= x <= width * (1 + slack) for x in xs)
+    are_ys = all(-slack * height <= y <= height * (1 + slack) for y in ys)
+    are_pixels = are_xs and are_ys
+    are_thousandths = are_integers and all(0 <= number <= NUM_BINS for number in numbers)
     if are_pixels and are_thousandths:
         raise AmbiguousBoxesError(
-            f"bbox_2d {show(found[0])} may be pixels of the {width} x {height} image or thousandths of it; say which "
+            f"bbox_2d {show(boxes[0])} may be pixels of the {width} x {height} image or thousandths of it; say which "
             'with "bbox_format": "pixels" or "norm1000" in the record, or with data.bbox_format for all records'
         )
     if not are_pixels and not are_thousandths:
@@ -173,18 +190,20 @@ def _format_by_range(record: Mapping[str, object], entries: list[object]) -> BBo
 
 
 def _is_number(value: object) -> bool:
-    return type(value) is int or type(value) is float  # by exact type: true and false are no coordinates
+    return type(value) is int or type(value) is float  # by exact type, because True and False are ints in Python
 
 
 def _size(record: Mapping[str, object]) -> tuple[int, int]:
-    width, height = record.get("width"), record.get("height")
+    """Return width and height of a record's image, or raise a DataError."""
+    width = record.get("width")
+    height = record.get("height")
     if type(width) is not int or type(height) is not int or width < 1 or height < 1:
         raise DataError(f"boxes in pixels need width and height, got {show(width)} and {show(height)}")
     return width, height
 
 
 def _read_box(item: Mapping[str, object], numbers_are: BBoxFormat, record: Mapping[str, object]) -> tuple[_Form, Box]:
-    """Return the form of an object's box, and the box; a box of bins may be thinner than a bin."""
+    """Return the form of an object's box, and the box as fractions. A box of bins may be thinner than a bin."""
     if "bbox" in item and "bbox_2d" in item:
         raise DataError("the object has both bbox and bbox_2d, expected one of them")
     name = "bbox_2d" if "bbox_2d" in item else "bbox"
@@ -221,7 +240,9 @@ def _from_bins(bins: list[int], *, largest: int) -> Box:
 
 def _from_fractions(values: list[float] | tuple[float, ...]) -> Box:
     if not all(-_FARTHEST <= value <= 1 + _FARTHEST for value in values):  # also refuses NaN
-        hint = f'; bins need "bbox_format": "{BBOX_FORMAT}"' if all(type(value) is int for value in values) else ""
+        hint = ""
+        if all(type(value) is int for value in values):
+            hint = f'; bins need "bbox_format": "{BBOX_FORMAT}"'
         raise DataError(f"bbox {show(values)} is not inside [0, 1]{hint}")
     x1, y1, x2, y2 = map(float, values)
     return x1, y1, x2, y2

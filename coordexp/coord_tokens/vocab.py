@@ -1,10 +1,11 @@
 """The vocabulary of an answer, in coord tokens or in digits: look it up, or expand a model to hold it.
 
-A coordinate is one of 1000 bins: the one token ``<|coord_34|>`` or, in the text arm, three digits, ``034``. What is
-written between the markers of a box is described by the :class:`NumberTokens` of a vocabulary, and nothing else that
-writes, measures, reads or constrains a box asks which of the two it has. A tokenizer that lacks a token of an answer,
-or has some of them with ids that do not fit, is refused with a TokenizerError. No answer holds the wildcard
-``<|coord_*|>``: other trainers leave it out, and an expansion adds it.
+A coordinate is one of 1000 bins. It is written as one token, ``<|coord_34|>``, or in the text arm as three digits,
+``034``. The :class:`NumberTokens` of a vocabulary says which. Everything that writes, measures, reads or constrains a
+box goes through it and never asks which of the two it has.
+
+A TokenizerError refuses a tokenizer that lacks a token of an answer, or has such tokens with ids that do not fit. The
+wildcard ``<|coord_*|>`` is never part of an answer: an expansion adds it, other trainers leave it out.
 
 Shapes: M boxes, L tokens of a box, C tokens of a box that carry its numbers, D hidden, N new rows, K bins.
 """
@@ -37,15 +38,18 @@ STRUCTURE_TOKENS: dict[Structure, tuple[str, str | None, str]] = {
 }
 
 NUM_DIGITS = 3  # of a coordinate in the text arm: bins 000 to 999
-NUM_TEXT_BOX_TOKENS = NUM_COORDS * NUM_DIGITS + NUM_COORDS - 1  # four numbers, and a space between each two
+NUM_TEXT_BOX_TOKENS = NUM_COORDS * NUM_DIGITS + NUM_COORDS - 1  # four numbers and the three spaces between them
 
 
 @dataclass(frozen=True)
 class NumberTokens:
-    """How the four bins of a box are written: each in ``places`` tokens, the most significant first.
+    """How the four bins of a box are written.
 
-    ``ids`` carry numbers, in the order of their values: 1000 bins, or ten digits. They are the coordinate block of the
-    head. ``separator_id`` stands between two coordinates; None for nothing.
+    Attributes:
+        ids: the ids that carry numbers, in the order of their values: 1000 bins, or ten digits. They are the coordinate
+            block of the head.
+        places: tokens of one coordinate, the most significant first.
+        separator_id: the id between two coordinates; None if there is none.
     """
 
     ids: range
@@ -54,15 +58,18 @@ class NumberTokens:
 
     @property
     def are_text(self) -> bool:
-        """Whether the same tokens are ordinary text in a description: digits and the space are."""
+        """Whether these tokens are ordinary text in a description, as digits and the space are."""
         return self.separator_id is not None
 
     @property
     def pattern(self) -> tuple[bool, ...]:
-        """For each of the ``L`` tokens of a box, whether it carries a number; the others are separators."""
-        number = (True,) * self.places
-        between = () if self.separator_id is None else (False,)
-        return (*number, *(between + number) * (NUM_COORDS - 1))
+        """For each of the ``L`` tokens of a box, whether it carries a number. The others are separators."""
+        number = [True] * self.places
+        separator = [] if self.separator_id is None else [False]
+        box = list(number)
+        for _ in range(NUM_COORDS - 1):
+            box += separator + number
+        return tuple(box)
 
     @property
     def num_box_tokens(self) -> int:
@@ -71,24 +78,26 @@ class NumberTokens:
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """Where in a box the tokens that carry its numbers are, ``[C]``."""
+        """Positions within a box of the tokens that carry its numbers, ``[C]``."""
         return np.flatnonzero(self.pattern)
 
     def write(self, bins_M4: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the ids ``[M, L]`` of boxes in bins."""
         powers = len(self.ids) ** np.arange(self.places)[::-1]
         values_M4P = bins_M4[..., None] // powers % len(self.ids)
-        ids_ML = np.full((len(bins_M4), self.num_box_tokens), -1 if self.separator_id is None else self.separator_id)
+        separator_id = -1 if self.separator_id is None else self.separator_id  # without separators all are overwritten
+        ids_ML = np.full((len(bins_M4), self.num_box_tokens), separator_id)
         ids_ML[:, self.offsets] = values_M4P.reshape(-1, len(self.offsets)) + self.ids.start
         return ids_ML
 
     def bins(self, ids_MC: Tensor) -> Tensor:
-        """Return the bins ``[M, 4]`` of boxes, from the ids of the tokens that carry their numbers."""
+        """Return the bins ``[M, 4]`` of boxes from the ids ``[M, C]`` that carry their numbers."""
         powers_P = len(self.ids) ** torch.arange(self.places - 1, -1, -1, device=ids_MC.device)
-        return ((ids_MC - self.ids.start).view(-1, NUM_COORDS, self.places) * powers_P).sum(dim=2)
+        values_M4P = (ids_MC - self.ids.start).view(-1, NUM_COORDS, self.places)
+        return (values_M4P * powers_P).sum(dim=2)
 
     def bin_of(self, tokens: Sequence[int]) -> int:
-        """Return the number that the tokens of one coordinate write; digits may be fewer than ``places``."""
+        """Return the number that the tokens of one coordinate write. There may be fewer tokens than ``places``."""
         value = 0
         for token in tokens:
             value = value * len(self.ids) + token - self.ids.start
@@ -100,7 +109,7 @@ class CoordVocab:
     """Token ids of an answer: of its coordinates and of its object structure."""
 
     numbers: NumberTokens  # <|coord_0|> .. <|coord_999|>, or digits
-    wildcard_id: int | None  # of <|coord_*|>; None in the text arm, and where another trainer left it out
+    wildcard_id: int | None  # <|coord_*|>; None in the text arm, and if another trainer left it out
     obj_start_id: int
     box_start_id: int | None  # ends the description; None under structure: spec
     obj_end_id: int
@@ -124,19 +133,24 @@ class CoordVocab:
 
     @property
     def added_structure_ids(self) -> tuple[int, ...]:
-        """Structure ids that no pre-trained model knows; they need trained rows."""
+        """Ids of markers that no pre-trained model knows, so that their rows must be trained."""
         return () if self.structure == "native" else (self.obj_start_id, self.obj_end_id)
 
 
 def text_vocab(tokenizer: PreTrainedTokenizerBase) -> CoordVocab:
-    """Look up the vocabulary of the text arm in any Qwen tokenizer, expanded or not."""
+    """Look up the vocabulary of the text arm in any Qwen tokenizer, expanded or not.
+
+    Raises:
+        TokenizerError: if the digits are not contiguous ids in order, a space is not one token, or a marker is missing.
+    """
     digits = digit_ids(tokenizer)
     if digits != list(range(digits[0], digits[0] + 10)):
         raise TokenizerError(f"the digits 0 to 9 have the ids {digits}; the text arm expects them contiguous, in order")
     space = tokenizer.encode(" ", add_special_tokens=False)
     if len(space) != 1:
         raise TokenizerError(f"a space is {len(space)} tokens here; the text arm needs one between two numbers")
-    return _with_markers(tokenizer.get_vocab(), NumberTokens(range(digits[0], digits[0] + 10), NUM_DIGITS, space[0]))
+    numbers = NumberTokens(range(digits[0], digits[0] + 10), places=NUM_DIGITS, separator_id=space[0])
+    return _with_markers(tokenizer.get_vocab(), numbers)
 
 
 def end_id(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -145,7 +159,11 @@ def end_id(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def coord_vocab(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "native") -> CoordVocab:
-    """Look up the coordinate vocabulary of an expanded tokenizer."""
+    """Look up the coordinate vocabulary of an expanded tokenizer.
+
+    Raises:
+        TokenizerError: if a coord token or marker is missing, or the coord ids are not contiguous and in order.
+    """
     ids = tokenizer.get_vocab()
     first = _id_of(ids, int_to_token(0))
     for k in range(NUM_BINS):
@@ -167,67 +185,75 @@ def expand_vocab(
 ) -> CoordVocab:
     """Add the coordinate tokens to tokenizer and model, in place; a second call changes nothing.
 
-    ``<|coord_*|>`` comes first, then ``<|coord_0|>`` .. ``<|coord_999|>``; under ``spec`` also ``<obj_start>`` and
+    The order is ``<|coord_*|>``, ``<|coord_0|>`` .. ``<|coord_999|>`` and, under ``spec``, ``<obj_start>`` and
     ``<obj_end>``. On a Qwen3-VL tokenizer (151,669 entries) the coord ids are 151670..152669.
 
     Args:
         model: any causal language model with input embeddings; an untied head is expanded too.
         tokenizer: its tokenizer.
-        init: how new rows start. ``mean``: the mean of the rows that existed. ``numeric``: row ``k`` lies between the
-            rows of the leading digits ``d`` (placed at bin ``100 d + 50``), so that neighbouring bins start alike;
-            other new rows get the mean.
+        init: how new rows start. ``mean``: as the mean of all rows that existed. ``numeric``: row ``k`` is interpolated
+            between the rows of the digits, with digit ``d`` at bin ``100 d + 50``, so that neighbouring bins start
+            alike; other new rows get the mean.
         structure: which object markers are used, see :class:`CoordVocab`.
 
+    Returns:
+        The vocabulary.
+
     Raises:
-        TokenizerError: if tokens exist with ids that do not fit, or a needed token is missing.
+        TokenizerError: if tokens exist with ids that do not fit, a needed token is missing, or the model has fewer rows
+            than the tokenizer has entries.
     """
     num_before = len(tokenizer)
     vocab = expand_tokenizer(tokenizer, structure=structure)
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    num_after, num_rows = len(tokenizer), len(embedding.get_parameter("weight"))
+    num_after = len(tokenizer)
+    num_rows = len(model.get_input_embeddings().get_parameter("weight"))
     check_rows(num_before, num_rows)
-    if num_after > num_before:
-        if num_rows < num_after:
-            model.resize_token_embeddings(num_after, mean_resizing=False)
-            embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-        tables = [embedding.get_parameter("weight")]
-        if head is not None and head.weight is not tables[0]:
-            tables.append(head.get_parameter("weight"))
-        with torch.no_grad():
-            for table in tables:
-                mean_D = table[:num_before].float().mean(dim=0).to(table.dtype)
-                digits_10D = table[digit_ids(tokenizer)] if init == "numeric" else None
-                rows_ND = added_rows(mean_D, digits_10D, vocab=vocab, num_before=num_before, num_after=num_after)
-                table[num_before:num_after] = rows_ND
+    if num_after == num_before:
+        return vocab
+    if num_rows < num_after:
+        model.resize_token_embeddings(num_after, mean_resizing=False)
+
+    # Asked for after the resize, which replaces both modules.
+    tables = [model.get_input_embeddings().get_parameter("weight")]
+    head = model.get_output_embeddings()
+    if head is not None and head.weight is not tables[0]:
+        tables.append(head.get_parameter("weight"))
+    with torch.no_grad():
+        for table in tables:
+            mean_D = table[:num_before].float().mean(dim=0).to(table.dtype)
+            digits_10D = table[digit_ids(tokenizer)] if init == "numeric" else None
+            rows_ND = added_rows(mean_D, digits_10D, vocab=vocab, num_before=num_before, num_after=num_after)
+            table[num_before:num_after] = rows_ND
     return vocab
 
 
 def expand_tokenizer(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "native") -> CoordVocab:
-    """Add what a tokenizer lacks of coordinates, and of objects under ``spec``, in place.
+    """Add the coord tokens, and under ``spec`` the object markers, that a tokenizer lacks, in place.
 
-    The 1,000 coord tokens are added together or not at all, because their ids must be contiguous, and so are the two
-    object markers. Where the coord tokens are there without the wildcard, it gets the next free id.
+    The 1,000 coord tokens are added together or not at all, because their ids must be contiguous. The same holds for
+    the two markers. If a tokenizer has the coord tokens but not the wildcard, the wildcard gets the next free id.
 
     Raises:
-        TokenizerError: if a part of the coord tokens or markers is there, or they could not follow the old ids.
+        TokenizerError: if the tokenizer has a part of the coord tokens or markers, or new ids could not follow the old
+            ones.
     """
-    known = tokenizer.get_vocab()
+    ids = tokenizer.get_vocab()
     coords = [int_to_token(k) for k in range(NUM_BINS)]
     markers = added_tokens(structure)[NUM_BINS + 1 :]
     for tokens, what in ((coords, "coordinate tokens"), (markers, "object markers")):
-        missing = [token for token in tokens if token not in known]
+        missing = [token for token in tokens if token not in ids]
         if missing and len(missing) < len(tokens):
             raise TokenizerError(
                 f"the tokenizer has {len(tokens) - len(missing)} of the {len(tokens)} {what} but not {missing[0]}; "
                 "expected all of them or none: take the tokenizer from before they were added, or add the rest to it"
             )
-    lacking = [token for token in added_tokens(structure) if token not in known]
-    if lacking and max(known.values()) + 1 != len(tokenizer):
+    new_tokens = [token for token in added_tokens(structure) if token not in ids]
+    if new_tokens and max(ids.values()) + 1 != len(tokenizer):
         raise TokenizerError(
-            f"the tokenizer has {len(tokenizer)} entries but ids up to {max(known.values())}; "
+            f"the tokenizer has {len(tokenizer)} entries but ids up to {max(ids.values())}; "
             "expected ids without gaps, so that new tokens follow the old ones"
         )
-    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in lacking])
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in new_tokens])
     return coord_vocab(tokenizer, structure=structure)
 
 
@@ -240,39 +266,48 @@ def added_tokens(structure: Structure) -> list[str]:
 
 def digit_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the ids of the texts "0" to "9", for ``init: numeric`` and the text arm."""
-    found = [tokenizer.encode(str(digit), add_special_tokens=False) for digit in range(10)]
-    for digit, ids in enumerate(found):
+    ids_of_digits = [tokenizer.encode(str(digit), add_special_tokens=False) for digit in range(10)]
+    for digit, ids in enumerate(ids_of_digits):
         if len(ids) != 1:
             raise TokenizerError(
                 f"digit {digit} is {len(ids)} tokens here; init: numeric and the text arm need one, init: mean does not"
             )
-    return [ids[0] for ids in found]
+    return [ids[0] for ids in ids_of_digits]
 
 
 def added_rows(
     mean_D: Tensor, digit_rows_10D: Tensor | None, *, vocab: CoordVocab, num_before: int, num_after: int
 ) -> Tensor:
-    """Return the rows that an expansion adds to a table, ``[N, D]`` in the dtype of ``mean_D``.
+    """Return the rows that an expansion adds to a table.
 
-    ``mean_D`` is the mean of the rows that existed, ``digit_rows_10D`` are those of the digits, for ``init: numeric``.
-    The tokenizer has ``num_before`` entries before the expansion.
+    Args:
+        mean_D: ``[D]`` mean of the rows that existed.
+        digit_rows_10D: ``[10, D]`` rows of the digits, for ``init: numeric``; None for ``init: mean``.
+        vocab: the vocabulary after the expansion.
+        num_before: entries of the tokenizer before the expansion.
+        num_after: entries of the tokenizer after it.
+
+    Returns:
+        ``[N, D]`` in the dtype of ``mean_D``, with N = ``num_after - num_before``.
     """
     rows_ND = mean_D.repeat(num_after - num_before, 1)
-    if digit_rows_10D is not None:
-        position_K = (torch.arange(NUM_BINS, dtype=torch.float32) / 100 - 0.5).clamp(0, 9)
-        low_K = position_K.floor().long().clamp(max=8)
-        digits_10D = digit_rows_10D.float().cpu()
-        numeric_KD = torch.lerp(digits_10D[low_K], digits_10D[low_K + 1], (position_K - low_K).unsqueeze(1))
-        # Coord rows that were there before may be trained: they stay. They are there where a native checkpoint is
-        # expanded for spec, or where another trainer added the coord tokens without the wildcard.
-        if vocab.coord_ids.start >= num_before:
-            start = vocab.coord_ids.start - num_before
-            rows_ND[start : start + NUM_BINS] = numeric_KD.to(mean_D)
+    # Coord rows that existed before may be trained, so they stay. They exist if a native checkpoint is expanded for
+    # spec, or if another trainer added the coord tokens without the wildcard.
+    has_new_coord_rows = vocab.coord_ids.start >= num_before
+    if digit_rows_10D is None or not has_new_coord_rows:
+        return rows_ND
+    position_K = (torch.arange(NUM_BINS, dtype=torch.float32) / 100 - 0.5).clamp(0, 9)  # digit d is at bin 100 d + 50
+    low_digit_K = position_K.floor().long().clamp(max=8)
+    digits_10D = digit_rows_10D.float().cpu()
+    share_K1 = (position_K - low_digit_K).unsqueeze(1)
+    numeric_KD = torch.lerp(digits_10D[low_digit_K], digits_10D[low_digit_K + 1], share_K1)
+    start = vocab.coord_ids.start - num_before
+    rows_ND[start : start + NUM_BINS] = numeric_KD.to(mean_D)
     return rows_ND
 
 
 def check_rows(num_entries: int, num_rows: int, *, where: str = "") -> None:
-    """Raise a TokenizerError if a table has no row for some entry of the tokenizer."""
+    """Raise a TokenizerError if a table has fewer rows than the tokenizer has entries; ``where`` begins the message."""
     if num_rows < num_entries:
         raise TokenizerError(
             f"{where}the tokenizer has {num_entries} entries but the model only {num_rows} rows: "
@@ -283,6 +318,7 @@ def check_rows(num_entries: int, num_rows: int, *, where: str = "") -> None:
 def _with_markers(
     ids: dict[str, int], numbers: NumberTokens, *, structure: Structure = "native", wildcard_id: int | None = None
 ) -> CoordVocab:
+    """Join the tokens of numbers and the markers of a structure to a vocabulary."""
     start, box, end = STRUCTURE_TOKENS[structure]
     missing = [token for token in STRUCTURE_TOKENS["native"] if token not in ids]
     if structure == "native" and missing:
@@ -302,7 +338,7 @@ def _with_markers(
 
 
 def _id_of(ids: dict[str, int], token: str) -> int:
-    found = ids.get(token)
-    if found is None:
+    token_id = ids.get(token)
+    if token_id is None:
         raise TokenizerError(f"the tokenizer has no token {token!r}; expand the vocabulary first")
-    return found
+    return token_id

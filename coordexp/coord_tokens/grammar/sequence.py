@@ -1,9 +1,11 @@
 """The target sequence: what it is made of, how it is written, how long it is.
 
-An object is ``opening description [box marker] x1 y1 x2 y2 closing``, a target its objects and the end token. Which
-tokens these are, a vocabulary of :mod:`coordexp.coord_tokens.vocab` says. This file writes and measures targets;
-``parse`` and ``layout`` find their parts again, ``constrain`` lets a model write nothing else. All of them follow
-``vocab.before_box``, the ids between a description and its coordinates, and ``vocab.numbers``, how these are written.
+An object is ``opening description [box marker] x1 y1 x2 y2 closing``. A target is a row of objects and the end token. A
+:class:`~coordexp.coord_tokens.vocab.CoordVocab` says which tokens these are: ``vocab.before_box`` are the ids between a
+description and its coordinates, ``vocab.numbers`` says how coordinates are written.
+
+This file writes and measures targets. :mod:`~coordexp.coord_tokens.layout` finds the parts of a written target,
+``parse`` those of a generated answer, and ``constrain`` lets a model write nothing else.
 
 Shapes: M objects, C tokens of a box that carry its coordinates (4 coord tokens, or 12 digits).
 """
@@ -27,9 +29,9 @@ EncodeText = Callable[[str], tuple[int, ...]]
 class Target:
     """A target sequence, whole or cut."""
 
-    ids: list[int]  # ending in the end token unless they are cut
-    coord_positions: NDArray[np.int64]  # [M, C], where in ids the coordinates of each complete object are
-    cut_positions: NDArray[np.int64]  # [R], the same of an object that is cut within or behind its box
+    ids: list[int]  # they end in the end token unless the target is cut
+    coord_positions: NDArray[np.int64]  # [M, C], positions in ids of the coordinates of each complete object
+    cut_positions: NDArray[np.int64]  # [R], positions of coordinates whose object was cut within or behind its box
 
 
 def encode_target(
@@ -40,9 +42,16 @@ def encode_target(
     *,
     room: int | None = None,
 ) -> Target:
-    """Write objects, ``M`` descriptions and ``[M, 4]`` boxes, as ids; what is beyond ``room`` tokens is cut.
+    """Write objects as ids.
 
-    A box thinner than a bin is written one bin wide: a box of no area could not be matched with its own truth.
+    A box thinner than a bin is written one bin wide: a box without area could not be matched with its own truth.
+
+    Args:
+        descs: M descriptions.
+        boxes_norm_xyxy: ``[M, 4]`` boxes as fractions of the image.
+        vocab: the tokens to write.
+        encode_text: from :func:`text_encoder`.
+        room: tokens beyond these are cut off; None for no limit.
     """
     numbers = vocab.numbers
     boxes_ML = numbers.write(quantise_boxes(boxes_norm_xyxy))
@@ -53,50 +62,64 @@ def encode_target(
         box_starts.append(len(ids))
         ids += (*box, vocab.obj_end_id)
     ids.append(vocab.end_id)
-    positions = np.array(box_starts, np.int64)[:, None] + numbers.offsets
-    cut = np.zeros(0, np.int64)
-    if room is not None:
-        ids = ids[: max(0, room)]
-        complete = positions[:, -1] + 1 < len(ids)
-        cut = positions[~complete]
-        positions, cut = positions[complete], cut[cut < len(ids)]
-    return Target(ids, positions, cut)
+
+    positions_MC = np.array(box_starts, np.int64)[:, None] + numbers.offsets
+    if room is None:
+        return Target(ids, positions_MC, cut_positions=np.zeros(0, np.int64))
+    ids = ids[: max(0, room)]
+    is_complete_M = positions_MC[:, -1] + 1 < len(ids)  # the closing token is there as well
+    cut_positions_R = positions_MC[~is_complete_M].flatten()
+    return Target(ids, positions_MC[is_complete_M], cut_positions_R[cut_positions_R < len(ids)])
 
 
 def target_length(desc_lengths: Iterable[int], structure: Structure, *, num_box_tokens: int = NUM_COORDS) -> int:
-    """Return the tokens of a target whose descriptions have these numbers of tokens, and whose boxes have so many."""
-    num_more = _num_beside_desc(structure, num_box_tokens)
-    return sum(length + num_more for length in desc_lengths) + 1
+    """Return the length of a target in tokens, the end token included.
+
+    Args:
+        desc_lengths: tokens of each description.
+        structure: which markers surround an object.
+        num_box_tokens: tokens of a box.
+    """
+    num_beside_desc = _num_beside_desc(structure, num_box_tokens)
+    return sum(desc_length + num_beside_desc for desc_length in desc_lengths) + 1
 
 
 def num_whole_objects(
     desc_lengths: Sequence[int], structure: Structure, *, num_box_tokens: int = NUM_COORDS, room: int
 ) -> int:
-    """Return how many objects of a target, from its first one on, are whole within ``room`` tokens."""
+    """Return how many objects, from the first on, are whole within the first ``room`` tokens of a target.
+
+    Args:
+        desc_lengths: tokens of each description.
+        structure: which markers surround an object.
+        num_box_tokens: tokens of a box.
+        room: tokens that are kept.
+    """
     ends = np.cumsum(np.asarray(desc_lengths, np.int64) + _num_beside_desc(structure, num_box_tokens))
     return int(np.searchsorted(ends, room, side="right"))
 
 
 def _num_beside_desc(structure: Structure, num_box_tokens: int) -> int:
-    """Return the tokens of an object beside its description: the markers and the box."""
+    """Return the number of tokens of an object that are not its description: markers and box."""
     return num_box_tokens + sum(token is not None for token in STRUCTURE_TOKENS[structure])
 
 
 def text_encoder(tokenizer: PreTrainedTokenizerBase) -> EncodeText:
-    """Return a cached text -> ids function that refuses text holding a special token.
+    """Return a cached function from text to ids.
 
-    A description that spells ``<|box_end|>`` would otherwise close its own object.
+    It raises a DataError for text without tokens, and for text that holds a special token: a description with
+    ``<|box_end|>`` in it would close its own object.
     """
-    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    special_ids = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
 
     @lru_cache(maxsize=65_536)
     def encode_text(text: str) -> tuple[int, ...]:
         ids = tuple(tokenizer.encode(text, add_special_tokens=False))
         if not ids:
             raise DataError(f"description {text!r} has no tokens; expected some text")
-        clash = special.intersection(ids)
-        if clash:
-            token = tokenizer.convert_ids_to_tokens(min(clash))
+        special_in_text = special_ids.intersection(ids)
+        if special_in_text:
+            token = tokenizer.convert_ids_to_tokens(min(special_in_text))
             raise DataError(f"description {text!r} contains the special token {token}; expected plain text")
         return ids
 
