@@ -20,7 +20,7 @@ from coordexp.report.make_study import make_study
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, STORED_ANNOTATIONS, Artifacts
 from coordexp.report.study.data import ExperimentData, RunRecord, read_by
-from coordexp.report.study.inputs import Settings
+from coordexp.report.study.inputs import OnProgress, Settings
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.records import to_csv, to_json
@@ -74,21 +74,43 @@ def report_experiment(
 def study_of(
     data: ExperimentData, *, output: Path, runs_dir: Path, console: Console, settings: Settings
 ) -> tuple[Study, Artifacts]:
-    """Study runs whose files are in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what MLflow sends."""
-    tasks: dict[str, TaskID] = {}
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    """Study runs, with a progress bar.
 
-    def show(what: str, done: int, total: int) -> None:
-        if what not in tasks:
-            tasks[what] = bar.add_task(what, total=total)
-        bar.update(tasks[what], completed=done, total=total)
+    Args:
+        data: the runs.
+        output: the folder of the report, which keeps what MLflow sends.
+        runs_dir: the directory that has the folders of experiments.
+        console: for the bar.
+        settings: how the study is made.
 
-    with writing(output), bar:
-        artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
+    Returns:
+        The study, and the artifacts that it was made from.
+    """
+    with writing(output), progress_bar(console) as show:
+        artifacts = artifacts_of(data, output=output, runs_dir=runs_dir)
         data = with_generators(data, artifacts)
         study = make_study(data, artifacts, settings, on_progress=show)
     return study, artifacts
+
+
+def artifacts_of(data: ExperimentData, *, output: Path, runs_dir: Path) -> Artifacts:
+    """Return what finds the files of runs; ``output`` keeps what MLflow sends."""
+    return Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
+
+
+@contextmanager
+def progress_bar(console: Console) -> Generator[OnProgress]:
+    """Yield a function of (what, done, total) that draws a bar for each ``what``; without a terminal it draws none."""
+    tasks: dict[str, TaskID] = {}
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield show
 
 
 def with_generators(data: ExperimentData, artifacts: Artifacts) -> ExperimentData:
