@@ -23,8 +23,10 @@ from coordexp.statistics.leads import Leads
 
 STEM = "leads"
 """Of the chart's files."""
-_COLUMNS: tuple[str, ...] = ("kind", "key", "value", "last_value", "experiment", "group", "against", "seed", "reading", "metric",
-            "estimate", "low", "high", "p_holm", "num_seeds", "num_images", "num_units", "resamples")  # fmt: skip
+_COLUMNS: tuple[str, ...] = (
+    "kind", "key", "value", "last_value", "experiment", "group", "against", "seed", "reading", "metric", "estimate",
+    "low", "high", "p_holm", "num_seeds", "num_images", "num_units", "resamples",
+)  # fmt: skip
 _Line = dict[str, object]
 
 
