@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coordexp.metrics import BoxKind
     from coordexp.report.study.data import ExperimentData
 
+_SUFFIXES = {"md": ".md", "csv": ".csv", "json": ".json", "latex": ".tex"}
 HELP = "tables, plots and a page of an experiment, or a live view of it"
 
 
@@ -43,8 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_comparison(parser)
     parser.add_argument("--allow-differences", action="store_true", help="compare runs that differ outside the factor")
     parser.add_argument("--store", action="store_true", help="store the report with the ablation's run in MLflow")
+    over = "compare the leads of groups over a key of the configuration in which alone the experiments differ"
+    parser.add_argument("--over", metavar="KEY", help=over)
     parser.add_argument("--publish", type=Path, metavar="DIR", help="write what is worth committing")
+    without = "publish neither pictures nor annotations; --check then takes --annotations"
+    parser.add_argument("--without-data", action="store_true", help=without)
     parser.add_argument("--check", type=Path, metavar="DIR", help="compute the numbers of published results again")
+    given = "the annotation file of results that were published without data"
+    parser.add_argument("--annotations", type=Path, metavar="FILE", help=given)
     parser.add_argument("--watch", action="store_true", help="show a running experiment live, until it ends or Ctrl-C")
     between = "between looks; 2, or 30 in a pipe"
     parser.add_argument("--interval", type=number(float, 0.05, 86_400), metavar="SECONDS", help=between)
@@ -57,12 +64,12 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError(f"the title {show_value(options.experiment[0])} is no title: expected printable text")
     if options.watch and (options.runs or options.files or options.tracking_uri or len(options.experiment) > 1):
         raise ConfigError("--watch takes at most one experiment, without --runs, --with or --tracking-uri")
+    if options.without_data and options.publish is None:
+        raise ConfigError("--without-data says how --publish DIR writes results, and there is no --publish")
+    if options.annotations is not None and options.check is None:
+        raise ConfigError("--annotations FILE goes with --check DIR; a report finds the annotations of its runs itself")
     if options.check is not None:
-        from coordexp.report.publish import check
-
-        with stage_bars():
-            count = check(options.check)
-        show(output_console(), f"{options.check}: {count} numbers, all of which follow from its detections")
+        _check(options.check, options.annotations)
     elif options.watch:
         from functools import partial
 
@@ -70,8 +77,49 @@ def run(options: argparse.Namespace) -> None:
 
         directory = watched(options.experiment[0] if options.experiment else None, options.runs_dir)
         watch(partial(read_experiment, directory), output_console(), interval=options.interval)
+    elif options.over is not None:
+        _report_over(options, output_console(), error_console())
     else:
         _report(options, output_console(), error_console())
+
+
+def _check(directory: Path, annotations: Path | None) -> None:
+    from coordexp.report.published.check import check
+
+    with stage_bars():
+        count = check(directory, annotations=annotations)
+    show(output_console(), f"{directory}: {count} numbers, all of which follow from its detections")
+
+
+def _report_over(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
+    """Compare the leads of groups over a key, and print and write what comes out."""
+    from coordexp.report.over.compare import compare_over
+    from coordexp.report.over.write import print_over, write_over
+    from coordexp.report.study.data import read_by
+    from coordexp.report.study.inputs import Settings
+    from coordexp.report.write import artifacts_of, print_paths, writing
+    from coordexp.runs.folder import ExperimentFolder
+    from coordexp.stages import report_stage
+
+    if options.files or options.runs or options.store or options.slices or options.watch:
+        raise ConfigError("--over compares whole experiments, without --with, --runs, --store, --slices or --watch")
+    data = _load(options)
+    data = read_by(data, _readings(options.reading, list(data.groups)))
+    output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
+    settings = Settings(
+        resamples=options.resamples, allow_differences=options.allow_differences, unit_by=unit_rule(options)
+    )
+    artifacts = artifacts_of(data, output=output, runs_dir=options.runs_dir)
+    with stage_bars(), writing(output):
+        study = compare_over(options.over, data, artifacts, settings, on_progress=report_stage)
+        paths = write_over(study, output)
+    if options.format == "terminal":
+        print_over(study, console)
+        print_paths(paths, console)
+    else:
+        text = paths[0].with_suffix(_SUFFIXES[options.format]).read_text(encoding="utf-8")
+        console.print(text, end="", markup=False, highlight=False, soft_wrap=True, emoji=False)
+        print_paths(paths, errors)
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
@@ -95,9 +143,9 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
         study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, settings=settings)
         paths = write_report(study, output)
         if options.publish is not None:
-            from coordexp.report.publish import publish
+            from coordexp.report.published.publish import publish
 
-            publish(study, artifacts, options.publish)
+            publish(study, artifacts, options.publish, without_data=options.without_data)
         failure = store_report(study, paths, artifacts) if options.store else ""
     print_comparison(study, paths, options, console, errors)
     if options.publish is not None:

@@ -1,6 +1,6 @@
 """COCO ground truth as checked arrays; faults that pycocotools accepts silently are refused.
 
-An annotation file goes the same way as in training (:mod:`coordexp.data.coco_file`), so a run is evaluated on the
+An annotation file goes the same way as in training (:mod:`coordexp.data.coco.file`), so a run is evaluated on the
 annotations it could have been trained on.
 
 Legend of shapes: ``G`` ground-truth boxes.

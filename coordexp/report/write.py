@@ -72,12 +72,27 @@ def report_experiment(
 
 
 def study_of(data: ExperimentData, *, output: Path, runs_dir: Path, settings: Settings) -> tuple[Study, Artifacts]:
-    """Study runs whose files are in ``runs_dir`` or MLflow; ``output`` keeps what MLflow sends."""
+    """Study runs, and report how far each stage is.
+
+    Args:
+        data: the runs.
+        output: the folder of the report, which keeps what MLflow sends.
+        runs_dir: the directory that has the folders of experiments.
+        settings: how the study is made.
+
+    Returns:
+        The study, and the artifacts that it was made from.
+    """
     with writing(output):
-        artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
+        artifacts = artifacts_of(data, output=output, runs_dir=runs_dir)
         data = with_generators(data, artifacts)
         study = make_study(data, artifacts, settings, on_progress=report_stage)
     return study, artifacts
+
+
+def artifacts_of(data: ExperimentData, *, output: Path, runs_dir: Path) -> Artifacts:
+    """Return what finds the files of runs; ``output`` keeps what MLflow sends."""
+    return Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
 
 
 def with_generators(data: ExperimentData, artifacts: Artifacts) -> ExperimentData:

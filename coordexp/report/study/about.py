@@ -216,7 +216,7 @@ class Fairness:
 
 
 def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
-    prints = {run.name: found for run in data.trained if (found := _fingerprint_of(run, artifacts)) is not None}
+    prints = {run.name: found for run in data.trained if (found := fingerprint_of(run, artifacts)) is not None}
     declared = [value_at(artifacts.config(run), "ablation.factor") for run in data.trained]
     keys = dict.fromkeys(str(key) for factor in declared if isinstance(factor, list) for key in factor)
     factor, names = tuple(keys) or Ablation().factor, list(prints)
@@ -255,7 +255,7 @@ def _rounding(prints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[
     return sentences
 
 
-def _fingerprint_of(run: RunRecord, artifacts: Artifacts) -> Fingerprint | None:
+def fingerprint_of(run: RunRecord, artifacts: Artifacts) -> Fingerprint | None:
     path = artifacts.file(run, NAMES.fingerprint)
     if path is None:
         return None  # it has not begun

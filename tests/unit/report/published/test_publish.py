@@ -11,7 +11,9 @@ from coordexp.data.units import UnitRule
 from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.distributions import Distributions
 from coordexp.report.make_study import make_study
-from coordexp.report.publish import NUMBERS, check, publish
+from coordexp.report.published.check import check
+from coordexp.report.published.folder import NUMBERS
+from coordexp.report.published.publish import publish
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.inputs import Settings
 from coordexp.report.study.load import load_experiment

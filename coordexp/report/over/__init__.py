@@ -1,0 +1,1 @@
+"""Several experiments that differ in one key: how the leads of groups change with it."""

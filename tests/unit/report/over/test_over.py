@@ -1,0 +1,169 @@
+"""``coordexp report A B --over KEY``: leads at each value, their change, and what is refused."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from mlflow import MlflowClient
+
+from coordexp.cli.main import main
+from coordexp.detection import evaluate_detections
+from coordexp.report.study.load import load_experiment
+from tests.support.report import write_experiment
+from tests.unit.report.over.conftest import FEW, KEY, MANY, SEEDS, edit_fingerprints, set_amount
+
+QUICK = ("--resamples", "60")
+
+
+def report(runs_dir: Path, *arguments: str, key: str = KEY) -> int:
+    return main(["report", "many", "few", "--over", key, "--runs-dir", str(runs_dir), *QUICK, *arguments])
+
+
+def record(runs_dir: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
+    assert report(runs_dir, "--format", "json", *arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def mean_lead(runs_dir: Path, name: str, boxes: dict[str, str]) -> float:
+    """Return AP of B minus AP of A, mean over seeds, by pycocotools."""
+    truth = runs_dir / name / "data" / "instances_val.json"
+    leads: list[float] = []
+    for seed in SEEDS:
+        ap = {
+            group: evaluate_detections(
+                truth, runs_dir / name / f"{group}-s{seed}" / "eval/final/constrained" / f"detections.{kind}.json"
+            ).AP
+            for group, kind in boxes.items()
+        }
+        leads.append(ap["B"] - ap["A"])
+    return fmean(leads)
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("reading", "boxes"),
+    [("own", {"A": "argmax", "B": "expected"}), ("argmax", {"A": "argmax", "B": "argmax"})],
+)
+def test_the_change_is_the_lead_at_the_largest_amount_less_that_at_the_smallest(
+    amounts: Path, capsys: pytest.CaptureFixture[str], reading: str, boxes: dict[str, str]
+) -> None:
+    found = record(amounts, capsys)
+    assert found["experiments"] == {"few": FEW, "many": MANY}, "in the order of the amounts, not as they were named"
+    assert found["reference"] == "A"
+    few, many = (mean_lead(amounts, name, boxes) for name in ("few", "many"))
+    leads = {lead["amount"]: lead["difference"] for lead in found["readings"][reading]["leads"]}
+    assert leads["few"]["value"] == pytest.approx(few, abs=1e-12)
+    assert leads["many"]["value"] == pytest.approx(many, abs=1e-12)
+    (change,) = found["readings"][reading]["changes"]
+    assert (change["group"], change["first"], change["last"]) == ("B", "few", "many")
+    assert change["difference"]["value"] == pytest.approx(many - few, abs=1e-12)
+    assert change["difference"]["low"] < many - few < change["difference"]["high"]
+    assert change["seeds"] == list(SEEDS)
+
+
+def test_the_first_line_is_the_interval_of_the_change_and_every_format_has_it(
+    amounts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(amounts) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert re.search(r"lead at 2,560 less lead at 160 = \+0\.\d{3} \[\+0\.\d{3}, \+[01]\.\d{3}\]", first)
+    assert "own reading" in first
+    assert first.endswith("the lead grows.")
+    assert "all by argmax" in second
+    output = amounts / "many_and_few" / "report"
+    for name in ("report.html", "report.md", "report.tex"):
+        assert "lead at 2,560 less lead at 160" in (output / name).read_text(), name
+    assert (output / "leads.svg").is_file()
+    assert (output / "report.html").read_text().count("<svg") == 2, "a chart for each reading"
+    with (output / "report.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert {line["kind"] for line in lines} == {"group", "seed", "lead", "change"}
+    change = next(line for line in lines if line["kind"] == "change")
+    assert (change["value"], change["last_value"]) == (str(FEW), str(MANY))
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_two_seeds_carry_no_claim(amounts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = f"sqlite:///{amounts}/mlflow.db"
+    stopped = [run for run in load_experiment(uri, "many").runs if run.seed == 2]
+    for run in stopped:
+        MlflowClient(uri).set_terminated(run.run_id, status="KILLED")
+    found = record(amounts, capsys)
+    (change,) = found["readings"]["own"]["changes"]
+    assert change["seeds"] == [0, 1]
+    assert [sentence.split()[0] for sentence in found["missing"]] == [f"many/{run.name}" for run in stopped]
+    assert "two seeds carry no claim" in found["sentences"][0]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_group_that_one_experiment_alone_has_leaves_the_others_as_they_are(
+    amounts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = record(amounts, capsys)["readings"]["own"]["changes"]
+    uri = f"sqlite:///{amounts}/mlflow.db"
+    write_experiment(amounts, "most", groups=("A", "C"), seeds=SEEDS, uri=uri)
+    set_amount(amounts / "most", 40_960)
+    arguments = ["report", "few", "many", "most", "--over", KEY, "--runs-dir", str(amounts), *QUICK]
+    assert main([*arguments, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    after = found["readings"]["own"]["changes"]
+    assert [(change["group"], change["last"]) for change in after] == [("B", "many")], "C has a lead at one amount"
+    assert after[0]["difference"]["value"] == before[0]["difference"]["value"]
+    assert {lead["group"] for lead in found["readings"]["own"]["leads"] if lead["amount"] == "most"} == {"C"}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_experiments_that_differ_in_anything_else_are_refused_in_one_sentence(
+    amounts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_fingerprints(amounts / "many", "training.learning_rate", 0.003)
+    assert report(amounts) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    for fact in (KEY, "training.learning_rate", "0.003", "0.001", "few", "many", "--allow-differences"):
+        assert fact in error, fact
+    assert report(amounts, "--allow-differences", "--format", "csv") == 0
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("key", "facts"),
+    [
+        ("data.shapes.num_trian", ["data.shapes.num_trian", "data.shapes.num_train"]),
+        ("data.shapes", ["section", "data.shapes.num_train"]),
+        ("data.shapes.num_val", ["null", "many", "few"]),
+    ],
+)
+def test_a_key_that_does_not_tell_experiments_apart_is_refused(
+    amounts: Path, capsys: pytest.CaptureFixture[str], key: str, facts: list[str]
+) -> None:
+    assert report(amounts, key=key) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    for fact in facts:
+        assert fact in error, fact
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_any_key_of_the_configuration_will_do(amounts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, ordering in (("few", "top_left"), ("many", "random")):
+        for config in (amounts / name).glob("*/config.yaml"):
+            config.write_text(re.sub("data: .*", f"data: {{ordering: {ordering}}}", config.read_text()))
+        for path in (amounts / name).glob("*/fingerprint.json"):
+            fingerprint = json.loads(path.read_text())
+            fingerprint["config"]["data"] = {"ordering": ordering}
+            fingerprint["data"] = "the same"
+            path.write_text(json.dumps(fingerprint))
+    assert report(amounts, "--format", "json", key="data.ordering") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["experiments"] == {"many": "random", "few": "top_left"}, "in the order of the command"
+    assert "lead at top_left less lead at random" in found["sentences"][0]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_one_experiment_has_nothing_to_be_compared_with(amounts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "many", "--over", KEY, "--runs-dir", str(amounts)]) == 2
+    assert "two experiments" in capsys.readouterr().err
