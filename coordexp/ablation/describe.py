@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from coordexp.ablation.tune_lines import tuning_lines
 from coordexp.campaign.preparation import check_dry_run, data_not_here, steps_note
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, resources_text
 from coordexp.config import to_yaml
@@ -31,6 +32,7 @@ from coordexp.train.setup.strategy import switch_notes
 def describe(config: ExperimentConfig, console: Console) -> None:
     """Print what would run; data may be on another machine."""
     recorded = check_experiment(config)
+    of_tuning = tuning_lines(config)
     plans = plan_runs(config, instance=recorded.instance if recorded else "")
     check_dry_run(plans)
     counted = {deciding(plan.config, "data"): plan.config for plan in plans if plan.config.training.epochs is not None}
@@ -42,7 +44,7 @@ def describe(config: ExperimentConfig, console: Console) -> None:
             plans[at] = replace(plan, config=plan.config.with_steps(num_images))
     console.print(to_yaml(config), markup=False, highlight=False, soft_wrap=True)
     console.print(plan_table(plans))
-    for line in [*summary(config, plans), *notes]:
+    for line in [*summary(config, plans), *notes, *of_tuning]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -40,11 +40,12 @@ class GroupSearch:
         """Return the configuration of a trial; ``data`` has the keys of that section that lead to the tuning split."""
         tune = tune_of(self.run)
         name = self.trial_name(number)
-        # The reading is the group's: a weight of 0 at an end of a range must not change what is compared.
+        # The reading is the group's: a weight of 0 at an end of a range must not change what is compared. Free decoding
+        # has no part in the choice, and would double the time of an evaluation.
         own: Tree = {
             "data": dict(data),
             "experiment": {"group": name},
-            "evaluation": {"reading": {name: self.run.reading}},
+            "evaluation": {"reading": {name: self.run.reading}, "decoding": ["constrained"]},
         }
         if tune.max_steps is not None:
             own["training"] = {"max_steps": tune.max_steps, "epochs": None}

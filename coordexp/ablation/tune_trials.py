@@ -49,6 +49,7 @@ class TuningTrials(RunListener):
 
     def __init__(self, groups: Mapping[str, GroupTrials]) -> None:
         self.groups = groups
+        self._failed_now = set[str]()  # trials that have failed in this command; a new one tries them again
 
     def remaining(self) -> Iterator[tuple[GroupTrials, Trial]]:
         """Yield the trials to do, one of each group in turn; end where the groups' own values fail in all of them."""
@@ -64,9 +65,8 @@ class TuningTrials(RunListener):
 
     def no_group_runs(self) -> bool:
         """Return whether the first trial, which has the group's own values, failed in every group."""
-        return bool(self.groups) and all(
-            trials.trials and trials.trials[0].plan.status().state == "failed" for trials in self.groups.values()
-        )
+        firsts = [trials.item.trial_name(0) for trials in self.groups.values()]
+        return bool(firsts) and self._failed_now.issuperset(firsts)
 
     def plans(self) -> list[RunPlan]:
         """Return every trial there is or will be, as far as is known."""
@@ -82,6 +82,8 @@ class TuningTrials(RunListener):
 
     def on_end(self, plan: RunPlan) -> None:
         self._of(plan).on_end(plan)
+        if plan.status().state == "failed":
+            self._failed_now.add(plan.group)
 
     def failures(self) -> list[str]:
         """Return a sentence for each point at which trials failed, with the reason of the first one."""

@@ -128,11 +128,11 @@ def tune_groups(session: Session, tuning: Tuning, recorder: Recorder, function: 
     session.execute(proposals(), trial_function, search=pending)
     if session.ending_if_stopped().code:
         return ""
-    for sentence in pending.failures():
-        session.show(sentence)
     why_not = pending.why_undecided()
     if why_not:
         return why_not
+    for sentence in pending.failures():
+        session.show(sentence)
     _decide(session, tuning, pending, recorder)
     return ""
 

@@ -96,7 +96,9 @@ def dotted_space(given: object) -> object:
     for given_key, value in _parameters(cast("Mapping[str, object]", given)):
         name = _weight_of(given_key)
         before = flat.get(name)
-        if isinstance(before, dict) and isinstance(value, dict):  # a file's range, and one end of it from an override
+        is_a_list = isinstance(value, dict) and "values" in value
+        if isinstance(before, dict) and isinstance(value, dict) and not is_a_list:
+            # A file's range, and one end of it from an override; a list takes the place of a range.
             value = cast("dict[str, object]", before) | cast("dict[str, object]", value)
         flat[name] = value
     return flat
