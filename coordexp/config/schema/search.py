@@ -43,6 +43,13 @@ class Parameter(Section):
         assert self.high is not None
         return self.low, self.high
 
+    def place_of(self, value: Number) -> float:
+        """Return where a value lies between the ends: 0 at the lowest, 1 at the highest, on the parameter's scale."""
+        low, high = self.ends
+        if self.scale == "log":
+            return math.log(value / low) / math.log(high / low)
+        return (value - low) / (high - low)
+
 
 def without_grid_values(space: Mapping[str, Parameter]) -> list[str]:
     """Return the keys of a space that do not say which points a grid has along them."""

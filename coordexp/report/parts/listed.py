@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from coordexp.report.parts.slices import SLICES
+from coordexp.report.parts.tuning import TUNING
 from coordexp.report.study.part import ListedPart
 
-PARTS: Sequence[ListedPart] = (SLICES,)
+PARTS: Sequence[ListedPart] = (TUNING, SLICES)

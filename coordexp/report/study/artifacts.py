@@ -64,6 +64,13 @@ class Artifacts:
             return local / path
         return self._fetched(run.run_id, path.as_posix(), ended=run.ended)
 
+    def of_experiment(self, run: RunRecord, path: Path) -> Path | None:
+        """Return a file of a run's experiment by its path in the experiment's folder, or among its own artifacts."""
+        local = self.run_dir(run)
+        if local is not None and (local.parent / path).is_file():
+            return local.parent / path
+        return self._fetched(run.parent_id, path.as_posix()) if run.parent_id else None
+
     def is_fetched(self, path: Path) -> bool:
         return path.is_relative_to(self._cache)
 

@@ -19,6 +19,7 @@ from coordexp.metrics import DECODINGS, Decoding
 from coordexp.report.study.about import Fairness, writes_digits
 from coordexp.report.study.data import RunRecord
 from coordexp.report.study.inputs import StudyInputs, few_names
+from coordexp.report.study.tuned import tuning_lead, tuning_of
 from coordexp.runs.folder import RunFolder
 from coordexp.statistics.protocols import Protocols, contrary_sentences
 from coordexp.statistics.readings import ReadingName, reading_sentence
@@ -62,7 +63,7 @@ def whole_verdict(
     if fairness is None:
         return " ".join([*cautions, verdict(comparison, FILES), *contrary])
 
-    leads = list(cautions)
+    leads = [*_tuning_leads(inputs, comparison), *cautions]
     chosen = chosen_sentence(inputs.annotations)
     if chosen:
         leads.append(f"{chosen}.")
@@ -75,6 +76,15 @@ def whole_verdict(
     under_readings = reading_sentence(readings) if has_learned(comparison, *comparison.groups) else ""
     sentences = [*leads, verdict(comparison), under_readings, *contrary, *_unknown_names(inputs)]
     return " ".join(filter(None, sentences))
+
+
+def _tuning_leads(inputs: StudyInputs, comparison: Comparison) -> list[str]:
+    """Return that the groups were tuned; a record that cannot be read is said where the tuning is shown."""
+    with contextlib.suppress(CoordExpError):
+        record = tuning_of(inputs.data, inputs.artifacts)
+        if record is not None:
+            return [tuning_lead(record, comparison.groups)]
+    return []
 
 
 def _unknown_names(inputs: StudyInputs) -> list[str]:
