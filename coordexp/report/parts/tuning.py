@@ -93,9 +93,9 @@ def ap_table(record: TuningRecord, groups: Mapping[str, TunedGroup], study: Stud
         if group in values:
             value, interval = with_interval(values[group])
         rows.append((group, written(own), written(best), written(gain, signed=True), value, interval))
-    heads = ("group", "own values", "chosen", "gain", "AP, validation", "95 % interval")
+    heads = ("group", "AP, own values", "AP, chosen", "gain", "AP, validation", "95 % interval")
     notes = [
-        f"Own values, chosen and gain: AP of trials of {counted(record.num_steps, 'step')} on the tuning split "
+        f"AP of own values and of the chosen point is of trials of {counted(record.num_steps, 'step')} on the tuning split "
         f"({record.num_val:,} training images), by which the point was chosen: the best of {record.num_trials} is too "
         "high for its point. Validation images had no part in the choice; there the group ran at full length.",
     ]
@@ -112,7 +112,7 @@ def trials_table(groups: Mapping[str, TunedGroup]) -> Table:
                 ap = f"({ap})"
             mark = "chosen" if trial.name == tuned.chosen else ""
             rows.append((group, trial.name, point_text(trial.point), ap, str(trial.step), trial.state, mark))
-    return Table.of(f"{TITLE}: trials", ("group", "trial", "point", "AP", "steps", "state", ""), rows)
+    return Table.of(f"{TITLE}: trials", ("group", "trial", "point", "AP", "steps", "state", "decision"), rows)
 
 
 def _sentences(record: TuningRecord, groups: Mapping[str, TunedGroup]) -> list[str]:
@@ -120,9 +120,9 @@ def _sentences(record: TuningRecord, groups: Mapping[str, TunedGroup]) -> list[s
     left_out = f"; {record.num_excluded:,} that validation holds too were left out" if record.num_excluded else ""
     sentences = [
         f"Each group had {counted(record.num_trials, 'trial')} of {counted(record.num_steps, 'step')} "
-        f"({record.method}, seed {record.seed}), the first with its own values. They trained on {record.num_train:,} of "
-        f"the training images and were judged on {record.num_val:,} others{units}{left_out}. The points are equally "
-        "many, not equally many for each key: a group with more keys searches each of them more thinly."
+        f"({record.method}, seed {record.seed}), the first with its own values. They trained on {record.num_train:,} "
+        f"of the training images and were judged on {record.num_val:,} others{units}{left_out}. A group with more keys "
+        "searches each of them more thinly."
     ]
     kept = [group for group, tuned in groups.items() if tuned.best == tuned.own_values]
     if kept:

@@ -61,6 +61,13 @@ _MEANINGS: Mapping[str, str] = {
     "entropy": "entropy of the distribution of a coordinate, in nats; 6.9 is a flat one",
     "far by 10": "share of coordinates whose mean is more than 10 bins from their most likely bin: two places compete",
     "far by 50": "the same for 50 bins: a mean between two objects is no box",
+    "own": "the group's own value of a tuned key, which the first trial has",
+    "searched": "what the trials of a group drew their values from",
+    "edge": "where the chosen value lies within a tenth of an end of what was searched, or outside of it",
+    "AP, own values": "AP of the trial with the group's own values, on the tuning split",
+    "AP, chosen": "AP of the chosen trial on the tuning split, by which it was chosen: too high for its point",
+    "AP, validation": "AP of the group's runs on the validation images, which had no part in the tuning",
+    "gain": "AP of the chosen trial minus that with the group's own values, on the tuning split",
 }
 # What the list calls all heads and rows that begin so, up to the dots, and what they mean.
 _FAMILIES: Mapping[str, str] = {
