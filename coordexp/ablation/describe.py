@@ -28,6 +28,8 @@ from coordexp.statistics.power import planned_detectable
 from coordexp.train.setup.door import num_images_of, num_units_of
 from coordexp.train.setup.strategy import switch_notes
 
+_NO_DIFFERENCE = ("experiment.group", "ablation.")  # its name, and what single groups are tuned in
+
 
 def describe(config: ExperimentConfig, console: Console) -> None:
     """Print what would run; data may be on another machine."""
@@ -56,7 +58,7 @@ def plan_table(plans: Sequence[RunPlan]) -> Table:
     identities = [leaves(identity(plan.config)) for plan in plans]
     for plan, own in zip(plans, identities, strict=True):
         status, first = plan.status(), identities[0]
-        changed = [key for key, value in own.items() if first.get(key) != value and key != "experiment.group"]
+        changed = [key for key, value in own.items() if first.get(key) != value and not key.startswith(_NO_DIFFERENCE)]
         differs = "\n".join(f"{key} = {json.dumps(own[key])}" for key in changed) or "(the first run)"
         state = "new" if status.state == "waiting" else f"{status.state} at step {status.step}"
         table.add_row(*map(Text, (plan.name, _length(plan.config), state, differs)))

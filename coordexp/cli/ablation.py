@@ -9,11 +9,12 @@ The same command again goes on where the last one stopped.
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordexp.cli.arguments import add_config, add_launch, launch_overrides, moved_from_temporary
 from coordexp.cli.console import runs_console, show
-from coordexp.errors import CoordExpError
+from coordexp.errors import ConfigError, CoordExpError
 from coordexp.shipped import command
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_launch(parser)
     differ = "compare runs that differ in more than ablation.factor, and show the differences in the report's header"
     parser.add_argument("--allow-differences", action="store_true", help=differ)
+    tune = (
+        "tune every group before: [GROUP:]KEY=VALUES of ablation.tune, as in training.learning_rate=[1.0e-4,3.0e-4] or "
+        "C:objective.lambda_coord=[0.3,1.0,3.0]; alone: a third, once and three times the learning rate"
+    )
+    parser.add_argument("--tune", action="append", nargs="?", const="", default=[], metavar="KEY=VALUES", help=tune)
     parser.add_argument("--all", action="store_true", help="print every table at the end, not one screen")
 
 
@@ -41,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
     overrides = launch_overrides(options)
     if options.allow_differences:
         overrides.append("ablation.allow_differences=true")
+    overrides += tune_overrides(options.tune, options.config, overrides)
     config = load_config(options.config, overrides)
     if moved := moved_from_temporary(config, console):
         config = load_config(options.config, [*overrides, *moved])
@@ -50,6 +57,40 @@ def run(options: argparse.Namespace) -> int:
         describe(config, console)
         return 0
     return run_and_report(config, fresh=options.fresh, console=console, debug=options.debug, everything=options.all)
+
+
+def tune_overrides(texts: Sequence[str], path: Path, overrides: Sequence[str]) -> list[str]:
+    """Return what ``--tune`` means as overrides of ``ablation.tune``.
+
+    Args:
+        texts: ``[GROUP:]KEY=VALUES`` each; "" where the option stands alone.
+        path: of the experiment, whose plan stands if the option stands alone and there is one.
+        overrides: what else the command line changes.
+    """
+    from coordexp.config import load_config
+    from coordexp.config.schema.tune import GROUP_SPACES, SPACE
+
+    changes: list[str] = []
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not text:
+            continue
+        if not equals or not values.strip().startswith(("[", "{")):
+            raise ConfigError(
+                f"--tune {text}: expected several values, as in --tune training.learning_rate=[1.0e-4,3.0e-4] or "
+                "--tune 'training.learning_rate={low: 1.0e-4, high: 1.0e-3, scale: log}' with ablation.tune.num_trials; an "
+                "override of the experiment stands before --tune"
+            )
+        group, colon, own_key = key.partition(":")
+        changes.append(f"{GROUP_SPACES}.{group}.{own_key}={values}" if colon else f"{SPACE}.{text}")
+    is_alone = bool(texts) and not changes
+    if is_alone:
+        config = load_config(path, overrides)
+        rate = config.training.learning_rate
+        if config.ablation.tune is None:
+            rates = ", ".join(f"{float(f'{rate * factor:.3g}')!r}" for factor in (1 / 3, 1.0, 3.0))
+            changes.append(f"{SPACE}.training.learning_rate=[{rates}]")
+    return changes
 
 
 def run_and_report(

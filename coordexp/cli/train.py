@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from coordexp.cli.ablation import run_and_report
 from coordexp.cli.arguments import add_config, add_dry_run, add_plain, seed
 from coordexp.cli.console import output_console, runs_console, show
+from coordexp.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,11 @@ def run(options: argparse.Namespace) -> int:
     from coordexp.config import load_config, to_yaml
 
     config = load_config(options.config, [*options.overrides, "cluster.executor=inline"])
+    if config.ablation.tune is not None:
+        raise ConfigError(
+            "ablation.tune: one run is trained as its keys say, and nothing is tuned for it; train it under another "
+            "name without the plan (ablation.tune=null experiment.name=NAME), or use coordexp ablation"
+        )
     group = config.experiment.group if options.group is None else options.group
     seed = config.experiment.seed if options.seed is None else options.seed
     if options.dry_run:

@@ -58,6 +58,10 @@ class RunPlan:
         """Return whether the run has ended for good: finished, or pruned by a search."""
         return self.status().state in ("finished", "pruned")
 
+    def is_trial(self) -> bool:
+        """Return whether the run is a trial of the groups' tuning."""
+        return self.folder.experiment.is_trial(self.name)
+
     def is_done(self) -> bool:
         """Return whether the run needs no more work. A finished run whose merge failed does: the merge is repeated."""
         status = self.status()

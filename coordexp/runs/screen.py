@@ -22,6 +22,7 @@ LONGEST_SECONDS = 300.0  # between two lines of a run that goes on for long, or 
 _EARLY_LINES = 10  # after so many lines of a run they come more and more rarely
 _GROWTH = 1.5
 _MOST_FINAL_ROWS = 40
+_NO_DIFFERENCE = ("experiment.", "ablation.")  # names, and what single groups are tuned in
 _LONGEST_VALUE = 40
 
 PrintLine = Callable[[str], None]
@@ -107,7 +108,9 @@ class PlainScreen:
         for line in new_lines:
             self._print_line(f"  {plain(line)}")
         if is_first:
-            for line in groups_table(plans):
+            runs = [plan for plan in plans if not plan.is_trial()]
+            # Trials say their point themselves; a table of all of them would be wider than any screen.
+            for line in groups_table(runs) if any(plan.name == name for plan in runs) else ():
                 self._print_line(line)
 
 
@@ -151,7 +154,7 @@ def groups_table(plans: Sequence[RunPlan]) -> list[str]:
     rows: list[list[str]] = []
     for key in keys:
         texts = [_value_text(group_values.get(key)) for group_values in values.values()]
-        if len(set(texts)) > 1 and not key.startswith("experiment."):
+        if len(set(texts)) > 1 and not key.startswith(_NO_DIFFERENCE):
             rows.append([key, *texts])
     if not rows:
         return []
