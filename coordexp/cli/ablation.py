@@ -77,9 +77,9 @@ def tune_overrides(texts: Sequence[str], path: Path, overrides: Sequence[str]) -
             continue
         if not equals or not values.strip().startswith(("[", "{")):
             raise ConfigError(
-                f"--tune {text}: expected several values, as in --tune training.learning_rate=[1.0e-4,3.0e-4] or "
-                "--tune 'training.learning_rate={low: 1.0e-4, high: 1.0e-3, scale: log}' with ablation.tune.num_trials; an "
-                "override of the experiment stands before --tune"
+                f"--tune {text}: expected several values, as in --tune training.learning_rate=[1.0e-4,3.0e-4], or "
+                "--tune 'training.learning_rate={low: 1.0e-4, high: 1.0e-3, scale: log}' and ablation.tune.num_trials; "
+                "overrides of the experiment stand before --tune"
             )
         group, colon, own_key = key.partition(":")
         changes.append(f"{GROUP_SPACES}.{group}.{own_key}={values}" if colon else f"{SPACE}.{text}")

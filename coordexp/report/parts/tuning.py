@@ -97,8 +97,8 @@ def ap_table(record: TuningRecord, groups: Mapping[str, TunedGroup], study: Stud
     notes = [
         f"AP of own values and of the chosen point is of trials of {counted(record.num_steps, 'step')} on the tuning "
         f"split ({record.num_val:,} training images), by which the point was chosen.",
-        f"The best of {record.num_trials} is too high for its point. Validation images had no part in the choice; there "
-        "the group ran at full length.",
+        f"The best of {record.num_trials} is too high for its point. Validation images had no part in the choice; "
+        "there the group ran at full length.",
     ]
     return Table.of(f"{TITLE}: AP where it was chosen, and on validation", heads, rows, notes)
 
