@@ -5,6 +5,7 @@ No configuration, no folder of a run, no Ray and no MLflow: only a model, sample
 Shapes: B sequences, L padded length, V vocabulary, T supervised tokens, N coord tokens, M boxes, U units.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +44,8 @@ from coordexp.losses.term import UNITS, TermInputs
 from coordexp.metrics import BoxKind, Decoding
 from coordexp.model.loading import LoadedModel
 from coordexp.train.forward import TermForward, count_units
+
+_log = logging.getLogger(__name__)
 
 
 class DetectionData(Sequence[Sample]):
@@ -101,6 +104,8 @@ def read_data(
         loaded = require(check_read(read, data, split, accept_prequantised=True))
         left_out = [f"left out: {rejected.where}: {rejected.reason}" for rejected in loaded.rejected]
         remarks = [*loaded.notes, *loaded.warnings, *left_out]
+        for remark in remarks:
+            _log.info("%s: %s", split, remark)
         splits[split] = DetectionData(read.splits[split], loaded.samples, remarks)
     return splits
 
