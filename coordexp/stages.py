@@ -8,6 +8,7 @@ stages, as in a worker or in somebody's script, a report costs a look at an empt
 """
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -15,6 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
 from coordexp.findings import duration_text
+from coordexp.logs import is_quiet
+
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -42,6 +46,10 @@ def report_stage(stage: str, done: int, total: int) -> None:
         _shown_by[-1](stage, done, total)
 
 
+def _ignore(stage: str, done: int, total: int) -> None:
+    """Take a report that nobody wants to see."""
+
+
 @contextlib.contextmanager
 def show_stages(console: "Console", *, title: str = "") -> Generator[ReportStage]:
     """Show what the block reports by :func:`report_stage`; yields a function that reports as well.
@@ -55,13 +63,18 @@ def show_stages(console: "Console", *, title: str = "") -> Generator[ReportStage
     """
     from coordexp.terminal import can_redraw  # here: it brings rich, and who only reports shows nothing
 
+    if is_quiet():
+        yield _ignore
+        return
     display = _StageBars(console, title) if can_redraw(console) else _StageLines(console, title)
+    started = time.monotonic()
     with display:
         _shown_by.append(display.report)
         try:
             yield display.report
         finally:
             _shown_by.pop()
+    _log.debug("%s: took %.1f s", title or "work", time.monotonic() - started)
 
 
 @dataclass

@@ -122,8 +122,8 @@ def _open_records(session: Session, prepared: _Prepared, tuning: Tuning | None) 
 def _plan(session: Session, prepared: _Prepared, recorder: Recorder) -> None:
     """Say what will run: to the person, in the folders of the runs, and to the tracking server."""
     if prepared.differences:
-        session.show("runs differ in more than the declared factor, as ablation.allow_differences permits:")
-        session.show(differences_table(prepared.differences))
+        session.warn("runs differ in more than the declared factor, as ablation.allow_differences permits:")
+        session.warn(differences_table(prepared.differences))
     for note in prepared.notes:
         session.show(note)
     for plan in prepared.unfinished:

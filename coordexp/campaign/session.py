@@ -20,6 +20,7 @@ from rich.console import Console
 
 from coordexp.campaign.preparation import MIN_FREE_BYTES, needed_disk_bytes
 from coordexp.config.schema import ExperimentConfig
+from coordexp.logs import is_quiet
 from coordexp.runs.budget import LARGER, BudgetKeeper
 from coordexp.runs.executor import Executor, InlineExecutor, RunListener, TrainFunction
 from coordexp.runs.experiment import check_disk, directory_bytes, open_experiment
@@ -93,6 +94,12 @@ class Session:
         self._ending = Ending()
 
     def show(self, line: str) -> None:
+        """Print a line on the course of the command, unless the person wants warnings and the result alone."""
+        if not is_quiet():
+            self.warn(line)
+
+    def warn(self, line: str) -> None:
+        """Print a line that nobody should miss."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def runs(self) -> Sequence[RunPlan]:
@@ -176,7 +183,7 @@ class Session:
                 yield plan
 
         display = ProgressDisplay(
-            print_line=self.show,
+            print_line=self.warn,  # it knows itself what is wanted
             on_end=self._record_end,
             surroundings=self.executor.surroundings,
             plans=self.runs,
@@ -242,14 +249,15 @@ class Session:
         """Record and show how a run ended."""
         self._recorder_of(plan).end_run(plan, status)
         reason = f": {status.message}" if status.message else ""
-        self.show(f"{plan.name}  {status.state} at step {status.step} after {status.seconds:.0f} s{reason}")
+        show = self.warn if status.state in ("failed", "stopped") else self.show
+        show(f"{plan.name}  {status.state} at step {status.step} after {status.seconds:.0f} s{reason}")
 
     def _record_not_begun(self, not_done: Sequence[tuple[RunPlan, str]]) -> None:
         """Record and show why runs have not begun."""
         for plan, reason in not_done:
             if not plan.has_begun():
                 self._recorder_of(plan).end_run(plan, RunStatus(state="stopped", message=reason))
-                self.show(f"{plan.name}  not begun: {reason}")
+                self.warn(f"{plan.name}  not begun: {reason}")
 
     def _recorder_of(self, plan: RunPlan) -> Recorder:
         return next(recorder for recorder in self._recorders if recorder.follows(plan))
@@ -295,7 +303,7 @@ def open_session(config: ExperimentConfig, *, fresh: bool, console: Console, deb
             resources=resources,
         )
         for note in server_notes:
-            session.show(f"note: {note}")
+            session.warn(f"note: {note}")
         yield session
 
 

@@ -27,6 +27,7 @@ from coordexp.cli import (
 )
 from coordexp.cli.arguments import add_debug
 from coordexp.cli.console import run_command, safe, say
+from coordexp.cli.log_lines import add_verbosity, log_lines
 from coordexp.runs import ranks
 
 # Each is a module with ``HELP``, ``add_arguments(parser)`` and ``run(options)``, which returns the exit code (None: 0);
@@ -60,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(ignored)
     if not options.debug:  # read when its client is imported, here and in workers: ours is the one sentence on it
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    return run_command(lambda: options.run(options), debug=options.debug)
+    with log_lines(verbose=options.verbose, quiet=options.quiet):
+        return run_command(lambda: options.run(options), debug=options.debug)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -83,6 +85,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments.set_defaults(run=verb.run)
         verb.add_arguments(arguments)
         add_debug(arguments)
+        add_verbosity(arguments)
     options, others = parser.parse_known_args(argv)
     if others:
         takes_overrides = "overrides" in options

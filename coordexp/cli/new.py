@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coordexp.cli.arguments import add_debug
 from coordexp.cli.console import output_console, show, stage_bars
+from coordexp.cli.log_lines import add_verbosity
 from coordexp.shipped import command
 
 HELP = "an experiment on data of one's own"
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--config", type=Path, help=base + "coco_tiny, whose embedded model is a check and no more)")
     add("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="what the file is to hold, as model.path=DIR")
     add_debug(dataset, default=argparse.SUPPRESS)
+    add_verbosity(dataset, default=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from coordexp.cli.arguments import add_debug, number, positive, seed, settings_of
 from coordexp.cli.console import output_console, show, stage_bars
+from coordexp.cli.log_lines import add_verbosity
 from coordexp.errors import DataError
 from coordexp.shipped import command
 
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shapes.set_defaults(prepare=_run_shapes)
     for kind in kinds.choices.values():
         add_debug(kind, default=argparse.SUPPRESS)
+        add_verbosity(kind, default=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -16,6 +16,8 @@ from coordexp.errors import ResourceError
 from coordexp.runs.stop import SUBMITTED_ENV
 from coordexp.temporary import shorten_temporary_folder
 
+_log = logging.getLogger(__name__)
+
 _DASHBOARD_SECONDS_ENV = "RAY_DASHBOARD_STARTUP_TIMEOUT_S"
 _MORE_SECONDS = 10.0
 
@@ -171,6 +173,7 @@ def start_session(threads: int, *, debug: bool) -> None:
         for name in ("ray", "ray.tune", "ray.train"):
             logging.getLogger(name).setLevel(logging.ERROR)
     address = cluster_address()
+    _log.debug("starts Ray: %s", "a private one" if address is None else f"joins {address}")
     shown = logging.WARNING if debug else logging.ERROR
     env_vars = PROCESS_ENV | {"OMP_NUM_THREADS": str(threads)}
     try:

@@ -1,5 +1,6 @@
 """Load an experiment: YAML, a chain of ``extends``, ``KEY=VALUE``, groups, absolute paths, one validation."""
 
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from coordexp.config.yaml_file import Document, parse_value, read_mapping, writt
 from coordexp.errors import ConfigError, masked, nearest_of
 from coordexp.files import JsonValue
 from coordexp.shipped import find_experiment, shipped_experiments
+
+_log = logging.getLogger(__name__)
 
 _BRACKETS = {"[": "]", "{": "}"}
 _MAX_SHOWN = 200
@@ -41,6 +44,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
         ConfigError: says file and line, the dotted key, what was given and what was expected.
     """
     document = read_mapping(find_experiment(Path(path)))
+    _log.debug("configuration %s with %d overrides", document.path, len(overrides))
     tree, places, folders = _extended(document)
 
     def where(key: str) -> str:

@@ -1,7 +1,7 @@
 """An evaluation outside of training: the functions that open what its settings name."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +10,8 @@ import torch
 from coordexp.config.schema.data import Data
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.coord_tokens.vocab import CoordVocab, text_vocab
-from coordexp.data.dataset import DetectionDataset
 from coordexp.data.images.patches import ImageSpec
 from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
-from coordexp.data.sample import Sample
 from coordexp.data.sets.data_set import DataSet
 from coordexp.data.sources.door import SetPlace, open_set
 from coordexp.data.splits.subset import stratified_subset
@@ -25,7 +23,7 @@ from coordexp.evaluate.answers import seem_in_pixels
 from coordexp.evaluate.evaluation import Evaluation, EvaluationData
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.given import read_given_answers
-from coordexp.evaluate.generate.model import AnsweringModel
+from coordexp.evaluate.generate.model import AnsweringModel, encoder_of_prompts
 from coordexp.evaluate.generate.qwen_json import PROMPT, JsonFormat, detection_prompt
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.files import nearest_existing
@@ -35,8 +33,6 @@ from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_wit
 from coordexp.model.families import family_of
 from coordexp.model.loading import LoadedModel, load
 from coordexp.runs.folder import EvaluationFolder, RunFolder
-
-_MAX_LENGTH = 32_768  # of prompt and image; the answer has its own limit
 
 
 def make_set(settings: EvaluationSettings, set_dir: Path) -> DataSet:
@@ -155,18 +151,7 @@ def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> Answe
         prompt = Prompt.build(tokenizer, settings.prompt or (DEFAULT_PROMPT if trained is None else trained.prompt))
         answers = SequenceFormat(_vocab(settings, loaded), tokenizer)
 
-    def encode(samples: Sequence[Sample]) -> DetectionDataset:
-        return DetectionDataset(
-            samples=samples,
-            tokenizer=tokenizer,
-            vocab=None,
-            prompt=prompt,
-            image_spec=image_spec,
-            max_objects=1,
-            max_length=_MAX_LENGTH,
-            seed=0,
-        )
-
+    encode = encoder_of_prompts(tokenizer, prompt, image_spec)
     return AnsweringModel(loaded.model, tokenizer, image_spec, answers, encode)
 
 

@@ -135,12 +135,12 @@ def predict_with(
     samples = [_sample(number, picture) for number, picture in enumerate(pictures)]
     if not samples:
         raise DataError("no picture given; expected at least one image file")
-    data = EvaluationData(_without_boxes(samples), samples, CategoryIndex({}))
+    data = EvaluationData(without_boxes(samples), samples, CategoryIndex({}))
     evaluation = Evaluation(open_model(settings, ()), data, settings, curves_of=range(len(samples)))
     found: dict[int, Prediction] = {}
     for queue in evaluation.queues:  # one at a time: an answer's distributions are large until they are cut
         answers = evaluation.answer(settings.decoding[0], [queue], on_images=on_pictures)
-        found |= {answer.image_id: _prediction(samples[answer.image_id], answer) for answer in answers}
+        found |= {answer.image_id: prediction_of(samples[answer.image_id], answer) for answer in answers}
     return [found[number] for number in range(len(samples))]
 
 
@@ -161,7 +161,8 @@ def _sample(number: int, picture: Path) -> Sample:
     return Sample(picture, width, height, number, SampleObjects((), np.zeros((0, 4))))
 
 
-def _without_boxes(samples: Sequence[Sample]) -> GroundTruth:
+def without_boxes(samples: Sequence[Sample]) -> GroundTruth:
+    """Return the ground truth of samples of which no box is known, so that they are answered alone."""
     none = np.zeros(0, np.int64)
     return GroundTruth(
         path=samples[0].image,
@@ -175,7 +176,7 @@ def _without_boxes(samples: Sequence[Sample]) -> GroundTruth:
     )
 
 
-def _prediction(sample: Sample, answer: ReadAnswer) -> Prediction:
+def prediction_of(sample: Sample, answer: ReadAnswer) -> Prediction:
     """Return the one answer for a picture in its pixels."""
     objects, sides = answer.objects, np.array([sample.width, sample.height] * 2, np.float64)
 

@@ -191,3 +191,33 @@ def plain_head(
         coord_logits_NK=coord_TK.index_select(0, coord_rows_N),
         log_z_text_at=log_z_text_at,
     )
+
+
+def head_of_logits(logits_TV: Tensor, targets_T: Tensor, *, block: range, coord_rows_N: Tensor) -> HeadOutput:
+    """Return the same parts of logits that somebody else's model has computed.
+
+    Args:
+        logits_TV: ``[T, V]`` logits at supervised positions, any float dtype.
+        targets_T: ``[T]`` true token ids.
+        block: ids of the coordinate block.
+        coord_rows_N: ``[N]`` int64, ascending: the rows of ``targets_T`` that carry coordinates.
+
+    Returns:
+        The parts of the logits, differentiable once in ``logits_TV``.
+    """
+    wide_TV = at_least_float32(logits_TV)
+    ce_T, target_logit_T, text_T, coord_TK = Summaries.apply(wide_TV, None, targets_T, block)
+
+    def log_z_text_at(temperature: float) -> Tensor:
+        cooled_NV = wide_TV.index_select(0, coord_rows_N) / temperature
+        return torch.cat([cooled_NV[:, : block.start], cooled_NV[:, block.stop :]], dim=1).logsumexp(dim=1)
+
+    return HeadOutput(
+        log_z_T=ce_T + target_logit_T,
+        log_z_coord_T=coord_TK.logsumexp(dim=1),
+        log_z_text_T=text_T,
+        target_logit_T=target_logit_T,
+        ce_T=ce_T,
+        coord_logits_NK=coord_TK.index_select(0, coord_rows_N),
+        log_z_text_at=log_z_text_at,
+    )

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,6 +34,8 @@ from coordexp.model.checkpoint.adapter import (
 from coordexp.model.checkpoint.directory import find_checkpoint, is_hub_id, library_errors
 from coordexp.model.checkpoint.stored_model import StoredModel, load_stock, quiet
 from coordexp.model.processor import Processor
+
+_log = logging.getLogger(__name__)
 
 AttnImplementation = Literal["sdpa", "eager", "flash_attention_2"]
 
@@ -114,6 +117,7 @@ def load(
     wrapped.eval()
     if device is not None:
         nn.Module.to(wrapped, device)
+    _log.debug("loaded %s in %s on %s", directory, model.dtype, model.device)
     return LoadedModel(model=wrapped, processor=processor, vocab=vocab)
 
 

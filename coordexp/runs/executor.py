@@ -12,6 +12,7 @@ from typing import Protocol, Self
 
 from coordexp.config.schema import RunConfig
 from coordexp.errors import CoordExpError, ResourceError
+from coordexp.logs import log_to_run
 from coordexp.runs import ranks
 from coordexp.runs.folder import step_of
 from coordexp.runs.live import RunEvent, append_event
@@ -229,7 +230,8 @@ def _do(
     reporter = make_reporter()
     if is_first:
         _start(plan, reporter, status_before, print_line)
-    ended = function(plan.config, reporter=reporter, print_line=print_line)
+    with log_to_run(log) if is_first else contextlib.nullcontext():
+        ended = function(plan.config, reporter=reporter, print_line=print_line)
     return Ended("finished") if ended is None else ended
 
 

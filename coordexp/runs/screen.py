@@ -11,6 +11,7 @@ from tabulate import tabulate
 from coordexp.config.keys import identity
 from coordexp.config.trees import leaves
 from coordexp.errors import plain
+from coordexp.logs import is_quiet
 from coordexp.runs.board import BoardRow, board, row_line
 from coordexp.runs.live import RunEvent
 from coordexp.runs.plan import RunPlan
@@ -46,6 +47,8 @@ class Screen(Protocol):
 
 def screen_for(console: Console | None, *, print_line: PrintLine, plans: Callable[[], Sequence[RunPlan]]) -> Screen:
     """Return the board if ``console`` is a terminal that can show it, otherwise the few lines."""
+    if is_quiet():
+        return QuietScreen(print_line)
     if console is not None and can_redraw(console):
         return BoardScreen(console, print_line=print_line, plans=plans)
     return PlainScreen(print_line, plans)
@@ -112,6 +115,31 @@ class PlainScreen:
             # Trials say their point themselves; a table of all of them would be wider than any screen.
             for line in groups_table(runs) if any(plan.name == name for plan in runs) else ():
                 self._print_line(line)
+
+
+class QuietScreen:
+    """Prints warnings and alarms, those of a start once for all runs."""
+
+    def __init__(self, print_line: PrintLine) -> None:
+        self._print_line = print_line
+        self._start_warnings: set[str] = set()
+
+    def tell(self, name: str, event: RunEvent) -> None:
+        if event.kind in ("alarm", "warning"):
+            self._print_line(f"{name}  {plain(event.text)}")
+        for warning in event.warnings:
+            if warning not in self._start_warnings:
+                self._start_warnings.add(warning)
+                self._print_line(f"{name}  {plain(warning)}")
+
+    def tell_wait(self, name: str, sentence: str) -> None:
+        """Show nothing: a run that waits goes on by itself."""
+
+    def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
+        """Show nothing of what goes on."""
+
+    def close(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
+        """Leave nothing."""
 
 
 class _Pace:

@@ -99,6 +99,7 @@ def connect(uri: str) -> "MlflowClient":
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if (problem := address_problem(uri)) is not None:
         raise TrackingError(f"the tracking URI {problem}")
+    _log.debug("connects to %s", server_of(uri))
     path = sqlite_path(uri)
     if path is not None:
         _check_sqlite(uri, path)

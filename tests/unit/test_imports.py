@@ -17,6 +17,7 @@ LARGE = ("torch", "transformers", "ray", "mlflow", "numba", "scipy", "matplotlib
 
 # In this order, in one process: each module may have loaded no more than those before it were allowed.
 MODULES = {
+    "coordexp.config": LARGE,
     "coordexp.metrics": LARGE,
     # What a report needs.
     "coordexp.detection": LARGE,

@@ -25,11 +25,11 @@ _METRICS = Path("detection", "metrics")
 # under any name, and a shipped file wherever it lies. How a configuration is read and compared changes none either,
 # since its values are compared key by key; what its schema computes of them (steps, weights) does. The package's own
 # __init__.py only re-exports.
-# Where temporary files lie, how many CPUs a container has, and how far a stage is, decide no digit: the threads that do
-# are a key.
+# Where temporary files lie, how many CPUs a container has, how far a stage is, and what is logged, decide no digit: the
+# threads that do are a key.
 _WITHOUT_INFLUENCE = (
-    "__init__.py", "cpus.py", "errors.py", "findings.py", "limits.py", "metrics.py", "shipped.py", "stages.py",
-    "temporary.py", "terminal.py",
+    "__init__.py", "cpus.py", "errors.py", "findings.py", "limits.py", "logs.py", "metrics.py", "shipped.py",
+    "stages.py", "temporary.py", "terminal.py",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ an annotation file of a training or validation split.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,8 @@ from coordexp.data.splits.tuning import DividedTraining
 from coordexp.errors import DataError
 from coordexp.files import replace_directory, sha256_of_file, write_json
 from coordexp.findings import Check, ok, require
+
+_log = logging.getLogger(__name__)
 
 READER_VERSION = 1
 """Raised when equal sources would give another set."""
@@ -90,7 +93,10 @@ def check_set(data: Data, place: SetPlace, *, splits: Sequence[Split] = SPLITS) 
     data_set = DataSet.kept(folder)
     if data_set is None or data_set.record.identity != identity or not data_set.has_picture_folders():
         data_set = _copied(folder, identity, sources, place)
+    else:
+        _log.debug("the set %s is that of its sources", folder)
     if data_set is None:
+        _log.debug("the set %s is made of its sources", folder)
         read = yield from read_data(data, sources, found=found)
         if read is None:
             return None

@@ -14,13 +14,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.images.patches import ImageSpec
-from coordexp.data.prompt import IMAGE_TOKEN
+from coordexp.data.prompt import IMAGE_TOKEN, Prompt
 from coordexp.data.sample import Sample
 from coordexp.errors import ConfigError, TokenizerError, counted
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.qwen_json import JsonFormat
 
 AnswerFormat = SequenceFormat | JsonFormat
+_MAX_LENGTH = 32_768  # of prompt and image; the answer has its own limit
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,26 @@ class AnsweringModel:
         finally:
             for module, training in modes:
                 module.training = training
+
+
+def encoder_of_prompts(
+    tokenizer: PreTrainedTokenizerBase, prompt: Prompt, image_spec: ImageSpec
+) -> Callable[[Sequence[Sample]], DetectionDataset]:
+    """Return what puts a prompt to samples, without targets."""
+
+    def encode(samples: Sequence[Sample]) -> DetectionDataset:
+        return DetectionDataset(
+            samples=samples,
+            tokenizer=tokenizer,
+            vocab=None,
+            prompt=prompt,
+            image_spec=image_spec,
+            max_objects=1,
+            max_length=_MAX_LENGTH,
+            seed=0,
+        )
+
+    return encode
 
 
 def _processor() -> str:

@@ -4,6 +4,7 @@ It has an expanded vocabulary, or, for a text arm, the original one. All runs of
 the weights says what it was made of.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.stages import report_stage
 from coordexp.train.setup.encoding import Encoding, build_encoding
+
+_log = logging.getLogger(__name__)
 
 _STAMP = "base.json"  # what a base was made of
 _WEIGHTS = ".safetensors"
@@ -80,6 +83,7 @@ def prepare_base(config: RunConfig) -> Path:
     if isinstance(stored_stamp, dict) and _without_source(stored_stamp) == stamp:
         change = _change_of_source(config, stored_stamp.get("source"))
         if change is None:
+            _log.debug("the base %s is that of %s", target, model.path)
             require(check_base(config, target))
             return target
         if folder.begun_runs():
@@ -89,6 +93,7 @@ def prepare_base(config: RunConfig) -> Path:
             )
 
     directory = find_checkpoint(model.path, revision=model.revision)
+    _log.debug("the base %s is made of %s", target, directory)
     require(check_base(config, directory))
     from coordexp.model.expand import cast_checkpoint, expand_checkpoint  # here: a dry run does not get this far
 
