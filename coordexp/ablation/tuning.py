@@ -19,11 +19,14 @@ from coordexp.campaign.preparation import fingerprint_of, fingerprint_runs, prep
 from coordexp.campaign.session import Session
 from coordexp.config.keys import deciding
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.trees import within
 from coordexp.data.splits.tuning import TuningSplit
 from coordexp.errors import TrackingError, counted
+from coordexp.files import write_text
 from coordexp.runs.executor import TrainFunction
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
+from coordexp.search.group_file import group_file
 from coordexp.search.record import TuningRecord, read_record
 from coordexp.search.space import point_text
 from coordexp.search.split import divide_training_images, split_hash
@@ -205,6 +208,7 @@ def _decide(session: Session, tuning: Tuning, pending: TuningTrials, recorder: R
     folder = ExperimentFolder.of(tuning.config).tuning
     tuning.record = record_of(tuning.config, pending, tuning.split, split_hash=tuning.split_hash, before=tuning.record)
     tuning.record.write(folder.record)
+    _write_group_files(tuning, tuning.record)
     for group in pending.groups:
         tuned = tuning.record.groups[group]
         own = tuned.own_values
@@ -214,3 +218,23 @@ def _decide(session: Session, tuning: Tuning, pending: TuningTrials, recorder: R
         session.tracker.log_file(recorder.parent_id, folder.record, folder.path.name)
         spaces = {group: list(tuned.space) for group, tuned in tuning.record.groups.items()}
         session.tracker.set_tags(recorder.parent_id, {"tuned": json.dumps(spaces)})
+
+
+def _write_group_files(tuning: Tuning, record: TuningRecord) -> None:
+    """Write each group with its chosen values as a group file, for experiments that do not tune."""
+    folder = ExperimentFolder.of(tuning.config).tuning
+    overlays = tuning.config.ablation.model_dump(mode="json")["groups"]
+    name, factor = tuning.config.experiment.name, tuning.config.ablation.factor
+    for group, tuned in record.groups.items():
+        if group not in tuning.trials:
+            continue
+        outside = [key for key in tuned.space if not within(key, factor)]
+        comment = [
+            f"Group {group} with the values that the tuning of {name} chose: trial {tuned.chosen}.",
+            f"AP {tuned.best.ap or 0.0:.4f} after {counted(record.num_steps, 'step')}, on {record.num_val} images held "
+            "out from the training images;",
+            "the validation images had no part in it.",
+        ]
+        if outside:
+            comment.append(f"An experiment takes it with {', '.join(outside)} in ablation.factor.")
+        write_text(folder.group_file(group), group_file(overlays.get(group, {}), tuned.best.point, comment=comment))

@@ -9,8 +9,6 @@ from markupsafe import Markup
 from rich.console import Console
 
 from coordexp.config.schema.search import Parameter
-from coordexp.config.trees import Tree, with_value
-from coordexp.config.yaml_file import written_yaml
 from coordexp.data.splits.tuning import TuningSplit
 from coordexp.files import write_text
 from coordexp.report.figures import INK, PALETTE, SOFT, figure_style, inline_svg, new_figure, save_figure
@@ -19,6 +17,7 @@ from coordexp.report.text.render import show_table
 from coordexp.report.text.tables import Table, written
 from coordexp.report.write import print_paths, writing
 from coordexp.runs.folder import ExperimentFolder
+from coordexp.search.group_file import group_file
 from coordexp.shipped import command
 from coordexp.sweep.results import TrialResult, Winner, at_the_edge, trial_results, verdict, winners
 from coordexp.sweep.trials import SweepTrials
@@ -40,17 +39,17 @@ def report_sweep(sweep_trials: SweepTrials, split: TuningSplit, console: Console
     missing, notes = _missing(trials, ranked), _notes(sweep_trials, trials, chosen)
     tables = [table for table in (winners_table(ranked), trials_table(trials)) if table.rows]
     commands = _next_commands(sweep_trials, group) if chosen else []
-    group_file = _group_file(sweep_trials, chosen, split) if chosen else ""
+    text_of_group = _group_file(sweep_trials, chosen, split) if chosen else ""
     found = {"title": title, "verdict": says, "summary": head, "missing": missing, "notes": notes, "tables": tables}
-    new_group = {"group_file": group_file, "commands": commands}
+    new_group = {"group_file": text_of_group, "commands": commands}
     with writing(folder.report):
         paths, svg = write_response(settings.name, settings.space, trials, ranked, folder.report)
         page = {**found, **new_group, "chart": Markup(svg)}  # the chart's text was escaped where it was drawn
         paths.append(folder.report / "report.html")
         write_text(paths[-1], render("page.sweep.html.jinja", page))
-        if group_file:
+        if text_of_group:
             paths.append(folder.path / f"{group}.yaml")
-            write_text(paths[-1], group_file)
+            write_text(paths[-1], text_of_group)
 
     def show(line: str, style: str = "") -> None:
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -115,18 +114,15 @@ def winners_table(ranked: Sequence[Winner]) -> Table:
 def _group_file(sweep_trials: SweepTrials, chosen: Winner, split: TuningSplit) -> str:
     """Return the text of ``groups/GROUP_tuned.yaml``: the tuned group with the best winner's weights."""
     settings = sweep_trials.sweep.settings
-    tree: Tree = dict(sweep_trials.sweep.overlay)
-    for key, value in chosen.point.items():
-        tree = with_value(tree, key.split("."), value, place=settings.name)
     spread = f" (standard deviation {chosen.spread:.4f})" if chosen.spread is not None else ""
     seeds = f"seeds {', '.join(str(seed) for seed in chosen.aps)}" if chosen.aps else f"seed {sweep_trials.seed}"
     comment = (
-        f"# Group {settings.group} with the weights that sweep {settings.name} chose: trial {chosen.name}.\n"
-        f"# AP {chosen.mean or 0.0:.4f}{spread} over {seeds}, on {split.num_val} images held out from the "
-        f"{split.num_val + split.num_train + split.num_excluded} training images (seed {settings.tuning_split.seed});\n"
-        "# the final validation images had no part in it.\n"
+        f"Group {settings.group} with the weights that sweep {settings.name} chose: trial {chosen.name}.",
+        f"AP {chosen.mean or 0.0:.4f}{spread} over {seeds}, on {split.num_val} images held out from the "
+        f"{split.num_val + split.num_train + split.num_excluded} training images (seed {settings.tuning_split.seed});",
+        "the final validation images had no part in it.",
     )
-    return comment + written_yaml(tree, flow=None, width=120)
+    return group_file(sweep_trials.sweep.overlay, chosen.point, comment=comment)
 
 
 def _next_commands(sweep_trials: SweepTrials, group: str) -> list[str]:

@@ -133,6 +133,10 @@ class TuningFolder(_Folder):
         """Return the trials of a group, as Optuna keeps them."""
         return self.path / f"trials-{group}.jsonl"
 
+    def group_file(self, group: str) -> Path:
+        """Return the file of a group with its chosen values, to copy beside another experiment."""
+        return self.path / f"{group}_tuned.yaml"
+
 
 class ExperimentFolder(_Folder):
     """One experiment: what all of its runs share, and the folders of the runs."""

@@ -21,15 +21,14 @@ from coordexp.campaign.preparation import (
 )
 from coordexp.campaign.session import EXIT_FAILED, Ending, Session, open_session
 from coordexp.config import to_yaml
-from coordexp.config.schema.data import Data
-from coordexp.data.sources.door import save_parts
-from coordexp.data.splits.tuning import TuningSplit, write_tuning_split
+from coordexp.data.splits.tuning import TuningSplit
 from coordexp.errors import TrackingError, counted
 from coordexp.runs.executor import TrainFunction
 from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.search.space import point_text
+from coordexp.search.split import divide_training_images
 from coordexp.stages import show_stages
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
@@ -37,7 +36,6 @@ from coordexp.sweep.trials import SweepTrials, known_points, proposed, rungs
 from coordexp.tracking.connection import way_on
 from coordexp.tracking.publish import Recorder, is_recorded
 from coordexp.train import train
-from coordexp.train.setup.door import open_set_of, place_of
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 
 
@@ -87,7 +85,9 @@ def _prepare(session: Session, sweep: Sweep) -> _Prepared:
     """Divide the training images, open the journal, read data and base, and check that trials have room."""
     with show_stages(session.console, title="divides the training images"):
         proposed(sweep)  # refuses, before the files of another sweep are replaced
-        split = divide_training_images(sweep)
+        directory = ExperimentFolder.of(sweep.config).path
+        part = sweep.settings.tuning_split
+        split = divide_training_images([sweep.config], part, directory)
     note = steps_note(sweep.config, split.num_train)
     if note is not None:
         session.show(note)
@@ -195,16 +195,6 @@ class _Records:
         stage = "search" if plan.seed == self.trials.seed else "winner"
         with contextlib.suppress(TrackingError):  # tried again when the run has ended
             self.recorder.start_run(plan, identity.short, tags={"sweep_trial": plan.group, "sweep_stage": stage})
-
-
-def divide_training_images(sweep: Sweep) -> TuningSplit:
-    """Choose the tuning split from the experiment's set, and write the set that trials read."""
-    config, settings = sweep.config, sweep.settings.tuning_split
-    whole = open_set_of(config)
-    divided = write_tuning_split(whole, config.data, ExperimentFolder.of(config).path, **settings.model_dump())
-    of_trials = Data.model_validate(config.data.model_dump() | divided.split.data_keys())
-    save_parts(divided, whole, of_trials, place_of(config))
-    return divided.split
 
 
 def describe_sweep(sweep: Sweep, console: Console) -> None:
