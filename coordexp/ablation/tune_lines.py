@@ -4,8 +4,9 @@ from coordexp.ablation.tune_plan import GroupSearch, check_finite, searches_of, 
 from coordexp.config.schema import ExperimentConfig, RunConfig
 from coordexp.errors import DataError, counted
 from coordexp.runs.folder import ExperimentFolder
+from coordexp.search.point import point_text
 from coordexp.search.record import read_record
-from coordexp.search.space import known_in_advance, point_text
+from coordexp.search.space import known_in_advance
 from coordexp.train.setup.door import num_images_of
 
 

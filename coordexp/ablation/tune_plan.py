@@ -14,8 +14,9 @@ from coordexp.config.schema.tune import GROUP_SPACES, SPACE, Tune
 from coordexp.config.trees import Tree, merged, nested, value_at, with_value
 from coordexp.errors import ConfigError, counted
 from coordexp.files import JsonValue
+from coordexp.search.point import Point
 from coordexp.search.points import at_point, changes_the_terms, check_corners, terms_that_are_on
-from coordexp.search.space import Point, Search, grid_with
+from coordexp.search.space import Search, grid_with
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from coordexp.files import JsonValue
 from coordexp.runs.executor import RunListener
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
+from coordexp.search.point import Point, point_text
 from coordexp.search.record import TriedPoint, TunedGroup, TuningRecord
-from coordexp.search.space import Point, point_text
 from coordexp.search.trials import Trial, Trials, TrialSettings, ap_curve, final_ap, known_points, rungs_of
 
 

@@ -27,8 +27,8 @@ from coordexp.runs.executor import TrainFunction
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.search.group_file import group_file
+from coordexp.search.point import point_text
 from coordexp.search.record import TuningRecord, read_record
-from coordexp.search.space import point_text
 from coordexp.search.split import divide_training_images, split_hash
 from coordexp.stages import show_stages
 from coordexp.tracking.publish import ParentRun, Recorder, is_recorded

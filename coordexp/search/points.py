@@ -9,7 +9,8 @@ from coordexp.config.schema.search import Method, Number, Parameter
 from coordexp.config.trees import Tree, merged, with_value
 from coordexp.errors import ConfigError
 from coordexp.losses.criterion import WeightedTerm
-from coordexp.search.space import grid, point_text
+from coordexp.search.point import point_text
+from coordexp.search.space import grid
 from coordexp.train.setup.weighted_terms import weighted_terms
 
 

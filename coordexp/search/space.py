@@ -9,10 +9,9 @@ import optuna
 
 from coordexp.config.schema.search import Method, Number, Parameter
 from coordexp.files import sha256_of_text
+from coordexp.search.point import Point
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-Point = dict[str, Number]
 
 _DRAWS = 100  # before a random point may repeat another one
 
@@ -131,17 +130,6 @@ def nearest_in(space: Mapping[str, Parameter], point: Mapping[str, Number]) -> P
             value = min(max(value, low), high)
         nearest[key] = value
     return nearest
-
-
-def point_text(point: Mapping[str, Number]) -> str:
-    """Return ``lambda_coord 0.5, lambda_coord_ce 1``."""
-    return ", ".join(f"{short_key(key)} {value:g}" for key, value in point.items())
-
-
-def short_key(key: str) -> str:
-    """Return ``lambda_coord`` of ``objective.lambda_coord``, and ``spread`` of ``objective.extra.spread.weight``."""
-    parts = key.split(".")
-    return parts[-2] if parts[-1] == "weight" and parts[:2] == ["objective", "extra"] else parts[-1]
 
 
 def _sampled(search: Search, number: int, *, attempt: int = 0) -> Point:

@@ -25,8 +25,8 @@ from coordexp.runs.plan import RunPlan
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import Ended, Killed, tell
 from coordexp.runs.stop import clear_stop, experiment_stop_reason, request_stop
+from coordexp.search.point import Point
 from coordexp.search.space import (
-    Point,
     Search,
     drawn,
     known_in_advance,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordexp.runs.plan import RunPlan
-from coordexp.search.space import Point
+from coordexp.search.point import Point
 from coordexp.search.trials import Trial, ap_curve, final_ap
 from coordexp.sweep.trials import SweepTrials
 

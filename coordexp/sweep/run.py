@@ -27,7 +27,7 @@ from coordexp.runs.executor import TrainFunction
 from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.search.space import point_text
+from coordexp.search.point import point_text
 from coordexp.search.split import divide_training_images
 from coordexp.stages import show_stages
 from coordexp.sweep.load import Sweep

@@ -6,7 +6,8 @@ from coordexp.config.schema.search import Number
 from coordexp.files import JsonValue
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
-from coordexp.search.space import Point, Search
+from coordexp.search.point import Point
+from coordexp.search.space import Search
 from coordexp.search.trials import Trials, TrialSettings, recorded_params, rungs_of
 from coordexp.search.trials import known_points as points_known
 from coordexp.sweep.load import Sweep, trial_config

@@ -14,8 +14,8 @@ from coordexp.report.study.part import Part, Rendered
 from coordexp.report.study.study import Study
 from coordexp.report.study.tuned import edge_of, tuning_of
 from coordexp.report.text.tables import UNDEFINED, Table, with_interval, written
+from coordexp.search.point import point_text, short_key
 from coordexp.search.record import TunedGroup, TuningRecord
-from coordexp.search.space import point_text, short_key
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

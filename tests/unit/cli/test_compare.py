@@ -152,7 +152,7 @@ def test_no_detection_is_an_ap_of_0_that_is_said(data: Path, capsys: pytest.Capt
         (["a=nowhere.json"], "nowhere.json: file not found"),
         (["a=nothing.json"], "nothing.json: line 1 column 1: not valid JSON"),
         (["a=half.json.gz"], "half.json.gz: gzip cannot unpack it"),
-        (["a={data}/instances_val.json"], "its annotations have no score, as those of a ground truth"),
+        (["a={data}/instances_val.json"], "instances_val.json: its annotations have no score"),
         (["a={data}/fair.json", "--output", "nothing.json"], "cannot be written"),
     ],
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.cli.main import main as coordexp
-from coordexp.search.space import point_text
+from coordexp.search.point import point_text
 from coordexp.sweep.load import load_sweep
 from coordexp.sweep.trials import SweepTrials, known_points
 
