@@ -1,4 +1,4 @@
-"""A trained adapter on disk: save it, read what it says of itself, and check that all of it reached a model."""
+"""A trained adapter on disk: save it, read what it says about itself, and check that all of it reached a model."""
 
 import contextlib
 import shutil
@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict
@@ -36,14 +36,14 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 
 _PICKLE = "adapter_model.bin"
-_ROOT = "base_model.model."  # of PEFT's names
+_ROOT = "base_model.model."  # PEFT's names begin with it
 _MADE_BY = "coordexp_base"
 _TRAINED_WITH = "coordexp_trained_with"
 
 
 @dataclass(frozen=True)
 class OffsetInfo:
-    """The coord-offset adapter inside a saved one; its ``coord_ids`` are None if the file does not say."""
+    """The coord offsets inside a saved adapter; ``coord_ids`` are None if the file does not say."""
 
     coord_ids: list[int] | None
     num_ids: int
@@ -53,13 +53,14 @@ class OffsetInfo:
 
 @dataclass(frozen=True)
 class TrainedBase:
-    """The checkpoint an adapter was trained on, and what training made of it first.
+    """The checkpoint that an adapter was trained on, and how training changed it first.
 
     Attributes:
         path: ``embedded``, a directory or a hub id; None if the adapter does not say.
-        dtype: what its weights were cast to; ``auto`` if they were left as stored.
+        revision: of a hub id.
+        dtype: dtype that its weights were cast to; ``auto`` if they were left as stored.
         vocab_init: how the rows of coord tokens started, if it had none.
-        structure: for which object markers it was expanded; None if it was not, or the adapter does not say.
+        structure: object markers that it was expanded for; None if it was not expanded, or the adapter does not say.
     """
 
     path: str | None
@@ -77,8 +78,13 @@ class AdapterInfo:
     """A saved PEFT adapter: its configuration, what its weights file holds, and what it was trained on and with.
 
     Attributes:
-        keys: of its tensors, as PEFT names them.
-        prefix: what a wrapper (DDP, torch.compile) put before each of them in the file; mostly "".
+        directory: its folder.
+        config: ``adapter_config.json``.
+        keys: names of its tensors, as PEFT names them.
+        offset: its coord offsets; None if it has none.
+        base: the checkpoint that it was trained on.
+        trained_with: images and prompts of training; None if it does not say.
+        prefix: what a wrapper (DDP, torch.compile) put before each key in the file; mostly "".
     """
 
     directory: Path
@@ -96,11 +102,17 @@ class AdapterInfo:
 
     @property
     def way_on(self) -> str:
-        return f"give the one that it was trained on{f', {self.base.path}' if self.base.path else ''}"
+        """The end of an error about a base that does not fit."""
+        advice = "give the one that it was trained on"
+        return f"{advice}, {self.base.path}" if self.base.path else advice
 
 
 def read_adapter(directory: str | Path) -> AdapterInfo:
-    """Read what a saved LoRA or DoRA adapter says about itself."""
+    """Read what a saved LoRA or DoRA adapter says about itself.
+
+    Raises:
+        CheckpointError: if it is missing, damaged, a pickle, or of another kind.
+    """
     directory = Path(directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such adapter directory")
@@ -113,38 +125,60 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
         raise CheckpointError(f"{file}: megatron_config is set; expected a plain LoRA or DoRA")
     weights = directory / ADAPTER_WEIGHTS
     if not weights.is_file() and (directory / _PICKLE).is_file():
-        pointer = lfs_problem(directory / _PICKLE)
-        if pointer:
-            raise CheckpointError(pointer)
-        convert = (
-            "python -c 'import torch; from safetensors.torch import save_file; "
-            f'save_file(torch.load("{_PICKLE}", weights_only=True), "{ADAPTER_WEIGHTS}")\''
-        )
-        raise CheckpointError(f"{directory}: {_PICKLE} is a pickle, which is not read; convert it there: {convert}")
-    stored = tensor_names(weights)
-    _check_shapes(weights, stored, config)
-    prefix = stored[0].partition(_ROOT)[0] if stored and all(_ROOT in key for key in stored) else ""
-    offset = _offset_info(weights, stored)
+        _refuse_pickle(directory)
+    stored_keys = tensor_names(weights)
+    _check_shapes(weights, stored_keys, config)
+    prefix = ""
+    if stored_keys and all(_ROOT in key for key in stored_keys):
+        prefix = stored_keys[0].partition(_ROOT)[0]
+    offset = _offset_info(weights, stored_keys)
+
     mapping = config.get("auto_mapping")
-    ours = cast("JsonObject", mapping) if isinstance(mapping, dict) else {}
-    made_by = ours.get(_MADE_BY)
-    if not isinstance(made_by, dict):  # an adapter of PEFT's own making
-        made_by = {"structure": None if offset is None else "spec" if offset.num_ids > NUM_BINS else "native"}
-    names = {"path": config.get("base_model_name_or_path") or None, "revision": config.get("revision") or None}
+    notes = cast("JsonObject", mapping) if isinstance(mapping, dict) else {}  # what name_base wrote
+    trained_with = None
+    if _TRAINED_WITH in notes:
+        trained_with = parse_trained_with(notes[_TRAINED_WITH], file)
+    return AdapterInfo(
+        directory,
+        config,
+        keys=tuple(key.removeprefix(prefix) for key in stored_keys),
+        offset=offset,
+        base=_trained_base(file, config, notes.get(_MADE_BY), offset),
+        trained_with=trained_with,
+        prefix=prefix,
+    )
+
+
+def _refuse_pickle(directory: Path) -> NoReturn:
+    pointer = lfs_problem(directory / _PICKLE)
+    if pointer:
+        raise CheckpointError(pointer)
+    convert = (
+        "python -c 'import torch; from safetensors.torch import save_file; "
+        f'save_file(torch.load("{_PICKLE}", weights_only=True), "{ADAPTER_WEIGHTS}")\''
+    )
+    raise CheckpointError(f"{directory}: {_PICKLE} is a pickle, which is not read; convert it there: {convert}")
+
+
+def _trained_base(file: Path, config: JsonObject, made_by: object, offset: OffsetInfo | None) -> TrainedBase:
+    """Return the base that an adapter names, and how training made it; ``file`` names the configuration in errors."""
+    values = cast("JsonObject", made_by) if isinstance(made_by, dict) else {}
+    if not isinstance(made_by, dict) and offset is not None:
+        # PEFT alone saved this adapter. More rows than bins are those of the markers that only spec adds.
+        values["structure"] = "spec" if offset.num_ids > NUM_BINS else "native"
+    path = config.get("base_model_name_or_path") or None
+    revision = config.get("revision") or None
     try:
-        base = _TRAINED_BASE.validate_python({**made_by, **names})
+        return _TRAINED_BASE.validate_python({**values, "path": path, "revision": revision})
     except ValidationError as error:
         raise CheckpointError(
             f"{file}: expected what the adapter was trained on, as training wrote it ({first_problem(error)})"
         ) from None
-    trained_with = parse_trained_with(ours[_TRAINED_WITH], file) if _TRAINED_WITH in ours else None
-    keys = tuple(key.removeprefix(prefix) for key in stored)
-    return AdapterInfo(directory, config, keys, offset, base, trained_with, prefix)
 
 
 @contextlib.contextmanager
 def peft_folder(info: AdapterInfo) -> Generator[Path]:
-    """Yield a folder that PEFT reads: the adapter's own, or for a while a copy whose tensors have PEFT's names."""
+    """Yield a folder that PEFT can read: the adapter's own, or a temporary copy whose tensors have PEFT's names."""
     if not info.prefix:
         yield info.directory
         return
@@ -178,7 +212,11 @@ def named_base(directory: Path) -> str:
 
 @contextlib.contextmanager
 def naming_the_adapter(info: AdapterInfo) -> Generator[None]:
-    """Say of a base that the hub does not give who asks for it; a path of another machine may look like a hub id."""
+    """Name the adapter in the error of a base that was not found.
+
+    The adapter names its base itself, perhaps by a path of another machine that looks like a hub id. Without the
+    adapter's name a user would not know who asked the hub for it.
+    """
     try:
         yield
     except CheckpointError as error:
@@ -186,15 +224,21 @@ def naming_the_adapter(info: AdapterInfo) -> Generator[None]:
 
 
 def name_base(model: PeftModel, base: TrainedBase, trained_with: TrainedWith | None = None) -> None:
-    """Make an adapted model's adapters say, wherever they are saved, what they were trained on and with.
+    """Write into a model's PEFT configurations what its adapters were trained on and with.
 
-    PEFT itself names the folder that the weights were read from, which in a run is the run's own expanded copy. What
-    the copy was made by stands in ``auto_mapping``, PEFT's place for what helps to find the base; with a task type PEFT
-    does not read it.
+    PEFT would name the folder that the weights were read from, which in a run is the run's own expanded copy. How that
+    copy was made goes to ``auto_mapping``, where PEFT keeps what helps to find the base. PEFT does not read it if a
+    task type is set.
+
+    Args:
+        model: the adapted model; the notes go with every adapter that is saved from it.
+        base: the checkpoint as the user gave it, and how training changed it.
+        trained_with: images and prompts of training.
     """
     made_by = {"dtype": base.dtype, "vocab_init": base.vocab_init, "structure": base.structure}
     for config in model.peft_config.values():
-        config.base_model_name_or_path, config.revision = base.path, base.revision
+        config.base_model_name_or_path = base.path
+        config.revision = base.revision
         config.auto_mapping = {_MADE_BY: made_by}
         if trained_with is not None:
             config.auto_mapping[_TRAINED_WITH] = asdict(trained_with)
@@ -203,8 +247,13 @@ def name_base(model: PeftModel, base: TrainedBase, trained_with: TrainedWith | N
 def save_adapter(model: PeftModel, directory: str | Path, *, state_dict: dict[str, Tensor] | None = None) -> None:
     """Write adapter and offsets with PEFT, and nothing of the base.
 
-    PEFT's own default compares vocabulary sizes with the base on the hub, and on a resized one
-    stores the whole embedding table beside the adapter. ``state_dict`` takes the place of the model's own weights.
+    By default PEFT compares vocabulary sizes with the base on the hub, and stores the whole embedding table beside the
+    adapter if the base was resized.
+
+    Args:
+        model: the adapted model.
+        directory: where the adapter goes.
+        state_dict: weights to save instead of the model's own, such as those that ZeRO gathered; None for its own.
     """
     reattach_coord_offset_hooks(model)
     model.save_pretrained(str(directory), state_dict=state_dict, save_embedding_layers=False)
@@ -212,9 +261,10 @@ def save_adapter(model: PeftModel, directory: str | Path, *, state_dict: dict[st
 
 
 def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:
-    """Refuse an adapter that lacks a tensor for a place in the model, or the reverse: PEFT would only warn."""
+    """Raise a CheckpointError if the adapter lacks a tensor of the model, or the reverse. PEFT would only warn."""
     expected = set(get_peft_model_state_dict(wrapped, save_embedding_layers=False))
-    if different := sorted(expected.symmetric_difference(info.keys)):
+    different = sorted(expected.symmetric_difference(info.keys))
+    if different:
         raise CheckpointError(
             f"{info.directory}: the adapter does not fit the base: {len(different)} tensors are on one side only, "
             f"e.g. {different[0]}; {info.way_on}"
@@ -222,12 +272,15 @@ def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:
 
 
 def _check_shapes(file: Path, keys: Sequence[str], config: JsonObject) -> None:
-    """Refuse empty tensors, and tables of other ranks than the configuration names."""
+    """Raise a CheckpointError for empty tensors, and for LoRA tables of another rank than the configuration names."""
+    ranks = {config.get("r")}
     pattern = config.get("rank_pattern")
-    ranks = {config.get("r"), *(cast("dict[str, object]", pattern).values() if isinstance(pattern, dict) else ())}
+    if isinstance(pattern, dict):
+        ranks.update(cast("JsonObject", pattern).values())
     with safe_open(file, framework="pt") as handle:
         shapes = {key: handle.get_slice(key).get_shape() for key in keys}
-    if empty := [key for key, shape in shapes.items() if 0 in shape]:
+    empty = [key for key, shape in shapes.items() if 0 in shape]
+    if empty:
         raise CheckpointError(
             f"{file}: {len(empty)} of {len(keys)} tensors are empty, e.g. {empty[0]}: DeepSpeed ZeRO-3 saved a rank's "
             "share; gather the weights with zero_to_fp32.py of the training's checkpoint, or save again with "
@@ -241,15 +294,17 @@ def _check_shapes(file: Path, keys: Sequence[str], config: JsonObject) -> None:
 
 
 def _offset_info(file: Path, keys: Sequence[str]) -> OffsetInfo | None:
-    by_name = {key.rsplit(".", 1)[1]: key for key in keys if f".{ADAPTER_NAME}." in f".{key}"}
-    if "embed_offset" not in by_name:
+    """Return what a weights file holds of coord offsets; None if nothing."""
+    offset_keys = [key for key in keys if f".{ADAPTER_NAME}." in f".{key}"]
+    key_by_name = {key.rsplit(".", 1)[1]: key for key in offset_keys}
+    if "embed_offset" not in key_by_name:
         return None
     with safe_open(file, framework="pt") as handle:
-        table = handle.get_tensor(by_name["embed_offset"])
-        ids = handle.get_tensor(by_name["coord_ids"]) if "coord_ids" in by_name else None
+        table = handle.get_tensor(key_by_name["embed_offset"])
+        ids = handle.get_tensor(key_by_name["coord_ids"]) if "coord_ids" in key_by_name else None
     return OffsetInfo(
         coord_ids=None if ids is None else ids.tolist(),
         num_ids=table.shape[0],
-        tie_head="head_offset" not in by_name,
+        tie_head="head_offset" not in key_by_name,
         dtype=table.dtype,
     )

@@ -1,6 +1,6 @@
-"""Write a changed copy of a checkpoint, a shard at a time: memory never holds more than the largest one.
+"""Write a changed copy of a checkpoint, one shard at a time, so that memory never holds more than the largest shard.
 
-Where files name or shape weights otherwise than the model does, transformers saves it whole.
+If the files name or shape weights differently from the model, transformers saves the whole model instead.
 """
 
 import copy
@@ -22,7 +22,7 @@ from coordexp.stages import ReportStage
 
 _VISION = "model.visual."
 _GENERATION_CONFIG = "generation_config.json"
-_SMALL_FILES_BYTES = 64 * 2**20  # tokenizer and configuration; the true vocabulary is a file of 19 MB
+_SMALL_FILES_BYTES = 64 * 2**20  # tokenizer and configuration; the vocabulary of a released model is 19 MB
 
 
 def write_weights(
@@ -38,11 +38,18 @@ def write_weights(
 ) -> None:
     """Write the weights of a copy, and their index if the base has one.
 
-    Shards keep their names, and a tensor stays in its shard; one that the base does not have goes beside
-    the embedding. A file of which nothing changes is copied as it is, or with ``link`` linked to.
+    Shards keep their names, and a tensor stays in its shard. A tensor that the base does not have goes into the shard
+    of the embedding. A file in which nothing changes is copied as it is.
 
-    ``specs`` and ``make`` give the copy's tensors by name. ``changed`` are those with other numbers than the base's,
-    besides those whose spec differs. ``progress`` is called with ``stage`` and the bytes written.
+    Args:
+        base: the checkpoint that is copied.
+        output: folder of the copy.
+        specs: shape and dtype of each tensor of the copy, by name.
+        make: returns a tensor of the copy by name. It is called when the tensor's shard is written.
+        changed: names of tensors with other numbers than in the base. A tensor whose spec differs need not be listed.
+        progress: called with ``stage``, the bytes written, and all bytes.
+        stage: what ``progress`` calls this work.
+        link: whether a file in which nothing changes is linked to instead of copied.
 
     Raises:
         CheckpointError: if a weight does not fit its new dtype.
@@ -51,23 +58,24 @@ def write_weights(
     if base.weights.load is not None:
         _write_converted(base, output, specs, make, progress=progress, stage=stage)
         return
-    shards: dict[str, dict[str, TensorSpec]] = {}
-    for name in sorted(specs):
-        place = base.weights.files[name if name in base.shapes else EMBEDDING]
-        shards.setdefault(place.name, {})[name] = specs[name]
-    shards = dict(sorted(shards.items()))
-    sources = {file.name: file for file in base.weights.files.values()}
+    shards = _shards(base, specs)
+    source_files = {file.name: file for file in base.weights.files.values()}
     unchanged = {file for file, members in shards.items() if _is_unchanged(base, file, members, changed)}
-    sizes = {
-        file: sources[file].stat().st_size if file in unchanged else sum(spec.num_bytes for spec in members.values())
-        for file, members in shards.items()
-    }
-    check_space(output, sum(size for file, size in sizes.items() if not (link and file in unchanged)))
-    done, total = 0, sum(sizes.values())
+    sizes: dict[str, int] = {}
+    for file, members in shards.items():
+        if file in unchanged:
+            sizes[file] = source_files[file].stat().st_size
+        else:
+            sizes[file] = sum(spec.num_bytes for spec in members.values())
+    linked = unchanged if link else set[str]()
+    check_space(output, sum(size for file, size in sizes.items() if file not in linked))
+
+    done = 0
+    total = sum(sizes.values())
     progress(stage, done, total)
     for file, members in shards.items():
         if file in unchanged:
-            copy_file(sources[file], output / file, link=link)
+            copy_file(source_files[file], output / file, link=link)
         else:
             tensors = dict[str, Tensor]()
             for name, spec in members.items():
@@ -75,17 +83,34 @@ def write_weights(
                 if name in changed or spec != base.weights.specs.get(name):
                     _check_fits(name, tensors[name])
             save_file(tensors, output / file, {"format": "pt"})
-            del tensors  # before the next shard is made
+            del tensors  # so that the next shard does not exist beside this one
         done += sizes[file]
         progress(stage, done, total)
     if base.weights.sharded:
-        written = [spec for members in shards.values() for spec in members.values()]
-        metadata = {
-            "total_size": sum(spec.num_bytes for spec in written),
-            "total_parameters": sum(spec.num_elements for spec in written),
-        }
-        places = {name: file for file, members in shards.items() for name in members}
-        write_json(output / INDEX_FILE, {"metadata": metadata, "weight_map": dict(sorted(places.items()))}, indent=2)
+        _write_index(output, shards)
+
+
+def _shards(base: StoredModel, specs: Mapping[str, TensorSpec]) -> dict[str, dict[str, TensorSpec]]:
+    """Return which tensors go into which file of a copy, both sorted by name."""
+    shards: dict[str, dict[str, TensorSpec]] = {}
+    for name in sorted(specs):
+        source = base.weights.files[name if name in base.shapes else EMBEDDING]
+        shards.setdefault(source.name, {})[name] = specs[name]
+    return dict(sorted(shards.items()))
+
+
+def _write_index(output: Path, shards: Mapping[str, Mapping[str, TensorSpec]]) -> None:
+    file_by_tensor: dict[str, str] = {}
+    total_size = 0
+    total_parameters = 0
+    for file, members in shards.items():
+        for name, spec in members.items():
+            file_by_tensor[name] = file
+            total_size += spec.num_bytes
+            total_parameters += spec.num_elements
+    metadata = {"total_size": total_size, "total_parameters": total_parameters}
+    weight_map = dict(sorted(file_by_tensor.items()))
+    write_json(output / INDEX_FILE, {"metadata": metadata, "weight_map": weight_map}, indent=2)
 
 
 def _write_converted(
@@ -97,14 +122,16 @@ def _write_converted(
     progress: ReportStage,
     stage: str,
 ) -> None:
-    """Write a copy whose weights transformers renames or reshapes: the model is in memory, and it saves it."""
+    """Write a copy of a base whose weights transformers renames or reshapes: build it and let it save itself."""
     total = sum(spec.num_bytes for spec in specs.values())
     check_space(output, total)
     progress(stage, 0, total)
     config = copy.deepcopy(base.config)
-    text = config.get_text_config()
-    text.vocab_size = specs[EMBEDDING].shape[0]
-    config.tie_word_embeddings = text.tie_word_embeddings = base.tied and HEAD not in specs
+    text_config = config.get_text_config()
+    text_config.vocab_size = specs[EMBEDDING].shape[0]
+    is_tied = base.tied and HEAD not in specs
+    config.tie_word_embeddings = is_tied
+    text_config.tie_word_embeddings = is_tied
     model = empty_model(config, dtype=specs[EMBEDDING].dtype)
     tensors = {name: make(name).contiguous() for name in specs}
     for name, tensor in tensors.items():
@@ -119,29 +146,38 @@ def _write_converted(
 def write_config(
     base: StoredModel, output: Path, specs: Mapping[str, TensorSpec], *, tied: bool, says_dtype: bool
 ) -> None:
-    """Write ``config.json`` of a copy with tensors of these ``specs``, and ``generation_config.json`` as it is.
+    """Write ``config.json`` of a copy, and copy ``generation_config.json``.
 
-    Unless ``says_dtype``, what the base's file says of dtypes stays.
+    Args:
+        base: the checkpoint that was copied.
+        output: folder of the copy.
+        specs: shape and dtype of each tensor of the copy, by name.
+        tied: whether embedding and head of the copy are one table.
+        says_dtype: whether the dtypes of the copy are written. If not, those in the base's file stay.
     """
     directory = base.weights.directory
     if (directory / _GENERATION_CONFIG).is_file():
         write_text(output / _GENERATION_CONFIG, (directory / _GENERATION_CONFIG).read_text(encoding="utf-8"))
-    if base.weights.load is not None:  # transformers wrote it, beside the weights
+    if base.weights.load is not None:  # transformers wrote config.json together with the weights
         return
     config = check_config(directory)
-    text, vision = (cast("JsonObject", config[name]) for name in ("text_config", "vision_config"))
+    text = cast("JsonObject", config["text_config"])
+    vision = cast("JsonObject", config["vision_config"])
     text = text | {"vocab_size": specs[EMBEDDING].shape[0], "tie_word_embeddings": tied}
     if says_dtype:
         dtype = specs[EMBEDDING].dtype_name
-        config, text = _with_dtype(config, dtype), _with_dtype(text, dtype)
-        vision = _with_dtype(vision, next((specs[n].dtype_name for n in specs if n.startswith(_VISION)), dtype))
+        vision_dtype = next((spec.dtype_name for name, spec in specs.items() if name.startswith(_VISION)), dtype)
+        config = _with_dtype(config, dtype)
+        text = _with_dtype(text, dtype)
+        vision = _with_dtype(vision, vision_dtype)
     changes: JsonObject = {"tie_word_embeddings": tied, "text_config": text, "vision_config": vision}
     write_json(output / CONFIG_FILE, config | changes, indent=2)
 
 
 def check_space(output: Path, needed_bytes: int) -> None:
-    """Raise ResourceError if the disk has no room for a checkpoint, its tokenizer and configuration included."""
-    free, needed = shutil.disk_usage(output).free, needed_bytes + _SMALL_FILES_BYTES
+    """Raise a ResourceError if the disk has no room for weights of ``needed_bytes``, tokenizer and configuration."""
+    free = shutil.disk_usage(output).free
+    needed = needed_bytes + _SMALL_FILES_BYTES
     if needed_bytes and free < needed:
         raise ResourceError(
             f"{output.parent}: {free / 2**30:.2f} GiB of disk are free, about {needed / 2**30:.2f} GiB are needed for "
@@ -150,6 +186,7 @@ def check_space(output: Path, needed_bytes: int) -> None:
 
 
 def copy_file(source: Path, target: Path, *, link: bool) -> None:
+    """Copy a file, or with ``link`` make a symbolic link to it."""
     if link:
         target.symlink_to(source.resolve())
     else:
@@ -157,16 +194,22 @@ def copy_file(source: Path, target: Path, *, link: bool) -> None:
 
 
 def _check_fits(name: str, tensor: Tensor) -> None:
-    """Refuse numbers that a smaller dtype, or the sum of a merge, made infinite."""
-    if tensor.is_floating_point() and tensor.numel() and not torch.isfinite(torch.stack(tensor.aminmax())).all():
+    """Raise a CheckpointError if a smaller dtype, or the sum of a merge, made a number infinite."""
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return
+    extremes = torch.stack(tensor.aminmax())  # NaN or infinite if any number is
+    if not torch.isfinite(extremes).all():
         raise CheckpointError(f"{name}: a weight does not fit {str(tensor.dtype).removeprefix('torch.')}")
 
 
 def _is_unchanged(base: StoredModel, file: str, members: Mapping[str, TensorSpec], changed: Set[str]) -> bool:
-    stored = {name: base.weights.specs[name] for name, place in base.weights.files.items() if place.name == file}
-    return stored == members and not changed & members.keys()
+    """Return whether a file of the copy holds the same tensors as the base's file of that name."""
+    names = [name for name, source in base.weights.files.items() if source.name == file]
+    specs_in_base = {name: base.weights.specs[name] for name in names}
+    return specs_in_base == members and not changed & members.keys()
 
 
 def _with_dtype(section: JsonObject, dtype: str) -> JsonObject:
-    """Set a section's dtype; ``torch_dtype`` is the old name of that key."""
-    return {key: value for key, value in section.items() if key != "torch_dtype"} | {"dtype": dtype}
+    """Return a section with another dtype, and without ``torch_dtype``, the old name of that key."""
+    others = {key: value for key, value in section.items() if key != "torch_dtype"}
+    return others | {"dtype": dtype}

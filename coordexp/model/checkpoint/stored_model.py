@@ -1,4 +1,4 @@
-"""The model of a checkpoint's configuration: its sizes, its weights by name, and whether the files hold them."""
+"""A checkpoint's model: its sizes, its weights by name, and whether the files hold all of them."""
 
 import contextlib
 import copy
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 EMBEDDING = "model.language_model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 _DEEPSPEED_DEVICE = "DS_ACCELERATOR"
-_PREDICTS_MORE = "mtp"  # the part of released files that proposes several tokens at a time
+_PREDICTS_MORE = "mtp"  # in released files, the part that proposes several tokens at a time (speculative decoding)
 
 
 @dataclass(frozen=True)
 class TextSizes:
-    """Of the language model, by the names of its configuration; ``vocab_size`` is that of the expanded vocabulary."""
+    """Sizes of the language model, named as in its configuration. ``vocab_size`` counts the rows of its tables."""
 
     vocab_size: int
     hidden_size: int
@@ -47,7 +47,7 @@ class TextSizes:
 
 @dataclass(frozen=True)
 class VisionSizes:
-    """Of the vision tower, by the names of its configuration."""
+    """Sizes of the vision tower, named as in its configuration."""
 
     depth: int
     hidden_size: int
@@ -59,7 +59,8 @@ class VisionSizes:
     in_channels: int = 3
 
 
-_TEXT, _VISION = TypeAdapter(TextSizes), TypeAdapter(VisionSizes)
+_TEXT = TypeAdapter(TextSizes)
+_VISION = TypeAdapter(VisionSizes)
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,11 @@ class Dimensions:
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> "Dimensions":
+        """Read the sizes from a model's configuration."""
         sections = config.to_dict()
-        return cls(_TEXT.validate_python(sections["text_config"]), _VISION.validate_python(sections["vision_config"]))
+        text = _TEXT.validate_python(sections["text_config"])
+        vision = _VISION.validate_python(sections["vision_config"])
+        return cls(text, vision)
 
     @property
     def query_width(self) -> int:
@@ -80,7 +84,7 @@ class Dimensions:
 
     @property
     def key_width(self) -> int:
-        """Numbers that the keys of a token take; its values take as many again."""
+        """How many numbers the keys of one token have. The values have as many."""
         return (self.text.num_key_value_heads or self.text.num_attention_heads) * self._head_size
 
     @property
@@ -90,10 +94,11 @@ class Dimensions:
 
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """Load or wrap a model without third-party bars, tables and deprecations; errors and our own messages pass."""
-    drawn, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    """Silence progress bars, tables and deprecations of libraries inside the block. Errors and our messages pass."""
+    had_progress_bar = logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
     logging.disable_progress_bar()
-    logging.set_verbosity_error()  # weights that do not fit are our own errors, in one sentence
+    logging.set_verbosity_error()  # we report weights that do not fit ourselves, in one sentence
     try:
         with warnings.catch_warnings(), _deepspeed_without_search():
             # PEFT 0.21 asks transformers 5.23 by the name that transformers 6 will drop.
@@ -101,15 +106,15 @@ def quiet() -> Generator[None]:
             yield
     finally:
         logging.set_verbosity(verbosity)
-        if drawn:
+        if had_progress_bar:
             logging.enable_progress_bar()
 
 
 @contextlib.contextmanager
 def _deepspeed_without_search() -> Generator[None]:
-    """Spare a machine without a GPU DeepSpeed's warning that it found none; transformers imports it to save a model.
+    """Keep DeepSpeed from warning that it found no GPU. transformers imports it when it saves a model.
 
-    The variable is taken back, because processes that are started later may have a GPU.
+    The variable is removed again, because a process that is started later may have a GPU.
     """
     is_needed = _DEEPSPEED_DEVICE not in os.environ and not torch.cuda.is_available()
     if is_needed:
@@ -122,14 +127,16 @@ def _deepspeed_without_search() -> Generator[None]:
 
 
 def empty_model(config: PreTrainedConfig, *, dtype: torch.dtype) -> "PreTrainedModel":
-    """Return the model of a configuration in evaluation mode, its parameters on the meta device, its buffers real."""
-    # Here: they take two seconds, and a dry run makes no model.
+    """Return the model of a configuration in evaluation mode, with parameters on the meta device and real buffers.
+
+    Raises:
+        CheckpointError: if no model can be made of the configuration.
+    """
+    # Imported here because they take two seconds, and a dry run makes no model.
     from accelerate import init_empty_weights
     from transformers import AutoModelForImageTextToText, PreTrainedModel
     from transformers.initialization import no_init_weights
 
-    # Parameters on the meta device need no initial values; drawing them takes five sixths of the time.
-    empty = init_empty_weights(include_buffers=False)
     file = Path(config.name_or_path or "") / CONFIG_FILE  # transformers notes the directory that it was read from
     text = config.get_text_config()
     if (text.pad_token_id or 0) >= text.vocab_size:
@@ -137,7 +144,9 @@ def empty_model(config: PreTrainedConfig, *, dtype: torch.dtype) -> "PreTrainedM
             f"{file}: vocab_size is {text.vocab_size} and pad_token_id {text.pad_token_id}, so one of them is of "
             "another vocabulary; take configuration, weights and tokenizer from one checkpoint"
         )
-    with library_errors(f"{file}: no model can be made of it"), quiet(), no_init_weights(), empty:
+    # Parameters on the meta device need no initial values; drawing them would take five sixths of the time.
+    on_meta_device = init_empty_weights(include_buffers=False)
+    with library_errors(f"{file}: no model can be made of it"), quiet(), no_init_weights(), on_meta_device:
         # A copy, because making a model writes its dtype into the configuration.
         model = AutoModelForImageTextToText.from_config(copy.deepcopy(config), dtype=dtype)
     assert isinstance(model, PreTrainedModel)
@@ -146,12 +155,13 @@ def empty_model(config: PreTrainedConfig, *, dtype: torch.dtype) -> "PreTrainedM
 
 
 def has_tied_head(model: "PreTrainedModel") -> bool:
+    """Return whether embedding and head are one table."""
     head = model.get_output_embeddings()
     return head is not None and head.weight is model.get_input_embeddings().weight
 
 
 def needed_shapes(model: "PreTrainedModel") -> dict[str, tuple[int, ...]]:
-    """Return the shape of every weight that ``from_pretrained`` would read, by name; a tied head is not listed."""
+    """Return the shape of every weight that ``from_pretrained`` reads, by name. A tied head is not listed."""
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if has_tied_head(model):
         del shapes[HEAD]
@@ -163,12 +173,14 @@ class StoredModel:
     """A checkpoint that ``from_pretrained`` would load in full.
 
     Attributes:
+        config: its configuration, as transformers reads it.
         weights: as stored, by the names that they have in the model.
-        shapes: of what ``from_pretrained`` reads, by name; without a head that is tied.
+        shapes: shape of every weight that ``from_pretrained`` reads, by name. A tied head is not listed.
         tied: whether embedding and head are one table.
-        unused: tensors of parts that the model does not have, such as ``mtp``; a stored tied head does not count.
-        renamed: in which way the files' names are not those in which this family is saved, for a person; "" where they
-            are. A copy of the files as they are would keep them.
+        unused: names of tensors of parts that the model does not have, such as ``mtp``. A stored tied head is not
+            among them.
+        renamed: for a person, how the names in the files differ from those under which this family is saved; "" if they
+            do not. A plain copy of the files would keep the other names.
     """
 
     config: PreTrainedConfig
@@ -180,27 +192,40 @@ class StoredModel:
 
     @classmethod
     def of(cls, directory: Path, *, title: str | None = None) -> "StoredModel":
-        """Read a checkpoint's headers, and a head that should equal the embedding; ``title`` names it in errors.
+        """Read the headers of a checkpoint, and compare a tied head that is stored with the embedding.
 
-        Where a head that is said to be tied differs from it, transformers would load two tables.
+        Args:
+            directory: folder of the checkpoint.
+            title: its name in errors; None for the directory.
+
+        Raises:
+            CheckpointError: if the files do not hold the model; or if a head that is said to be tied differs from the
+                embedding, because transformers would then load two tables.
         """
-        found = cls.of_headers(directory, title=title)
-        specs, read = found.weights.specs, found.weights.read
-        if found.stores_tied_head and not (
-            specs[HEAD] == specs[EMBEDDING] and torch.equal(read(HEAD), read(EMBEDDING))
-        ):
-            raise CheckpointError(
-                f"{title or directory}: says tie_word_embeddings: true, but loads with two tables ({HEAD} is stored "
-                "and differs from the embedding); correct its config.json"
-            )
-        return found
+        stored_model = cls.of_headers(directory, title=title)
+        weights = stored_model.weights
+        if stored_model.stores_tied_head:
+            have_one_spec = weights.specs[HEAD] == weights.specs[EMBEDDING]
+            if not have_one_spec or not torch.equal(weights.read(HEAD), weights.read(EMBEDDING)):
+                raise CheckpointError(
+                    f"{title or directory}: says tie_word_embeddings: true, but loads with two tables ({HEAD} is "
+                    "stored and differs from the embedding); correct its config.json"
+                )
+        return stored_model
 
     @classmethod
     def of_headers(cls, directory: Path, *, title: str | None = None) -> "StoredModel":
-        """Hold a checkpoint's headers against its configuration; no weight is read.
+        """Compare the headers of a checkpoint with its configuration. No weight is read.
 
-        transformers fills what is missing with random numbers, all of a large model if need be, leaves
-        out what the model has no place for, and then only says so.
+        transformers would fill missing weights with random numbers (those of a whole large model, if none fits), skip
+        weights without a place in the model, and only warn.
+
+        Args:
+            directory: folder of the checkpoint.
+            title: its name in errors; None for the directory.
+
+        Raises:
+            CheckpointError: if the files do not hold the model of the configuration.
         """
         title = title or str(directory)
         config = model_config(directory)
@@ -209,52 +234,57 @@ class StoredModel:
         if family_of(config.model_type, where=directory).on_disk == "converted":
             return cls._of_converted(config, directory, title)
         model = empty_model(config, dtype=torch.float32)
-        shapes, tied = needed_shapes(model), has_tied_head(model)
-        stored = weights.specs
-        others = stored.keys() - shapes.keys() - ({HEAD} if tied else set())
-        missing = sorted(shapes.keys() - stored.keys())
-        if missing and others:
+        shapes = needed_shapes(model)
+        tied = has_tied_head(model)
+        specs = weights.specs
+        unknown = specs.keys() - shapes.keys()
+        if tied:
+            unknown -= {HEAD}
+        missing = sorted(shapes.keys() - specs.keys())
+        if missing and unknown:
             # The same weights may have other names, which transformers knows or can be told.
             converted = cls._of_converted(config, directory, title)
-            return replace(converted, renamed=converted.renamed or _mapped(others, stored))
+            return replace(converted, renamed=converted.renamed or _mapped(unknown, specs))
+        mismatched = [
+            f"{name} is {list(specs[name].shape)}, expected {list(shape)}"
+            for name, shape in sorted(shapes.items())
+            if name in specs and specs[name].shape != shape
+        ]
         _check_fit(
             title,
-            stored=stored.keys(),
+            stored=specs.keys(),
             missing=missing,
-            mismatched=[
-                f"{name} is {list(stored[name].shape)}, expected {list(shape)}"
-                for name, shape in sorted(shapes.items())
-                if name in stored and stored[name].shape != shape
-            ],
-            unexpected=_misplaced(others, shapes),
+            mismatched=mismatched,
+            unexpected=_misplaced(unknown, shapes),
         )
-        return cls(config, weights, shapes, tied, tuple(sorted(others)))
+        return cls(config, weights, shapes, tied, tuple(sorted(unknown)))
 
     @classmethod
     def _of_converted(cls, config: PreTrainedConfig, directory: Path, title: str) -> "StoredModel":
-        """As transformers sees files whose names or shapes it converts: a dry run on the meta device."""
+        """Read a checkpoint whose names or shapes transformers converts, by a dry run on the meta device."""
         model, unused = load_stock(directory, dtype="auto", device_map="meta", title=title)
-        specs = {name: TensorSpec(tuple(one.shape), one.dtype) for name, one in model.state_dict().items()}
-        files = weight_files(directory)
-        # Loaded once, when the first tensor is read.
+        specs = {name: TensorSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()}
+        files = {file.name: file for file in weight_files(directory)}
+        # The whole model is loaded once, when the first tensor is read.
         load = functools.cache(lambda: load_stock(directory, dtype="auto")[0].state_dict())
-        weights = StoredWeights(directory, specs, {file.name: file for file in files}, load=load)
+        weights = StoredWeights(directory, specs, files, load=load)
         names = stored_names(directory)
-        # Of these transformers says nothing.
-        silent = {name for name in names if name.startswith(f"{_PREDICTS_MORE}.")}
+        not_reported = {name for name in names if name.startswith(f"{_PREDICTS_MORE}.")}  # by transformers, as unused
         wrapper = wrapper_of(names)
-        renamed = f"{wrapper!r} before each of {len(names):,} names in the files is left out" if wrapper else ""
-        unused_names = tuple(sorted(unused | silent))
+        renamed = ""
+        if wrapper:
+            renamed = f"{wrapper!r} before each of {len(names):,} names in the files is left out"
+        unused_names = tuple(sorted(unused | not_reported))
         return cls(config, weights, needed_shapes(model), has_tied_head(model), unused_names, renamed)
 
     @property
     def left_behind(self) -> str:
-        """What no copy of it will have, for a person; empty where that is nothing."""
+        """For a person, what a copy of this checkpoint will lack; "" if that is nothing."""
         if not self.unused:
             return ""
-        parts = sorted({name.partition(".")[0] for name in self.unused})
-        gone = " (with it goes speculative decoding)" if _PREDICTS_MORE in parts else ""
-        return f"{len(self.unused):,} of the base's tensors, unknown to its model: {', '.join(parts)}{gone}"
+        modules = sorted({name.partition(".")[0] for name in self.unused})
+        consequence = " (with it goes speculative decoding)" if _PREDICTS_MORE in modules else ""
+        return f"{len(self.unused):,} of the base's tensors, unknown to its model: {', '.join(modules)}{consequence}"
 
     @property
     def stores_tied_head(self) -> bool:
@@ -270,8 +300,22 @@ def load_stock(
     attn_implementation: str = "sdpa",
     title: str | None = None,
 ) -> "tuple[PreTrainedModel, set[str]]":
-    """Load a checkpoint's model with transformers, as anybody would, and name the tensors of parts it does not have."""
-    from transformers import AutoModelForImageTextToText  # here: it takes two seconds
+    """Load a checkpoint's model with transformers, as a user without coordexp would.
+
+    Args:
+        directory: folder of the checkpoint.
+        dtype: of the loaded weights; ``auto`` for that in the files.
+        device_map: ``meta`` for a dry run that reads no weights; None for the CPU.
+        attn_implementation: kind of attention.
+        title: its name in errors; None for the directory.
+
+    Returns:
+        The model, and the names of stored tensors of parts that it does not have.
+
+    Raises:
+        CheckpointError: if the files do not hold the model of the configuration.
+    """
+    from transformers import AutoModelForImageTextToText  # here, because it takes two seconds
 
     names = stored_names(directory)
     wrapper = wrapper_of(names)
@@ -284,14 +328,14 @@ def load_stock(
                 device_map=device_map,
                 attn_implementation=attn_implementation,
                 use_safetensors=True,
-                ignore_mismatched_sizes=device_map == "meta",  # a dry run lists them, in our own words
+                ignore_mismatched_sizes=device_map == "meta",  # a dry run reports them below instead of raising
                 key_mapping={f"^{re.escape(wrapper)}": ""} if wrapper else None,
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
             ),
         )
-    # transformers fills what is missing with random numbers, leaves out what it does not know, and goes on.
+    # transformers has filled missing weights with random numbers and skipped unknown ones by now.
     _check_fit(
         title or str(directory),
         stored=names,
@@ -312,14 +356,14 @@ def _check_fit(
     unexpected: Sequence[str],
     unknown: Sequence[str] = (),
 ) -> None:
-    """Refuse weights that are not those of the model.
+    """Raise a CheckpointError unless the stored weights are those of the model.
 
     Args:
-        title: names the checkpoint.
+        title: name of the checkpoint.
         stored: names in its files.
         missing: names that the model has and the files have not.
         mismatched: descriptions of weights in another shape.
-        unexpected: stored names without a place in a part that the model has.
+        unexpected: stored names in a part that the model has, without a place there.
         unknown: all stored names that the model does not have.
     """
     if missing and unknown:
@@ -343,18 +387,22 @@ def _check_fit(
 
 
 def _misplaced(stored: Iterable[str], needed: Iterable[str]) -> list[str]:
-    """Return the stored tensors without a place in a model that has the part they are of: it is not theirs."""
-    known = set(needed)
-    parts = {_part_of(name) for name in known}
-    return sorted(name for name in stored if name not in known and _part_of(name) in parts)
+    """Return the stored names that have no place in the model, although the model has the part that they name.
+
+    A whole part that the model lacks (``mtp``) may stay unused. But with a layer too many in a part that it has, the
+    files are those of another model.
+    """
+    needed_names = set(needed)
+    needed_parts = {_model_part(name) for name in needed_names}
+    return sorted(name for name in stored if name not in needed_names and _model_part(name) in needed_parts)
 
 
-def _part_of(name: str) -> str:
+def _model_part(name: str) -> str:
     return ".".join(name.split(".")[:2])
 
 
-def _mapped(others: Collection[str], stored: Collection[str]) -> str:
+def _mapped(unknown: Collection[str], stored: Collection[str]) -> str:
     return (
-        f"{len(others):,} of {len(stored):,} names in the files are not the model's own, e.g. {min(others)}; "
+        f"{len(unknown):,} of {len(stored):,} names in the files are not the model's own, e.g. {min(unknown)}; "
         "transformers maps them"
     )

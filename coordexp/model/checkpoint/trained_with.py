@@ -1,7 +1,7 @@
-"""What a trained checkpoint must be asked with: the image sizes and the instruction of its training.
+"""The image sizes and the instruction that a checkpoint was trained with, and should be used with.
 
-A merged checkpoint keeps them in ``trained_with.json``, an adapter in its configuration. Other sizes than those of
-training cost nearly all of AP, and nothing else of a checkpoint would say so.
+A merged checkpoint has them in ``trained_with.json``, an adapter in its configuration. With other image sizes a model
+loses nearly all of its AP, and nothing else in a checkpoint records them.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,12 @@ TRAINED_WITH = "trained_with.json"
 
 @dataclass(frozen=True)
 class TrainedWith:
-    """What the images and the questions of a training were like.
+    """How images and prompts were made in training.
 
     Attributes:
-        min_pixels: smaller images were enlarged to so many pixels.
-        max_pixels: larger ones were shrunk to so many.
+        prompt: the instruction.
+        min_pixels: smaller images were enlarged to this area.
+        max_pixels: larger images were shrunk to this area.
         template: arguments of the chat template.
     """
 
@@ -38,12 +39,13 @@ _ADAPTER = TypeAdapter(TrainedWith)
 
 
 def read_trained_with(checkpoint: Path) -> TrainedWith | None:
-    """Return what a merged checkpoint was trained with; None where it does not say."""
+    """Return what a merged checkpoint was trained with; None if it does not say."""
     file = checkpoint / TRAINED_WITH
     return parse_trained_with(read_json(file), file) if file.is_file() else None
 
 
 def parse_trained_with(values: object, file: Path) -> TrainedWith:
+    """Return the values that a ``file`` holds as a :class:`TrainedWith`, or raise a CheckpointError that names it."""
     try:
         return _ADAPTER.validate_python(values)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint: shape, dtype and file of every tensor, read from the headers of safetensors files."""
+"""The weights of a checkpoint: shape, dtype and file of every tensor, from the headers of safetensors files."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,12 +43,14 @@ class TensorSpec:
 
     @property
     def dtype_name(self) -> str:
-        """``bfloat16`` and the like."""
+        """The dtype without ``torch.``, such as ``bfloat16``."""
         return str(self.dtype).removeprefix("torch.")
 
     def cast_to(self, dtype: DTypeName) -> "TensorSpec":
-        """Return it in another dtype; ``auto`` and what is no floating-point number stay as they are."""
-        return TensorSpec(self.shape, DTYPES[dtype]) if self.dtype.is_floating_point and dtype != "auto" else self
+        """Return the same tensor in another dtype. ``auto`` changes nothing, and integers are never cast."""
+        if dtype == "auto" or not self.dtype.is_floating_point:
+            return self
+        return TensorSpec(self.shape, DTYPES[dtype])
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,11 @@ class StoredWeights:
     """The tensors of a checkpoint's safetensors files.
 
     Attributes:
-        files: the file of each tensor, by name.
-        sharded: whether an index says where they are.
-        load: gives all tensors, where files have them under other names or in other shapes; ``files`` then holds no
-            more than which files there are.
+        specs: shape and dtype of each tensor, by the name that it has in the model.
+        files: the file of each tensor, by name. If ``load`` is set: each file, by its own name.
+        sharded: whether an index says where the tensors are.
+        load: returns all tensors. It is set if the files have them under other names or in other shapes, so that only
+            transformers can read them.
     """
 
     directory: Path
@@ -70,26 +73,28 @@ class StoredWeights:
 
     @classmethod
     def of(cls, directory: Path) -> "StoredWeights":
-        """Read the headers of a checkpoint's files: ``model.safetensors`` if it is there, else those of the index.
+        """Read the headers of ``model.safetensors``, or if there is none, of the files that the index names.
 
-        Where the index names a tensor's file, that one counts; files that it does not name are not read.
+        If two files hold a tensor of the same name, the one that the index names counts.
         """
         index = weight_map(directory)
-        listed = index or {}
+        file_by_name = index or {}
         specs: dict[str, TensorSpec] = {}
         files: dict[str, Path] = {}
         for file in weight_files(directory):
             for name, spec in _header(file).items():
-                if listed.get(name, file.name) == file.name:
-                    specs[name], files[name] = spec, file
-        if missing := sorted(listed.keys() - specs.keys()):
+                if file_by_name.get(name, file.name) == file.name:
+                    specs[name] = spec
+                    files[name] = file
+        missing = sorted(file_by_name.keys() - specs.keys())
+        if missing:
             raise CheckpointError(
-                f"{directory / INDEX_FILE}: names {missing[0]} in {listed[missing[0]]}, which does not hold it"
+                f"{directory / INDEX_FILE}: names {missing[0]} in {file_by_name[missing[0]]}, which does not hold it"
             )
         return cls(directory, specs, files, sharded=index is not None)
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor, mapped: it takes memory where it is touched."""
+        """Return a tensor. It is memory-mapped: pages that nobody touches take no memory."""
         if self.load is not None:
             return self.load()[name]
         with safe_open(self.files[name], framework="pt") as handle:
@@ -101,10 +106,11 @@ def _header(file: Path) -> dict[str, TensorSpec]:
     names = tensor_names(file)
     with safe_open(file, framework="pt") as handle:
         for name in names:
-            part = handle.get_slice(name)
-            if part.get_dtype() not in _DTYPE_OF_CODE:
+            header = handle.get_slice(name)  # reads no data
+            dtype = _DTYPE_OF_CODE.get(header.get_dtype())
+            if dtype is None:
                 raise CheckpointError(
-                    f"{file}: {name} is stored as {part.get_dtype()}; expected plain numbers, no quantised checkpoint"
+                    f"{file}: {name} is stored as {header.get_dtype()}; expected plain numbers, no quantised checkpoint"
                 )
-            specs[name] = TensorSpec(tuple(part.get_shape()), _DTYPE_OF_CODE[part.get_dtype()])
+            specs[name] = TensorSpec(tuple(header.get_shape()), dtype)
     return specs

@@ -1,7 +1,7 @@
 """The card of a merged checkpoint, ``README.md``: what it is, how good it was, and how to load and serve it.
 
-A run knows its data, its group and its figures. A merge by hand knows the base, and what the adapter says of its
-training; what it does not know is left out.
+A run knows its data, its group and its figures. A merge by hand knows the base and what the adapter says of its
+training. What is not known is left out.
 """
 
 import json
@@ -28,19 +28,19 @@ _READINGS: Mapping[BoxKind, str] = {
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """What is known of the training behind a checkpoint; "" or None where it is not.
+    """What is known of the training behind a checkpoint. A field is "" or None if it is not known.
 
     Attributes:
-        base: the checkpoint it began with: ``embedded``, a path or a hub id.
-        named_base: what the adapter calls it, where that is something else.
+        base: the checkpoint that training began with: ``embedded``, a path or a hub id.
+        named_base: the name that the adapter has for it, if that is another one.
         revision: of a hub id.
         run: experiment, group and seed, as a heading.
-        group: the group, with what its loss is made of.
-        data: what it was trained and measured on.
+        group: the group, and the terms of its loss.
+        data: the data of training and evaluation.
         reading: how the group's boxes are read.
-        figures: COCO AP and its like under each decoding, as text; empty where nothing was measured.
-        served: what of its AP a client of a server has, in a sentence.
-        structure: the markers of an object where boxes are coord tokens.
+        figures: COCO AP and other figures as text, by decoding; empty if nothing was measured.
+        served: a sentence on the AP that a client of a server gets.
+        structure: the markers of an object, if boxes are coord tokens.
         trained_with: prompt and image sizes.
     """
 
@@ -83,7 +83,7 @@ def card_text(facts: TrainingFacts, report: MergeReport) -> str:
 
 
 def _sentence(facts: TrainingFacts) -> str:
-    if facts.trained_with is None:  # another trainer's adapter, of which no more is known
+    if facts.trained_with is None:  # the adapter of another trainer
         return "A vision-language model into which coordexp merged an adapter."
     return (
         "A vision-language model that answers a picture with the objects in it, a description and a box each. It was\n"
@@ -92,7 +92,7 @@ def _sentence(facts: TrainingFacts) -> str:
 
 
 def _front_matter(facts: TrainingFacts) -> str:
-    """Return what the hub reads of a card; a path means nothing there."""
+    """Return what the hub reads of a card. A base that is a local path would mean nothing there."""
     lines = ["library_name: transformers", "pipeline_tag: image-text-to-text", "tags: [object-detection, coordexp]"]
     if facts.base and facts.base != EMBEDDED and is_hub_id(facts.base):
         lines.append(f"base_model: {json.dumps(facts.base)}")
@@ -110,18 +110,22 @@ def _base(facts: TrainingFacts) -> str:
 
 
 def _table(rows: Mapping[str, str]) -> str:
-    """Return a table of the rows that say something."""
-    lines = [f"| {name} | {_cell(value) if '`' not in value else value} |" for name, value in rows.items() if value]
-    return "\n".join(["| | |", "|---|---|", *lines, ""])
+    """Return a table of the rows that are not empty."""
+    lines = ["| | |", "|---|---|"]
+    for name, value in rows.items():
+        if value:
+            is_escaped = "`" in value
+            lines.append(f"| {name} | {value if is_escaped else _cell(value)} |")
+    return "\n".join([*lines, ""])
 
 
 def _cell(text: str) -> str:
-    """Return text for one cell: a line break or a bar would end it, a backtick what stands in backticks."""
+    """Return text for one cell. A line break or a bar would end the cell, a backtick would end quoted code."""
     return " ".join(text.split()).replace("|", "\\|").replace("`", "'")
 
 
 def _use(facts: TrainingFacts, report: MergeReport) -> str:
-    """Return how to load the checkpoint, how to serve it, and how to read what it writes."""
+    """Return how to load the checkpoint, how to serve it, and how to read its answers."""
     use = "" if facts.trained_with is None else "To use it: `coordexp predict --model . PICTURE`. "
     serve = "vllm serve ."
     if report.template:

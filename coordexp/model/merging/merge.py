@@ -1,7 +1,7 @@
 """Bake an adapter into its base: a plain Hugging Face checkpoint that anyone can load.
 
-The base is read and written a shard at a time. Then stock transformers loads the result, and each of its weights is
-compared with base plus adapter (``proof.py``); a result that is not that leaves nothing.
+The base is read and written one shard at a time. Then stock transformers loads the result, and each of its weights is
+compared with base plus adapter (``proof.py``). If one differs, nothing is left behind.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ from coordexp.model.processor import Processor
 from coordexp.stages import ReportStage, report_stage
 
 _MERGED = "the merged checkpoint"
-_BothLogits = tuple[list[Tensor], list[Tensor]]  # of the base, and of the adapter on it
+_BothLogits = tuple[list[Tensor], list[Tensor]]  # logits of the base, and of the base with its adapter
 
 
 def merge(
@@ -68,14 +68,14 @@ def merge(
     Args:
         adapter: directory with ``adapter_model.safetensors``.
         output: directory to write; it appears only if the merge succeeds.
-        base: the checkpoint the adapter was trained on; None reads it from ``adapter_config.json``.
-        overwrite: replace an ``output`` that exists.
-        dtype: of the result; ``auto`` takes what the adapter was trained on.
+        base: the checkpoint that the adapter was trained on; None reads it from ``adapter_config.json``.
+        overwrite: whether an ``output`` that exists is replaced.
+        dtype: dtype of the result; ``auto`` for the one that the adapter was trained on.
         vocab_init: see :func:`coordexp.model.loading.load`; only for a base without coord tokens.
         progress: called with the stage and how far it is.
 
     Returns:
-        What was done, also stored as ``merge_report.json`` in ``output``.
+        What was done, which is also in ``merge_report.json`` of ``output``.
 
     Raises:
         CheckpointError: if an input is wrong, ``output`` exists, or a merged weight is not base plus adapter.
@@ -95,7 +95,7 @@ def merge(
         adapted = load(directory, info.directory, dtype=dtype)
         samples = default_samples(adapted.processor)
         before = _logits_of_both(adapted.model, samples)
-        nn.Module.to(adapted.model, "meta")  # its weights make room for the merged model's
+        nn.Module.to(adapted.model, "meta")  # frees its weights before the merged model is loaded
         report = _merge(info, directory, building, samples, before, dtype=dtype, base_dtype="auto", progress=progress)
         write_card(building, _facts_of(info, base), report)
         return report
@@ -113,16 +113,28 @@ def merge_model(
     facts: TrainingFacts | None = None,
     gives_up: bool = False,
 ) -> MergeReport:
-    """Merge a model that is in memory, in any wrappers, as at the end of a run; one trained in full is saved as it is.
+    """Merge a model that is in memory, as at the end of a run. A model trained in full is saved as it is.
 
-    Its adapter is saved and merged on disk. The result has the model's dtype, and is loaded on the model's device to be
-    compared with it. The model keeps its mode, its device and its adapters; only with ``gives_up`` the weights of an
-    adapted model are freed once its logits are known, so that memory never holds two models.
+    The adapter is saved and merged on disk. The result has the model's dtype, and is loaded on the model's device to be
+    compared with it. The model keeps its mode, its device and its adapters.
 
-    ``base`` is the checkpoint that ``model`` was loaded from; None reads it from the PEFT configuration. ``processor``
-    and ``trained_with`` are written beside a model trained in full; an adapter says them itself. ``samples`` are model
-    inputs on which to say what rounding loses, ``facts`` what the result's card says of its training; None for what
-    the adapter says. All else is as in :func:`merge`.
+    Args:
+        model: in any wrappers.
+        processor: written beside a model trained in full; an adapter names its own base, which has one.
+        output: directory to write; it appears only if the merge succeeds.
+        base: the checkpoint that the model was loaded from; None reads it from the PEFT configuration.
+        overwrite: whether an ``output`` that exists is replaced.
+        samples: model inputs on which to measure what rounding loses; None for one generated picture.
+        trained_with: written beside a model trained in full; an adapter has it in its configuration.
+        facts: what the result's card says of the training; None for what the adapter says.
+        gives_up: whether to free the weights of an adapted model once its logits are known, so that memory never holds
+            two models. The model is of no use afterwards.
+
+    Returns:
+        What was done, which is also in ``merge_report.json`` of ``output``.
+
+    Raises:
+        CheckpointError: as :func:`merge`.
     """
     peft = next((module for module in model.modules() if isinstance(module, PeftModel)), None)
     inner = inner_model(model)
@@ -131,7 +143,8 @@ def merge_model(
             report = _save_whole(inner, processor, building, trained_with)
             write_card(building, facts or TrainingFacts(trained_with=trained_with), report)
             return report
-    dtype, device = _name_of_dtype(inner), inner.device
+    dtype = _name_of_dtype(inner)
+    device = inner.device
     samples = samples or default_samples(processor)
     before = _logits_of_both(peft, samples)
     with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
@@ -147,13 +160,14 @@ def merge_model(
 
 
 def _facts_of(info: AdapterInfo, base: str | Path | None) -> TrainingFacts:
-    """Return what an adapter says of its training."""
-    named = info.base.path or ""
-    given = named if base is None else str(base)
+    """Return what an adapter says about its training. If ``base`` is another path than it names, both are in it."""
+    named_base = info.base.path or ""
+    used_base = named_base if base is None else str(base)
+    is_named = used_base == named_base
     return TrainingFacts(
-        base=given,
-        named_base="" if given == named else named,
-        revision=info.base.revision if given == named else None,
+        base=used_base,
+        named_base="" if is_named else named_base,
+        revision=info.base.revision if is_named else None,
         structure=info.base.structure,
         trained_with=info.trained_with,
     )
@@ -171,21 +185,30 @@ def _merge(
     device: torch.device | str = "cpu",
     progress: ReportStage = report_stage,
 ) -> MergeReport:
-    """Merge onto a base that has all rows the adapter adds to: write, load as anybody would, prove, describe.
+    """Write the merged checkpoint, load it with stock transformers, prove it, and describe it.
 
-    ``before`` are the logits of base and adapter; ``base_dtype`` is what the base was rounded to in training, ``auto``
-    for as stored.
+    Args:
+        info: the adapter.
+        base: folder of the base, which has every row that the adapter adds to.
+        building: folder to write.
+        samples: model inputs on which to measure what rounding loses.
+        before: logits of base and adapter on the samples.
+        dtype: dtype of the result.
+        base_dtype: dtype that the base was rounded to in training; ``auto`` if it was left as stored.
+        device: where the merged model answers the samples.
+        progress: called with the stage and how far it is.
     """
-    delta, stored = AdapterDelta.read(info), StoredModel.of(base)
-    processor = Processor.from_directory(base)  # anew: a tokenizer saves how it padded last
-    written = _write_merged(stored, delta, building, dtype=dtype, base_dtype=base_dtype, progress=progress)
+    delta = AdapterDelta.read(info)
+    stored = StoredModel.of(base)
+    processor = Processor.from_directory(base)  # a fresh one, because a tokenizer saves how it padded last
+    dtype_name = _write_merged(stored, delta, building, dtype=dtype, base_dtype=base_dtype, progress=progress)
     _save_processor(processor, building, info.trained_with)
     progress("comparing weights", 0, 1)
     merged = _as_others_load_it(building)
     adapted = load_adapter(_weightless(stored), processor, info, trainable=False)
     proof = prove_weights(merged, stored, adapted, trained=DTYPES.get(base_dtype))
     report = MergeReport(
-        dtype=written,
+        dtype=dtype_name,
         tie_word_embeddings=stored.tied and not delta.unties_head,
         num_merged_layers=len(delta.linear),
         num_offset_rows=0 if delta.offset is None else delta.offset.ids.numel(),
@@ -195,7 +218,8 @@ def _merge(
         ties_fraction=proof.num_ties / max(1, proof.num_compared),
         lost_at_weights=proof.lost(),
     )
-    with contextlib.suppress(torch.OutOfMemoryError):  # no room for the merged model on the device of the run
+    # Without room for the merged model on the device, the report has no logits. The proof of the weights stands.
+    with contextlib.suppress(torch.OutOfMemoryError):
         nn.Module.to(merged, device)
         report = report.with_logits(*before, answer_logits(merged, samples))
     report.write(building)
@@ -214,8 +238,8 @@ def _write_merged(
 ) -> str:
     """Write config and weights of ``base`` with ``delta`` baked in, and return the dtype of the embedding.
 
-    A tied base stays tied unless the adapter has a head table of its own: then ``lm_head.weight`` is written
-    next to the embedding and the configuration says so. Tensors that the model has no place for stay behind.
+    A tied base stays tied unless the adapter has offsets of its own for the head. Then ``lm_head.weight`` is written
+    beside the embedding, and the configuration says so. Tensors that the model has no place for are left out.
     """
     delta.check_fits(base)
     stored = base.weights
@@ -243,9 +267,10 @@ def _save_whole(
     with quiet():
         model.save_pretrained(building)
     _save_processor(processor, building, trained_with)
-    saved, own = _as_others_load_it(building), model.state_dict()
+    saved = _as_others_load_it(building)
+    weights = model.state_dict()
     for name, tensor in saved.state_dict().items():
-        if not torch.equal(tensor, own[name].cpu()):
+        if not torch.equal(tensor, weights[name].cpu()):
             raise CheckpointError(f"{_MERGED}: {name} differs from the model's")
     report = MergeReport(
         dtype=_name_of_dtype(model),
@@ -258,6 +283,7 @@ def _save_whole(
 
 
 def _logits_of_both(adapted: nn.Module, samples: Sequence[Inputs]) -> _BothLogits:
+    """Return the logits of the base, and of the base with its adapter."""
     assert isinstance(adapted, PeftModel)
     with adapted.disable_adapter():
         base = answer_logits(adapted, samples)
@@ -265,7 +291,7 @@ def _logits_of_both(adapted: nn.Module, samples: Sequence[Inputs]) -> _BothLogit
 
 
 def _as_others_load_it(directory: Path) -> PreTrainedModel:
-    """Return the merged checkpoint as stock transformers loads it: what its model needs, and nothing else."""
+    """Return the merged checkpoint as stock transformers loads it, or raise if it holds anything beside its model."""
     stored = StoredModel.of(directory, title=_MERGED)
     if stored.unused:
         raise CheckpointError(f"{_MERGED}: {len(stored.unused)} weights are unexpected, e.g. {stored.unused[0]}")
@@ -273,7 +299,10 @@ def _as_others_load_it(directory: Path) -> PreTrainedModel:
 
 
 def _weightless(stored: StoredModel) -> PreTrainedModel:
-    """Return a model on which PEFT can put an adapter: of each weight one zero, seen in every place."""
+    """Return a model on which PEFT can put an adapter. Each weight is a single zero, expanded to its shape.
+
+    Only the adapter's own tensors are read from it, and a second copy of the base would double the memory.
+    """
     model = empty_model(stored.config, dtype=torch.float32)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -284,7 +313,7 @@ def _weightless(stored: StoredModel) -> PreTrainedModel:
 
 
 def _save_processor(processor: Processor, building: Path, trained_with: TrainedWith | None) -> None:
-    """Save a processor with the image sizes of training, and what else whoever loads the checkpoint asks it with."""
+    """Save a processor with the image sizes of training, and ``trained_with.json``."""
     if trained_with is not None:
         processor = processor.with_limits(min_pixels=trained_with.min_pixels, max_pixels=trained_with.max_pixels)
         write_json(building / TRAINED_WITH, asdict(trained_with), indent=2)
@@ -292,6 +321,7 @@ def _save_processor(processor: Processor, building: Path, trained_with: TrainedW
 
 
 def _name_of_dtype(model: PreTrainedModel) -> DTypeName:
+    """Return the name of a model's dtype, or raise a CheckpointError if no configuration can name it."""
     for name in ("float32", "bfloat16", "float16"):
         if model.dtype == DTYPES[name]:
             return name
@@ -299,7 +329,7 @@ def _name_of_dtype(model: PreTrainedModel) -> DTypeName:
 
 
 def _base_of(adapter: AdapterInfo, base: str | Path | None) -> Path:
-    """Return the directory of an adapter's base: ``base`` if it is given, else what the adapter names."""
+    """Return the directory of ``base``, or if that is None, of the base that the adapter names."""
     if base is not None:
         return find_checkpoint(base)
     named = named_base(adapter.directory)
@@ -310,26 +340,38 @@ def _base_of(adapter: AdapterInfo, base: str | Path | None) -> Path:
 
 
 def _checked_output(output: str | Path, *, overwrite: bool, inputs: Sequence[Path]) -> Path:
-    """Return the absolute path of an output that may be written, and lies neither in nor around an input."""
+    """Return the absolute path of an output.
+
+    Raises:
+        CheckpointError: if it exists and may not be overwritten; or if it is, contains or is inside an input, which
+            replacing the output would delete.
+    """
     target = Path(output).expanduser().absolute()
+    resolved_target = target.resolve()
     for path in inputs:
-        place, read = target.resolve(), path.resolve()
-        how = "is" if place == read else f"lies inside {path}," if read in place.parents else None
-        how = f"holds {path}," if place in read.parents else how
-        if how is not None:
-            raise CheckpointError(f"{output}: {how} an input of the merge; expected another directory")
+        resolved_input = path.resolve()
+        relation = None
+        if resolved_target == resolved_input:
+            relation = "is"
+        elif resolved_input in resolved_target.parents:
+            relation = f"lies inside {path},"
+        elif resolved_target in resolved_input.parents:
+            relation = f"holds {path},"
+        if relation is not None:
+            raise CheckpointError(f"{output}: {relation} an input of the merge; expected another directory")
     if not target.exists():
         return target
     if not overwrite:
         raise CheckpointError(f"{output}: exists; give another directory, or overwrite it on purpose (--overwrite)")
-    if not target.is_dir() or (any(target.iterdir()) and not (target / CONFIG_FILE).is_file()):
+    is_checkpoint = (target / CONFIG_FILE).is_file()
+    if not target.is_dir() or (any(target.iterdir()) and not is_checkpoint):
         raise CheckpointError(f"{output}: holds something else than a checkpoint; it is not overwritten")
     return target
 
 
 @contextlib.contextmanager
 def _building_of(output: Path) -> Generator[Path]:
-    """Yield a folder that becomes ``output`` if the block ends well."""
+    """Yield a folder that becomes ``output`` if the block raises nothing."""
     try:
         with replace_directory(output) as building:
             yield building
@@ -339,14 +381,19 @@ def _building_of(output: Path) -> Generator[Path]:
 
 @contextlib.contextmanager
 def _as_trained_on(base: Path, trained: TrainedBase, *, near: Path, progress: ReportStage) -> Generator[Path]:
-    """Yield the base, or a copy beside the output, if training expanded its vocabulary or cast its weights."""
+    """Yield the base as training had it.
+
+    That is ``base`` itself, or a temporary copy beside the output (``near``) if training expanded the vocabulary of
+    ``base`` or cast its weights.
+    """
     structure = trained.structure
     lacks_rows = False
     if structure is not None:
-        known = Processor.from_directory(base).tokenizer.get_vocab()
-        lacks_rows = any(token not in known for token in added_tokens(structure))
+        ids = Processor.from_directory(base).tokenizer.get_vocab()
+        lacks_rows = any(token not in ids for token in added_tokens(structure))
     specs = StoredWeights.of(base).specs.values()
-    if not lacks_rows and all(spec.cast_to(trained.dtype) == spec for spec in specs):
+    has_dtype = all(spec.cast_to(trained.dtype) == spec for spec in specs)
+    if has_dtype and not lacks_rows:
         yield base
         return
     with tempfile.TemporaryDirectory(prefix=f".{near.name}.base.", dir=near.parent) as scratch:

@@ -1,8 +1,8 @@
-"""Prove a merged checkpoint at its weights, and say what rounding loses of what was trained.
+"""Prove a merged checkpoint by its weights, and measure how much of the training rounding loses.
 
-The proof: every number of every changed weight is base plus PEFT's own delta, rounded once to the stored dtype; every
-other weight has the base's bits. A tolerance on logits cannot serve: in bfloat16 the rounding of activations alone
-moves them by more than a wrong layer does.
+The proof: every number of every changed weight is base plus PEFT's own delta, rounded once to the stored dtype. Every
+other weight has the bits of the base. A tolerance on logits would prove nothing: in bfloat16 the rounding of
+activations alone moves them more than a wrong layer does.
 
 Shapes: B batch, L tokens, V vocabulary, K adapted ids, D hidden, O x I a linear layer.
 """
@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,13 +33,14 @@ from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel
 from coordexp.model.processor import Processor
 
 REPORT_FILE = "merge_report.json"
-LOST_TOO_MUCH = 0.1  # of the change that training made to the logits
+LOST_TOO_MUCH = 0.1  # share of the change that training made to the logits
 
-Inputs = Mapping[str, Tensor]  # of one forward pass
+Inputs = Mapping[str, Tensor]  # arguments of one forward pass
 
-_BIN_STRIDE = 61  # 17 bins over the whole range, shared with no power of two
-_LAST_TOKENS = 64  # of a sample, its answer among them: the logits of all tokens would take a gigabyte
-# A product and a sum in float32, of the largest number in them: what decides a tie between two neighbours.
+_BIN_STRIDE = 61  # gives 17 bins over the whole range; a prime, so that they fall into no regular pattern
+_LAST_TOKENS = 64  # of a sample; they include its answer. The logits of all tokens would take a gigabyte
+# Error of a product and a sum in float32, relative to the largest number in them. Two neighbours whose distances from
+# the exact sum differ by less are a tie.
 _FLOAT32_ROUNDING = 2.0**-20
 
 
@@ -48,9 +50,9 @@ class WeightProof:
 
     Attributes:
         num_compared: numbers that an adapter changes.
-        num_ties: of these, numbers that lie as far from the exact sum as their neighbour does, within float32.
-        errors: squared norm of what rounding took or added, by kind of module.
-        changes: squared norm of what training added, by kind of module.
+        num_ties: how many of these are as far from the exact sum as their neighbour in the dtype, within float32.
+        errors: squared norm of the rounding error, by kind of module.
+        changes: squared norm of the change that training made, by kind of module.
     """
 
     num_compared: int = 0
@@ -59,26 +61,44 @@ class WeightProof:
     changes: dict[str, float] = field(default_factory=dict)
 
     def lost(self) -> dict[str, float]:
-        """Norm of the rounding error over norm of the change, by kind of module; unchanged kinds are absent."""
+        """Return norm of the rounding error / norm of the change, by kind of module. Unchanged kinds are left out."""
         return {kind: math.sqrt(self.errors[kind] / total) for kind, total in self.changes.items() if total > 0}
 
     def add(self, name: str, merged: Tensor, base: Tensor, delta: Tensor, magnitude: Tensor | None = None) -> None:
-        """Add a weight or rows that changed; refuse what is not base plus ``delta`` (under DoRA of ``magnitude``)."""
+        """Check a weight, or rows of one, that the adapter changes, and add it to the counts.
+
+        Two correct computations may round a number that is in the middle of two neighbours to different sides. So a
+        number that differs from ours is accepted if it is as close to the exact sum, in float64, as ours.
+
+        Args:
+            name: of the weight.
+            merged: its numbers in the merged checkpoint.
+            base: the same in the base.
+            delta: what the adapter adds.
+            magnitude: ``[O]`` row norms of a DoRA layer; None for anything else.
+
+        Raises:
+            CheckpointError: if a number is not base plus ``delta``, rounded once.
+        """
         before = base.float()
         expected = _sum(before, delta, magnitude)
         rounded = expected.to(merged.dtype)
-        if (differs := rounded != merged).any():
+        differs = rounded != merged
+        if differs.any():
             exact = _sum(base.double(), delta.double(), magnitude)[differs]
             scale = float(before.abs().max() + delta.abs().max())
-            farther = (merged[differs].double() - exact).abs() - (rounded[differs].double() - exact).abs()
-            # Written so that NaN is wrong, too.
-            if wrong := int((~(farther <= _FLOAT32_ROUNDING * scale)).sum()):
+            merged_error = (merged[differs].double() - exact).abs()
+            rounded_error = (rounded[differs].double() - exact).abs()
+            is_tie = merged_error - rounded_error <= _FLOAT32_ROUNDING * scale  # False for NaN
+            num_wrong = int((~is_tie).sum())
+            if num_wrong:
                 raise CheckpointError(
-                    f"{name}: {wrong:,} of {merged.numel():,} merged numbers are not base plus adapter rounded once; "
-                    "is the base the one that the adapter was trained on?"
+                    f"{name}: {num_wrong:,} of {merged.numel():,} merged numbers are not base plus adapter rounded "
+                    "once; is the base the one that the adapter was trained on?"
                 )
         kind = _kind(name)
-        error, change = merged.float() - expected, expected - before
+        error = merged.float() - expected
+        change = expected - before
         self.errors[kind] = self.errors.get(kind, 0.0) + float(error.square().sum(dtype=torch.float64))
         self.changes[kind] = self.changes.get(kind, 0.0) + float(change.square().sum(dtype=torch.float64))
         self.num_compared += merged.numel()
@@ -89,13 +109,19 @@ class WeightProof:
 def prove_weights(
     merged: PreTrainedModel, base: StoredModel, adapted: PeftModel, *, trained: torch.dtype | None
 ) -> WeightProof:
-    """Compare every weight of a merged model, as stock transformers loads it, with those of its base and an adapter.
+    """Compare every weight of a merged model with base plus adapter.
 
     Args:
-        merged: the model.
+        merged: the model as stock transformers loads it.
         base: the checkpoint on disk.
-        adapted: a model of that shape with the adapter on it, as PEFT loads it; its base weights are not read.
-        trained: dtype the base was rounded to when the adapter was trained; None for as stored.
+        adapted: a model of the same shape with the adapter on it, as PEFT loads it; its base weights are not read.
+        trained: dtype that the base was rounded to when the adapter was trained; None if it was left as stored.
+
+    Returns:
+        Counts and errors.
+
+    Raises:
+        CheckpointError: if a weight is not what it should be; the message names it.
     """
     inner = inner_model(adapted)
     layers = {f"{name}.weight": layer for name, layer in inner.named_modules() if isinstance(layer, LoraLayer)}
@@ -103,18 +129,20 @@ def prove_weights(
     tables = {} if offset is None else {EMBEDDING: offset.embed_offset, HEAD: head_offset_table(offset)}
     proof = WeightProof()
     for name, tensor in merged.state_dict().items():
-        before = base.weights.read(EMBEDDING if name == HEAD and HEAD not in base.shapes else name)
-        before = before.to(trained) if trained is not None and before.is_floating_point() else before
+        is_split_head = name == HEAD and HEAD not in base.shapes  # the base has one table, the merged model two
+        before = base.weights.read(EMBEDDING if is_split_head else name)
+        if trained is not None and before.is_floating_point():
+            before = before.to(trained)
         if name in layers:
             delta, magnitude = _trained(layers[name])
             proof.add(name, tensor, before, delta, magnitude)
         elif name in tables and offset is not None:
             ids = offset.coord_ids
-            others = (tensor != before.to(tensor.dtype)).any(dim=1)
-            others[ids] = False
-            if others.any():
+            row_differs_V = (tensor != before.to(tensor.dtype)).any(dim=1)
+            row_differs_V[ids] = False
+            if row_differs_V.any():
                 raise CheckpointError(
-                    f"{name}: row {int(others.nonzero()[0])} changed, which the adapter does not list"
+                    f"{name}: row {int(row_differs_V.nonzero()[0])} changed, which the adapter does not list"
                 )
             proof.add(name, tensor[ids], before[ids], tables[name].float())
         elif not torch.equal(tensor, before.to(tensor.dtype)):
@@ -123,6 +151,7 @@ def prove_weights(
 
 
 def _trained(layer: LoraLayer) -> tuple[Tensor, Tensor | None]:
+    """Return PEFT's delta of a layer, ``[O, I]``, and under DoRA its row norms, ``[O]``."""
     (name,) = layer.active_adapters
     assert isinstance(layer, LinearLora)
     delta = layer.get_delta_weight(name).float()
@@ -131,46 +160,61 @@ def _trained(layer: LoraLayer) -> tuple[Tensor, Tensor | None]:
 
 
 def _sum(base: Tensor, delta: Tensor, magnitude: Tensor | None) -> Tensor:
+    """Return base plus delta, under DoRA with its rows rescaled to ``magnitude``."""
     total = base + delta
     if magnitude is None:
         return total
-    return (magnitude.to(total.dtype) / torch.linalg.vector_norm(total, dim=1)).unsqueeze(1) * total
+    factor_O = magnitude.to(total.dtype) / torch.linalg.vector_norm(total, dim=1)
+    return factor_O.unsqueeze(1) * total
 
 
 def _kind(name: str) -> str:
+    """Return the kind of module that a weight belongs to, such as ``q_proj`` or ``vision qkv``."""
     if name in (EMBEDDING, HEAD):
         return "coord rows"
-    parts = name.split(".")
-    return f"vision {parts[-2]}" if "visual" in parts else parts[-2]
+    words = name.split(".")
+    module = words[-2]
+    return f"vision {module}" if "visual" in words else module
 
 
 @torch.no_grad()
 def logits_of(model: nn.Module, samples: Sequence[Inputs], *, last: int = 0) -> list[Tensor]:
-    """Return the float32 logits ``[B, L, V]`` of each sample on the CPU, of all tokens or the ``last`` ones."""
-    was_training, device = model.training, next(model.parameters()).device
+    """Return the float32 logits ``[B, L, V]`` of each sample on the CPU.
+
+    Args:
+        model: keeps its mode.
+        samples: arguments of one forward pass each.
+        last: how many tokens from the end have logits; 0 for all.
+    """
+    was_training = model.training
+    device = next(model.parameters()).device
+    logits: list[Tensor] = []
     model.eval()
     try:
-        inputs = [{name: tensor.to(device) for name, tensor in sample.items()} for sample in samples]
-        return [model(**one, use_cache=False, logits_to_keep=last).logits.float().cpu() for one in inputs]
+        for sample in samples:
+            inputs = {name: tensor.to(device) for name, tensor in sample.items()}
+            output = model(**inputs, use_cache=False, logits_to_keep=last)
+            logits.append(output.logits.float().cpu())
     finally:
         model.train(was_training)
+    return logits
 
 
 def answer_logits(model: nn.Module, samples: Sequence[Inputs]) -> list[Tensor]:
+    """Return the logits of the last tokens of each sample, among which is its answer."""
     return logits_of(model, samples, last=_LAST_TOKENS)
 
 
 def default_samples(processor: Processor) -> list[Inputs]:
-    """Return a generated picture with a prompt and an answer: in coord tokens if there are any, else in digits."""
+    """Return one sample: a generated picture, a prompt, and an answer in coord tokens, or in digits without them."""
     picture, shapes = draw_scene(np.random.default_rng(7))
     content = [{"type": "image"}, {"type": "text", "text": DEFAULT_PROMPT}]
     prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    known = processor.tokenizer.get_vocab()
-    markers = [token for tokens in STRUCTURE_TOKENS.values() for token in tokens if token is not None]
+    ids = processor.tokenizer.get_vocab()
+    markers = [token for token in chain(*STRUCTURE_TOKENS.values()) if token is not None and token in ids]
     coords = [int_to_token(k) for k in range(0, NUM_BINS, _BIN_STRIDE)]
-    answer = [*(token for token in markers if token in known), CATEGORIES[shapes[0].category]]
-    answer += [token for token in coords if token in known] or ["034 340 560 789"]
-    answer += ["<|im_end|>"]
+    numbers = [token for token in coords if token in ids] or ["034 340 560 789"]
+    answer = [*markers, CATEGORIES[shapes[0].category], *numbers, "<|im_end|>"]
     return [processor(text=prompt + "".join(answer), images=picture)]
 
 
@@ -179,16 +223,18 @@ class MergeReport:
     """What a merge did, and what it lost.
 
     Attributes:
-        dtype: of the result's weights.
+        dtype: dtype of the result's weights.
+        tie_word_embeddings: whether embedding and head of the result are one table.
+        num_merged_layers: linear layers that changed.
         num_offset_rows: embedding rows that changed.
-        num_unused_weights: tensors of the base that its model has no place for, and that stayed behind.
-        left_behind: which these are, for a person.
-        template: arguments that whoever serves the result must give its chat template, as training did.
-        ties_fraction: of the changed numbers, how many lie between two neighbours of the dtype as float32 computes.
-        lost_at_weights: norm of the rounding error over norm of the change that training made, by kind of module.
-        lost_at_logits: rms(merged - adapter) / rms(adapter - base) on the samples; None where it is not defined.
-        max_abs_logit_diff: largest difference of a logit, merged against adapter; None where it was not measured.
-        max_abs_logit: the adapter's largest logit, for scale.
+        num_unused_weights: tensors of the base that its model has no place for, and that were left out.
+        left_behind: which tensors these are, for a person.
+        template: arguments that a server of the result must give its chat template, as training did.
+        ties_fraction: share of the changed numbers that are in the middle of two neighbours, within float32.
+        lost_at_weights: norm of the rounding error / norm of the change that training made, by kind of module.
+        lost_at_logits: rms(merged - adapter) / rms(adapter - base) on the samples; None if it is not defined.
+        max_abs_logit_diff: largest difference of a logit between merged model and adapter; None if not measured.
+        max_abs_logit: largest logit of the adapter, for scale.
         is_whole: whether all weights were trained, so that they were saved as they are and nothing was merged.
     """
 
@@ -207,24 +253,32 @@ class MergeReport:
     is_whole: bool = False
 
     def with_logits(self, base: Sequence[Tensor], adapter: Sequence[Tensor], merged: Sequence[Tensor]) -> "MergeReport":
-        """Add how far merging moved the logits of samples, beside how far training had moved them."""
-        moved, lost = _squared_distance(base, adapter), _squared_distance(adapter, merged)
-        finite = math.isfinite(moved) and math.isfinite(lost)
-        largest = max(float((b - a).abs().max()) for a, b in zip(adapter, merged, strict=True))
+        """Return the report with what merging changed in the logits, relative to what training changed.
+
+        Args:
+            base: logits of the base on each sample.
+            adapter: logits of the base with its adapter.
+            merged: logits of the merged model.
+        """
+        change = _squared_distance(base, adapter)
+        error = _squared_distance(adapter, merged)
+        are_finite = math.isfinite(change) and math.isfinite(error)
+        differences = [float((after - before).abs().max()) for before, after in zip(adapter, merged, strict=True)]
         return replace(
             self,
-            lost_at_logits=math.sqrt(lost / moved) if finite and moved > 0 else None,
-            max_abs_logit_diff=largest if finite else None,
-            max_abs_logit=max(float(one.abs().max()) for one in adapter),
+            lost_at_logits=math.sqrt(error / change) if are_finite and change > 0 else None,
+            max_abs_logit_diff=max(differences) if are_finite else None,
+            max_abs_logit=max(float(logits.abs().max()) for logits in adapter),
         )
 
     @property
     def most_lost(self) -> float | None:
+        """The largest of ``lost_at_weights``."""
         return max(self.lost_at_weights.values(), default=None)
 
     @property
     def sentence(self) -> str:
-        """What the result is beside the model that was trained."""
+        """How the result compares with the model that was trained."""
         if self.is_whole:
             return "every weight is the trained model's, bit for bit"
         logits = "not measured" if self.lost_at_logits is None else f"{self.lost_at_logits:.2g}"
@@ -233,7 +287,7 @@ class MergeReport:
 
     @property
     def warning(self) -> str:
-        """What a user should know before the result is used; empty where rounding lost little."""
+        """What a user should know before using the result; "" if rounding lost little."""
         if self.lost_at_logits is None or self.lost_at_logits <= LOST_TOO_MUCH:
             return ""
         return (
@@ -274,8 +328,10 @@ class MergeReport:
         return rows
 
     def write(self, directory: Path) -> None:
+        """Write ``merge_report.json``."""
         write_json(directory / REPORT_FILE, asdict(self), indent=2)
 
 
-def _squared_distance(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
-    return sum(float((b - a).square().sum(dtype=torch.float64)) for a, b in zip(ones, others, strict=True))
+def _squared_distance(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+    """Return the squared norm of the difference over all samples."""
+    return sum(float((b - a).square().sum(dtype=torch.float64)) for a, b in zip(before, after, strict=True))
