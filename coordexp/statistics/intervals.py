@@ -9,17 +9,18 @@ it holds the luck of training, and what each seed's own detections do on these i
 do to all seeds alike: their variance of the mean over seeds, without the part that seeds have each by themselves, which
 would be counted twice. With one seed, images is the standard deviation over resamples, and t the normal 1.96.
 
-Where units of several images are drawn, the variance of images is known from ``U`` units alone: it is multiplied by
+If units of several images are drawn, the variance of images is known from ``U`` units alone: it is multiplied by
 ``U / (U - 1)``, which a bootstrap lacks, and ``f`` is at most ``U - 1``, also with one seed.
 
-``f`` are the seeds' degrees of freedom over their share of the variance. (Satterthwaite has the square of the share,
-and trusts a small one too much, which three seeds often show by chance.) docs/STATISTICS.md has the coverage.
+``f`` is the seeds' degrees of freedom divided by their share of the variance. (Satterthwaite divides by the square of
+the share. Three seeds often show a small share by chance, and the square trusts it too much.) docs/STATISTICS.md has
+the coverage.
 
 Legend of shapes: ``R`` resamples, ``S`` seeds.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -31,10 +32,11 @@ from coordexp.statistics.results import Estimate
 ALPHA = 0.05
 NORMAL_975 = 1.959963984540054
 FEWEST_IMAGES = 6
-"""Below, no difference can reach p < .05: the swap test has at most 2^5 outcomes, two of which are the furthest out."""
+"""With fewer images or units there are no intervals: no difference can reach p < .05. With five, the swap test has at
+most 2^5 outcomes, two of which are the furthest out."""
 
 FEW_IMAGES = 8.0
-"""Of a category, on average, below which intervals are too narrow (docs/STATISTICS.md), as the report then says."""
+"""If categories are in fewer images on average, intervals are too narrow (docs/STATISTICS.md), as the report says."""
 
 TIE = 1e-12
 """Differences of AP below this are rounding: the same detections summed in another order."""
@@ -42,22 +44,37 @@ TIE = 1e-12
 
 @dataclass(frozen=True)
 class Drawn:
-    """A number measured on one checkpoint: on the images as they are, and ``[R]`` on resampled images."""
+    """A number measured on one checkpoint.
+
+    Attributes:
+        value: on the images as they are.
+        draws: ``[R]`` on resampled images.
+        num_units: how many units were drawn, if any of them has several images; None if images were drawn.
+    """
 
     value: float
     draws: Floats
-    num_units: int | None = None  # that were drawn, where any has several images; None where images were drawn
+    num_units: int | None = None
 
 
 @dataclass(frozen=True)
 class Total:
-    """A mean over seeds, or a difference of two, on the data as they are, with its standard error."""
+    """A mean over seeds, or a difference of two, on the data as they are, with its standard error.
+
+    Attributes:
+        value: the mean or difference.
+        image_std: standard error by the choice of images; NaN if too few resamples define the value.
+        seed_std: standard error by the choice of seeds; None with one seed.
+        freedom: degrees of freedom; infinite with one seed if images were drawn.
+        own_std: the part of ``seed_std`` that comes from each seed's own detections on these images; None with one
+            seed. More images make it smaller, the rest of ``seed_std`` they leave as it is.
+    """
 
     value: float
-    image_std: float  # standard error by the choice of images; NaN where too few resamples define the value
-    seed_std: float | None = None  # standard error by the choice of seeds; None where there is one
-    freedom: float = math.inf  # degrees of freedom, infinite with one seed if images were drawn
-    own_std: float | None = None  # the part of seed_std by what images do to each seed by itself; None with one seed
+    image_std: float
+    seed_std: float | None = None
+    freedom: float = math.inf
+    own_std: float | None = None
 
     @property
     def std(self) -> float:
@@ -70,7 +87,7 @@ class Total:
 
     @property
     def estimate(self) -> Estimate:
-        """The value with its interval; without ends where nothing is known of it."""
+        """The value with its interval; without ends if the standard error is not known."""
         if not math.isfinite(self.std):
             return Estimate(self.value)
         if self._is_nothing:
@@ -80,83 +97,117 @@ class Total:
 
     @property
     def p(self) -> float:
-        """Two-sided p of "it is 0": below 5 % exactly where the interval leaves 0 out, 1 where nothing is known."""
+        """Two-sided p of "it is 0": below 5 % exactly if the interval leaves 0 out, 1 if its error is not known."""
         if not math.isfinite(self.std) or self._is_nothing:
             return 1.0
         if self.std == 0:
             return 0.0
-        from scipy.special import stdtr  # here, as below: it takes a third of a second
+        from scipy.special import stdtr  # Here, as below: it takes a third of a second.
 
-        return float(2 * stdtr(min(self.freedom, 1e15), -abs(self.value) / self.std))
+        finite_freedom = min(self.freedom, 1e15)  # so many give the normal distribution, and stdtr takes no infinity
+        return float(2 * stdtr(finite_freedom, -abs(self.value) / self.std))
 
     @property
     def _is_nothing(self) -> bool:
+        """Whether value and error are rounding: the detections compared are the same."""
         return abs(self.value) < TIE and self.std < TIE
 
 
 def group_total(runs: Mapping[int, Drawn]) -> Total:
-    """Return the mean of a group: training seed -> what was measured there."""
+    """Return the mean of a group; ``runs``: training seed -> what was measured there."""
     return _total([list(runs.values())], [1])
 
 
 def difference_total(a: Mapping[int, Drawn], b: Mapping[int, Drawn], *, paired: bool = True) -> Total:
-    """Return ``a - b``, runs by seed: over the seeds both groups have, paired; else of two independent samples.
+    """Return ``a - b``: the mean over the seeds that both groups have, otherwise the difference of the two means.
 
-    Not ``paired``: equal numbers are not the same seed.
+    Args:
+        a: training seed -> what was measured there.
+        b: likewise.
+        paired: whether equal numbers are the same training seed.
     """
-    common = [seed for seed in a if paired and seed in b]
-    if not common:
+    common_seeds = [seed for seed in a if paired and seed in b]
+    if not common_seeds:
         return _total([list(a.values()), list(b.values())], [1, -1])
-    return _total([[Drawn(a[s].value - b[s].value, a[s].draws - b[s].draws, a[s].num_units) for s in common]], [1])
+    differences = [
+        Drawn(a[seed].value - b[seed].value, a[seed].draws - b[seed].draws, a[seed].num_units) for seed in common_seeds
+    ]
+    return _total([differences], [1])
 
 
 def student_quantile(probability: float, freedom: float) -> float:
     """Return the quantile of Student's t; infinite freedom gives the normal one."""
     if math.isinf(freedom):
         return NormalDist().inv_cdf(probability)
-    from scipy.special import stdtrit  # here: a dry run needs the normal one alone
+    from scipy.special import stdtrit  # Here: a dry run needs the normal quantile only.
 
     return float(stdtrit(freedom, probability))
 
 
-def _total(samples: Iterable[list[Drawn]], signs: Iterable[int]) -> Total:
-    """Add up means over independent samples of seeds, resampled on the same images."""
-    samples = list(samples)
-    num_units = samples[0][0].num_units
-    values = [sign * np.array([run.value for run in runs]) for runs, sign in zip(samples, signs, strict=True)]
-    draws = [sign * np.stack([run.draws for run in runs], axis=1) for runs, sign in zip(samples, signs, strict=True)]
-    value = float(sum(own.mean() for own in values))
-    is_defined = np.asarray(~np.isnan(np.concatenate(draws, axis=1)).any(axis=1))
+def _total(samples: Sequence[Sequence[Drawn]], signs: Sequence[int]) -> Total:
+    """Add up means over independent samples of seeds, resampled on the same images.
+
+    Args:
+        samples: of each, the runs of its seeds.
+        signs: of each, 1 or -1.
+    """
+    values_of_samples = [
+        sign * np.array([run.value for run in runs]) for runs, sign in zip(samples, signs, strict=True)
+    ]
+    draws_of_samples = [
+        sign * np.stack([run.draws for run in runs], axis=1) for runs, sign in zip(samples, signs, strict=True)
+    ]
+    value = float(sum(values.mean() for values in values_of_samples))
+    is_defined = np.asarray(~np.isnan(np.concatenate(draws_of_samples, axis=1)).any(axis=1))
     if np.count_nonzero(is_defined) < max(0.95 * len(is_defined), 2):
         return Total(value, math.nan)
-    draws = [own[is_defined] for own in draws]
-    images = float(np.sum([own.mean(axis=1) for own in draws], axis=0).var(ddof=1))
+    draws_of_samples = [draws_RS[is_defined] for draws_RS in draws_of_samples]
+
+    num_units = samples[0][0].num_units
     missing = missing_variance(num_units)
     most_freedom = unit_freedom(num_units)
-    sizes = [len(own) for own in values]
-    if min(sizes) == 1:
-        return Total(value, math.sqrt(missing * images), freedom=most_freedom)
-    alone = sum(
-        float((own - own.mean(axis=1, keepdims=True)).var(axis=0, ddof=1).sum()) / (num - 1) / num
-        for own, num in zip(draws, sizes, strict=True)
+    mean_of_draws_R = np.sum([draws_RS.mean(axis=1) for draws_RS in draws_of_samples], axis=0)
+    image_variance = float(mean_of_draws_R.var(ddof=1))
+    num_seeds = [len(values) for values in values_of_samples]
+    if min(num_seeds) == 1:
+        return Total(value, math.sqrt(missing * image_variance), freedom=most_freedom)
+
+    # What images do to each seed by itself is in the variance over seeds too. Counted in both, it would be counted
+    # twice, so it is taken out of the variance of images.
+    own_variance = 0.0
+    for draws_RS, num in zip(draws_of_samples, num_seeds, strict=True):
+        from_mean_RS = draws_RS - draws_RS.mean(axis=1, keepdims=True)
+        own_variance += float(from_mean_RS.var(axis=0, ddof=1).sum()) / (num - 1) / num
+    image_variance = missing * max(image_variance - own_variance, 0.0)
+    seed_variances = [float(values.var(ddof=1)) / len(values) for values in values_of_samples]
+    return Total(
+        value=value,
+        image_std=math.sqrt(image_variance),
+        seed_std=math.sqrt(sum(seed_variances)),
+        freedom=min(degrees_of_freedom(image_variance, seed_variances, num_seeds), most_freedom),
+        own_std=math.sqrt(missing * own_variance),
     )
-    images = missing * max(images - alone, 0.0)
-    by_sample = [float(own.var(ddof=1)) / len(own) for own in values]
-    freedom = min(degrees_of_freedom(images, by_sample, sizes), most_freedom)
-    return Total(value, math.sqrt(images), math.sqrt(sum(by_sample)), freedom, math.sqrt(missing * alone))
 
 
 def degrees_of_freedom(images: float, seeds: list[float], sizes: list[int]) -> float:
-    """Return those of a known variance plus variances ``seeds`` of means over samples of ``sizes`` seeds."""
+    """Return the degrees of freedom of a sum of variances.
+
+    Args:
+        images: a variance that is known.
+        seeds: variances of means over samples of seeds.
+        sizes: how many seeds each sample has.
+    """
     uncertainty = sum(variance**2 / (num - 1) for variance, num in zip(seeds, sizes, strict=True))
-    return sum(seeds) * (images + sum(seeds)) / uncertainty if uncertainty > 0 else math.inf
+    if uncertainty > 0:
+        return sum(seeds) * (images + sum(seeds)) / uncertainty
+    return math.inf
 
 
 def missing_variance(num_units: int | None) -> float:
-    """Return by what the variance of resampled units is too small: ``U / (U - 1)``, or 1 where images were drawn."""
+    """Return the factor by which the variance of resampled units is too small: ``U / (U - 1)``, 1 for images."""
     return 1.0 if num_units is None else num_units / max(num_units - 1, 1)
 
 
 def unit_freedom(num_units: int | None) -> float:
-    """Return how many degrees of freedom the variance of images has: infinite where images were drawn."""
+    """Return how many degrees of freedom the variance of images has: infinite if images were drawn."""
     return math.inf if num_units is None else num_units - 1

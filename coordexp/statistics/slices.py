@@ -1,7 +1,11 @@
 """Groups on parts of the images or objects: AP by the values of tags, by size, by category and by objects an image.
 
 Slices are looked at after the fact, and there are many: they say where to look. Draws are those of the whole sample, so
-that a slice has as many images in a draw as happen to be drawn, and slices of one draw can be compared.
+the number of a slice's images differs from draw to draw, and slices of one draw can be compared.
+
+    tags, sizes, ...  -> _Part: which images, which objects       before anything is measured
+                      -> [1 + R, 2] AP and AP50 of each file      _measure
+                      -> Slice: estimates and pairs               _described, then _with_contrasts, _corrected
 
 Legend of shapes: ``N`` images, ``R`` resamples, ``K`` categories.
 """
@@ -29,24 +33,36 @@ from coordexp.statistics.resampling import OnProgress, blocks_of, image_weights
 from coordexp.statistics.results import Estimate
 
 FEWEST_OF_SLICE = 10
-"""Units, or images, below which a slice has values alone."""
+"""With fewer units, or images, a slice has values without intervals."""
 
 MAX_CATEGORIES = 100
-"""Categories that are slices: those with most objects."""
+"""So many categories are slices: those with most objects."""
 
-SIZE, CATEGORY, OBJECTS = "size", "category", "objects"
-_AP, _AP50 = 0, 1
+SIZE = "size"
+CATEGORY = "category"
+OBJECTS = "objects"
+_AP = 0
+_AP50 = 1
+"""Columns of what is measured."""
 
 
 @dataclass(frozen=True)
 class SlicePair:
-    """How two groups differ on a slice in AP, ``a - b``."""
+    """How two groups differ on a slice in AP, ``a - b``.
+
+    Attributes:
+        a: a group.
+        b: another group.
+        difference: None if AP is not defined on the slice.
+        p_holm: corrected for all values of tags x pairs; None if it is not tested.
+        beyond: the difference minus the difference on the largest slice of the tag.
+    """
 
     a: str
     b: str
-    difference: Estimate | None  # None where AP is not defined there
-    p_holm: float | None = None  # corrected for all values of tags x pairs; None where nothing is tested
-    beyond: Estimate | None = None  # the difference minus that on the largest slice of the tag
+    difference: Estimate | None
+    p_holm: float | None = None
+    beyond: Estimate | None = None
 
     def reversed(self) -> "SlicePair":
         return SlicePair(
@@ -60,17 +76,29 @@ class SlicePair:
 
 @dataclass(frozen=True)
 class Slice:
-    """Some of the images, or of the objects."""
+    """Groups on some of the images, or on some of the objects.
 
-    tag: str  # ``light``, or what is a slice of every data set: size, category, objects
+    Attributes:
+        tag: such as ``light``, or one of :data:`SIZE`, :data:`CATEGORY` and :data:`OBJECTS`, which every data set has.
+        value: of the tag.
+        is_tested: whether it is a value of a tag that was asked for.
+        num_images: of the slice.
+        num_units: of the slice; None without units.
+        num_objects: of the slice, crowds not counted.
+        ap: group -> mean over seeds; None if not defined.
+        ap50: likewise.
+        pairs: every pair of groups, the earlier group first.
+    """
+
+    tag: str
     value: str
-    is_tested: bool  # whether it is a value of a tag that was asked for
+    is_tested: bool
     num_images: int
     num_units: int | None
-    num_objects: int  # crowds not counted
-    ap: Mapping[str, Estimate | None]  # group -> mean over seeds
+    num_objects: int
+    ap: Mapping[str, Estimate | None]
     ap50: Mapping[str, Estimate | None]
-    pairs: tuple[SlicePair, ...]  # every pair of groups, the earlier one first
+    pairs: tuple[SlicePair, ...]
 
     @property
     def name(self) -> str:
@@ -79,11 +107,20 @@ class Slice:
 
 @dataclass(frozen=True)
 class Slices:
-    """All slices: the values of tags, then sizes, numbers of objects, and categories."""
+    """All slices.
+
+    Attributes:
+        slices: the values of tags, then sizes, numbers of objects, and categories.
+        largest: tag -> its value with most images, with which the others are compared.
+        num_tests: for which p is corrected.
+        resamples: how many.
+        seed: of the resamples.
+        remarks: what a reader must know of how the tags were read.
+    """
 
     slices: tuple[Slice, ...]
-    largest: Mapping[str, str]  # tag -> its value with most images, which the others are held against
-    num_tests: int  # that p is corrected for
+    largest: Mapping[str, str]
+    num_tests: int
     resamples: int
     seed: int = 0
     remarks: tuple[str, ...] = ()
@@ -91,16 +128,35 @@ class Slices:
 
 @dataclass(frozen=True)
 class _Part:
-    """A slice before anything is measured on it: which images it has and what is counted there."""
+    """A slice before anything is measured on it: which images it has and what is counted there.
+
+    Attributes:
+        tag: as of :class:`Slice`.
+        value: likewise.
+        is_tested: likewise.
+        is_in: ``[N]`` which images have the value of the tag, or have objects of the slice.
+        num_objects: crowds not counted.
+        num_units: units of its images.
+        area: the area range of its objects.
+        category: the index of its category; None for all.
+    """
 
     tag: str
     value: str
     is_tested: bool
-    images: Bools  # [N] those that it has objects in, or that have the value of the tag
+    is_in: Bools
     num_objects: int
     num_units: int
     area: str = "all"
-    category: int | None = None  # place among the categories
+    category: int | None = None
+
+    @property
+    def num_images(self) -> int:
+        return int(np.count_nonzero(self.is_in))
+
+
+RunsOfGroups = Mapping[str, Mapping[int, Floats]]
+"""Group -> training seed -> ``[1 + R, 2]`` AP and AP50 on a slice: on the images as they are, and on each resample."""
 
 
 def compare_slices(
@@ -118,6 +174,16 @@ def compare_slices(
 
     Arguments and errors are those of :func:`coordexp.statistics.comparison.compare_readings`, for one reading. With the
     same ``seed``, the resamples are those of the decomposition.
+
+    Args:
+        annotations_json: ground truth in COCO format.
+        detections: group -> training seed -> detections in COCO's results format.
+        tags: of the images.
+        families: as of ``compare_readings``.
+        resamples: number of resamples.
+        seed: of the resamples.
+        units: which images are not independent; units are then drawn in the place of images.
+        on_progress: called with the number of files measured and their total.
     """
     check_groups(detections)
     truth = read_ground_truth(Path(annotations_json))
@@ -125,25 +191,27 @@ def compare_slices(
     drawn_units = numbered or Units.single(len(truth.sizes_px))
     parts = _parts(truth, tags, drawn_units)
     draws = drawn_units.spread(image_weights(drawn_units.num_units, resamples=resamples, seed=seed))
-    weights = np.vstack([unit_weights(len(truth.sizes_px)), draws])  # the first row is the images as they are
+    weights = np.vstack([unit_weights(len(truth.sizes_px)), draws])  # The first row is the images as they are.
+
     files = [(group, number, path) for group, seeds in detections.items() for number, path in sorted(seeds.items())]
-    measured: list[dict[str, dict[int, Floats]]] = [{group: {} for group in detections} for _ in parts]
-    for done, (group, number, path) in enumerate(files):
+    runs_of_parts: list[dict[str, dict[int, Floats]]] = [{group: {} for group in detections} for _ in parts]
+    for num_done, (group, number, path) in enumerate(files, start=1):
         matcher = Matcher(truth, in_fair_order(truth, read_detections(Path(path), truth)))
-        for at, values in enumerate(_measure(matcher, parts, weights)):
-            measured[at][group][number] = values
+        for runs, values in zip(runs_of_parts, _measure(matcher, parts, weights), strict=True):
+            runs[group][number] = values
         if on_progress is not None:
-            on_progress(done + 1, len(files))
+            on_progress(num_done, len(files))
+
     has_units = drawn_units.has_several
     slices = [
-        _described(part, runs, families or {}, has_units=has_units, with_units=numbered is not None)
-        for part, runs in zip(parts, measured, strict=True)
+        _described(part, runs, families or {}, has_units=has_units, shows_units=numbered is not None)
+        for part, runs in zip(parts, runs_of_parts, strict=True)
     ]
-    slices = _with_contrasts(slices, parts, measured, families or {}, has_units=has_units)
+    slices = _with_contrasts(slices, parts, runs_of_parts, families or {}, has_units=has_units)
     slices, num_tests = _corrected(slices)
     return Slices(
         slices=tuple(slices),
-        largest={tag: parts[at].value for tag, at in _largest(parts).items()},
+        largest={tag: parts[index].value for tag, index in _largest(parts).items()},
         num_tests=num_tests,
         resamples=resamples,
         seed=seed,
@@ -152,39 +220,45 @@ def compare_slices(
 
 
 def _parts(truth: GroundTruth, tags: Tags, units: Units) -> list[_Part]:
+    """Return all slices of a ground truth; those without objects only if they are values of a tag."""
     image_ids = np.array(sorted(truth.sizes_px), np.int64)
     is_object = ~truth.is_crowd
     image_of_object = np.searchsorted(image_ids, truth.image_ids)
-    objects_of_image = np.bincount(image_of_object[is_object], minlength=len(image_ids))
+    num_objects_of_image = np.bincount(image_of_object[is_object], minlength=len(image_ids))
 
-    def part(tag: str, value: str, images: Bools, *, num_objects: int, is_tested: bool = False) -> _Part:
-        num_units = len(np.unique(units.of_image[images]))
-        return _Part(tag, value, is_tested, images, num_objects, num_units)
+    def of_images(tag: str, value: str, is_in: Bools, *, is_tested: bool = False) -> _Part:
+        """Return the slice of whole images ``[N]``."""
+        num_objects = int(num_objects_of_image[is_in].sum())
+        num_units = len(np.unique(units.of_image[is_in]))
+        return _Part(tag, value, is_tested, is_in, num_objects, num_units)
 
-    def of_objects(tag: str, value: str, is_in: Bools) -> _Part:
-        images = np.zeros(len(image_ids), np.bool_)
-        images[image_of_object[is_in]] = True
-        return part(tag, value, images, num_objects=int(np.count_nonzero(is_in)))
+    def of_objects(tag: str, value: str, is_chosen: Bools) -> _Part:
+        """Return the slice of some objects ``[G]``, in the images that have any."""
+        has_chosen = np.zeros(len(image_ids), np.bool_)
+        has_chosen[image_of_object[is_chosen]] = True
+        return replace(of_images(tag, value, has_chosen), num_objects=int(np.count_nonzero(is_chosen)))
 
     parts: list[_Part] = []
     for tag in tags.tags:
+        value_of_image = [tag.of_image.get(image_id) for image_id in image_ids.tolist()]
         for value in tag.values:
-            images = np.array([tag.of_image.get(image_id) == value for image_id in image_ids.tolist()], np.bool_)
-            num_objects = int(objects_of_image[images].sum())
-            parts.append(part(tag.name, value, images, num_objects=num_objects, is_tested=True))
-    for size, (low, high) in AREA_RANGES_PX2.items():
+            has_value = np.array([value_here == value for value_here in value_of_image], np.bool_)
+            parts.append(of_images(tag.name, value, has_value, is_tested=True))
+    for size, (smallest_px2, largest_px2) in AREA_RANGES_PX2.items():
         if size != "all":
-            is_in = is_object & (truth.areas_px2 >= low) & (truth.areas_px2 <= high)
-            parts.append(replace(of_objects(SIZE, size, is_in), area=size))
-    for low, high in OBJECT_COUNTS:
-        images = (objects_of_image >= low) & (objects_of_image <= (np.inf if high is None else high))
-        parts.append(part(OBJECTS, _count_name(low, high), images, num_objects=int(objects_of_image[images].sum())))
+            has_size = is_object & (truth.areas_px2 >= smallest_px2) & (truth.areas_px2 <= largest_px2)
+            parts.append(replace(of_objects(SIZE, size, has_size), area=size))
+    for fewest, most in OBJECT_COUNTS:
+        has_count = num_objects_of_image >= fewest
+        if most is not None:
+            has_count &= num_objects_of_image <= most
+        parts.append(of_images(OBJECTS, _count_name(fewest, most), has_count))
     category_ids = sorted(truth.categories)
-    of_category = [is_object & (truth.category_ids == key) for key in category_ids]
-    most = sorted(range(len(category_ids)), key=lambda at: -np.count_nonzero(of_category[at]))[:MAX_CATEGORIES]
-    for at in sorted(most):
-        name = truth.categories[category_ids[at]]
-        parts.append(replace(of_objects(CATEGORY, name, of_category[at]), category=at))
+    is_of_category = [is_object & (truth.category_ids == category_id) for category_id in category_ids]
+    by_objects = sorted(range(len(category_ids)), key=lambda index: -np.count_nonzero(is_of_category[index]))
+    for index in sorted(by_objects[:MAX_CATEGORIES]):
+        part = of_objects(CATEGORY, truth.categories[category_ids[index]], is_of_category[index])
+        parts.append(replace(part, category=index))
     return [part for part in parts if part.is_tested or part.num_objects]
 
 
@@ -195,133 +269,163 @@ def _count_name(low: int, high: int | None) -> str:
 
 
 def _measure(matcher: Matcher, parts: Sequence[_Part], weights: Weights) -> list[Floats]:
-    """Return ``[1 + R, 2]`` AP and AP50 of each part: on the images as they are, and on each resample."""
-    matches = {area: matcher.matches(area) for area in {part.area for part in parts} | {"all"}}
+    """Measure one file on every part.
+
+    Args:
+        matcher: of the file, on all images.
+        parts: the slices.
+        weights: ``[1 + R, N]`` copies of each image, the first row the images as they are.
+
+    Returns:
+        ``[1 + R, 2]`` AP and AP50 of each part.
+    """
+    areas = {"all", *(part.area for part in parts)}
+    matches = {area: matcher.matches(area) for area in areas}
     by_category = _precisions(matches["all"], weights)
-    values: list[Floats] = []
+    measured: list[Floats] = []
     for part in parts:
         if part.category is not None:
-            values.append(by_category[:, :, part.category])
+            measured.append(by_category[:, :, part.category])
         elif part.area != "all":
-            values.append(mean_of_numbers(_precisions(matches[part.area], weights)))
+            measured.append(mean_of_numbers(_precisions(matches[part.area], weights)))
         else:
-            values.append(mean_of_numbers(_precisions(on_images(matches["all"], part.images), weights)))
-    return values
+            measured.append(mean_of_numbers(_precisions(on_images(matches["all"], part.is_in), weights)))
+    return measured
 
 
 def _precisions(matches: Matches, weights: Weights) -> Floats:
-    """Return ``[1 + R, 2, K]`` AP and AP50 by category, NaN where none is drawn."""
+    """Return ``[1 + R, 2, K]`` AP and AP50 by category, NaN for a category of which nothing is drawn."""
     by_category = np.empty((len(weights), 2, len(matches.start) - 1))
     for block in blocks_of(len(weights), None):
         by_threshold = precisions(matches, 0, len(IOU_THRESHOLDS), weights[block])
-        by_category[block, _AP], by_category[block, _AP50] = by_threshold.mean(axis=1), by_threshold[:, 0]
+        by_category[block, _AP] = by_threshold.mean(axis=1)
+        by_category[block, _AP50] = by_threshold[:, 0]
     return by_category
 
 
-def _drawn(values: Floats, metric: int, num_units: int | None) -> Drawn:
-    return Drawn(float(values[0, metric]), values[1:, metric], num_units)
+def _drawn(runs: Mapping[int, Floats], metric: int, num_units: int | None) -> dict[int, Drawn]:
+    """Return training seed -> AP or AP50 with its draws."""
+    return {number: Drawn(float(values[0, metric]), values[1:, metric], num_units) for number, values in runs.items()}
 
 
 def _described(
-    part: _Part,
-    runs: Mapping[str, Mapping[int, Floats]],
-    families: Mapping[str, str],
-    *,
-    has_units: bool,
-    with_units: bool,
+    part: _Part, runs: RunsOfGroups, families: Mapping[str, str], *, has_units: bool, shows_units: bool
 ) -> Slice:
-    """Return a slice with what was measured on it; p is not corrected yet."""
-    drawn_units = part.num_units if has_units else None
+    """Return a slice with what was measured on it; p is not corrected yet.
+
+    Args:
+        part: the slice.
+        runs: what was measured.
+        families: group -> family; equal numbers of groups of two families are not the same training seed.
+        has_units: whether any unit has several images.
+        shows_units: whether units were asked for.
+    """
+    num_drawn_units = part.num_units if has_units else None
     has_intervals = part.num_units >= max(FEWEST_OF_SLICE, FEWEST_IMAGES)
 
-    def values(metric: int) -> dict[str, Estimate | None]:
-        totals = {
-            group: group_total({n: _drawn(measured, metric, drawn_units) for n, measured in seeds.items()})
-            for group, seeds in runs.items()
-        }
-        estimates: dict[str, Estimate | None] = {}
-        for group, total in totals.items():
+    def estimates(metric: int) -> dict[str, Estimate | None]:
+        by_group: dict[str, Estimate | None] = {}
+        for group, runs_of_group in runs.items():
+            total = group_total(_drawn(runs_of_group, metric, num_drawn_units))
             estimate = _estimate(total, has_intervals=has_intervals)
-            estimates[group] = None if estimate is None else estimate.of_precision()
-        return estimates
+            by_group[group] = None if estimate is None else estimate.of_precision()
+        return by_group
 
     pairs: list[SlicePair] = []
     for a, b in combinations(runs, 2):
-        total = _difference(runs[a], runs[b], drawn_units, paired=families.get(a) == families.get(b))
+        is_one_family = families.get(a) == families.get(b)
+        total = _difference(runs[a], runs[b], num_drawn_units, paired=is_one_family)
         estimate = _estimate(total, has_intervals=has_intervals)
-        is_tested = part.is_tested and estimate is not None and estimate.low is not None
-        difference = None if estimate is None else estimate.of_difference()
-        pairs.append(SlicePair(a, b, difference, total.p if is_tested else None))
+        if estimate is None:
+            pairs.append(SlicePair(a, b, None))
+            continue
+        is_tested = part.is_tested and estimate.low is not None
+        pairs.append(SlicePair(a, b, estimate.of_difference(), total.p if is_tested else None))
     return Slice(
         tag=part.tag,
         value=part.value,
         is_tested=part.is_tested,
-        num_images=int(np.count_nonzero(part.images)),
-        num_units=part.num_units if with_units else None,
+        num_images=part.num_images,
+        num_units=part.num_units if shows_units else None,
         num_objects=part.num_objects,
-        ap=values(_AP),
-        ap50=values(_AP50),
+        ap=estimates(_AP),
+        ap50=estimates(_AP50),
         pairs=tuple(pairs),
     )
 
 
 def _difference(a: Mapping[int, Floats], b: Mapping[int, Floats], num_units: int | None, *, paired: bool) -> Total:
-    first, second = ({n: _drawn(values, _AP, num_units) for n, values in runs.items()} for runs in (a, b))
-    return difference_total(first, second, paired=paired)
+    """Return the difference of two groups in AP."""
+    return difference_total(_drawn(a, _AP, num_units), _drawn(b, _AP, num_units), paired=paired)
 
 
 def _estimate(total: Total, *, has_intervals: bool) -> Estimate | None:
-    """Return a value with its interval, the value alone of a small slice, or None where it is not defined."""
+    """Return a value with its interval, the value alone on a small slice, None if it is not defined."""
     if np.isnan(total.value):
         return None
     return total.estimate if has_intervals else Estimate(total.value)
 
 
 def _largest(parts: Sequence[_Part]) -> dict[str, int]:
-    """Return for each tag the place of its part with most images, if it has intervals."""
+    """Return tag -> index of its part with most images; a tag of which no part has intervals is absent."""
     largest: dict[str, int] = {}
-    for at, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if not part.is_tested or part.num_units < FEWEST_OF_SLICE:
             continue
-        before = largest.get(part.tag)
-        if before is None or np.count_nonzero(part.images) > np.count_nonzero(parts[before].images):
-            largest[part.tag] = at
+        if part.tag not in largest or part.num_images > parts[largest[part.tag]].num_images:
+            largest[part.tag] = index
     return largest
 
 
 def _with_contrasts(
     slices: Sequence[Slice],
     parts: Sequence[_Part],
-    measured: Sequence[Mapping[str, Mapping[int, Floats]]],
+    runs_of_parts: Sequence[RunsOfGroups],
     families: Mapping[str, str],
     *,
     has_units: bool,
 ) -> list[Slice]:
-    """Add by how much each pair differs otherwise on a slice than on the largest one of its tag, on the same draws."""
+    """Add how much each pair differs on a slice beyond its difference on the largest slice of the tag.
+
+    Both are measured on the same draws, so what the two slices share does not widen the interval.
+
+    Args:
+        slices: without contrasts.
+        parts: of each slice.
+        runs_of_parts: of each slice what was measured on it.
+        families: group -> family.
+        has_units: whether any unit has several images.
+    """
     largest = _largest(parts)
     contrasted: list[Slice] = []
-    for at, (current, part) in enumerate(zip(slices, parts, strict=True)):
-        other = largest.get(part.tag) if part.is_tested else None
-        if other is None or other == at or part.num_units < FEWEST_OF_SLICE:
+    for index, (current, part) in enumerate(zip(slices, parts, strict=True)):
+        index_of_largest = largest.get(part.tag) if part.is_tested else None
+        if index_of_largest is None or index_of_largest == index or part.num_units < FEWEST_OF_SLICE:
             contrasted.append(current)
             continue
-        num_units = min(part.num_units, parts[other].num_units) if has_units else None
+        runs_beyond = _runs_beyond(runs_of_parts[index], runs_of_parts[index_of_largest])
+        num_units = min(part.num_units, parts[index_of_largest].num_units) if has_units else None
         pairs: list[SlicePair] = []
         for pair in current.pairs:
-            beyond = {
-                group: {n: values - measured[other][group][n] for n, values in measured[at][group].items()}
-                for group in (pair.a, pair.b)
-            }
-            paired = families.get(pair.a) == families.get(pair.b)
-            total = _difference(beyond[pair.a], beyond[pair.b], num_units, paired=paired)
+            is_one_family = families.get(pair.a) == families.get(pair.b)
+            total = _difference(runs_beyond[pair.a], runs_beyond[pair.b], num_units, paired=is_one_family)
             estimate = _estimate(total, has_intervals=True)
+            # A difference of two differences of AP lies between -2 and 2.
             pairs.append(replace(pair, beyond=None if estimate is None else estimate.within(-2.0, 2.0)))
         contrasted.append(replace(current, pairs=tuple(pairs)))
     return contrasted
 
 
+def _runs_beyond(runs: RunsOfGroups, runs_on_largest: RunsOfGroups) -> RunsOfGroups:
+    """Return what was measured on a slice minus what was measured on the largest slice, run by run."""
+    return {
+        group: {number: values - runs_on_largest[group][number] for number, values in runs_of_group.items()}
+        for group, runs_of_group in runs.items()
+    }
+
+
 def _corrected(slices: Sequence[Slice]) -> tuple[list[Slice], int]:
-    """Correct p by Holm for all values of tags x pairs, and return for how many."""
+    """Correct p by Holm for all values of tags x pairs; return the slices and the number of tests."""
     tested = [pair.p_holm for current in slices for pair in current.pairs if pair.p_holm is not None]
     adjusted = iter(holm(tested))
     corrected: list[Slice] = []

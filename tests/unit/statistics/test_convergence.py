@@ -74,7 +74,7 @@ def test_a_faster_group_has_an_interval_beside_zero(tmp_path: Path) -> None:
 
 def test_the_subset_decides(tmp_path: Path) -> None:
     annotations, files = experiment(tmp_path, {"A": {0: (0.2, 0.4, 1.0)}})
-    with pytest.raises(ComparisonError, match="not among the 5 images compared"):
+    with pytest.raises(ComparisonError, match=r"image 6\b.*\b5 images"):
         convergence(annotations, files, range(1, 6), resamples=50)
 
 
@@ -88,7 +88,7 @@ def test_steps_only_some_have(tmp_path: Path) -> None:
     assert found.area == {}
     assert found.pairs[0].area is None
     del files["A"][0][10], files["A"][0][20]
-    with pytest.raises(ComparisonError, match=r"group 'A' has no step at which all its seeds \[0, 1\] were evaluated"):
+    with pytest.raises(ComparisonError, match=r"'A'.*\[0, 1\]"):
         convergence(annotations, files, range(1, 31), resamples=50)
 
 

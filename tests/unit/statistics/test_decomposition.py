@@ -81,5 +81,5 @@ def test_images_without_an_object_have_no_decomposition(tmp_path: Path) -> None:
     given, rows = crowded_scene(3, num_images=4)
     truth = given.write(tmp_path / "truth.json")
     truth.write_text(json.dumps(json.loads(truth.read_text()) | {"annotations": []}))
-    with pytest.raises(ComparisonError, match="AP50 is undefined, because no object there counts"):
+    with pytest.raises(ComparisonError, match="AP50"):
         decompose(truth, {"A": {0: write_rows(tmp_path / "a.json", rows)}})

@@ -49,8 +49,9 @@ def test_what_turns_round_is_said_with_its_interval(experiment) -> None:
     assert found.ranking("AP_one_score") == ["B", "A"]
     values = found.values["AP_one_score"]
     assert turned.difference.value == pytest.approx(values["B"] - values["A"])
-    sentences = contrary_sentences(found)
-    assert any("every score 1" in sentence and "B is" in sentence for sentence in sentences)
+    for sentence, pair in zip(contrary_sentences(found), found.turned, strict=True):
+        assert f"{pair.a} is {pair.difference.value:.4f}" in sentence
+        assert f"{pair.difference.low:.4f} to {pair.difference.high:.4f}" in sentence
     assert found.turned_by("AP_without_category") == []
     assert found.values["AP_cut"] == {"A": None, "B": None}
     assert found.ranking("AP_cut") == []

@@ -7,7 +7,7 @@ import pytest
 
 from coordexp.statistics import Comparison, Estimate, PairResult, compare, compare_readings, reading_sentence
 from coordexp.statistics import comparison as module
-from coordexp.statistics.readings import READINGS, reads
+from coordexp.statistics.readings import READINGS, WORDS, reads
 from tests.support.detections import write_rows
 from tests.unit.statistics.test_comparison import found_in, of, truth_of
 
@@ -62,31 +62,42 @@ def pair(p: float, difference: float) -> PairResult:
     return PairResult("A", "C", Estimate(difference, difference - 0.01, difference + 0.01), p, p, 0.005, None, 0.014)
 
 
-def said(**found: tuple[float, float]) -> str:
+def sentence_of(**found: tuple[float, float]) -> str:
     comparisons: dict[str, Comparison] = {
         name: of({"A": 0.35, "C": 0.35 - difference}, pair(p, difference)) for name, (p, difference) in found.items()
     }
     return reading_sentence(comparisons)
 
 
+def readings_in(clause: str) -> list[str]:
+    """Return the readings that a clause names, in their order."""
+    if "all four" in clause:
+        return ["all four"]
+    return [name for name in READINGS if WORDS[name] in clause]
+
+
 def test_the_sentence_names_the_readings_under_which_the_verdict_holds() -> None:
     lower, unsure, higher = (0.001, -0.06), (0.3, -0.01), (0.001, 0.04)
-    assert said(own=lower, expected=lower, argmax=lower, free=lower) == "It holds under all four readings."
-    assert said(own=unsure, expected=unsure, argmax=unsure, free=unsure) == "It holds under all four readings."
-    assert said(own=lower, expected=unsure, argmax=lower, free=lower) == (
-        "It holds with each group by its own reading, when every group is read by argmax and under free decoding, but "
-        "not when every group is read by expectation (there C - A = +0.0100, p = 0.3)."
-    )
-    assert said(own=lower, expected=higher, argmax=lower, free=unsure).endswith(
-        "but not when every group is read by expectation (there C - A = -0.0400, p = 0.001) nor under free decoding "
-        "(there C - A = +0.0100, p = 0.3)."
-    )
-    assert "but not under free decoding" in said(own=unsure, expected=unsure, argmax=unsure, free=lower)
-    assert said(own=lower, expected=lower, argmax=lower) == (
-        "It holds under the three readings that are known, with each group by its own reading, when every group is "
-        "read by expectation and when every group is read by argmax; nothing is known of it under free decoding."
-    )
-    assert said(own=lower).startswith("It is known with each group by its own reading only; nothing is known of it ")
+    everywhere = sentence_of(own=lower, expected=lower, argmax=lower, free=lower)
+    assert everywhere == sentence_of(own=unsure, expected=unsure, argmax=unsure, free=unsure)
+    assert readings_in(everywhere) == ["all four"]
+    # The readings under which it holds stand before "but not", the others behind it with their pairs.
+    holds, not_there = sentence_of(own=lower, expected=unsure, argmax=lower, free=lower).split("but not")
+    assert readings_in(holds) == ["own", "argmax", "free"]
+    assert readings_in(not_there) == ["expected"]
+    assert "C - A = +0.0100, p = 0.3" in not_there
+    holds, not_there = sentence_of(own=lower, expected=higher, argmax=lower, free=unsure).split("but not")
+    assert readings_in(holds) == ["own", "argmax"]
+    assert readings_in(not_there) == ["expected", "free"]
+    assert not_there.index("C - A = -0.0400, p = 0.001") < not_there.index("C - A = +0.0100, p = 0.3")
+    _, not_there = sentence_of(own=unsure, expected=unsure, argmax=unsure, free=lower).split("but not")
+    assert readings_in(not_there) == ["free"]
+    holds, unknown = sentence_of(own=lower, expected=lower, argmax=lower).split(";")
+    assert readings_in(holds) == ["own", "expected", "argmax"]
+    assert readings_in(unknown) == ["free"]
+    holds, unknown = sentence_of(own=lower).split(";")
+    assert readings_in(holds) == ["own"]
+    assert readings_in(unknown) == ["expected", "argmax", "free"]
     assert reading_sentence({"own": replace(of({"A": 0.3}), pairs=())}) == ""
 
 
@@ -96,4 +107,4 @@ def test_a_pair_without_the_best_group_decides_nothing() -> None:
         return of({"A": 0.4, "C": 0.3, "D": 0.28}, *pairs)
 
     readings = {name: three(0.001) for name in READINGS} | {"free": three(0.9)}
-    assert reading_sentence(readings) == "It holds under all four readings."
+    assert readings_in(reading_sentence(readings)) == ["all four"]
