@@ -14,7 +14,7 @@ from coordexp.data.sample import Ordering, Sample
 
 @dataclass(frozen=True)
 class BoxLimits:
-    """What each limit takes away: two of the training boxes, one of the validation boxes."""
+    """What each limit takes away: two limits cut training boxes, one cuts validation boxes."""
 
     max_objects: CutBoxes
     max_length: CutBoxes
@@ -37,7 +37,7 @@ class BoxLimits:
 
 
 def over_max_objects(samples: Sequence[Sample], max_objects: int) -> CutBoxes:
-    """Count the boxes over ``data.max_objects``, which are the smallest of their images."""
+    """Count the boxes over ``data.max_objects``: the smallest boxes of their images."""
     counts = [len(sample.objects) for sample in samples]
     num_cut = sum(max(0, count - max_objects) for count in counts)
     return CutBoxes(MAX_OBJECTS, max_objects, num_cut, sum(counts), max(counts, default=0))
@@ -63,31 +63,34 @@ def over_max_new_tokens(
 ) -> CutBoxes:
     """Count the ground-truth boxes that lie beyond an answer of ``evaluation.max_new_tokens`` tokens.
 
-    An answer that were all right, in the order in which objects are taught, would still lack them.
+    Even a perfect answer, in the order in which objects are taught, would lack them.
 
     Args:
         samples: of the validation split.
-        tokenizer: writes descriptions.
+        tokenizer: tokenises descriptions.
         vocab: how objects and their boxes are written.
         ordering: ``data.ordering``.
         seed: of ``ordering: random``.
         limit: ``evaluation.max_new_tokens``, the end token included.
     """
-    lengths: dict[str, int] = {}
-    num_cut = num_boxes = needed = 0
     num_box_tokens = vocab.numbers.num_box_tokens
+    num_tokens_of: dict[str, int] = {}  # by description
+    num_cut = 0
+    num_boxes = 0
+    longest = 0
     for sample in samples:
         for desc in sample.objects.descs:
-            if desc not in lengths:
-                lengths[desc] = len(tokenizer.encode(desc, add_special_tokens=False))
+            if desc not in num_tokens_of:
+                num_tokens_of[desc] = len(tokenizer.encode(desc, add_special_tokens=False))
         num_boxes += len(sample.objects)
-        answer = [lengths[desc] for desc in sample.objects.descs]
-        length = target_length(answer, vocab.structure, num_box_tokens=num_box_tokens)
-        needed = max(needed, length)
-        if length <= limit:
+        lengths = [num_tokens_of[desc] for desc in sample.objects.descs]
+        answer_length = target_length(lengths, vocab.structure, num_box_tokens=num_box_tokens)
+        longest = max(longest, answer_length)
+        if answer_length <= limit:
             continue
+        # Which objects are cut depends on their order; whether any is cut does not.
         objects = sample.objects.ordered(ordering, seed=order_seed(seed, 0, sample))
-        answer = [lengths[desc] for desc in objects.descs]
-        num_written = num_whole_objects(answer, vocab.structure, num_box_tokens=num_box_tokens, room=limit)
+        lengths = [num_tokens_of[desc] for desc in objects.descs]
+        num_written = num_whole_objects(lengths, vocab.structure, num_box_tokens=num_box_tokens, room=limit)
         num_cut += len(objects) - num_written
-    return CutBoxes(MAX_NEW_TOKENS, limit, num_cut, num_boxes, needed)
+    return CutBoxes(MAX_NEW_TOKENS, limit, num_cut, num_boxes, longest)

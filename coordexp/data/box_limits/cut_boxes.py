@@ -1,7 +1,9 @@
 """Boxes that a limit takes away: never learnt in training, or never written in an answer.
 
-A limit on tokens looks harmless in samples ("8 samples lose the end of their target") and may still cut nearly all
-boxes, since crowded images hold most of them. So boxes are counted. No torch here: a report says it too.
+A limit on tokens looks harmless when samples are counted ("8 samples lose the end of their target"). It may still cut
+most boxes, since crowded images hold most of them. So boxes are counted.
+
+There is no torch here: a report imports this module too.
 """
 
 from collections.abc import Sequence
@@ -9,36 +11,48 @@ from dataclasses import dataclass
 
 from coordexp.data.sample import Ordering
 
-MAX_OBJECTS, MAX_LENGTH, MAX_NEW_TOKENS = "data.max_objects", "data.max_length", "evaluation.max_new_tokens"
+MAX_OBJECTS = "data.max_objects"
+MAX_LENGTH = "data.max_length"
+MAX_NEW_TOKENS = "evaluation.max_new_tokens"
 WORTH_A_WARNING = 0.05
 """Share of the boxes above which a limit changes what a run can reach."""
 
 
 @dataclass(frozen=True)
 class CutBoxes:
-    """How many boxes one limit takes away."""
+    """How many boxes one limit takes away.
 
-    key: str  # of the configuration
+    Attributes:
+        key: of the configuration.
+        limit: its value.
+        num_cut: boxes that it takes away.
+        num_boxes: boxes of the split, cut or not.
+        needed: the smallest value of the key under which no box is cut; None if that is not known.
+    """
+
+    key: str
     limit: int
     num_cut: int
-    num_boxes: int  # of the split, cut or not
-    needed: int | None = None  # value of the key under which no box is cut; None where that is not known
+    num_boxes: int
+    needed: int | None = None
 
     @property
     def share(self) -> float:
-        """Share of all boxes that are cut; 0 where there are none."""
+        """Share of all boxes that are cut; 0 without boxes."""
         return self.num_cut / max(1, self.num_boxes)
 
 
 def too_many(limits: Sequence[CutBoxes]) -> bool:
-    """Say whether limits on the same boxes together take more of them away than a result can ignore."""
+    """Return whether limits on the same boxes together cut more of them than a result can ignore."""
     return sum(limit.share for limit in limits) > WORTH_A_WARNING
 
 
 def unlearnt(limits: Sequence[CutBoxes], *, ordering: Ordering = "top_left") -> str:
-    """Return a sentence about training boxes that limits keep from being learnt, with the keys to raise; "" for none.
+    """Return a sentence on training boxes that limits keep from being learnt, with the keys to raise; "" for none.
 
-    Under ``ordering: random`` each epoch cuts other boxes.
+    Args:
+        limits: on the same boxes.
+        ordering: ``data.ordering``; under ``random``, each epoch cuts other boxes.
     """
     cutting = sorted((limit for limit in limits if limit.num_cut), key=lambda limit: -limit.num_cut)
     if not cutting:
@@ -50,7 +64,7 @@ def unlearnt(limits: Sequence[CutBoxes], *, ordering: Ordering = "top_left") -> 
 
 
 def unwritten(limit: CutBoxes) -> str:
-    """Return a sentence about validation boxes that no answer can hold, with the key to raise; "" for none."""
+    """Return a sentence on validation boxes that no answer can hold, with the key to raise; "" for none."""
     if not limit.num_cut:
         return ""
     return (

@@ -1,12 +1,12 @@
 """COCO and LVIS annotation files -> typed entries, for samples, ground truth, ``prepare`` and ``doctor``.
 
-msgspec reads the file. Fields that no type below names, such as the outlines that are nine tenths of a COCO
-file, are skipped without becoming Python objects. An entry that does not fit its type is looked at once more: numbers
-that are written as text, nulls and the like are read as what they mean, and counted; else it is said what is wrong. A
-file that is not strict JSON goes to Python's own parser, which accepts the ``NaN`` that other programs write, and names
-line and column where a file is damaged.
+msgspec reads the file. Fields that no type names, such as the outlines that are nine tenths of a COCO file, are skipped
+without becoming Python objects. An entry that does not fit its type is looked at once more: numbers written as text,
+nulls and the like are read as what they mean, and counted; otherwise the error names the field that is wrong. A file
+that is not strict JSON goes to Python's own parser, which accepts the ``NaN`` that other programs write, and names line
+and column of a damage.
 
-What needs several entries (repeated ids, objects without an image) is decided by those who call this.
+Callers decide what needs several entries: repeated ids, objects without an image.
 """
 
 import contextlib
@@ -30,52 +30,81 @@ from coordexp.data.coco.read_entries import TEXT_NUMBERS, typed_entries
 from coordexp.data.unread_formats import unread_format
 from coordexp.errors import DataError, kind_of
 
+# Quotes, colon, comma and indentation around a section. A file with more is parsed once more, and is no worse for it.
+_BYTES_AROUND_A_SECTION = 16
+
 
 @dataclass(frozen=True)
 class CocoFile:
-    """A whole annotation file, or labels in another format that were made to one."""
+    """A whole annotation file, or labels in another format that became one.
 
-    path: Path  # the file, or the folder of the labels
-    categories: Entries[Category]  # those without annotations that only group others are among the roots
+    Attributes:
+        path: the file, or the folder of the labels.
+        categories: all of them; see :attr:`roots` for those that only group others.
+        images: of the file.
+        annotations: of the file.
+        notes: what was repaired in the file as a whole, a sentence each.
+        has_sizes: False if the format has no place for the sizes of pictures.
+        roots_of_whole: the roots of the whole file, if this is a part of it; None to find them here.
+    """
+
+    path: Path
+    categories: Entries[Category]
     images: Entries[Image]
     annotations: Entries[Annotation]
-    notes: tuple[str, ...] = ()  # what was repaired in the file as a whole, a sentence each
-    has_sizes: bool = True  # False where the format has no place for the sizes of pictures
-    roots_of: dict[int, str] | None = None  # of the whole, where this is a part of it
+    notes: tuple[str, ...] = ()
+    has_sizes: bool = True
+    roots_of_whole: dict[int, str] | None = None
 
     @property
     def roots(self) -> dict[int, str]:
-        """Categories by id that no annotation uses and that stand above others: Roboflow's, of a whole project."""
-        if self.roots_of is not None:
-            return self.roots_of
-        used = {one.category_id for one in self.annotations.good} | {one.category_id for one in self.annotations.bad}
-        above = [one.supercategory for one in self.categories.good]
-        return {
-            one.id: one.name
-            for at, one in enumerate(self.categories.good)
-            if one.id not in used
-            and (
-                one.name in above[:at] + above[at + 1 :]
-                or (one.supercategory == "none" and any(other not in (None, "", "none") for other in above))
-            )
-        }
+        """Names of the categories, by id, that no annotation uses and that stand above other categories.
+
+        Roboflow writes one for a whole project. As a class it would never be detected, and lower the AP.
+        """
+        if self.roots_of_whole is not None:
+            return self.roots_of_whole
+        used_ids = {annotation.category_id for annotation in self.annotations.good}
+        used_ids |= {entry.category_id for entry in self.annotations.bad if entry.category_id is not None}
+        parents = [category.supercategory for category in self.categories.good]
+        has_any_parent = any(parent not in (None, "", "none") for parent in parents)
+        roots: dict[int, str] = {}
+        for index, category in enumerate(self.categories.good):
+            if category.id in used_ids:
+                continue
+            is_parent = category.name in parents[:index] + parents[index + 1 :]
+            is_top_of_a_tree = category.supercategory == "none" and has_any_parent
+            if is_parent or is_top_of_a_tree:
+                roots[category.id] = category.name
+        return roots
 
     @property
     def num_swapped(self) -> int:
-        return sum(one.was_swapped for one in self.annotations.good)
+        """How many boxes had a negative width or height."""
+        return sum(annotation.was_swapped for annotation in self.annotations.good)
 
     @property
     def repairs(self) -> tuple[str, ...]:
-        roots = ", ".join(map(repr, self.roots.values()))
-        left_out = (f"categories that no box has and that only group others are left out: {roots}",) if roots else ()
-        swapped = Counter({SWAPPED: self.num_swapped} if self.num_swapped else {})
-        counted = self.categories.repairs + self.images.repairs + self.annotations.repairs + swapped
-        return (*self.notes, *left_out, *(f"{what} ({number:,} in all)" for what, number in counted.items()))
+        """What was repaired in the file and its entries, a sentence each."""
+        sentences = [*self.notes]
+        roots = self.roots
+        if roots:
+            names = ", ".join(map(repr, roots.values()))
+            sentences.append(f"categories that no box has and that only group others are left out: {names}")
+        counts = self.categories.repairs + self.images.repairs + self.annotations.repairs
+        num_swapped = self.num_swapped
+        if num_swapped:
+            counts[SWAPPED] += num_swapped
+        sentences += [f"{what} ({number:,} in all)" for what, number in counts.items()]
+        return tuple(sentences)
 
 
 @dataclass(frozen=True)
 class AnnotationColumns:
-    """Annotations as arrays: ``[N]``, and ``[N, 4]`` the boxes."""
+    """N annotations as arrays: ``[N]``, and ``[N, 4]`` the boxes.
+
+    ``place`` is the index in the section, ``key`` the annotation's id, 0 without one.
+    """
 
     place: NDArray[np.int64]
     key: NDArray[np.int64]
@@ -88,6 +117,7 @@ class AnnotationColumns:
 
     @classmethod
     def of(cls, entries: Entries[Annotation]) -> Self:
+        """Return the good entries as arrays."""
         rows = entries.good
         return cls(
             place=entries.places,
@@ -100,32 +130,43 @@ class AnnotationColumns:
             is_ignored=np.array([row.ignore for row in rows], np.bool_),
         )
 
-    def only(self, keep: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
-        return replace(self, **{field.name: getattr(self, field.name)[keep] for field in fields(self)})
+    def only(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
+        """Return some rows, by a mask or by their indices in the order wanted."""
+        return replace(self, **{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
-_BYTES_AROUND_SECTIONS = 16  # quotes, colon, comma and indentation; a file with more is looked at twice, and no worse
+def _area(annotation: Annotation) -> float:
+    """Return the area that an annotation gives, else the area of its box."""
+    area = annotation.area
+    if isinstance(area, int | float) and not isinstance(area, bool) and abs(area) < math.inf:
+        return float(area)
+    return float(annotation.bbox[2]) * float(annotation.bbox[3])
 
 
 def read_coco_file(
     path: Path, *, image_type: type[Image] = Image, category_type: type[Category] = Category
 ) -> CocoFile:
-    """Read an annotation file, its sections in any order; the types of entries of another format add fields.
+    """Read an annotation file, its sections in any order.
+
+    Args:
+        path: the file.
+        image_type: type of the entries of ``images``; another format adds fields.
+        category_type: the same for ``categories``.
 
     Raises:
         DataError: if the file is missing, no JSON, or not of this structure.
     """
     sections = _sections(path)
     annotations = typed_entries(sections["annotations"], Annotation)
-    for one in annotations.good:
-        if isinstance(one.area, str):
+    for annotation in annotations.good:
+        if isinstance(annotation.area, str):
             with contextlib.suppress(ValueError):
-                one.area = float(one.area)
+                annotation.area = float(annotation.area)
                 annotations.repairs[TEXT_NUMBERS] += 1
-        x, y, width, height = one.bbox
+        x, y, width, height = annotation.bbox
         if width < 0 or height < 0:
-            one.bbox = min(x, x + width), min(y, y + height), abs(width), abs(height)
-            one.was_swapped = True
+            annotation.bbox = min(x, x + width), min(y, y + height), abs(width), abs(height)
+            annotation.was_swapped = True
     return CocoFile(
         path=path,
         categories=typed_entries(sections["categories"], category_type),
@@ -136,34 +177,35 @@ def read_coco_file(
 
 
 def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
-    """Return the entries of each section: undecoded, or as values where the file is not strict JSON."""
-    other = unread_format(path)
-    if other:
-        raise DataError(other)
+    """Return the entries of each section: undecoded, or as values if the file is not strict JSON."""
+    problem = unread_format(path)
+    if problem:
+        raise DataError(problem)
     content = read_utf8(path)
-    found: object
+    document: object
     try:
-        found = msgspec.json.decode(content, type=dict[str, Raw])
+        document = msgspec.json.decode(content, type=dict[str, Raw])
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: the top level is no object ({error}); expected COCO's instances format") from None
     except (msgspec.DecodeError, RecursionError):
-        found = parse_json(content, path, without_outlines)
+        document = parse_json(content, path, without_outlines)
     else:
-        _refuse_repeated_sections(content, found, path)
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: the top level is {kind_of(found)}, expected an object (COCO instances format)")
-    if missing := [section for section in SECTIONS if section not in found]:
-        raise DataError(f"{path}: {missing[0]!r} is missing, expected a list (COCO instances format)")
-    return {section: _entries(found[section], f"{path}: {section!r}") for section in SECTIONS}
+        _refuse_repeated_sections(content, document, path)
+    if not isinstance(document, dict):
+        raise DataError(f"{path}: the top level is {kind_of(document)}, expected an object (COCO instances format)")
+    for section in SECTIONS:
+        if section not in document:
+            raise DataError(f"{path}: {section!r} is missing, expected a list (COCO instances format)")
+    return {section: _entries(document[section], f"{path}: {section!r}") for section in SECTIONS}
 
 
 def _refuse_repeated_sections(content: bytes, sections: Mapping[str, Raw], path: Path) -> None:
     """Refuse a file with a section twice, as two files joined by hand have it: a parser keeps the last one alone.
 
-    The bytes that are in no section that was kept tell; only where there are many of them is the file parsed again.
+    Parsing the file once more takes long, and is done only if many bytes are in none of the sections that were kept.
     """
-    kept_bytes = sum(len(name) + memoryview(section).nbytes for name, section in sections.items())
-    if len(content.strip()) - kept_bytes <= _BYTES_AROUND_SECTIONS * (len(sections) + 1):
+    num_kept = sum(len(name) + memoryview(section).nbytes for name, section in sections.items())
+    if len(content.strip()) - num_kept <= _BYTES_AROUND_A_SECTION * (len(sections) + 1):
         return
 
     def refuse_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -181,16 +223,11 @@ def _refuse_repeated_sections(content: bytes, sections: Mapping[str, Raw], path:
 
 
 def _entries(value: object, where: str) -> list[Raw] | list[object]:
+    """Return the entries of a section, undecoded if the section is."""
     try:
-        found = msgspec.json.decode(value, type=list[Raw]) if isinstance(value, Raw) else value
+        entries = msgspec.json.decode(value, type=list[Raw]) if isinstance(value, Raw) else value
     except msgspec.ValidationError as error:
         raise DataError(f"{where} is no list ({error}); expected COCO's instances format") from None
-    if not isinstance(found, list):
-        raise DataError(f"{where} is {kind_of(found)}, expected a list (COCO instances format)")
-    return found
-
-
-def _area(row: Annotation) -> float:
-    if isinstance(row.area, int | float) and not isinstance(row.area, bool) and abs(row.area) < math.inf:
-        return float(row.area)
-    return float(row.bbox[2]) * float(row.bbox[3])
+    if not isinstance(entries, list):
+        raise DataError(f"{where} is {kind_of(entries)}, expected a list (COCO instances format)")
+    return entries

@@ -1,4 +1,4 @@
-"""What annotation files say of an image beside its name and size, such as its clip, its light or its weather.
+"""The fields of an image in an annotation file beside its name and size, such as its clip, its light or its weather.
 
 Units (:mod:`coordexp.data.units`) and slices are made of such fields.
 """
@@ -29,14 +29,15 @@ class _ImagesOnly(msgspec.Struct):
 def read_image_records(path: Path) -> dict[int, Record]:
     """Return every field of the images of a COCO file, by image id.
 
-    It reads nothing but ``images``: whether the file is a ground truth is for its own reader to say.
+    Only ``images`` is read. Whether the file is a ground truth is checked by the reader of ground truths.
 
     Raises:
         DataError: if the file has no list of images.
     """
     try:
         images: object = msgspec.json.decode(read_utf8(path), type=_ImagesOnly).images
-    except (msgspec.DecodeError, RecursionError):  # other programs write NaN, which only Python's own parser takes
+    except (msgspec.DecodeError, RecursionError):
+        # Other programs write NaN, which only Python's own parser takes.
         whole = read_without_outlines(path)
         images = whole.get("images") if isinstance(whole, dict) else None
     if not isinstance(images, list):
@@ -44,14 +45,14 @@ def read_image_records(path: Path) -> dict[int, Record]:
     records: dict[int, Record] = {}
     for image in images:
         if isinstance(image, dict):
-            image_id = id_of(image.get("id"))  # as the ground truth reads an id that is text
+            image_id = id_of(image.get("id"))  # the ground truth reads ids that are text in the same way
             if isinstance(image_id, int):
                 records[image_id] = image
     return records
 
 
 def records_of(annotations: Path, facts: ImageFacts | None) -> dict[int, Record]:
-    """Return the fields of a COCO file's images, and the tags that a set has for them beside it."""
+    """Return the fields of a COCO file's images, by image id, with the tags that a set records for them."""
     records = read_image_records(annotations)
     if facts is None:
         return records
@@ -63,7 +64,10 @@ def records_of(annotations: Path, facts: ImageFacts | None) -> dict[int, Record]
 
 
 def field_value(record: Record, field: str) -> object:
-    """Return a field of a record; dots lead into objects, as in ``attributes.clip``, where no field has that name."""
+    """Return a field of a record; None without it.
+
+    If no field has exactly this name, dots lead into objects: ``attributes.clip`` is the ``clip`` of ``attributes``.
+    """
     if field in record:
         return record[field]
     value: object = record
@@ -75,7 +79,7 @@ def field_value(record: Record, field: str) -> object:
 
 
 def field_texts(records: Sequence[Record], field: str, *, option: str, where: str) -> list[str | None]:
-    """Return the value of a field in each record as text: None where it is missing, null or empty.
+    """Return the value of a field in each record as text; None if it is missing, null or empty.
 
     Args:
         records: of images.
@@ -105,8 +109,13 @@ def field_texts(records: Sequence[Record], field: str, *, option: str, where: st
     return texts
 
 
-def fields_sentence(records: Sequence[Record], wanted: str = "") -> str:
-    """Return which fields of the images hold text or numbers, and how many values each has; ``wanted`` is none."""
+def fields_sentence(records: Sequence[Record], wrong_name: str = "") -> str:
+    """Return which fields of the images hold text or numbers, and how many values each has.
+
+    Args:
+        records: of images.
+        wrong_name: the name of a field that is not there; the sentence adds the nearest name that is.
+    """
     values: dict[str, set[str]] = {}
     for record in records:
         for name, value in record.items():
@@ -115,19 +124,19 @@ def fields_sentence(records: Sequence[Record], wanted: str = "") -> str:
                 values.setdefault(name, set()).add(text)
     if not values:
         return "The images have no fields."
-    # Those that tell the fewest images apart first: an id or a name groups nothing.
+    # Fields with few values come first: an id or a name groups nothing, and a single value tells nothing apart.
     names = sorted(values, key=lambda name: (len(values[name]) == 1, len(values[name])))
     listed = ", ".join(f"{name} ({len(values[name]):,})" for name in names[:_MAX_LISTED])
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    hint = nearest_of(wanted, names) if wanted else ""
+    hint = nearest_of(wrong_name, names) if wrong_name else ""
     nearest = f" {hint[0].upper()}{hint[1:]}" if hint.startswith("did") else ""
     return f"The images have these fields, with so many values: {listed}{more}.{nearest}"
 
 
 def value_text(value: object) -> str | None:
-    """Return a plain value as text, None where it is missing or empty.
+    """Return a plain value as text; None if it is missing or empty.
 
-    What means the same in JSON gives equal texts: 7, 7.0 and "7".
+    Values that mean the same in JSON give equal texts: 7, 7.0 and "7".
     """
     if isinstance(value, bool):
         return "true" if value else "false"

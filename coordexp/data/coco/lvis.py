@@ -1,8 +1,8 @@
 """The entries of LVIS's annotation files.
 
-LVIS marks, for each image, which absent categories were verified (``neg_category_ids``) and which were not annotated
-exhaustively (``not_exhaustive_category_ids``); its evaluation needs both. Its images are those of COCO: ``--images`` is
-the folder that holds ``train2017`` and ``val2017``, or one of these itself.
+For each image, LVIS marks which absent categories were verified (``neg_category_ids``) and which categories were not
+annotated exhaustively (``not_exhaustive_category_ids``). Its evaluation needs both. Its images are those of COCO:
+``--images`` is the folder that holds ``train2017`` and ``val2017``, or one of the two.
 """
 
 from pathlib import Path, PurePosixPath
@@ -25,14 +25,18 @@ class LvisCategory(Category, gc=False, kw_only=True):
 
 
 class LvisImage(Image, gc=False, kw_only=True):
-    """An entry of ``images``, with its lists of categories; its file is named by ``coco_url``."""
+    """An entry of ``images``, with its lists of categories; ``coco_url`` names its file."""
 
     neg_category_ids: Annotated[list[int], Meta(description="a list of category ids")]
     not_exhaustive_category_ids: Annotated[list[int], Meta(description="a list of category ids")]
     coco_url: object = None
 
     def name_in(self, folder: Path) -> str:
-        """Return ``train2017/7.jpg`` for ``http://.../train2017/7.jpg``, or ``7.jpg`` in a folder ``train2017``."""
+        """Return ``train2017/7.jpg`` for ``http://.../train2017/7.jpg``, or ``7.jpg`` in a folder ``train2017``.
+
+        Raises:
+            DataError: if ``coco_url`` is no address that ends in a folder and a file.
+        """
         if self.file_name is not None:
             return self.file_name
         expected = "expected an address that ends in a folder and a file name"

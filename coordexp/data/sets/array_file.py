@@ -22,26 +22,36 @@ from coordexp.errors import DataError
 
 
 def save_arrays(arrays: SplitArrays, path: Path) -> None:
-    """Write a split as one file of uncompressed columns; its folder is recorded beside it, since data may move."""
+    """Write a split as one file of uncompressed columns.
+
+    The folder of the pictures is not in it: the set's record names the folder, since data may move.
+    """
     columns: dict[str, Column] = {}
     for column in fields(arrays):
         value = getattr(arrays, column.name)
         if isinstance(value, np.ndarray):
             columns[column.name] = value
-    columns |= _text_columns("names", arrays.names) | _text_columns("texts", arrays.texts)
-    columns |= _text_columns("split_names", arrays.split_names) | _text_columns("units", arrays.units)
+    columns |= _text_columns("names", arrays.names)
+    columns |= _text_columns("texts", arrays.texts)
+    columns |= _text_columns("split_names", arrays.split_names)
+    columns |= _text_columns("units", arrays.units)
     columns |= _text_columns("tags", list(arrays.tags))
     for number, values in enumerate(arrays.tags.values()):
         columns |= _text_columns(f"tag_{number}", values)
     columns |= _text_columns("lists", list(arrays.lists))
     for number, lists in enumerate(arrays.lists.values()):
-        columns |= {f"list_{number}_first": lists.first, f"list_{number}_values": lists.values}
+        columns[f"list_{number}_first"] = lists.first
+        columns[f"list_{number}_values"] = lists.values
     with path.open("wb") as file:
         np.savez(file, allow_pickle=False, **columns)
 
 
 def load_samples(path: Path, folder: Path) -> Samples:
-    """Read from a file of :func:`save_arrays` what a rank needs, and nothing else of it.
+    """Read what a rank needs from a file of :func:`save_arrays`, and no other column.
+
+    Args:
+        path: the file.
+        folder: root of the pictures' names.
 
     Raises:
         DataError: if the file is missing or damaged.
@@ -52,13 +62,22 @@ def load_samples(path: Path, folder: Path) -> Samples:
 
 
 def load_arrays(path: Path, folder: Path) -> SplitArrays:
-    """Read all of a file of :func:`save_arrays`, or raise a DataError if it is missing or damaged."""
+    """Read all of a file of :func:`save_arrays`.
+
+    Args:
+        path: the file.
+        folder: root of the pictures' names.
+
+    Raises:
+        DataError: if the file is missing or damaged.
+    """
     with _Columns(path) as columns:
-        tags = {tag: columns.texts(f"tag_{number}") for number, tag in enumerate(columns.texts("tags"))}
-        lists = {
-            name: Lists(columns[f"list_{number}_first"], columns[f"list_{number}_values"])
-            for number, name in enumerate(columns.texts("lists"))
-        }
+        tags: dict[str, list[str]] = {}
+        for number, tag in enumerate(columns.texts("tags")):
+            tags[tag] = columns.texts(f"tag_{number}")
+        lists: dict[str, Lists] = {}
+        for number, name in enumerate(columns.texts("lists")):
+            lists[name] = Lists(columns[f"list_{number}_first"], columns[f"list_{number}_values"])
         arrays = {name: columns[name] for name in (*IMAGE_COLUMNS, *OBJECT_COLUMNS, "first")}
         return SplitArrays(
             folder=folder,
@@ -82,7 +101,7 @@ class _Columns:
     def __enter__(self) -> "_Columns":
         with ExitStack() as stack:
             try:
-                # Opened here: numpy leaves a file open that is no archive.
+                # Opened here: if the file is no archive, np.load would leave its own handle open.
                 file = stack.enter_context(self._path.open("rb"))
                 self._file = stack.enter_context(np.load(file, allow_pickle=False))
                 self.names = list(self._file.files)
@@ -101,10 +120,11 @@ class _Columns:
             raise self._damaged(error) from None
 
     def texts(self, name: str) -> list[str]:
-        """Return a column of texts: one string of all their bytes, and where each ends."""
-        content, ends = self[f"{name}_bytes"].tobytes(), self[f"{name}_ends"].tolist()
+        """Return a column of texts; see :func:`_text_columns`."""
+        content = self[f"{name}_bytes"].tobytes()
+        ends = self[f"{name}_ends"].tolist()
         starts = [0, *ends][: len(ends)]
-        return [content[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends, strict=True)]
+        return [content[start:end].decode("utf-8", "surrogatepass") for start, end in zip(starts, ends, strict=True)]
 
     def _damaged(self, error: BaseException) -> DataError:
         return DataError(
@@ -114,6 +134,10 @@ class _Columns:
 
 
 def _text_columns(name: str, texts: Sequence[str]) -> dict[str, Column]:
+    """Return texts as two columns: the bytes of all, one after the other, and where each ends.
+
+    A numpy array of texts would give every text the length of the longest one.
+    """
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
     ends = np.cumsum([len(content) for content in encoded], dtype=np.int64)
     return {f"{name}_bytes": np.frombuffer(b"".join(encoded), np.uint8), f"{name}_ends": ends}

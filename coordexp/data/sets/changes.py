@@ -1,6 +1,6 @@
-"""In what two sets of one experiment differ: how many pictures, and the first of them."""
+"""How two sets of one experiment differ: the number of pictures that changed, and the first of them."""
 
-import itertools
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -8,9 +8,9 @@ import numpy as np
 from coordexp.data.sample import SPLITS, Split
 from coordexp.data.sets.data_set import DataSet
 
-_WHAT = ("name", "size", "EXIF orientation", "image id", "descriptions", "boxes", "crowd and ignore flags")
-"""The parts of :meth:`coordexp.data.sets.split_arrays.SplitArrays.of_image`."""
-_TITLES: dict[Split, str] = {"train": "training", "val": "validation"}
+_FACTS_OF_AN_IMAGE = ("name", "size", "EXIF orientation", "image id", "descriptions", "boxes", "crowd and ignore flags")
+"""The items of :meth:`coordexp.data.sets.split_arrays.SplitArrays.of_image`, in their order."""
+_SPLIT_TITLES: dict[Split, str] = {"train": "training", "val": "validation"}
 
 
 def changes_between(before: DataSet, now: DataSet) -> str:
@@ -19,42 +19,49 @@ def changes_between(before: DataSet, now: DataSet) -> str:
     for split in SPLITS:
         changes = list(_changes(before, now, split))
         if changes:
-            folder = now.folder(split)
-            num_images = max(one.record.splits[split].num_images for one in (before, now))
+            num_images = max(data_set.record.splits[split].num_images for data_set in (before, now))
             sentences.append(
-                f"{len(changes):,} of {num_images:,} {_TITLES[split]} pictures of {folder} "
+                f"{len(changes):,} of {num_images:,} {_SPLIT_TITLES[split]} pictures of {now.folder(split)} "
                 f"changed, the first one: {changes[0]}"
             )
     if not sentences:
-        where = now.record.splits["val"].annotations
-        sentences.append(f"{where}: categories, or what AP is measured on, changed, and no picture or box")
+        annotations = now.record.splits["val"].annotations
+        sentences.append(f"{annotations}: categories, or what AP is measured on, changed, and no picture or box")
     return "; ".join(sentences)
 
 
 def _changes(before: DataSet, now: DataSet, split: Split) -> Iterator[str]:
+    """Yield a sentence for each picture of a split that is gone, has changed, or is new."""
     old, new = before.arrays(split), now.arrays(split)
     old_hashes, new_hashes = before.picture_hashes()[split], now.picture_hashes()[split]
-    new_places = {key: place for place, key in enumerate(_keys(new.names))}
-    old_keys = _keys(old.names)
-    for old_place, key in enumerate(old_keys):
-        place = new_places.get(key)
-        if place is None:
-            yield f"{key[0]} is no longer there"
+    old_keys, new_keys = _keys(old.names), _keys(new.names)
+    new_index_of = {key: index for index, key in enumerate(new_keys)}
+    for old_index, key in enumerate(old_keys):
+        name, _ = key
+        new_index = new_index_of.get(key)
+        if new_index is None:
+            yield f"{name} is no longer there"
             continue
-        pairs = zip(_WHAT, old.of_image(old_place), new.of_image(place), strict=True)
-        changed = [what for what, first, second in pairs if first != second]
-        is_read = old_hashes[old_place].any() and new_hashes[place].any()
-        if is_read and not np.array_equal(old_hashes[old_place], new_hashes[place]):
+        facts = zip(_FACTS_OF_AN_IMAGE, old.of_image(old_index), new.of_image(new_index), strict=True)
+        changed = [fact for fact, old_value, new_value in facts if old_value != new_value]
+        old_hash, new_hash = old_hashes[old_index], new_hashes[new_index]
+        # A hash of zeros stands for a picture that was not read.
+        was_read_twice = old_hash.any() and new_hash.any()
+        if was_read_twice and not np.array_equal(old_hash, new_hash):
             changed.append("bytes")
         if changed:
-            yield f"{key[0]} has other {' and '.join(changed)}"
-    known = set(old_keys)
-    for key in _keys(new.names):
-        if key not in known:
+            yield f"{name} has other {' and '.join(changed)}"
+    known_keys = set(old_keys)
+    for key in new_keys:
+        if key not in known_keys:
             yield f"{key[0]} is new"
 
 
 def _keys(names: list[str]) -> list[tuple[str, int]]:
-    """Return each name with its number among equal ones: two images may name one picture."""
-    counters: dict[str, itertools.count[int]] = {}
-    return [(name, next(counters.setdefault(name, itertools.count()))) for name in names]
+    """Return each name with its number among equal names: two images may name one picture."""
+    num_before: Counter[str] = Counter()
+    keys: list[tuple[str, int]] = []
+    for name in names:
+        keys.append((name, num_before[name]))
+        num_before[name] += 1
+    return keys

@@ -3,10 +3,11 @@
     report.json             what was read, by which keys; what was repaired, refused and remarked; a hash of each file
     train.npz, val.npz      every image and object of a split, see :mod:`coordexp.data.sets.split_arrays`
     pictures.npz            the hash of each picture
-    val_ground_truth.json   the COCO file that AP is measured on: the original bytes where they can be read as they are
+    val_ground_truth.json   the COCO file that AP is measured on: the original bytes if they can serve as they are
     val_images.json         id, path, unit and tags of each validation image, for reports and slices
 
-The first step of a command makes it (:mod:`coordexp.data.sources.door`). Whoever else opens it trusts it.
+The first step of a command checks the set or makes it (:mod:`coordexp.data.sources.door`). Everybody else opens it
+without a check: a worker cannot wait until all files are hashed.
 """
 
 import json
@@ -34,14 +35,18 @@ _PICTURES = "pictures.npz"
 
 @dataclass(frozen=True)
 class DataSet:
-    """A set that is there."""
+    """A set that is there: its folder, and what its ``report.json`` holds."""
 
     path: Path
     record: SetRecord
 
     @classmethod
     def open(cls, path: Path) -> "DataSet":
-        """Open a set without checking its files, or raise a DataError that says how it is made."""
+        """Open a set without checking its files.
+
+        Raises:
+            DataError: if there is none; it says which commands make it.
+        """
         record = read_record(path)
         if record is None:
             raise DataError(
@@ -52,13 +57,13 @@ class DataSet:
 
     @classmethod
     def kept(cls, path: Path) -> "DataSet | None":
-        """Return a set whose files are all as they were written; None where it has to be made."""
+        """Return a set whose files are all as they were written; None if it has to be made."""
         record = read_record(path)
         if record is None:
             return None
-        for name, written in record.files.items():
+        for name, recorded_hash in record.files.items():
             file = path / name
-            if not file.is_file() or sha256_of_file(file) != written:
+            if not file.is_file() or sha256_of_file(file) != recorded_hash:
                 return None
         return cls(path, record)
 
@@ -71,7 +76,7 @@ class DataSet:
         return self.path / IMAGE_FACTS
 
     def has_picture_folders(self) -> bool:
-        """Return whether the folders of the pictures are there; some are unpacked beside the set, and may be gone."""
+        """Return whether the folders of the pictures are there; pictures unpacked beside the set may be deleted."""
         return all(self.folder(split).is_dir() for split in self.record.splits)
 
     def folder(self, split: Split) -> Path:
@@ -79,22 +84,23 @@ class DataSet:
         return Path(os.path.normpath(self.path / self.record.splits[split].folder))
 
     def summaries(self) -> dict[Split, str]:
-        """Return in one line how many images each split has, how many units, and which tags."""
+        """Return one line for each split: how many images, objects and units it has, and which tags."""
         summaries: dict[Split, str] = {}
         for split in self.record.splits:
             arrays = self.arrays(split)
-            parts = [counted(len(arrays), "image"), counted(len(arrays.kinds), "object")]
-            turned = int((arrays.orientations != 1).sum())
-            if turned:
-                parts.append(f"{turned:,} turned by EXIF")
+            counts = [counted(len(arrays), "image"), counted(len(arrays.kinds), "object")]
+            num_turned = int((arrays.orientations != 1).sum())
+            if num_turned:
+                counts.append(f"{num_turned:,} turned by EXIF")
             if arrays.units:
-                parts.append(counted(arrays.num_units(), "unit"))
-            parts += [f"tag {tag}: {counted(len(set(values)), 'value')}" for tag, values in arrays.tags.items()]
-            summaries[split] = ", ".join(parts)
+                counts.append(counted(arrays.num_units(), "unit"))
+            for tag, values in arrays.tags.items():
+                counts.append(f"tag {tag}: {counted(len(set(values)), 'value')}")
+            summaries[split] = ", ".join(counts)
         return summaries
 
     def load(self, split: Split) -> SplitData:
-        """Return a split as samples, in milliseconds."""
+        """Return a split as samples: only the columns that a rank needs are read, in milliseconds."""
         record = self.record.splits[split]
         return SplitData(
             samples=load_samples(self.path / f"{split}.npz", self.folder(split)),
@@ -106,11 +112,11 @@ class DataSet:
         )
 
     def arrays(self, split: Split) -> SplitArrays:
-        """Return all that is known of a split, units and tags with it."""
+        """Return everything that the set holds of a split, units and tags included."""
         return load_arrays(self.path / f"{split}.npz", self.folder(split))
 
     def picture_hashes(self) -> dict[Split, NDArray[np.uint8]]:
-        """Return ``[I, 32]`` SHA-256 of the pictures of each split; zeros where a picture was not read."""
+        """Return ``[I, 32]`` SHA-256 of the pictures of each split; zeros for a picture that was not read."""
         with np.load(self.path / _PICTURES, allow_pickle=False) as file:
             return {split: file[split] for split in self.record.splits}
 
@@ -119,39 +125,69 @@ def save_set(
     folder: Path,
     *,
     identity: SetIdentity,
-    found: str,
+    folder_sentence: str,
     remarks: Sequence[str],
     is_original: bool,
     arrays: Mapping[Split, SplitArrays],
     records: Mapping[Split, SplitRecord],
     pictures: Mapping[Split, NDArray[np.uint8]],
 ) -> SetRecord:
-    """Write a set into a folder that already holds its ground truth, ``report.json`` last; return that."""
+    """Write a set into a folder that already holds its ground truth.
+
+    ``report.json`` is written last: a folder without it is no set.
+
+    Args:
+        folder: of the set.
+        identity: what the set is made of.
+        folder_sentence: what the user's folder was found to hold; "" if files were named.
+        remarks: on units and tags, a sentence each.
+        is_original: whether the ground truth has the bytes of the annotation file.
+        arrays: of each split.
+        records: of each split.
+        pictures: ``[I, 32]`` SHA-256 of the pictures of each split.
+
+    Returns:
+        What ``report.json`` holds.
+    """
     for split in arrays:
         save_arrays(arrays[split], folder / f"{split}.npz")
     with (folder / _PICTURES).open("wb") as file:
         np.savez(file, allow_pickle=False, **pictures)
     write_image_facts(folder / IMAGE_FACTS, arrays["val"], unit_by=identity.unit_by)
-    names = (*(f"{split}.npz" for split in arrays), _PICTURES, GROUND_TRUTH, IMAGE_FACTS)
-    files = {name: sha256_of_file(folder / name) for name in names}
-    categories = {split: [asdict(category) for category in records[split].categories] for split in arrays}
-    content = [arrays[split].digest() for split in arrays]
-    content += [json.dumps(categories, sort_keys=True), files[GROUND_TRUTH]]
+
+    array_files = [f"{split}.npz" for split in arrays]
+    file_hashes = {name: sha256_of_file(folder / name) for name in (*array_files, _PICTURES, GROUND_TRUTH, IMAGE_FACTS)}
+    picture_hashes = "".join(pictures[split].tobytes().hex() for split in arrays)
     record = SetRecord(
         identity=identity,
-        found=found,
+        found=folder_sentence,
         remarks=remarks,
-        content=sha256_of_text("\n".join(content)),
-        pictures=sha256_of_text("".join(pictures[split].tobytes().hex() for split in arrays)),
+        content=_content_hash(arrays, records, ground_truth_hash=file_hashes[GROUND_TRUTH]),
+        pictures=sha256_of_text(picture_hashes),
         is_original=is_original,
-        files=files,
+        files=file_hashes,
         splits=records,
     )
     write_record(folder, record)
     return record
 
 
+def _content_hash(
+    arrays: Mapping[Split, SplitArrays], records: Mapping[Split, SplitRecord], *, ground_truth_hash: str
+) -> str:
+    """Return the hash of everything that decides a number of a run, except the bytes of the pictures."""
+    categories = {split: [asdict(category) for category in records[split].categories] for split in arrays}
+    hashed = [arrays[split].digest() for split in arrays]
+    hashed.append(json.dumps(categories, sort_keys=True))
+    hashed.append(ground_truth_hash)
+    return sha256_of_text("\n".join(hashed))
+
+
 def sets_in(data_dir: Path) -> list[DataSet]:
-    """Return the sets of an experiment's folder of data; one that is damaged is none."""
-    records = {folder: read_record(folder) for folder in sorted(data_dir.glob("set-*"))}
-    return [DataSet(folder, record) for folder, record in records.items() if record is not None]
+    """Return the sets of an experiment's folder of data, without those that are damaged."""
+    sets: list[DataSet] = []
+    for folder in sorted(data_dir.glob("set-*")):
+        record = read_record(folder)
+        if record is not None:
+            sets.append(DataSet(folder, record))
+    return sets

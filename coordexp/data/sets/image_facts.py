@@ -1,4 +1,4 @@
-"""What is known of the validation images beside their boxes: path, unit and tags, as a file that goes with the results.
+"""Path, unit and tags of the validation images, in a file that goes with the results.
 
 {"unit_by": "clip", "images": [{"id": 7, "file": "a/7.jpg", "unit": "a", "tags": {"weather": "rain"}}]}
 """
@@ -23,28 +23,29 @@ class ImageFact:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """All images of a validation split; ``unit_by`` is what their units were made by, None without units."""
+    """All images of a validation split; ``unit_by`` is the rule that made their units, None without units."""
 
     unit_by: str | None
     images: tuple[ImageFact, ...]
 
     @property
     def units(self) -> dict[int, str | None]:
-        """The unit of each image by its id; None where an image is one of its own."""
+        """The unit of each image by its id; None for an image that is a unit of its own."""
         return {image.id: image.unit or None for image in self.images}
 
     def tag_values(self, tag: str) -> dict[int, str]:
-        """Return the value of a tag by image id; images without one are absent."""
+        """Return the value of a tag by image id; images without a value are absent."""
         return {image.id: image.tags[tag] for image in self.images if image.tags.get(tag)}
 
 
 def write_image_facts(path: Path, arrays: SplitArrays, *, unit_by: str | None) -> None:
+    """Write the facts of a split's images; what an image does not have is left out."""
     images: list[dict[str, object]] = []
-    for place, image_id in enumerate(arrays.image_ids.tolist()):
-        fact: dict[str, object] = {"id": image_id, "file": arrays.names[place]}
-        if arrays.units and arrays.units[place]:
-            fact["unit"] = arrays.units[place]
-        tags = {tag: values[place] for tag, values in arrays.tags.items() if values[place]}
+    for index, image_id in enumerate(arrays.image_ids.tolist()):
+        fact: dict[str, object] = {"id": image_id, "file": arrays.names[index]}
+        if arrays.units and arrays.units[index]:
+            fact["unit"] = arrays.units[index]
+        tags = {tag: values[index] for tag, values in arrays.tags.items() if values[index]}
         if tags:
             fact["tags"] = tags
         images.append(fact)

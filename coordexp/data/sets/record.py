@@ -10,7 +10,7 @@ from coordexp.data.sample import Split
 from coordexp.data.split_data import Rejected
 from coordexp.files import JsonValue, kept_model, sha256_of_text, write_json
 
-REPORT = "report.json"
+_REPORT = "report.json"
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,14 @@ class SplitRecord:
     """What ``report.json`` says of a split.
 
     Attributes:
-        annotations: the file or folder that it was read from.
-        folder: root of the pictures' names; relative to the set where pictures lie beside it, so that both can move.
-        name: of the split in records.
-        is_lvis: it has what LVIS's AP needs.
-        num_images: how many there are.
+        annotations: the file or folder that the split was read from.
+        folder: root of the pictures' names. It is relative to the set if the pictures lie beside the set, so that both
+            can move together.
+        name: the split's name in records.
+        is_lvis: whether the split has what LVIS's AP needs.
+        num_images: number of images.
         counts, categories, rejected, warnings, notes: as in :class:`coordexp.data.split_data.SplitData`.
-        prequantised: where boxes are bins already, with the cure; "" if none are.
+        prequantised: the place of boxes that are bins already, with the cure; "" if none are.
     """
 
     annotations: str
@@ -51,14 +52,21 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class SetIdentity:
-    """What a set was made of; with the same identity, it is the same set."""
+    """What a set was made of: two sets of the same identity are equal.
 
-    reader: int  # version of what reads
-    keys: Mapping[str, JsonValue]  # every key that changes reading
-    source: str  # hash of annotations, of names and sizes of the pictures, and of their bytes
+    Attributes:
+        reader: version of the code that reads.
+        keys: every configuration key that changes reading and is not the default.
+        source: hash of annotations, of names and sizes of the pictures, and of the pictures' bytes.
+    """
+
+    reader: int
+    keys: Mapping[str, JsonValue]
+    source: str
 
     @property
     def unit_by(self) -> str | None:
+        """``data.unit_by``; None without it."""
         value = self.keys.get("data.unit_by")
         return value if isinstance(value, str) else None
 
@@ -68,12 +76,14 @@ class SetRecord:
     """What ``report.json`` holds.
 
     Attributes:
-        found: what the user's folder was found to hold; "" where files were named.
+        identity: what the set was made of.
+        found: what the user's folder was found to hold; "" if files were named.
         remarks: on units and tags, a sentence each.
-        content: hash of all that decides a number of a run, besides the bytes of the pictures.
-        pictures: hash of those bytes.
-        is_original: the ground truth has the bytes of the annotation file.
+        content: hash of everything that decides a number of a run, except the bytes of the pictures.
+        pictures: hash of the bytes of the pictures.
+        is_original: whether the ground truth has the bytes of the annotation file.
         files: hash of each file of the set.
+        splits: what was read of each split.
     """
 
     identity: SetIdentity
@@ -92,11 +102,33 @@ class SetRecord:
 
 
 def write_record(folder: Path, record: SetRecord) -> None:
-    write_json(folder / REPORT, asdict(record), indent=1)
+    write_json(folder / _REPORT, asdict(record), indent=1)
+
+
+def read_record(folder: Path) -> SetRecord | None:
+    """Return what ``report.json`` holds, read once in a process unless it changes; None if missing or damaged."""
+    path = folder / _REPORT
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return _parsed_record(path, stat.st_mtime_ns, stat.st_size, stat.st_ino)
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed_record(path: Path, *stamp: int) -> SetRecord | None:
+    del stamp  # part of the cache's key: a file that changed is parsed again
+    return kept_model(SetRecord, path)
 
 
 def with_folders(record: SetRecord, folders: Mapping[Split, tuple[Path, Path]], data_dir: Path) -> SetRecord:
-    """Return the record of a copied set, whose annotations and pictures lie where this experiment has them."""
+    """Return the record of a copied set, with the places where this experiment has annotations and pictures.
+
+    Args:
+        record: of the set that was copied.
+        folders: annotations and root of the pictures of each split.
+        data_dir: folder of this experiment's data.
+    """
     splits: dict[Split, SplitRecord] = {}
     for split, (annotations, folder) in folders.items():
         splits[split] = replace(
@@ -106,22 +138,10 @@ def with_folders(record: SetRecord, folders: Mapping[Split, tuple[Path, Path]], 
 
 
 def recorded_folder(folder: Path, data_dir: Path) -> str:
-    """Return how a record names a folder of pictures: from the set, where they lie in the same folder of data."""
-    place, beside = Path(os.path.abspath(folder)), Path(os.path.abspath(data_dir))
-    return (Path("..") / place.relative_to(beside)).as_posix() if place.is_relative_to(beside) else str(place)
-
-
-@functools.lru_cache(maxsize=8)
-def _parsed_record(path: Path, *stamp: int) -> SetRecord | None:
-    del stamp
-    return kept_model(SetRecord, path)
-
-
-def read_record(folder: Path) -> SetRecord | None:
-    """Return what ``report.json`` holds, read once in a process unless it changes; None where it is damaged."""
-    path = folder / REPORT
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return _parsed_record(path, stat.st_mtime_ns, stat.st_size, stat.st_ino)
+    """Return how a record names a folder of pictures: relative to the set if ``data_dir`` holds both, else absolute."""
+    pictures = Path(os.path.abspath(folder))
+    data = Path(os.path.abspath(data_dir))
+    if not pictures.is_relative_to(data):
+        return str(pictures)
+    # The set itself is a folder in ``data_dir``.
+    return (Path("..") / pictures.relative_to(data)).as_posix()

@@ -1,6 +1,7 @@
-"""One split of a data set as arrays: every image, every object, and nothing that a format of annotations has.
+"""One split of a data set as arrays: every image and every object, without a trace of the format of the annotations.
 
-What ``data/sources`` makes of a user's files, and what a file of the set holds (:mod:`coordexp.data.sets.data_set`).
+``data/sources`` makes them of a user's files, and a set holds them (:mod:`coordexp.data.sets.data_set`).
+
 Shapes: I images, N objects.
 """
 
@@ -17,22 +18,25 @@ from coordexp.coord_tokens.bins import are_thin
 from coordexp.data.sample import Samples
 
 TARGET, CROWD, IGNORED = 0, 1, 2
-"""What an object is: something to learn; a crowd; one that annotations say to ignore."""
+"""The kind of an object: something to learn, a crowd, or one that annotations say to ignore."""
 NO_EXTENT = 4
-"""Added to the kind of a box without a width or a height: no target, but a ground truth of COCO keeps it."""
+"""Added to the kind of a box without a width or a height: it is no target, but a ground truth of COCO keeps it."""
 
 Column: TypeAlias = NDArray[Any]
-"""A column of a file: its type is the one it was written with."""
+"""A column of a file; it has the type with which it was written."""
 IMAGE_COLUMNS = ("sizes_px", "orientations", "image_ids", "clipped", "swapped", "no_extent")
+"""Arrays with one row for each image."""
 OBJECT_COLUMNS = (
     "text_index", "boxes_norm_xyxy", "kinds", "category_ids", "boxes_px_xywh", "areas_px2", "annotation_ids",
 )  # fmt: skip
+"""Arrays with one row for each object."""
 SAMPLE_COLUMNS = ("sizes_px", "image_ids", "first", "text_index", "boxes_norm_xyxy", "kinds")
+"""The arrays of which samples are made."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """A list of numbers for each image, such as LVIS's ``neg_category_ids``.
+    """One list of numbers for each image, such as LVIS's ``neg_category_ids``.
 
     Attributes:
         first: ``[I + 1]``; the list of image ``i`` is ``values[first[i] : first[i + 1]]``.
@@ -44,6 +48,7 @@ class Lists:
 
     @classmethod
     def of(cls, lists: Sequence[Sequence[int]]) -> "Lists":
+        """Return the lists of all images, one after the other, as two arrays."""
         lengths = [len(numbers) for numbers in lists]
         flat = [number for numbers in lists for number in numbers]
         return cls(np.cumsum([0, *lengths], dtype=np.int64), np.array(flat, np.int64))
@@ -63,23 +68,23 @@ class SplitArrays:
         folder: root of ``names``.
         names: ``I`` paths of pictures relative to ``folder``.
         sizes_px: ``[I, 2]`` int64 width and height as a viewer shows the picture.
-        orientations: ``[I]`` uint8 EXIF orientation that is applied when a picture is opened; 1 leaves it.
+        orientations: ``[I]`` uint8 EXIF orientation that is applied when a picture is opened; 1 leaves the picture.
         image_ids: ``[I]`` int64.
         first: ``[I + 1]`` int64; the objects of image ``i`` are ``first[i] .. first[i + 1]``.
         texts: the different descriptions.
-        text_index: ``[N]`` int64, which of them each object has.
+        text_index: ``[N]`` int64, index in ``texts`` of each object's description.
         boxes_norm_xyxy: ``[N, 4]`` float64, inside [0, 1].
-        kinds: ``[N]`` int8: ``TARGET``, ``CROWD`` or ``IGNORED``, and ``NO_EXTENT`` more without one.
-        category_ids: ``[N]`` int64; all 0 where the format has no categories.
+        kinds: ``[N]`` int8: ``TARGET``, ``CROWD`` or ``IGNORED``, plus ``NO_EXTENT`` for a box of no extent.
+        category_ids: ``[N]`` int64; all 0 if the format has no categories.
         boxes_px_xywh: ``[N, 4]`` float64 in the shown picture, not clipped: what AP is measured on.
-        areas_px2: ``[N]`` float64 as the annotations say, else of the box.
-        annotation_ids: ``[N]`` int64; 0 where there is none.
+        areas_px2: ``[N]`` float64 as the annotations say, else the area of the box.
+        annotation_ids: ``[N]`` int64; 0 without an id.
         clipped, swapped, no_extent: ``[I]`` int64, how many boxes of the image the rule for boxes changed
             (:mod:`coordexp.data.box_rule`): targets cut at the border, corners put in order, boxes left out.
         split_names: ``I`` names by which a set without a split is divided.
-        units: ``I`` names of units; "" for an image that is one of its own. Empty without ``data.unit_by``.
-        tags: ``I`` values of each tag, "" where an image has none.
-        lists: further lists of numbers of each image, by the name that LVIS has for them.
+        units: ``I`` names of units; "" for an image that is a unit of its own. Empty without ``data.unit_by``.
+        tags: ``I`` values of each tag; "" for an image without a value.
+        lists: further lists of numbers of each image, by LVIS's name for them.
     """
 
     folder: Path
@@ -108,21 +113,24 @@ class SplitArrays:
         return len(self.names)
 
     def num_units(self) -> int:
-        """Return how many units the images form; an image without one is its own."""
-        named = {unit for unit in self.units if unit}
-        return len(named) + sum(not unit for unit in self.units)
+        """Return how many units the images form; an image without a unit is one of its own."""
+        named_units = {unit for unit in self.units if unit}
+        num_without_unit = sum(not unit for unit in self.units)
+        return len(named_units) + num_without_unit
 
     def samples(self) -> Samples:
         """Return what is trained and evaluated: the images with their targets."""
-        return samples_of(self.folder, self.names, self.texts, {name: getattr(self, name) for name in SAMPLE_COLUMNS})
+        columns = {name: getattr(self, name) for name in SAMPLE_COLUMNS}
+        return samples_of(self.folder, self.names, self.texts, columns)
 
     def take(self, images: Sequence[int]) -> "SplitArrays":
         """Return some of the images, in the given order, with their objects."""
         chosen = np.array(images, np.int64)
-        lengths = np.diff(self.first)[chosen]
-        first = np.concatenate([[0], np.cumsum(lengths)])
-        # The place of each object: the first one of its image, and its number within it.
-        objects = np.repeat(self.first[chosen] - first[:-1], lengths) + np.arange(first[-1])
+        num_objects = np.diff(self.first)[chosen]
+        first = np.concatenate([[0], np.cumsum(num_objects)])
+        # Row of each object = first row of its image here + number of the object within its image. The new rows count
+        # on from image to image, so their number within an image is the row minus the image's new first row.
+        objects = np.repeat(self.first[chosen] - first[:-1], num_objects) + np.arange(first[-1])
         return replace(
             self,
             names=[self.names[image] for image in images],
@@ -136,9 +144,10 @@ class SplitArrays:
         )
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of :class:`coordexp.data.split_data.SplitData` that follow from the arrays."""
+        """Return the counts of :class:`coordexp.data.split_data.SplitData` that follow from the arrays."""
         is_target = self.kinds == TARGET
-        targets_before = np.concatenate([[0], np.cumsum(is_target)])
+        targets_before = np.concatenate([[0], np.cumsum(is_target)])  # [N + 1], before each row
+        targets_of_image = np.diff(targets_before[self.first])
         return {
             "boxes": int(is_target.sum()),
             "crowd": int((self.kinds == CROWD).sum()),
@@ -147,11 +156,14 @@ class SplitArrays:
             "swapped": int(self.swapped.sum()),
             "no_extent": int(self.no_extent.sum()),
             "thin": int(are_thin(self.boxes_norm_xyxy[is_target]).sum()),
-            "images_without_objects": int((np.diff(targets_before[self.first]) == 0).sum()),
+            "images_without_objects": int((targets_of_image == 0).sum()),
         }
 
     def digest(self) -> str:
-        """Return a SHA-256 over all that decides a number of a run: neither ids of annotations, units nor tags."""
+        """Return a SHA-256 over everything that decides a number of a run.
+
+        Ids of annotations, units and tags are no part of it: they may change while runs go on.
+        """
         digest = hashlib.sha256()
         for column in ("sizes_px", "orientations", "image_ids", "first", "text_index", "boxes_norm_xyxy", "kinds"):
             digest.update(np.ascontiguousarray(getattr(self, column)).tobytes())
@@ -159,31 +171,42 @@ class SplitArrays:
         return digest.hexdigest()
 
     def of_image(self, image: int) -> tuple[object, ...]:
-        """Return what decides a number of one image, comparable."""
+        """Return what decides a number of one image, in a form that can be compared."""
         rows = slice(int(self.first[image]), int(self.first[image + 1]))
         return (
             self.names[image],
             self.sizes_px[image].tolist(),
             int(self.orientations[image]),
             int(self.image_ids[image]),
-            [self.texts[at] for at in self.text_index[rows].tolist()],
+            [self.texts[text] for text in self.text_index[rows].tolist()],
             self.boxes_norm_xyxy[rows].tolist(),
             self.kinds[rows].tolist(),
         )
 
 
-def samples_of(folder: Path, names: list[str], texts: tuple[str, ...], arrays: Mapping[str, Column]) -> Samples:
-    is_target = arrays["kinds"] == TARGET
-    text_index, boxes = arrays["text_index"], arrays["boxes_norm_xyxy"]
-    first = arrays["first"]
+def samples_of(folder: Path, names: list[str], texts: tuple[str, ...], columns: Mapping[str, Column]) -> Samples:
+    """Return the images with their targets; other objects are left out.
+
+    Args:
+        folder: root of ``names``.
+        names: of the pictures.
+        texts: the different descriptions.
+        columns: the arrays of ``SAMPLE_COLUMNS``.
+    """
+    is_target = columns["kinds"] == TARGET
+    first = columns["first"]
+    text_index = columns["text_index"]
+    boxes = columns["boxes_norm_xyxy"]
     if not is_target.all():
-        first = np.concatenate([[0], np.cumsum(is_target)])[first]
-        text_index, boxes = text_index[is_target], boxes[is_target]
+        targets_before = np.concatenate([[0], np.cumsum(is_target)])
+        first = targets_before[first]
+        text_index = text_index[is_target]
+        boxes = boxes[is_target]
     return Samples(
         folder=folder,
         names=names,
-        sizes_px=arrays["sizes_px"],
-        image_ids=arrays["image_ids"],
+        sizes_px=columns["sizes_px"],
+        image_ids=columns["image_ids"],
         first=first,
         texts=texts,
         text_index=text_index,

@@ -1,7 +1,15 @@
 """The one door for data: whatever a user has -> the set of an experiment, read once.
 
-The first step of a command looks whether the set is still that of its sources, and makes it if not. Nobody else reads
+The first step of a command checks whether the set is still that of its sources, and makes it if not. Nobody else reads
 an annotation file of a training or validation split.
+
+    sources present? -- no --> failures
+      | yes
+    set is there, of this identity, undamaged? -- yes --> take it
+      | no
+    another experiment has a set of this identity? -- yes --> copy it
+      | no
+    read all files, write the set (refused if a run has taken a step on other data)
 """
 
 import contextlib
@@ -52,9 +60,9 @@ class SetPlace:
 
     Attributes:
         data_dir: folder of an experiment's data.
-        known: folder of the hashes of pictures, shared by all experiments beside this one.
-        runs_dir: folder of all experiments, where other sets may be; None outside of experiments.
-        has_begun: a run has taken a step on this data, which must not change any more.
+        known: folder in which the hashes of pictures are kept, shared by all experiments beside this one.
+        runs_dir: folder of all experiments, which may have equal sets; None outside of experiments.
+        has_begun: whether a run has taken a step on the data, which must not change any more.
     """
 
     data_dir: Path
@@ -64,7 +72,9 @@ class SetPlace:
 
 
 def open_set(data: Data, place: SetPlace, *, splits: Sequence[Split] = SPLITS) -> DataSet:
-    """Return the set of some data, made if it is not there or its sources have changed; see :func:`check_set`.
+    """Return the set of some data; it is made if it is not there, or its sources have changed.
+
+    Arguments are those of :func:`check_set`.
 
     Raises:
         DataError: if the data cannot be used, or have changed since a run has taken a step on them.
@@ -75,19 +85,22 @@ def open_set(data: Data, place: SetPlace, *, splits: Sequence[Split] = SPLITS) -
 
 
 def check_set(data: Data, place: SetPlace, *, splits: Sequence[Split] = SPLITS) -> Check[DataSet | None]:
-    """Look whether the set is that of its sources, and make it if not; only one command at a time may do this.
+    """Check whether the set is that of its sources, and make it if not; only one command at a time may do this.
 
     Args:
         data: the keys that say where the data are and how they are read.
         place: where the set belongs.
-        splits: which ones it holds; an evaluation has no training images.
+        splits: which ones the set holds; an evaluation has no training images.
+
+    Returns:
+        The set; None, after failures, if the data cannot be used.
     """
     sources = yield from present_sources(data, place.data_dir, splits)
     if sources is None:
         return None
-    found = found_sentence(data)
-    if found:
-        yield ok("data", f"{data.path}: {found}")
+    sentence = found_sentence(data)
+    if sentence:
+        yield ok("data", f"{data.path}: {sentence}")
     identity = SetIdentity(READER_VERSION, set_keys(data), _source_hash(data, sources, place))
     folder = place.data_dir / set_name(data)
     data_set = DataSet.kept(folder)
@@ -97,7 +110,7 @@ def check_set(data: Data, place: SetPlace, *, splits: Sequence[Split] = SPLITS) 
         _log.debug("the set %s is that of its sources", folder)
     if data_set is None:
         _log.debug("the set %s is made of its sources", folder)
-        read = yield from read_data(data, sources, found=found)
+        read = yield from read_data(data, sources, folder_sentence=sentence)
         if read is None:
             return None
         data_set = _written(folder, read, identity, place)
@@ -115,17 +128,22 @@ def load_split(
     accept_prequantised: bool = False,
     max_images: int | None = None,
 ) -> SplitData:
-    """Read data and return one of its splits, without writing a set; generated pictures go to ``data_dir``.
+    """Read data and return one of its splits, without writing a set: for commands that need no experiment.
 
-    For what looks at data before there is an experiment.
+    Args:
+        data: the keys that say where the data are and how they are read.
+        split: which one is returned.
+        data_dir: where generated pictures are written.
+        accept_prequantised: whether boxes may be bins already.
+        max_images: how many validation images are chosen; None for all.
 
     Raises:
         DataError: if the data cannot be used, or boxes are bins already without ``accept_prequantised``.
     """
-    # A set without a split is read whole.
-    is_divided = source_of(data, split, data_dir=data_dir).part is None
-    read = require(read_unwritten(data, data_dir=data_dir, splits=(split,) if is_divided else SPLITS))
-    assert read is not None  # what is missing was a failure
+    has_official_split = source_of(data, split, data_dir=data_dir).part is None
+    # Data without an official split are read whole, and divided.
+    read = require(read_unwritten(data, data_dir=data_dir, splits=(split,) if has_official_split else SPLITS))
+    assert read is not None  # a missing file was a failure
     return require(check_read(read, data, split, accept_prequantised=accept_prequantised, max_images=max_images))
 
 
@@ -134,21 +152,21 @@ def read_unwritten(data: Data, *, data_dir: Path, splits: Sequence[Split] = SPLI
     sources = yield from present_sources(data, data_dir, splits)
     if sources is None:
         return None
-    found = found_sentence(data)
-    if found:
-        yield ok("data", f"{data.path}: {found}")
-    return (yield from read_data(data, sources, found=found))
+    sentence = found_sentence(data)
+    if sentence:
+        yield ok("data", f"{data.path}: {sentence}")
+    return (yield from read_data(data, sources, folder_sentence=sentence))
 
 
 def check_read(
     read: ReadData, data: Data, split: Split, *, accept_prequantised: bool, max_images: int | None = None
 ) -> Check[SplitData]:
-    """Look whether a run can use data that were read, as :func:`~coordexp.data.splits.check.check_split` does."""
-    of_split, source = read.splits[split], read.sources[split]
-    if of_split.prequantised and not accept_prequantised:
-        raise DataError(of_split.prequantised)
+    """Check whether a run can use data that were read, as :func:`~coordexp.data.splits.check.check_split` does."""
+    read_split, source = read.splits[split], read.sources[split]
+    if read_split.prequantised and not accept_prequantised:
+        raise DataError(read_split.prequantised)
     loaded = yield from check_loaded(
-        of_split.data,
+        read_split.data,
         data,
         split,
         annotations=str(source.annotations),
@@ -161,27 +179,28 @@ def check_read(
 
 
 def _source_hash(data: Data, sources: Mapping[Split, Source], place: SetPlace) -> str:
+    """Return a hash of annotations and pictures, and of the file of tags."""
     paths = [path for source in sources.values() for path in (source.annotations, source.given_images)]
-    if isinstance(data.tags, Path) and data.tags.is_file():  # one that is missing is said where it is read
+    # A missing file of tags is reported when it is read.
+    if isinstance(data.tags, Path) and data.tags.is_file():
         paths.append(data.tags)
     return data_fingerprint(dict.fromkeys(paths), known=place.known, without=place.runs_dir or place.data_dir)
 
 
 def _written(folder: Path, read: ReadData, identity: SetIdentity, place: SetPlace) -> DataSet:
-    """Write a set in one step, unless a run has taken a step on other data."""
-    hashes: dict[Split, NDArray[np.uint8]] = {
-        split: picture_hashes(read.splits[split].arrays.folder, read.splits[split].arrays.names, known=place.known)
-        for split in read.splits
-    }
+    """Write a set in one step: it is whole or absent. Refuse it if a run has taken a step on other data."""
+    hashes: dict[Split, NDArray[np.uint8]] = {}
+    for split, read_split in read.splits.items():
+        hashes[split] = picture_hashes(read_split.arrays.folder, read_split.arrays.names, known=place.known)
     with replace_directory(folder) as building:
         _write_ground_truth(building / GROUND_TRUTH, read)
         record = save_set(
             building,
             identity=identity,
-            found=read.found,
+            folder_sentence=read.folder_sentence,
             remarks=read.remarks,
             is_original=read.splits["val"].is_original,
-            arrays={split: of_split.arrays for split, of_split in read.splits.items()},
+            arrays={split: read_split.arrays for split, read_split in read.splits.items()},
             records={split: _split_record(read, split, place.data_dir) for split in read.splits},
             pictures=hashes,
         )
@@ -195,8 +214,8 @@ def save_parts(divided: DividedTraining, whole: DataSet, data: Data, place: SetP
 
     Args:
         divided: the parts.
-        whole: what they were chosen from.
-        data: the keys that lead to the annotation files of the parts, which are there.
+        whole: the set from which they were chosen.
+        data: the keys that name the annotation files of the parts, which are there.
         place: where the set belongs.
     """
     sources = require(present_sources(data, place.data_dir, SPLITS))
@@ -216,11 +235,12 @@ def save_parts(divided: DividedTraining, whole: DataSet, data: Data, place: SetP
             category_fields=divided.category_fields,
             is_original=True,  # of the file that was written for this part
         )
-    return _written(folder, ReadData(sources, splits, whole.record.found, whole.record.remarks), identity, place)
+    read = ReadData(sources, splits, whole.record.found, whole.record.remarks)
+    return _written(folder, read, identity, place)
 
 
 def _write_ground_truth(path: Path, read: ReadData) -> None:
-    """Write the COCO file that AP is measured on: a copy of the annotations where they can be read as they are."""
+    """Write the COCO file that AP is measured on: a copy of the annotations if they can serve as they are."""
     val = read.splits["val"]
     if val.is_original:
         shutil.copyfile(read.sources["val"].annotations, path)
@@ -229,31 +249,32 @@ def _write_ground_truth(path: Path, read: ReadData) -> None:
 
 
 def _split_record(read: ReadData, split: Split, data_dir: Path) -> SplitRecord:
-    of_split, source = read.splits[split], read.sources[split]
-    categories = [
-        CategoryRecord(key, name, dict(of_split.category_fields.get(key, {})))
-        for key, name in of_split.categories.items()
-    ]
+    read_split, source = read.splits[split], read.sources[split]
+    categories: list[CategoryRecord] = []
+    for category_id, name in read_split.categories.items():
+        fields = dict(read_split.category_fields.get(category_id, {}))
+        categories.append(CategoryRecord(category_id, name, fields))
     return SplitRecord(
         annotations=str(source.annotations),
-        folder=recorded_folder(of_split.arrays.folder, data_dir),
+        folder=recorded_folder(read_split.arrays.folder, data_dir),
         name=source.name,
         is_lvis=isinstance(source, LvisSource),
-        num_images=len(of_split.arrays),
-        counts=dict(of_split.counts),
+        num_images=len(read_split.arrays),
+        counts=dict(read_split.counts),
         categories=categories,
-        rejected=list(of_split.rejected),
-        warnings=list(of_split.warnings),
-        notes=list(of_split.notes),
-        prequantised=of_split.prequantised,
+        rejected=list(read_split.rejected),
+        warnings=list(read_split.warnings),
+        notes=list(read_split.notes),
+        prequantised=read_split.prequantised,
     )
 
 
 def _refuse_changes(folder: Path, now: DataSet) -> None:
     """Raise a DataError if the data of a set are not those on which runs have taken steps."""
     before = DataSet.kept(folder)
+    # A set that is damaged is made again. The fingerprints of its runs still say what data they were trained on.
     if before is None or before.record.data_hash == now.record.data_hash:
-        return  # a set that is damaged is mended; what its runs' fingerprints say is compared afterwards
+        return
     raise DataError(
         f"{changes_between(before, now)}, and runs of this experiment have taken steps on the data as they were; put "
         "them back, choose another experiment.name, or --fresh"
@@ -261,33 +282,43 @@ def _refuse_changes(folder: Path, now: DataSet) -> None:
 
 
 def _copied(folder: Path, identity: SetIdentity, sources: Mapping[Split, Source], place: SetPlace) -> DataSet | None:
-    """Copy the set of another experiment that read the same; None where there is none, or this one's may not change."""
-    is_unpacked = all(source.images.is_dir() for source in sources.values())
-    if place.runs_dir is None or place.has_begun or not is_unpacked:
+    """Copy the set of another experiment that read the same.
+
+    Returns:
+        The set in ``folder``; None if there is no such set, pictures are still to be unpacked, or this experiment's set
+        may not change any more.
+    """
+    are_pictures_there = all(source.images.is_dir() for source in sources.values())
+    if place.runs_dir is None or place.has_begun or not are_pictures_there:
         return None
-    for other in sorted(place.runs_dir.glob(f"*/{place.data_dir.name}/{folder.name}")):
-        data_set = None if other == folder else DataSet.kept(other)
-        if data_set is None or data_set.record.identity != identity:
+    for other_folder in sorted(place.runs_dir.glob(f"*/{place.data_dir.name}/{folder.name}")):
+        other_set = None if other_folder == folder else DataSet.kept(other_folder)
+        if other_set is None or other_set.record.identity != identity:
             continue
         folders: dict[Split, tuple[Path, Path]] = {
             split: (source.annotations, source.images) for split, source in sources.items()
         }
-        record = with_folders(data_set.record, folders, place.data_dir)
+        record = with_folders(other_set.record, folders, place.data_dir)
+        # The other experiment may be removed meanwhile: then the set is made from the files.
         with contextlib.suppress(OSError), replace_directory(folder) as building:
-            shutil.copytree(other, building, dirs_exist_ok=True)
+            shutil.copytree(other_folder, building, dirs_exist_ok=True)
             write_record(building, record)
         return DataSet.kept(folder)
     return None
 
 
 def _show_ground_truth(data_set: DataSet, data_dir: Path) -> None:
-    """Leave the ground truth where people look for it, if it was made: ``data/val_ground_truth.json``."""
+    """Leave a copy of the ground truth at ``data/val_ground_truth.json``, if it was made, for people and commands.
+
+    The set's own folder has a name that nobody can guess.
+    """
     shown = data_dir / GROUND_TRUTH
     if data_set.record.is_original:
-        shown.unlink(missing_ok=True)  # of other keys
+        shown.unlink(missing_ok=True)  # a file from other keys would be taken for this one
         return
     if shown.is_file() and sha256_of_file(shown) == data_set.record.files[GROUND_TRUTH]:
         return
+    # Copied beside it and moved in one step: another command may be reading the file.
     temporary = shown.with_name(f".{shown.name}.{os.getpid()}.tmp")
     try:
         shutil.copyfile(data_set.ground_truth, temporary)

@@ -1,7 +1,7 @@
-"""In which frame boxes stand: pixels of the picture as COCO has them, or others; of the stored picture, or as shown.
+"""Whether boxes stand in pixels of their picture as COCO has them, or in another frame.
 
-A file in another frame breaks no rule, box by box; a model trained on it learns nonsense, and an AP of 0 is the first
-to say so.
+A file in another frame breaks no rule, box by box. A model trained on it learns nonsense, and an AP of 0 is the first
+sign. So the boxes of a whole file are looked at together.
 """
 
 from collections.abc import Sequence
@@ -16,26 +16,30 @@ from coordexp.errors import DataError
 Size = tuple[float, float]
 
 _FEWEST = 20  # boxes that show a frame; fewer may lie anywhere
-_FEWEST_OF_SMALLER = 200
-_BEYOND_SHARE = 0.5
-_WRONG_REACH = 0.6  # of an image's side
+_FEWEST_OF_SMALLER = 200  # boxes that show pixels of smaller copies
+_BEYOND_SHARE = 0.5  # of the boxes; so many reach beyond their image by no accident
+_WRONG_REACH = 0.6  # of an image's side, beyond which no box of a wrong file reaches
 _FEWEST_AT_EDGE = 3  # box edges at the edge of a resized copy; fewer may be there by chance
+_AT_EDGE_PX = 0.75  # distance at which a box edge counts as at the edge of a picture
 FRAME_SLACK = 0.02  # of an image's side: annotations reach a little beyond their image everywhere
 
 
 def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64]) -> str | None:
-    """Return what the boxes of a whole file look like, where that is not their image's pixels; else None.
+    """Return what the boxes of a whole file look like, if that is not pixels of their images; else None.
 
-    Boxes ``[N, 4]`` are as the file has them, sizes ``[N, 2]`` width and height of each one's image.
+    Args:
+        boxes_px_xywh: ``[N, 4]`` as the file has them.
+        sizes_px: ``[N, 2]`` width and height of each box's image.
     """
     if len(boxes_px_xywh) < _FEWEST:
         return None
     first, second = boxes_px_xywh[:, :2], boxes_px_xywh[:, 2:]
-    reach = (first + second) / sizes_px
+    reach = (first + second) / sizes_px  # right and bottom edges, in fractions of the image
     is_beyond = (reach > 1 + FRAME_SLACK).any(axis=1)
     if boxes_px_xywh.max() <= 1.0:
         return "all numbers are in [0, 1]: they look like fractions of the image's sides"
-    if (second > first).all() and (second <= sizes_px * (1 + FRAME_SLACK)).all() and is_beyond.mean() > FRAME_SLACK:
+    could_be_corners = (second > first).all() and (second <= sizes_px * (1 + FRAME_SLACK)).all()
+    if could_be_corners and is_beyond.mean() > FRAME_SLACK:
         return (
             f"{is_beyond.mean():.0%} of the boxes reach beyond their image, and none would as two corners: they look "
             "like left, top, right, bottom"
@@ -67,7 +71,17 @@ def _beyond_sentence(share: float) -> str:
 def check_frame(
     path: Path, boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64], *, max_bad_fraction: float
 ) -> str:
-    """Refuse a file whose boxes have a :func:`frame_problem`, or return it where all are to be taken; else ""."""
+    """Return the :func:`frame_problem` of a file whose boxes are all to be taken as they are; "" without a problem.
+
+    Args:
+        path: the file, for the message.
+        boxes_px_xywh: ``[N, 4]`` as the file has them.
+        sizes_px: ``[N, 2]`` width and height of each box's image.
+        max_bad_fraction: 1 takes all boxes as they are.
+
+    Raises:
+        DataError: if there is a problem, and ``max_bad_fraction`` is less than 1.
+    """
     problem = frame_problem(boxes_px_xywh, sizes_px)
     if problem is not None and max_bad_fraction < 1:
         raise DataError(
@@ -81,30 +95,40 @@ class ResizedCopies:
     """Detects boxes in pixels of the copy to which Qwen2.5-VL's processor resizes a picture."""
 
     def __init__(self) -> None:
-        self._at_edge = self._at_own = self._between = 0
+        self._num_at_copy_edge = 0
+        self._num_at_picture_edge = 0
+        self._num_beyond_copy = 0
         self._example = ""
 
     def look(self, boxes_px_xyxy: Sequence[Sequence[float]], width: object, height: object) -> None:
-        """Count the edges of a picture's boxes at and beyond the edges of that copy."""
+        """Count the edges of a picture's boxes at and beyond the edges of its resized copy.
+
+        Args:
+            boxes_px_xyxy: corners as the record has them.
+            width: of the picture in pixels; anything else than a positive whole number is passed over.
+            height: the same.
+        """
         if not isinstance(width, int) or not isinstance(height, int) or min(width, height) < 1:
             return
-        copy = smart28(width, height)
+        copy_size = smart28(width, height)
         for box in boxes_px_xyxy:
-            for end, own, resized in zip(box[2:], (width, height), copy, strict=True):
-                if own == resized:
-                    continue
-                is_at_edge = abs(end - resized) < 0.75
-                self._at_edge += is_at_edge
-                self._at_own += abs(end - own) < 0.75
-                self._between += not is_at_edge and end > resized
-                if is_at_edge and not self._example:
-                    self._example = f"{copy[0]} x {copy[1]} for {width} x {height}"
+            right_and_bottom = box[2:]
+            for end, picture_side, copy_side in zip(right_and_bottom, (width, height), copy_size, strict=True):
+                if picture_side == copy_side:
+                    continue  # the edge of the copy tells nothing
+                is_at_copy_edge = abs(end - copy_side) < _AT_EDGE_PX
+                self._num_at_copy_edge += is_at_copy_edge
+                self._num_at_picture_edge += abs(end - picture_side) < _AT_EDGE_PX
+                self._num_beyond_copy += not is_at_copy_edge and end > copy_side
+                if is_at_copy_edge and not self._example:
+                    self._example = f"{copy_size[0]} x {copy_size[1]} for {width} x {height}"
 
     def refuse(self, path: Path) -> None:
-        """Refuse a file whose boxes end at the copy's edges and never beyond them: a key reads such boxes."""
-        if self._at_edge >= _FEWEST_AT_EDGE and not self._at_own and not self._between:
+        """Raise a DataError if boxes end at the copies' edges, and none beyond or at a picture's own edge."""
+        is_picture_reached = self._num_at_picture_edge or self._num_beyond_copy
+        if self._num_at_copy_edge >= _FEWEST_AT_EDGE and not is_picture_reached:
             raise DataError(
-                f"{path}: {self._at_edge} boxes end where the copy does to which Qwen2.5-VL's processor resizes the "
-                f"picture ({self._example}), and none beyond or at its own edge: they look like pixels of the copy; "
-                "data.bbox_format=smart28 reads them so"
+                f"{path}: {self._num_at_copy_edge} boxes end where the copy does to which Qwen2.5-VL's processor "
+                f"resizes the picture ({self._example}), and none beyond or at its own edge: they look like pixels of "
+                "the copy; data.bbox_format=smart28 reads them so"
             )

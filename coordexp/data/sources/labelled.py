@@ -13,7 +13,13 @@ from coordexp.data.coco.file import CocoFile
 
 @dataclass(frozen=True)
 class Labelled:
-    """A picture, named relative to its folder, with the size that its labels say and the corners of boxes in pixels."""
+    """A picture with its labels.
+
+    Attributes:
+        name: of the picture, relative to its folder.
+        size: width and height in pixels as the labels say; None if they do not.
+        boxes: category and corners in pixels of each object: left, top, right, bottom.
+    """
 
     name: str
     size: tuple[int, int] | None
@@ -30,30 +36,42 @@ def coco_of(
 ) -> CocoFile:
     """Return labelled pictures as a COCO file: ids count from 1, corners are put in order.
 
-    ``categories`` come first in their order, others follow by name. ``bad`` says what labels could not be read, with
-    file and line; ``notes`` what was repaired.
+    Args:
+        path: the file or folder of the labels.
+        pictures: with their labels.
+        categories: the first categories, in this order; others follow by name.
+        bad: labels that could not be read, a sentence each with file and line.
+        notes: what was repaired, a sentence each.
     """
     pictures = list(pictures)
-    others = sorted({name for picture in pictures for name, _ in picture.boxes} - set(categories))
-    names = [*categories, *others]
-    ids = {name: at for at, name in reversed([*enumerate(names, start=1)])}
+    other_categories = {name for picture in pictures for name, _ in picture.boxes} - set(categories)
+    names = [*categories, *sorted(other_categories)]
+    id_of_category: dict[str, int] = {}
+    for category_id, name in enumerate(names, start=1):
+        id_of_category.setdefault(name, category_id)  # a name that stands twice has the id of the first one
+
     images: list[Image] = []
     annotations: list[Annotation] = []
     for image_id, picture in enumerate(pictures, start=1):
         width, height = picture.size or (None, None)
         images.append(Image(id=image_id, file_name=picture.name, width=width, height=height))
-        corners, was_swapped = ordered_corners(np.array([box for _, box in picture.boxes], np.float64).reshape(-1, 4))
+        written_corners = np.array([box for _, box in picture.boxes], np.float64).reshape(-1, 4)
+        corners, was_swapped = ordered_corners(written_corners)
         columns = zip(picture.boxes, corners.tolist(), was_swapped.tolist(), strict=True)
-        for (name, _), (left, top, right, bottom), swapped in columns:
+        for (name, _), (left, top, right, bottom), is_swapped in columns:
             box = left, top, right - left, bottom - top
-            annotation = Annotation(image_id, ids[name], box, id=len(annotations) + 1, was_swapped=swapped)
-            annotations.append(annotation)
-    total = len(annotations)
-    rejected = [BadEntry(total + at, "", reason) for at, reason in enumerate(bad)]
+            annotation_id = len(annotations) + 1
+            annotations.append(
+                Annotation(image_id, id_of_category[name], box, id=annotation_id, was_swapped=is_swapped)
+            )
+
+    num_good = len(annotations)
+    bad_entries = [BadEntry(place, "", reason) for place, reason in enumerate(bad, start=num_good)]
+    category_entries = [Category(category_id, name) for name, category_id in id_of_category.items()]
     return CocoFile(
         path=path,
-        categories=Entries([Category(key, name) for name, key in ids.items()][::-1], [], np.arange(len(ids))),
+        categories=Entries(category_entries, [], np.arange(len(category_entries))),
         images=Entries(images, [], np.arange(len(images))),
-        annotations=Entries(annotations, rejected, np.arange(total)),
+        annotations=Entries(annotations, bad_entries, np.arange(num_good)),
         notes=tuple(notes),
     )

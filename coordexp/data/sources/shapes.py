@@ -21,8 +21,9 @@ from coordexp.stages import report_stage
 GENERATOR_VERSION = 2
 _MANIFEST = "shapes.json"
 _DRAWN = ".shapes"  # pictures that are whole, and not in their place yet
-_PREPARED = "jsonl"  # what `prepare shapes` makes of the pictures that were there
-_OF_THE_SET = ("val_ground_truth.json", "val_chosen.json")  # beside generated pictures
+_PREPARED = "jsonl"  # what `prepare shapes` makes of the pictures; it is removed with them
+_FILES_OF_THE_SET = ("val_ground_truth.json", "val_chosen.json")  # lie beside generated pictures
+_JPEG_QUALITY = 92
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class ShapesSource(CocoSource):
 
     @classmethod
     def of(cls, root: Path, split: Split, spec: Shapes) -> Self:
+        """Return the source of a split of the data set in ``root``, whether it is written yet or not."""
         num_images = spec.num_train if split == "train" else spec.num_val
         generated = Generated(num_images, frozenset(IMAGE_SIZES_PX), spec.max_objects, CATEGORIES)
         return cls(root / f"instances_{split}.json", root / split, generated=generated, spec=spec)
@@ -53,26 +55,34 @@ class ShapesSource(CocoSource):
 
 
 def write_shapes(root: Path, spec: Shapes) -> Path:
-    """Write the data set unless ``root`` already holds this very one; only its own files are touched.
+    """Write the data set unless ``root`` already holds it; only its own files are touched.
 
-    Layout: ``train/*.jpg``, ``val/*.jpg``, ``instances_train.json``, ``instances_val.json``,
-    ``shapes.json`` (the spec). All is drawn beside them first. Returns ``root``.
+    Layout: ``train/*.jpg``, ``val/*.jpg``, ``instances_train.json``, ``instances_val.json``, ``shapes.json`` (the
+    spec). Everything is drawn in a folder beside them first::
+
+        .shapes/{train,val,instances_*.json}   drawn, whole or absent
+        shapes.json = "not whole"              from here on, a killed command is noticed
+        .shapes/* -> root/*                    moved into place
+        shapes.json = the spec                 whole
+
+    Returns:
+        ``root``.
 
     Raises:
         DataError: if ``root`` holds something else than a generated data set; it is not replaced.
     """
-    said = json.dumps({"generator_version": GENERATOR_VERSION, **spec.model_dump()}, indent=2) + "\n"
+    written_spec = json.dumps({"generator_version": GENERATOR_VERSION, **spec.model_dump()}, indent=2) + "\n"
     manifest = root / _MANIFEST
-    if manifest.is_file() and manifest.read_text(encoding="utf-8") == said:
+    if manifest.is_file() and manifest.read_text(encoding="utf-8") == written_spec:
         return root
     if not manifest.is_file() and _holds_other_files(root):
         raise DataError(f"{root}: exists and holds no {_MANIFEST}; expected an empty place for the generated data set")
     root.mkdir(parents=True, exist_ok=True)
     drawn = root / _DRAWN
     with replace_directory(drawn) as building:
-        for index, (split, count) in enumerate((("train", spec.num_train), ("val", spec.num_val))):
-            _write_split(building, spec, split=split, count=count, stream=(spec.seed, index))
-    # From here on the folder may be replaced again, and is not taken for whole before the last line.
+        _write_split(building, spec, split="train", count=spec.num_train, stream=(spec.seed, 0))
+        _write_split(building, spec, split="val", count=spec.num_val, stream=(spec.seed, 1))
+
     write_text(manifest, "not whole: the command that generates these pictures was ended; it writes them again\n")
     shutil.rmtree(root / _PREPARED, ignore_errors=True)
     for path in sorted(drawn.iterdir()):
@@ -81,30 +91,44 @@ def write_shapes(root: Path, spec: Shapes) -> Path:
             shutil.rmtree(target)
         path.replace(target)
     drawn.rmdir()
-    write_text(manifest, said)
+    write_text(manifest, written_spec)
     return root
 
 
 def _holds_other_files(root: Path) -> bool:
-    """Return whether something is in a place that neither we nor a killed command of ours has put there."""
+    """Return whether a place holds something that neither we nor a killed command of ours has put there."""
     if not root.exists():
         return False
     if not root.is_dir():
         return True
-    return any(not path.name.startswith((".", "set-")) and path.name not in _OF_THE_SET for path in root.iterdir())
+    for path in root.iterdir():
+        is_ours = path.name.startswith((".", "set-")) or path.name in _FILES_OF_THE_SET
+        if not is_ours:
+            return True
+    return False
 
 
 def _write_split(root: Path, spec: Shapes, *, split: str, count: int, stream: tuple[int, int]) -> None:
+    """Draw the pictures of a split, and write its annotations.
+
+    Args:
+        root: folder of the data set.
+        spec: of the data set.
+        split: name of the split.
+        count: of pictures.
+        stream: seed and number of the split; with the image id it seeds each picture, so that a picture does not depend
+            on how many there are.
+    """
     folder = root / split
     folder.mkdir(parents=True)
     images, annotations = [], []
+    sides_px = (spec.min_side_px, spec.max_side_px)
     for image_id in range(1, count + 1):
         report_stage(f"{split} pictures drawn", image_id, count)
         rng = np.random.default_rng([*stream, image_id])
-        sides_px = (spec.min_side_px, spec.max_side_px)
         picture, shapes = draw_scene(rng, max_objects=spec.max_objects, sides_px=sides_px)
         name = f"{image_id:06d}.jpg"
-        picture.save(folder / name, quality=92)
+        picture.save(folder / name, quality=_JPEG_QUALITY)
         images.append({"id": image_id, "file_name": name, "width": picture.width, "height": picture.height})
         for shape in shapes:
             annotations.append(
@@ -118,7 +142,7 @@ def _write_split(root: Path, spec: Shapes, *, split: str, count: int, stream: tu
                     "iscrowd": 0,
                 }
             )
-    categories = [{"id": i, "name": name} for i, name in enumerate(CATEGORIES, start=1)]
+    categories = [{"id": category_id, "name": name} for category_id, name in enumerate(CATEGORIES, start=1)]
     write_json(
         root / f"instances_{split}.json", {"images": images, "annotations": annotations, "categories": categories}
     )

@@ -6,14 +6,14 @@ from pathlib import Path
 from coordexp.errors import DataError
 from coordexp.files import is_lfs_pointer, lfs_problem
 
-_DECLARED = re.compile(rb"\s*<\?xml[^>]*encoding=[\"']([A-Za-z][\w.-]*)[\"']")
+_DECLARED_ENCODING = re.compile(rb"\s*<\?xml[^>]*encoding=[\"']([A-Za-z][\w.-]*)[\"']")
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of labels, with or without a byte-order mark, its lines ended by a line feed.
+    """Return the text of a file of labels without a byte-order mark, its lines ended by a line feed.
 
     Raises:
-        DataError: if it cannot be read, or is no text.
+        DataError: if the file cannot be read, is a Git LFS pointer, or is no text.
     """
     try:
         content = path.read_bytes()
@@ -21,8 +21,9 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
     if is_lfs_pointer(content):
         raise DataError(lfs_problem(path))
-    encodings = ["utf-16"] if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ["utf-8-sig", "cp1252"]
-    declared = _DECLARED.match(content)
+    has_utf16_mark = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    encodings = ["utf-16"] if has_utf16_mark else ["utf-8-sig", "cp1252"]
+    declared = _DECLARED_ENCODING.match(content)
     if declared is not None:
         encodings.insert(0, declared[1].decode("ascii"))
     for encoding in encodings:
@@ -34,4 +35,5 @@ def read_text(path: Path) -> str:
 
 
 def lines_of(path: Path) -> list[str]:
+    """Return the lines of a text file without white space around them; blank lines are left out."""
     return [line.strip() for line in read_text(path).split("\n") if line.strip()]

@@ -13,10 +13,11 @@ from coordexp.files import JsonValue, sha256_of_text, write_json
 
 CHOSEN_NAME = "val_chosen.json"
 CHOSEN_BY = "(evaluation.max_images)"
+"""The end of the note on a choice, by which the note is found again."""
 
 
 def chosen_sentence(annotations: Path) -> str:
-    """Return the sentence on how many images were chosen for a ground truth; "" for one of all images."""
+    """Return the sentence on how many images were chosen for a ground truth; "" for a ground truth of all images."""
     if annotations.name != CHOSEN_NAME:
         return ""
     return json.loads(annotations.read_bytes())["info"]["description"]
@@ -25,17 +26,18 @@ def chosen_sentence(annotations: Path) -> str:
 def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
     """Return ``num_images`` of a split's samples, in its order; all of them if there are no more.
 
-    By image id and seed alone: the order of the file does not matter, and a smaller part lies in a larger one.
+    Image ids and the seed decide alone: the order of the file does not matter, and a smaller part lies in a larger one.
     """
     samples = data.samples
     if len(samples) <= num_images:
         return data
-    image_ids = samples.image_ids.tolist() if isinstance(samples, Samples) else [one.image_id for one in samples]
-    ranked = sorted(range(len(samples)), key=lambda at: (sha256_of_text(f"{seed}/{image_ids[at]}"), at))
-    part = Samples.of(samples[at] for at in sorted(ranked[:num_images]))
+    # Samples make an object for each access: their ids are read from the array.
+    image_ids = samples.image_ids.tolist() if isinstance(samples, Samples) else [sample.image_id for sample in samples]
+    ranked = sorted(range(len(samples)), key=lambda index: (sha256_of_text(f"{seed}/{image_ids[index]}"), index))
+    part = Samples.of(samples[index] for index in sorted(ranked[:num_images]))
     counts = data.counts | {
         "boxes": len(part.boxes_norm_xyxy),
-        "images_without_objects": sum(not len(one.objects) for one in part),
+        "images_without_objects": sum(not len(sample.objects) for sample in part),
         "not_chosen": len(samples) - len(part),
     }
     return replace(data, samples=part, counts=counts)
@@ -44,7 +46,7 @@ def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
 def chosen_for_evaluation(data: SplitData, num_images: int, *, seed: int) -> SplitData:
     """Return the validation images that AP is measured on, with a note that says so; all of them if there are no more.
 
-    As :func:`chosen_part`, but what was not chosen is no loss to count.
+    The choice is that of :func:`chosen_part`; images that were not chosen are no loss, and are not counted.
     """
     part = chosen_part(data, num_images, seed=seed)
     if part is data:
@@ -55,14 +57,21 @@ def chosen_for_evaluation(data: SplitData, num_images: int, *, seed: int) -> Spl
 
 
 def write_chosen(path: Path, whole: Path, data: SplitData) -> None:
-    """Write the ground truth of the chosen images of :func:`chosen_for_evaluation`, from that of all images."""
+    """Write the ground truth of the images of :func:`chosen_for_evaluation`.
+
+    Args:
+        path: the file to write.
+        whole: the ground truth of all images.
+        data: the chosen images.
+    """
     content = cast("dict[str, JsonValue]", read_without_outlines(whole))
-    description = next((note for note in data.notes if note.endswith(CHOSEN_BY)), "")
-    write_part(path, {**content, "info": {"description": description}}, {one.image_id for one in data.samples})
+    descriptions = [note for note in data.notes if note.endswith(CHOSEN_BY)]
+    info: dict[str, JsonValue] = {"description": descriptions[0] if descriptions else ""}
+    write_part(path, {**content, "info": info}, {sample.image_id for sample in data.samples})
 
 
 def write_part(path: Path, content: Mapping[str, JsonValue], image_ids: Collection[int]) -> None:
-    """Write the images of some ids with all their annotations, and whatever else a COCO file says."""
+    """Write the images of some ids with all their annotations, and everything else that a COCO file holds."""
     part = {
         "images": [row for row in _rows(content, "images") if row.get("id") in image_ids],
         "annotations": [row for row in _rows(content, "annotations") if row.get("image_id") in image_ids],

@@ -1,6 +1,6 @@
-"""A part of the training images held out for choosing weights: the final validation images stay unseen."""
+"""Training images held out for tuning, so that the final validation images stay unseen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,12 +21,16 @@ TRAIN_NAME, VAL_NAME = "tune_train.json", "tune_val.json"
 
 @dataclass(frozen=True)
 class TuningSplit:
-    """Where the two files are that trials train on and are compared on, and what is in them.
+    """The two files that trials train on and are compared on.
 
     Attributes:
-        images: folder of both.
-        num_excluded: training images left out, since the final validation split holds the same picture.
-        is_lvis: whether the two files are LVIS's, as the annotations are that they come from; else COCO's.
+        train_annotations: the file that trials train on.
+        val_annotations: the file that trials are compared on.
+        images: folder of the pictures of both.
+        num_train: images of the first file.
+        num_val: images of the second file.
+        num_excluded: training images left out because the final validation split holds the same picture.
+        is_lvis: whether the two files are LVIS's; else they are COCO's.
     """
 
     train_annotations: Path
@@ -38,10 +42,7 @@ class TuningSplit:
     is_lvis: bool
 
     def data_keys(self) -> dict[str, JsonValue]:
-        """Return the keys of section ``data`` that lead a trial here.
-
-        The whole file has passed the experiment's ``max_bad_fraction``; a part of it may hold a larger share.
-        """
+        """Return the keys of section ``data`` with which a trial reads the two files."""
         return {
             "format": "lvis" if self.is_lvis else "coco",
             "path": None,
@@ -50,10 +51,12 @@ class TuningSplit:
             "train_images": str(self.images),
             "val_annotations": str(self.val_annotations),
             "val_images": str(self.images),
+            # The whole file has passed the experiment's own fraction; a part of it may hold a larger share.
             "max_bad_fraction": 1.0,
         }
 
     def sentence(self) -> str:
+        """Return the numbers of images in one sentence."""
         left_out = f"; {self.num_excluded} shared with it left out" if self.num_excluded else ""
         return (
             f"{self.num_train:,} training images to train on, {self.num_val:,} others of them to choose on; none is in "
@@ -63,7 +66,7 @@ class TuningSplit:
 
 @dataclass(frozen=True)
 class DividedTraining:
-    """A tuning split, with all that is known of its two parts and of the categories they share."""
+    """A tuning split, with the arrays of its two parts and the categories that they share."""
 
     split: TuningSplit
     parts: Mapping[Split, SplitArrays]
@@ -76,56 +79,50 @@ def write_tuning_split(
 ) -> DividedTraining:
     """Divide the training images of an experiment's set; a second call writes the same files.
 
-    The held-out images look like all of them (:func:`coordexp.data.splits.subset.stratified_subset`), and depend on
-    the image ids and the seed alone; with ``data.unit_by`` they are whole units. Pictures that the final validation
-    split holds too, by path or byte for byte, come into neither file, and a picture that several images name comes into
-    one file only.
+    The held-out images look like all of them (:func:`coordexp.data.splits.subset.stratified_subset`). Image ids and the
+    seed decide alone which ones they are. With ``data.unit_by`` they are whole units.
+
+    A picture that the final validation split holds too, by path or byte for byte, comes into neither file. A picture
+    that several images name comes into one file only.
 
     Args:
         data_set: of the experiment.
         data: its keys.
-        directory: where the two files go.
+        directory: the folder of the two files.
         num_images: how many images are held out.
-        fraction: of the training images that are held out, where ``num_images`` is None.
+        fraction: of the training images that are held out, if ``num_images`` is None.
         seed: of the choice.
 
     Raises:
         DataError: if the images cannot be divided so.
     """
-    arrays, final = data_set.arrays("train"), data_set.load("val")
     train = data_set.load("train")
     if data.max_train_images is not None:
         train = chosen_part(train, data.max_train_images, seed=data.train_subset_seed)
-    shared = shared_pictures(train.samples, final.samples)
-    free = [sample for sample in train.samples if sample.image.resolve() not in shared]
-    count = num_images if num_images is not None else round((fraction or 0.0) * len(free))
+    shared_with_final = shared_pictures(train.samples, data_set.load("val").samples)
+    free = [sample for sample in train.samples if sample.image.resolve() not in shared_with_final]
+    num_held_out = num_images if num_images is not None else round((fraction or 0.0) * len(free))
     record = data_set.record.splits["train"]
-    categories = {category.id: category.name for category in record.categories}
-    if not categories:  # records have descriptions; both parts number them alike
-        arrays, categories = with_description_categories(arrays)
-    fields = {category.id: category.fields for category in record.categories}
-    if not 0 < count < len(free):
+    if not 0 < num_held_out < len(free):
         raise DataError(
             f"{record.annotations}: {len(free)} training images are not in the final validation split; cannot hold out "
-            f"{count} of them and train on the rest; change tuning_split"
+            f"{num_held_out} of them and train on the rest; change tuning_split"
         )
-    if arrays.units:
-        unit_of = dict(zip(arrays.image_ids.tolist(), arrays.units, strict=True))
-        units = [unit_of[sample.image_id] or f"image {sample.image_id}" for sample in free]
-        indices = held_out_units(units, count, seed=seed)
-    else:
-        indices = held_out_indices(free, count, seed=seed)
-    held_out = {free[index].image.resolve() for index in indices}
-    val_ids = {sample.image_id for sample in free if sample.image.resolve() in held_out}
+
+    arrays = data_set.arrays("train")
+    categories = {category.id: category.name for category in record.categories}
+    if not categories:
+        # Records have descriptions in the place of categories. Numbered here, both parts number them alike.
+        arrays, categories = with_description_categories(arrays)
+    category_fields = {category.id: category.fields for category in record.categories}
+    val_ids = _held_out_ids(free, arrays, num_held_out, seed=seed)
     train_ids = {sample.image_id for sample in free} - val_ids
     if not train_ids:
         raise DataError(f"{record.annotations}: all training images are of one unit, so that none can be held out")
-    parts: dict[Split, SplitArrays] = {}
-    wanted: tuple[tuple[Split, str, set[int]], ...] = (("train", TRAIN_NAME, train_ids), ("val", VAL_NAME, val_ids))
-    for split, name, image_ids in wanted:
-        images = [image for image, image_id in enumerate(arrays.image_ids.tolist()) if image_id in image_ids]
-        parts[split] = arrays.take(images)
-        write_json(directory / name, coco_content(parts[split], categories, fields))
+
+    parts: dict[Split, SplitArrays] = {"train": _part(arrays, train_ids), "val": _part(arrays, val_ids)}
+    write_json(directory / TRAIN_NAME, coco_content(parts["train"], categories, category_fields))
+    write_json(directory / VAL_NAME, coco_content(parts["val"], categories, category_fields))
     if not parts["val"].counts()["boxes"]:
         raise DataError(
             f"{record.annotations}: there is no box in the {len(val_ids)} held-out training images, so that trials "
@@ -140,24 +137,49 @@ def write_tuning_split(
         num_excluded=len(train.samples) - len(free),
         is_lvis=record.is_lvis,
     )
-    return DividedTraining(tuning_split, parts, categories, fields)
+    return DividedTraining(tuning_split, parts, categories, category_fields)
+
+
+def _held_out_ids(free: Sequence[Sample], arrays: SplitArrays, count: int, *, seed: int) -> set[int]:
+    """Return the ids of about ``count`` images to hold out, with every other image of the same pictures."""
+    if arrays.units:
+        unit_of_id = dict(zip(arrays.image_ids.tolist(), arrays.units, strict=True))
+        # An image without a unit is one of its own.
+        units = [unit_of_id[sample.image_id] or f"image {sample.image_id}" for sample in free]
+        indices = held_out_units(units, count, seed=seed)
+    else:
+        indices = held_out_indices(free, count, seed=seed)
+    pictures = {free[index].image.resolve() for index in indices}
+    return {sample.image_id for sample in free if sample.image.resolve() in pictures}
+
+
+def _part(arrays: SplitArrays, image_ids: Collection[int]) -> SplitArrays:
+    images = [image for image, image_id in enumerate(arrays.image_ids.tolist()) if image_id in image_ids]
+    return arrays.take(images)
 
 
 def held_out_indices(samples: Sequence[Sample], count: int, *, seed: int) -> list[int]:
-    """Choose ``count`` samples that look like all; by image id and seed, in any order of the file."""
+    """Choose ``count`` samples that look like all; image ids and the seed decide alone, in any order of the file."""
+    # stratified_subset draws by image id and has no seed: with mixed ids each seed draws otherwise.
     mixed = [replace(sample, image_id=int(sha256_of_text(f"{seed}/{sample.image_id}")[:15], 16)) for sample in samples]
     return stratified_subset(mixed, count)
 
 
 def held_out_units(units: Sequence[str], count: int, *, seed: int) -> list[int]:
-    """Choose whole units whose images come nearest to ``count``, at least one unit and not all of them.
+    """Choose whole units whose images come nearest to ``count``: at least one unit, and not all of them.
 
-    ``units`` are those of the images.
+    Args:
+        units: the unit of each image.
+        count: of images.
+        seed: of the choice.
+
+    Returns:
+        Indices of the images in ascending order.
     """
     members: dict[str, list[int]] = {}
     for index, unit in enumerate(units):
         members.setdefault(unit, []).append(index)
     ranked = sorted(members, key=lambda unit: sha256_of_text(f"{seed}/{unit}"))
-    number = nearest_number([len(members[unit]) for unit in ranked], count / len(units))
-    number = min(max(1, number), len(ranked) - 1)
-    return sorted(index for unit in ranked[:number] for index in members[unit])
+    num_units = nearest_number([len(members[unit]) for unit in ranked], count / len(units))
+    num_units = min(max(1, num_units), len(ranked) - 1)
+    return sorted(index for unit in ranked[:num_units] for index in members[unit])

@@ -102,7 +102,7 @@ class CocoSource:
         images = file.images.only(lambda image: image.id not in others, bad=file.images.bad)
         bad = [one for one in file.annotations.bad if one.image_id not in others]
         annotations = file.annotations.only(lambda one: one.image_id not in others, bad=bad)
-        return replace(file, images=images, annotations=annotations, roots_of=file.roots)
+        return replace(file, images=images, annotations=annotations, roots_of_whole=file.roots)
 
     @property
     def ground_truth_file(self) -> Path:

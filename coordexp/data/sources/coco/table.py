@@ -109,7 +109,7 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         "repeated_file_names": len(images) - len({image.name for image in images}),
         **{f"rejected_{section}": len(entries.bad[section]) for section in SECTIONS},
     }
-    warnings, notes = turned.said(len(images))
+    warnings, notes = turned.sentences(len(images))
     orientations = [turned.headers[place].orientation if place in turned.headers else 1 for place in range(len(images))]
     notes_on_boxes = box_notes(
         lambda place: images[place].name,

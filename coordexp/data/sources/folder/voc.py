@@ -32,7 +32,8 @@ def find_voc(folder: Path) -> Found | None:
     where = Path(os.path.commonpath(labels.values()))
     every = tuple(labels.values())
     made: dict[Split, MakeSource] = {
-        split: partial(VocSource, place, _pictures_of(place, folder), every=every) for split, place in labels.items()
+        split: partial(VocSource, place, _pictures_of(place, folder), label_folders=every)
+        for split, place in labels.items()
     }
     return Found("Pascal VOC", where, made, f"its folders {' and '.join(str(one.relative_to(where)) for one in every)}")
 

@@ -69,7 +69,7 @@ def read_records(
         "repeated_file_names": num_repeated,
         "rejected_records": len(rejected),
     }
-    warnings, frame_notes = turned.said(len(found))
+    warnings, frame_notes = turned.sentences(len(found))
     if frame_warning is not None:
         warnings.append(frame_warning)
     notes = [*folder.notes]

@@ -118,7 +118,7 @@ def test_ids_of_images_that_are_off_by_one_are_said_once(shapes: Path, tmp_path:
 def test_the_frame_of_pictures_that_exif_turns(recorded, reach, key, stored, sure):
     found = find_turned({5: Header(40, 20, 6)}, {5: recorded}, {5: reach}, key)
     assert (5 in found.stored) == stored
-    warnings, notes = found.said(9)
+    warnings, notes = found.sentences(9)
     assert (len(warnings), len(notes)) == ((0, 1) if sure else (1, 0))
     assert "1 of 9 " in (*warnings, *notes)[0]
 
@@ -128,4 +128,4 @@ def test_pictures_that_say_nothing_go_with_the_others():
     sizes = {0: (40, 20), 1: (30, 30), 2: (40, 20)}
     assert find_turned(headers, sizes, {}, "auto").stored == {0, 1, 2}
     assert find_turned(headers, sizes | {0: (20, 40)}, {}, "auto").stored == set()
-    assert find_turned({}, {}, {}, "auto").said(3) == ([], [])
+    assert find_turned({}, {}, {}, "auto").sentences(3) == ([], [])
