@@ -68,11 +68,11 @@ class Sources:
 
 _README = """# {title}
 
-Published without its data: neither pictures nor annotations are in this folder, and the page has no images. Names, units
-and tags of the images are in `images.json.gz`, if the experiment has recorded them.
+Published without its data: neither pictures nor annotations are in this folder, and the page has no images. If the
+experiment has recorded names, units and tags of the images, they are in `images.json.gz`.
 
-The numbers follow from the detections in `detections/` and from the annotations of {images}. The file of annotations has
-the SHA-256
+The numbers follow from the detections in `detections/` and from the annotations of {images}. The SHA-256 of the file
+of annotations is
 
     {sha256}
 
