@@ -288,8 +288,9 @@ def _declared_factor(data: ExperimentData, artifacts: Artifacts) -> tuple[str, .
 def _fairness_rows(fingerprints: Mapping[str, Fingerprint], undeclared: Collection[str]) -> list[FairnessRow]:
     """Return a row for each key in which runs differ, undeclared ones first."""
     values = {name: flat_values(fingerprint) for name, fingerprint in fingerprints.items()}
-    first, *others = fingerprints.values() or (None,)
-    varying = {key for other in others if first is not None for key in diff(first, other)}
+    varying: set[str] = set()
+    for fingerprint in fingerprints.values():
+        varying |= diff(next(iter(fingerprints.values())), fingerprint).keys()
     ordered = [(key, False) for key in sorted(undeclared)]
     ordered += [(key, True) for key in sorted(varying.difference(undeclared))]
     return [
