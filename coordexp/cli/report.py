@@ -85,9 +85,15 @@ def run(options: argparse.Namespace) -> None:
 
 def _check(directory: Path, annotations: Path | None) -> None:
     from coordexp.report.published.check import check
+    from coordexp.report.published.folder import is_over_key
+    from coordexp.report.published.over import check_over
+    from coordexp.stages import report_stage
 
     with stage_bars():
-        count = check(directory, annotations=annotations)
+        if is_over_key(directory):
+            count = check_over(directory, annotations, report_stage)
+        else:
+            count = check(directory, annotations=annotations)
     show(output_console(), f"{directory}: {count} numbers, all of which follow from its detections")
 
 
@@ -95,6 +101,7 @@ def _report_over(options: argparse.Namespace, console: "Console", errors: "Conso
     """Compare the leads of groups over a key, and print and write what comes out."""
     from coordexp.report.over.compare import compare_over
     from coordexp.report.over.write import print_over, write_over
+    from coordexp.report.published.over import publish_over
     from coordexp.report.study.data import read_by
     from coordexp.report.study.inputs import Settings
     from coordexp.report.write import artifacts_of, print_paths, writing
@@ -113,6 +120,8 @@ def _report_over(options: argparse.Namespace, console: "Console", errors: "Conso
     with stage_bars(), writing(output):
         study = compare_over(options.over, data, artifacts, settings, on_progress=report_stage)
         paths = write_over(study, output)
+        if options.publish is not None:
+            publish_over(study, artifacts, options.publish, without_data=options.without_data)
     if options.format == "terminal":
         print_over(study, console)
         print_paths(paths, console)
@@ -120,6 +129,8 @@ def _report_over(options: argparse.Namespace, console: "Console", errors: "Conso
         text = paths[0].with_suffix(_SUFFIXES[options.format]).read_text(encoding="utf-8")
         console.print(text, end="", markup=False, highlight=False, soft_wrap=True, emoji=False)
         print_paths(paths, errors)
+    if options.publish is not None:
+        show(errors, f"Published in {options.publish}")
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:

@@ -14,7 +14,7 @@ from coordexp.errors import DataError, ResourceError, TrackingError, counted
 from coordexp.evaluate.generated_by import generator_of
 from coordexp.files import write_text
 from coordexp.metrics import BoxKind
-from coordexp.report.charts import write_plots
+from coordexp.report.charts.files import write_plots
 from coordexp.report.make_study import make_study
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, STORED_ANNOTATIONS, Artifacts

@@ -159,5 +159,5 @@ def _listed(differences: Differences) -> str:
     """Return the first differing keys with their values, and how many more there are."""
     named = [f"{key} ({shown_value(a)} and {shown_value(b)})" for key, (a, b) in list(differences.items())[:_NAMED]]
     num_left = len(differences) - len(named)
-    more = f" and {counted(num_left, 'more key')}" if num_left else ""
+    more = f" and {counted(num_left, 'more difference')}" if num_left else ""
     return f"{', '.join(named)}{more}"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from coordexp.data.units import counted_images
 from coordexp.errors import counted
-from coordexp.report.charts import Row, row_chart
+from coordexp.report.charts.panels import Row, row_chart
 from coordexp.report.figures import LOOKS, Chart, Look
 from coordexp.report.over.compare import READINGS, OverStudy
 from coordexp.report.text.tables import MINUS, UNDEFINED, Table, with_interval

@@ -13,10 +13,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from coordexp.report import charts
+from coordexp.report.charts import boxes, comparing, panels, training
 from coordexp.report.figures import LOOKS, PALETTE, Chart, chart_svg
 from coordexp.report.study.study import Study, better_first, rendered_parts
 from coordexp.report.text import (
+    convergence_tables,
     further_tables,
     heads,
     notes,
@@ -24,6 +25,7 @@ from coordexp.report.text import (
     protocol_tables,
     run_tables,
     study_tables,
+    why_tables,
 )
 from coordexp.report.text import render as text_render
 from coordexp.statistics.verdict import FILES, RUNS, brief_verdict
@@ -40,9 +42,11 @@ _ENVIRONMENT = Environment(
 def render(template: str, page: object, study: Study | None = None) -> str:
     """Return a page of a template of this folder; whatever text it is given is escaped."""
     texts = {"heads": heads, "notes": notes, "run_tables": run_tables, "study_tables": study_tables}
+    texts |= {"convergence_tables": convergence_tables, "why_tables": why_tables}
     texts |= {"place_tables": place_tables, "rendered_parts": rendered_parts}
     texts |= {"protocol_tables": protocol_tables, "further_tables": further_tables}
-    looks = {"palette": PALETTE, "looks": LOOKS, "num_looks": len(LOOKS), "drawn": _drawn, "plots": charts}
+    looks = {"palette": PALETTE, "looks": LOOKS, "num_looks": len(LOOKS), "drawn": _drawn, "panels": panels}
+    looks |= {"box_charts": boxes, "comparing_charts": comparing, "training_charts": training}
     footer = f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file."
     known = {**texts, **looks, "render": text_render, "short": _short, "footer": footer}
     return _ENVIRONMENT.get_template(template).render(known, page=page, study=study)

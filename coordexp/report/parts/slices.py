@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 from coordexp.data.units import counted_images
 from coordexp.errors import counted
-from coordexp.report.charts import Row, looks_of, row_chart
+from coordexp.report.charts.panels import Row, looks_of, row_chart
 from coordexp.report.figures import LOOKS, Chart, Look
 from coordexp.report.study.inputs import Outcome, StudyInputs
 from coordexp.report.study.measures import MOST_RESAMPLES

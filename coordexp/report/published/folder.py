@@ -11,6 +11,12 @@ results/shapes/
     report.html, report.md and the figures
     README.md             only of results without data: what is left out, and how the check gets it
 
+Results over a key (``published/over.py``) have instead of the first three
+
+    numbers.json          AP, leads and their changes under each reading, and how they were computed
+    fingerprints/EXPERIMENT.json   config-EXPERIMENT-GROUP.yaml
+    detections/EXPERIMENT/C-s0.argmax.json.gz   of every run, each kind of boxes that a reading takes
+
 Results without data have no ``annotations.json.gz``, and the page has no gallery: the data may be somebody else's.
 """
 
@@ -25,7 +31,7 @@ from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on
 
 from coordexp.config.schema.fields import Name, Seed
-from coordexp.errors import ComparisonError, plain, shortened, show
+from coordexp.errors import ComparisonError, counted, plain, shortened, show
 from coordexp.files import read_json, write_text
 from coordexp.limits import MAX_SEED
 
@@ -58,6 +64,42 @@ class Sources:
 
     seeds: ApByGroup
     computed: Computed
+
+
+_README = """# {title}
+
+Published without its data: neither pictures nor annotations are in this folder, and the page has no images. If the
+experiment has recorded names, units and tags of the images, they are in `images.json.gz`.
+
+The numbers follow from the detections in `detections/` and from the annotations of {images}. The SHA-256 of the file
+of annotations is
+
+    {sha256}
+
+Whoever has the file computes the numbers again, which checks its hash first:
+
+    coordexp report --check {directory} --annotations FILE
+"""
+
+
+def write_readme(building: Path, output: Path, title: str, num_images: int, annotations_sha256: str) -> None:
+    """Write what results without data lack, and how to compute them again.
+
+    Args:
+        building: the folder as it is being written.
+        output: the folder that it becomes.
+        title: of what is published.
+        num_images: of the ground truth.
+        annotations_sha256: of the ground truth, not packed.
+    """
+    directory = Path(os.path.relpath(output))
+    text = _README.format(
+        title=title,
+        images=counted(num_images, "validation image"),
+        sha256=annotations_sha256,
+        directory=output.name if directory.is_relative_to("..") else directory,
+    )
+    write_text(building / README, text)
 
 
 def detections_path(directory: Path, group: str, seed: int) -> Path:
@@ -109,3 +151,9 @@ def check_numbers(path: Path, stated: Mapping[Place, float], computed: Mapping[P
 def stated_numbers(path: Path) -> dict[Place, float]:
     """Return every number of a published file by its place."""
     return dict(numbers_in(read_json(path)))
+
+
+def is_over_key(directory: Path) -> bool:
+    """Return whether a published folder holds results over a key."""
+    numbers = read_json(directory / NUMBERS)
+    return isinstance(numbers, dict) and "over" in numbers

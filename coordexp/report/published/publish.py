@@ -1,7 +1,6 @@
 """Write an experiment's results as a folder to commit: ``coordexp report EXPERIMENT --publish DIR``."""
 
 import json
-import os
 from dataclasses import asdict, astuple, replace
 from hashlib import sha256
 from pathlib import Path
@@ -9,8 +8,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from coordexp.detection.decomposition import MEASURES
-from coordexp.errors import ComparisonError, counted
-from coordexp.files import JsonValue, first_problem, read_content, replace_directory, write_json, write_text
+from coordexp.errors import ComparisonError
+from coordexp.files import JsonValue, first_problem, read_content, replace_directory, write_json
 from coordexp.report.published.folder import (
     ANNOTATIONS,
     DETECTIONS,
@@ -19,11 +18,11 @@ from coordexp.report.published.folder import (
     IMAGES,
     KEPT_SUFFIXES,
     NUMBERS,
-    README,
     Sources,
     copy_from_here,
     detections_path,
     pack,
+    write_readme,
 )
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, NAMES, Artifacts, final_detections
 from coordexp.report.study.data import RunRecord, missing_runs
@@ -31,20 +30,6 @@ from coordexp.report.study.study import Study
 from coordexp.report.text.records import to_numbers
 from coordexp.report.write import write_report, writing
 from coordexp.runs.folder import GENERATED_BY
-
-_README = """# {title}
-
-Published without its data: neither pictures nor annotations are in this folder, and the page has no images.
-
-The numbers follow from the detections in `detections/` and from the annotations of {images}. The SHA-256 of that file
-is
-
-    {sha256}
-
-Whoever has the file computes the numbers again, which checks its hash first:
-
-    coordexp report --check {directory} --annotations FILE
-"""
 
 
 def publish(study: Study, artifacts: Artifacts, output: Path, *, without_data: bool = False) -> None:
@@ -78,7 +63,7 @@ def publish(study: Study, artifacts: Artifacts, output: Path, *, without_data: b
             pack(annotations, building / ANNOTATIONS)
         else:
             study = replace(study, gallery=())
-            write_text(building / README, _readme(study, output, annotations_sha256))
+            write_readme(building, output, data.title, study.num_images, annotations_sha256)
         _write_runs(study, artifacts, building)
         write_json(building / NUMBERS, numbers, indent=1)
         for path in write_report(study, building):
@@ -129,33 +114,23 @@ def _write_runs(study: Study, artifacts: Artifacts, building: Path) -> None:
     if image_facts is not None:  # runs before sets have none
         pack(image_facts, building / IMAGES)
     for run in data.runs:
-        pack(_file(artifacts, run, final_detections(run)), detections_path(building, run.group, run.seed))
+        pack(file_of(artifacts, run, final_detections(run)), detections_path(building, run.group, run.seed))
     engines = {run.name: asdict(run.generator.record) for run in data.runs if run.generator.record is not None}
     if engines:
         write_json(building / DETECTIONS / GENERATED_BY, engines, indent=1)
     for runs in data.groups.values():
         first_run = runs[0]
-        copy_from_here(_file(artifacts, first_run, NAMES.config), building / f"config-{first_run.group}.yaml")
+        copy_from_here(file_of(artifacts, first_run, NAMES.config), building / f"config-{first_run.group}.yaml")
         distributions = artifacts.file(first_run, FINAL_CONSTRAINED.distributions)
         if distributions is not None:
             pack(distributions, building / DISTRIBUTIONS / f"{first_run.name}.json.gz")
     fingerprints: dict[str, JsonValue] = {}
     for run in data.runs:
-        fingerprints[run.name] = json.loads(_file(artifacts, run, NAMES.fingerprint).read_bytes())
+        fingerprints[run.name] = json.loads(file_of(artifacts, run, NAMES.fingerprint).read_bytes())
     write_json(building / FINGERPRINTS, fingerprints, indent=1)
 
 
-def _readme(study: Study, output: Path, annotations_sha256: str) -> str:
-    directory = Path(os.path.relpath(output))
-    return _README.format(
-        title=study.data.title,
-        images=counted(study.num_images, "validation image"),
-        sha256=annotations_sha256,
-        directory=output.name if directory.is_relative_to("..") else directory,
-    )
-
-
-def _file(artifacts: Artifacts, run: RunRecord, name: Path) -> Path:
+def file_of(artifacts: Artifacts, run: RunRecord, name: Path) -> Path:
     path = artifacts.file(run, name)
     if path is None:
         raise ComparisonError(f"{run.name}: {name} is neither in its directory nor in MLflow: it is not published")

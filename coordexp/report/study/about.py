@@ -5,7 +5,7 @@ of samples.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,22 +41,27 @@ def about(data: ExperimentData, artifacts: Artifacts) -> About | None:
     """Return what is known of the runs; None where there are only files of other detectors."""
     if not data.trained:
         return None
-    runs = by_group(data.trained)
-    terms = {group: _terms(members[0], artifacts) for group, members in runs.items()}
+    runs_by_group = by_group(data.trained)
+    terms_by_group = {group: _terms(runs[0], artifacts) for group, runs in runs_by_group.items()}
+    commits = dict.fromkeys(run.commit[:12] for run in data.trained if run.commit)
+    machines = dict.fromkeys(run.hardware for run in data.trained if run.hardware)
     facts = {
-        "model": _each(data, _model),
-        "data": _each(data, _data),
+        "model": _of_all_runs(data, _model),
+        "data": _of_all_runs(data, _data),
         "training": _training(data.trained),
-        "decoding": _each(data, _decoding),
+        "decoding": _of_all_runs(data, _decoding),
         "date": _dates(data.trained),
-        "commit": ", ".join(dict.fromkeys(run.commit[:12] for run in data.trained if run.commit)),
-        "hardware": ", ".join(dict.fromkeys(run.hardware for run in data.trained if run.hardware)),
+        "commit": ", ".join(commits),
+        "hardware": ", ".join(machines),
         "hours": _hours(data.trained),
     }
+    in_digits = [
+        group for group, runs in runs_by_group.items() if terms_by_group[group] and writes_digits(runs[0], artifacts)
+    ]
     return About(
-        groups={group: found for group, found in terms.items() if found},
+        groups={group: terms for group, terms in terms_by_group.items() if terms},
         facts=tuple((name, text) for name, text in facts.items() if text),
-        in_digits=tuple(group for group in runs if terms[group] and writes_digits(runs[group][0], artifacts)),
+        in_digits=tuple(in_digits),
     )
 
 
@@ -98,63 +103,82 @@ def _terms(run: RunRecord, artifacts: Artifacts) -> "tuple[WeightedTerm, ...]":
             return ()
         from coordexp.train.setup.weighted_terms import weighted_terms  # here: it brings torch, which takes seconds
 
-        return tuple(it for it in weighted_terms(validated(tree, where=lambda key: key)) if it.weight > 0)
+        terms = weighted_terms(validated(tree, where=lambda key: key))
     except (ConfigError, DataError, TrackingError):
         return ()
+    return tuple(weighted for weighted in terms if weighted.weight > 0)
 
 
-def _each(data: ExperimentData, text_of: Callable[[RunRecord], str]) -> str:
-    """Return a text of all runs, or where they differ each with the groups it is of."""
-    groups: dict[str, dict[str, None]] = {}
+def _of_all_runs(data: ExperimentData, text_of: Callable[[RunRecord], str]) -> str:
+    """Return what ``text_of`` says of all runs; if they differ, each text behind the groups it is of."""
+    groups_by_text: dict[str, dict[str, None]] = {}
     for run in data.trained:
-        if text := text_of(run):
-            groups.setdefault(text, {})[run.group] = None
-    if len(groups) < 2:
-        return "".join(groups)
-    return "; ".join(f"{', '.join(named)}: {text}" for text, named in groups.items())
+        text = text_of(run)
+        if text:
+            groups_by_text.setdefault(text, {})[run.group] = None
+    if len(groups_by_text) < 2:
+        return "".join(groups_by_text)
+    return "; ".join(f"{', '.join(groups)}: {text}" for text, groups in groups_by_text.items())
 
 
 def _model(run: RunRecord) -> str:
-    tuning, rank = run.params.get("training.tuning", ""), run.params.get("training.lora.rank", "")
-    names = {"full": "all weights trained", "lora": f"LoRA of rank {rank}", "dora": f"DoRA of rank {rank}"}
-    return ", ".join(filter(None, (run.params.get("model.path", ""), names.get(tuning, tuning))))
+    tuning = run.params.get("training.tuning", "")
+    rank = run.params.get("training.lora.rank", "")
+    words = {"full": "all weights trained", "lora": f"LoRA of rank {rank}", "dora": f"DoRA of rank {rank}"}
+    return ", ".join(filter(None, (run.params.get("model.path", ""), words.get(tuning, tuning))))
 
 
 def _data(run: RunRecord) -> str:
     if run.params.get("data.format") == "shapes":
-        train, val = run.number("data.shapes.num_train"), run.number("data.shapes.num_val")
-        return "" if train is None or val is None else f"drawn shapes: {train:,.0f} images to train, {val:,.0f} to test"
-    train, val = (Path(run.params.get(f"data.{split}_annotations", "")).name for split in ("train", "val"))
-    return f"trained on {train}, tested on {val}" if train and val else val
+        num_train, num_val = run.number("data.shapes.num_train"), run.number("data.shapes.num_val")
+        if num_train is None or num_val is None:
+            return ""
+        return f"drawn shapes: {num_train:,.0f} images to train, {num_val:,.0f} to test"
+    train_name = Path(run.params.get("data.train_annotations", "")).name
+    val_name = Path(run.params.get("data.val_annotations", "")).name
+    return f"trained on {train_name}, tested on {val_name}" if train_name and val_name else val_name
 
 
 def _decoding(run: RunRecord) -> str:
-    return " and ".join(run.params.get("evaluation.decoding", "").strip("[]").replace('"', "").split(", "))
+    decodings = run.params.get("evaluation.decoding", "").strip("[]").replace('"', "")
+    return " and ".join(decodings.split(", "))
 
 
 def _training(runs: Sequence[RunRecord]) -> str:
-    finished = [run for run in runs if run.state == "finished"]
-    images = [sum(values) for run in finished if (values := run.values("num_images"))]
-    repeats = f", {counted(round(fmean(images)), 'image')} with repeats" if images else ""
-    return f"{counted(round(fmean(run.step for run in finished)), 'step')} a run{repeats}" if finished else ""
+    """Return the steps of a run and the images it took, means over finished runs."""
+    finished_runs = [run for run in runs if run.state == "finished"]
+    if not finished_runs:
+        return ""
+    steps = counted(round(fmean(run.step for run in finished_runs)), "step")
+    image_counts = [sum(run.values("num_images")) for run in finished_runs if run.values("num_images")]
+    if not image_counts:
+        return f"{steps} a run"
+    return f"{steps} a run, {counted(round(fmean(image_counts)), 'image')} with repeats"
 
 
 def _dates(runs: Sequence[RunRecord]) -> str:
+    """Return when the first run began and the last one ended."""
     starts = [run.started for run in runs if run.started is not None]
     ends = [run.ended for run in runs if run.ended is not None]
-    times = [*sorted(starts)[:1], *sorted(ends)[-1:]] if starts else []
-    shown = " to ".join(datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M") for at in times)
-    return shown and f"{shown} UTC"
+    if not starts:
+        return ""
+    moments = [min(starts), *([max(ends)] if ends else [])]
+    written = (datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M") for moment in moments)
+    return f"{' to '.join(written)} UTC"
 
 
 def _hours(runs: Sequence[RunRecord]) -> str:
-    train, whole = (
-        sum(run.metrics.get(name, 0.0) for run in runs) / 3600 for name in ("final/train_seconds", "final/seconds")
-    )
-    if not train:
+    """Return the hours of all runs added up: of training, and with evaluation where that is known."""
+    training_hours = sum(run.metrics.get("final/train_seconds", 0.0) for run in runs) / 3600
+    whole_hours = sum(run.metrics.get("final/seconds", 0.0) for run in runs) / 3600
+    if not training_hours:
         return ""
-    shown = [f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}" for hours in (train, whole)]
-    return f"{shown[0]} of training, all runs added up" + (f"; {shown[1]} with evaluation" if whole else "")
+    text = f"{_written_hours(training_hours)} of training, all runs added up"
+    return f"{text}; {_written_hours(whole_hours)} with evaluation" if whole_hours else text
+
+
+def _written_hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
 
 
 @dataclass(frozen=True)
@@ -168,7 +192,9 @@ class FairnessRow:
     @property
     def word(self) -> str:
         """``declared`` as a table says it."""
-        return "NO" if not self.declared else "rounding" if is_rounding(self.key) else "yes"
+        if not self.declared:
+            return "NO"
+        return "rounding" if is_rounding(self.key) else "yes"
 
 
 @dataclass(frozen=True)
@@ -190,81 +216,122 @@ class Fairness:
 
     @property
     def sentence(self) -> str:
-        factor, undeclared = ", ".join(self.factor), self.undeclared
-        if not self.checked:
-            parts = ["No run has left a fingerprint yet, so nothing is known about what differs."]
-        elif len(self.checked) == 1:
-            parts = ["There is one run, so that nothing can differ."]
-        elif self.comparable and not self.rows:
-            parts = [f"The {len(self.checked)} runs differ in nothing, the declared factor ({factor}) included."]
-        elif self.comparable:
-            parts = [f"The {len(self.checked)} runs differ in nothing but the declared factor ({factor})."]
-        else:
-            more = f" and {len(undeclared) - _NAMED} more" if len(undeclared) > _NAMED else ""
-            keys = f"{', '.join(undeclared[:_NAMED])}{more}"
-            parts = [f"Besides the declared factor ({factor}) the runs differ in: {keys}."]
+        """What differs between the runs, and what is not known of it."""
+        sentences = [self._difference_sentence]
         if self.unchecked and self.checked:
-            parts.append(f"Without a fingerprint: {', '.join(self.unchecked)}.")
+            sentences.append(f"Without a fingerprint: {', '.join(self.unchecked)}.")
         if self.rounding:
-            parts.append(f"Last digits may differ by {'; '.join(self.rounding)}.")
+            sentences.append(f"Last digits may differ by {'; '.join(self.rounding)}.")
         if len(self.hardware) > 1:
             machines = ", ".join(self.hardware)
-            parts.append(f"They ran on different hardware, which can change last digits: {machines}.")
+            sentences.append(f"They ran on different hardware, which can change last digits: {machines}.")
         if self.foreign:
-            parts.append(f"Foreign: {', '.join(self.foreign)}, of whose training nothing is known.")
-        return " ".join(parts)
+            sentences.append(f"Foreign: {', '.join(self.foreign)}, of whose training nothing is known.")
+        return " ".join(sentences)
+
+    @property
+    def _difference_sentence(self) -> str:
+        factor = ", ".join(self.factor)
+        if not self.checked:
+            return "No run has left a fingerprint yet, so nothing is known about what differs."
+        if len(self.checked) == 1:
+            return "There is one run, so that nothing can differ."
+        if self.comparable and not self.rows:
+            return f"The {len(self.checked)} runs differ in nothing, the declared factor ({factor}) included."
+        if self.comparable:
+            return f"The {len(self.checked)} runs differ in nothing but the declared factor ({factor})."
+        num_left = len(self.undeclared) - _NAMED
+        more = f" and {num_left} more" if num_left > 0 else ""
+        keys = f"{', '.join(self.undeclared[:_NAMED])}{more}"
+        return f"Besides the declared factor ({factor}) the runs differ in: {keys}."
 
 
 def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
-    prints = {run.name: found for run in data.trained if (found := fingerprint_of(run, artifacts)) is not None}
-    declared = [value_at(artifacts.config(run), "ablation.factor") for run in data.trained]
-    keys = dict.fromkeys(str(key) for factor in declared if isinstance(factor, list) for key in factor)
-    factor, names = tuple(keys) or Ablation().factor, list(prints)
-    values = {name: flat_values(found) for name, found in prints.items()}
-    undeclared = {found.key for found in find_differences(prints, factor)}
-    varying = {key for name in names[1:] for key in diff(prints[names[0]], prints[name])}
-    rows = [
-        FairnessRow(key, is_declared, tuple((name, _written(values[name].get(key))) for name in names))
-        for is_declared, keys in ((False, undeclared), (True, varying - undeclared))
-        for key in sorted(keys)
+    """Compare the fingerprints of all runs, as far as they are there.
+
+    Raises:
+        ComparisonError: if a fingerprint cannot be read.
+    """
+    fingerprints: dict[str, Fingerprint] = {}
+    for run in data.trained:
+        fingerprint = fingerprint_of(run, artifacts)
+        if fingerprint is not None:
+            fingerprints[run.name] = fingerprint
+    factor = _declared_factor(data, artifacts)
+    undeclared = {difference.key for difference in find_differences(fingerprints, factor)}
+    machines = [fingerprint.machine for fingerprint in fingerprints.values() if fingerprint.machine]
+    processors = [
+        machine.get("gpu") or f"CPU with {machine.get('cpu', 'unknown instructions')}" for machine in machines
     ]
-    machines = [found.machine for found in prints.values() if found.machine]
-    processors = (it.get("gpu") or f"CPU with {it.get('cpu', 'unknown instructions')}" for it in machines)
     return Fairness(
         comparable=not undeclared,
         factor=factor,
-        rows=tuple(rows),
-        checked=tuple(names),
-        unchecked=tuple(run.name for run in data.trained if run.name not in prints),
+        rows=tuple(_fairness_rows(fingerprints, undeclared)),
+        checked=tuple(fingerprints),
+        unchecked=tuple(run.name for run in data.trained if run.name not in fingerprints),
         foreign=tuple(group for group, runs in data.groups.items() if runs[0].foreign is not None),
-        rounding=tuple(_rounding(prints, factor)),
+        rounding=tuple(_rounding_sentences(fingerprints, factor)),
         hardware=tuple(dict.fromkeys(processors)),
     )
 
 
-def _rounding(prints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[str]:
+def _declared_factor(data: ExperimentData, artifacts: Artifacts) -> tuple[str, ...]:
+    """Return the keys that any run declares to differ; the default factor if no configuration is here."""
+    keys: dict[str, None] = {}
+    for run in data.trained:
+        factor = value_at(artifacts.config(run), "ablation.factor")
+        if isinstance(factor, list):
+            keys |= dict.fromkeys(map(str, factor))
+    return tuple(keys) or Ablation().factor
+
+
+def _fairness_rows(fingerprints: Mapping[str, Fingerprint], undeclared: Collection[str]) -> list[FairnessRow]:
+    """Return a row for each key in which runs differ, undeclared ones first."""
+    values = {name: flat_values(fingerprint) for name, fingerprint in fingerprints.items()}
+    varying: set[str] = set()
+    for fingerprint in fingerprints.values():
+        varying |= diff(next(iter(fingerprints.values())), fingerprint).keys()
+    ordered = [(key, False) for key in sorted(undeclared)]
+    ordered += [(key, True) for key in sorted(varying.difference(undeclared))]
+    return [
+        FairnessRow(key, is_declared, tuple((name, _written(of_run.get(key))) for name, of_run in values.items()))
+        for key, is_declared in ordered
+    ]
+
+
+def _rounding_sentences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[str]:
     """Return each rounding key that had several values, such as ``training.num_threads (A-s0: 1, then 2; C-s0: 2)``."""
-    first = next(iter(prints.values()), None)
-    keys = {key for found in prints.values() for key in found.went_on}
-    keys |= {key for found in prints.values() if first is not None for key in rounding_only(diff(first, found))}
+    if not fingerprints:
+        return []
+    first = next(iter(fingerprints.values()))
+    keys: set[str] = set()
+    for fingerprint in fingerprints.values():
+        keys |= fingerprint.went_on.keys() | rounding_only(diff(first, fingerprint)).keys()
     sentences: list[str] = []
     for key in sorted(key for key in keys if not within(key, factor)):
-        turns = {name: found.went_on.get(key, [value_at(dict(found.config), key)]) for name, found in prints.items()}
-        each = (f"{name}: {', then '.join(map(_written, values))}" for name, values in turns.items())
-        sentences.append(f"{key} ({'; '.join(each)})")
+        texts: list[str] = []
+        for name, fingerprint in fingerprints.items():
+            values_in_turn = fingerprint.went_on.get(key, [value_at(dict(fingerprint.config), key)])
+            texts.append(f"{name}: {', then '.join(map(_written, values_in_turn))}")
+        sentences.append(f"{key} ({'; '.join(texts)})")
     return sentences
 
 
 def fingerprint_of(run: RunRecord, artifacts: Artifacts) -> Fingerprint | None:
+    """Return the fingerprint that a run has stored; None if it has not begun.
+
+    Raises:
+        ComparisonError: if the file is there and is no fingerprint of a run.
+    """
     path = artifacts.file(run, NAMES.fingerprint)
     if path is None:
-        return None  # it has not begun
+        return None
     try:
-        found = read_fingerprint(path)
-        flat_values(found)["experiment.seed"]
+        fingerprint = read_fingerprint(path)
+        flat_values(fingerprint)["experiment.seed"]  # which pairs it with the runs of other groups
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ComparisonError(f"{path}: expected the fingerprint of a run ({error})") from error
-    return found
+    return fingerprint
 
 
 def _written(value: object) -> str:

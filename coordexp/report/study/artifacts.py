@@ -54,14 +54,19 @@ class Artifacts:
         return next((place for place in self._places(run) if place.is_dir() and not _taken(place, run)), None)
 
     def file(self, run: RunRecord, path: Path) -> Path | None:
-        """Return a file of a run by its path within the run's directory, which is its path among the artifacts."""
-        if run.foreign is not None:  # it has the same detections under every decoding and reading
+        """Return a file of a run; None if it is neither in the run's directory nor in MLflow.
+
+        Args:
+            run: the run, or the row of a file of detections, which has the same boxes under every reading.
+            path: within the run's directory, and among the run's artifacts in MLflow.
+        """
+        if run.foreign is not None:
             if path == FINAL_CONSTRAINED.analysis:
                 return run.foreign.analysis
             return run.foreign.detections if path.name in _DETECTIONS else None
-        local = self.run_dir(run)
-        if local is not None and (local / path).is_file():
-            return local / path
+        run_dir = self.run_dir(run)
+        if run_dir is not None and (run_dir / path).is_file():
+            return run_dir / path
         return self._fetched(run.run_id, path.as_posix(), ended=run.ended)
 
     def of_experiment(self, run: RunRecord, path: Path) -> Path | None:
@@ -72,6 +77,7 @@ class Artifacts:
         return self._fetched(run.parent_id, path.as_posix()) if run.parent_id else None
 
     def is_fetched(self, path: Path) -> bool:
+        """Return whether a file is a copy that MLflow sent."""
         return path.is_relative_to(self._cache)
 
     def config(self, run: RunRecord) -> Tree:
@@ -81,18 +87,23 @@ class Artifacts:
 
     def evaluations(self, run: RunRecord) -> dict[int, DecodingFolder]:
         """Return the constrained evaluations during training by step; they stay in the run's directory."""
-        local = self.run_dir(run)
-        found = {} if local is None else RunFolder(local).evaluations()
-        return {step: evaluation.decoding("constrained") for step, evaluation in found.items()}
+        run_dir = self.run_dir(run)
+        if run_dir is None:
+            return {}
+        evaluations = RunFolder(run_dir).evaluations()
+        return {step: evaluation.decoding("constrained") for step, evaluation in evaluations.items()}
 
     def annotations(self, run: RunRecord) -> Path | None:
         """Return the annotation file of the validation split a run was evaluated on."""
         recorded = self._recorded(run)
         if recorded is not None and recorded.ground_truth.is_file():
             return recorded.shown_ground_truth  # the same bytes, under the name that people know
-        names = self._names(run.parent_id, STORED_ANNOTATIONS) if run.parent_id else set[str]()
-        annotations = [name for name in sorted(names) if name.endswith(".json") and not name.endswith(IMAGE_FACTS)]
-        return self._fetched(run.parent_id, annotations[0]) if annotations else None
+        if not run.parent_id:
+            return None
+        for name in sorted(self._names(run.parent_id, STORED_ANNOTATIONS)):
+            if name.endswith(".json") and not name.endswith(IMAGE_FACTS):
+                return self._fetched(run.parent_id, name)
+        return None
 
     def image_facts(self, run: RunRecord) -> Path | None:
         """Return the file with the unit and the tags of each validation image; None where there is none."""
@@ -105,10 +116,12 @@ class Artifacts:
 
     def images(self, run: RunRecord) -> dict[int, Path]:
         """Return the validation image files that are on this machine, by image id."""
-        annotations, recorded = self.annotations(run), self._recorded(run)
+        annotations = self.annotations(run)
+        recorded = self._recorded(run)
         if annotations is None or recorded is None or not recorded.images.is_dir():
             return {}
-        folder, paths = ImageFolder(recorded.images), dict[int, Path]()
+        folder = ImageFolder(recorded.images)
+        paths: dict[int, Path] = {}
         for image_id, name in self._image_names(annotations, recorded):
             with suppress(DataError):  # the file may come from a server: only images of the folder
                 paths[image_id] = folder.path_of(name)
@@ -116,6 +129,7 @@ class Artifacts:
 
     @staticmethod
     def _image_names(annotations: Path, recorded: RecordedData) -> Iterator[tuple[int, object]]:
+        """Yield the id of each validation image with its path below the folder of images."""
         if recorded.data_set is not None:
             arrays = recorded.data_set.arrays("val")
             yield from zip(arrays.image_ids.tolist(), arrays.names, strict=True)
@@ -124,13 +138,17 @@ class Artifacts:
             yield entry.id, entry.name_in(recorded.images)
 
     def only_images(self, detections: Path, truth: GroundTruth, image_ids: Collection[int], run: RunRecord) -> Path:
-        """Write those detections of a file that are in some images, and return the new file."""
+        """Write those detections of a file that are in some images, and return the new file in the cache.
+
+        Raises:
+            DataError: if MLflow's id of the run cannot be the name of a folder.
+        """
         folder = run.run_id or run.name  # MLflow may not have the run
         if not _stays_below(folder):
             raise DataError(f"run id {folder!r} of {run.name} is no name of a folder: expected MLflow's own id")
-        kept = self._cache / folder / f"{detections.stem}.subset.json"
-        write_detections(kept, read_detections(detections, truth).on_images(image_ids))
-        return kept
+        subset_path = self._cache / folder / f"{detections.stem}.subset.json"
+        write_detections(subset_path, read_detections(detections, truth).on_images(image_ids))
+        return subset_path
 
     def _places(self, run: RunRecord) -> list[Path]:
         places = [Path(run.run_dir)] if run.run_dir else []
@@ -140,31 +158,33 @@ class Artifacts:
 
     def _recorded(self, run: RunRecord) -> RecordedData | None:
         """Return the validation data of a run; None where they are not known to be here."""
-        local = self.run_dir(run)
-        data_dir = ExperimentFolder(local.parent if local is not None else self._runs_dir / run.experiment).data
-        another_lives_there = local is None and any(_taken(place, run) for place in self._places(run))
+        run_dir = self.run_dir(run)
+        experiment_dir = self._runs_dir / run.experiment if run_dir is None else run_dir.parent
+        # After --fresh the folder of that name has the data of another experiment.
+        another_lives_there = run_dir is None and any(_taken(place, run) for place in self._places(run))
+        data_dir = None if another_lives_there else ExperimentFolder(experiment_dir).data
         fingerprint = self.file(run, NAMES.fingerprint)
         data_hash: str | None = None
         if fingerprint is not None:
             with suppress(ComparisonError):  # said where runs are compared
                 data_hash = read_fingerprint(fingerprint).data
-        return recorded_data(run.params, data_hash=data_hash, data_dir=None if another_lives_there else data_dir)
+        return recorded_data(run.params, data_hash=data_hash, data_dir=data_dir)
 
     def _fetched(self, run_id: str, path: str, *, ended: float | None = None) -> Path | None:
         """Return a copy of an artifact; a run that went on and ended again has new ones."""
         if not _stays_below(run_id):
             return None
-        kept = self._cache / (run_id if ended is None else f"{run_id}-{ended:.3f}") / path
-        if kept.is_file():
-            return kept
+        copy_path = self._cache / (run_id if ended is None else f"{run_id}-{ended:.3f}") / path
+        if copy_path.is_file():
+            return copy_path
         if path not in self._names(run_id, str(Path(path).parent)):
             return None
         with tracking_errors(self._uri, f"fetch artifact {path} of run {run_id}"):
-            kept.parent.mkdir(parents=True, exist_ok=True)
+            copy_path.parent.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=self._cache) as folder:
                 # MLflow 3.17 leaves out a file's folders, other versions do not: only the path it returns is sure.
-                Path(self._client.download_artifacts(run_id, path, folder)).replace(kept)
-        return kept
+                Path(self._client.download_artifacts(run_id, path, folder)).replace(copy_path)
+        return copy_path
 
     def _names(self, run_id: str, folder: str) -> set[str]:
         """Return the artifacts directly in a folder of a run; none where the store does not answer."""
@@ -172,8 +192,10 @@ class Artifacts:
         if key not in self._listed:
             self._listed[key] = set()
             with suppress(TrackingError), tracking_errors(self._uri, f"list artifacts of run {run_id}"):
-                found = self._client.list_artifacts(run_id, None if folder == "." else folder)
-                self._listed[key] = {item.path for item in found if not item.is_dir and _stays_below(item.path)}
+                artifacts = self._client.list_artifacts(run_id, None if folder == "." else folder)
+                self._listed[key] = {
+                    artifact.path for artifact in artifacts if not artifact.is_dir and _stays_below(artifact.path)
+                }
         return self._listed[key]
 
     @functools.cached_property

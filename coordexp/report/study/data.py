@@ -48,7 +48,10 @@ class ForeignFile:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run of a group and seed; what is not known of it is empty."""
+    """One run of a group and seed; what is not known of it is empty.
+
+    Which source a field comes from is said at the top of ``load.py``.
+    """
 
     run_id: str  # MLflow's
     group: str  # as the report shows it, unique over experiments
@@ -196,21 +199,22 @@ def finite_values(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def missing_runs(data: ExperimentData) -> list[str]:
     """Return a sentence for each run that is not finished, or has numbers that cannot be shown."""
-    lines: list[str] = []
+    sentences: list[str] = []
     for run in data.runs:
         if run.state == "failed":
-            lines.append(f"{run.name} FAILED at step {run.step}: {run.message or 'no reason was recorded'}")
+            sentences.append(f"{run.name} FAILED at step {run.step}: {run.message or 'no reason was recorded'}")
         elif run.state != "finished":
-            why = f" ({run.message})" if run.message else ""
-            lines.append(f"{run.name} is not finished: {state_text(run)}{why}")
+            reason = f" ({run.message})" if run.message else ""
+            sentences.append(f"{run.name} is not finished: {state_text(run)}{reason}")
         if run.not_finite:
-            lines.append(f"{run.name}: not a finite number, and so not shown: {', '.join(run.not_finite)}")
-    return lines
+            sentences.append(f"{run.name}: not a finite number, and so not shown: {', '.join(run.not_finite)}")
+    return sentences
 
 
 def state_text(run: RunRecord) -> str:
     """Return where a run stands, e.g. ``running, step 40 of 250``."""
     if run.state in ("waiting", "finished"):
         return run.state
-    total = run.params.get("training.max_steps")
-    return f"{'FAILED' if run.state == 'failed' else run.state}, step {run.step}" + (f" of {total}" if total else "")
+    word = "FAILED" if run.state == "failed" else run.state
+    total_steps = run.params.get("training.max_steps")
+    return f"{word}, step {run.step} of {total_steps}" if total_steps else f"{word}, step {run.step}"

@@ -53,33 +53,56 @@ def make_gallery(
 ) -> tuple[GalleryImage, ...]:
     """Choose and draw images: the largest change between groups first, then the lower image id.
 
-    ``detections`` are a file by group; an image file (by id) that is missing or broken gives boxes without a picture.
+    Args:
+        annotations: the ground truth.
+        detections: a file by group.
+        images: image files by id; one that is missing or broken gives boxes without a picture.
+        count: of images, at most.
     """
     if not detections:
         return ()
     truth = read_ground_truth(annotations)
-    found = {group: read_detections(path, truth) for group, path in detections.items()}
-    scores = {group: overlap_scores(truth, boxes) for group, boxes in found.items()}
-    overlaps = {image_id: {group: scores[group][image_id] for group in found} for image_id in truth.sizes_px}
-    ranked = sorted(overlaps, key=lambda at: (min(overlaps[at].values()) - max(overlaps[at].values()), at))
+    boxes_by_group = {group: read_detections(path, truth) for group, path in detections.items()}
+    scores_by_group = {group: overlap_scores(truth, boxes) for group, boxes in boxes_by_group.items()}
+    overlaps = {
+        image_id: {group: scores[image_id] for group, scores in scores_by_group.items()} for image_id in truth.sizes_px
+    }
+
+    def rank(image_id: int) -> tuple[float, int]:
+        values = overlaps[image_id].values()
+        return min(values) - max(values), image_id
+
     gallery: list[GalleryImage] = []
-    for image_id in ranked[:count]:
-        picture, size = _picture(images.get(image_id))
-        width, height = truth.sizes_px[image_id] or size
-        own = truth.on_images([image_id])
-        objects = zip(own.boxes_px_xywh.tolist(), own.category_ids.tolist(), own.is_crowd.tolist(), strict=True)
-        true = tuple(
-            GalleryBox((x, y, w, h), truth.categories[key]) for (x, y, w, h), key, crowd in objects if not crowd
-        )
-        drawn = {group: _drawn(boxes.on_images([image_id]), truth.categories) for group, boxes in found.items()}
-        gallery.append(GalleryImage(image_id, width, height, picture, true, drawn, overlaps[image_id]))
+    for image_id in sorted(overlaps, key=rank)[:count]:
+        picture, picture_size = _picture(images.get(image_id))
+        width, height = truth.sizes_px[image_id] or picture_size
+        drawn = {
+            group: _drawn_boxes(boxes.on_images([image_id]), truth.categories)
+            for group, boxes in boxes_by_group.items()
+        }
+        truth_boxes = _truth_boxes(truth.on_images([image_id]))
+        gallery.append(GalleryImage(image_id, width, height, picture, truth_boxes, drawn, overlaps[image_id]))
     return tuple(gallery)
 
 
-def _drawn(boxes: Detections, names: Mapping[int, str]) -> tuple[GalleryBox, ...]:
+def _truth_boxes(truth: GroundTruth) -> tuple[GalleryBox, ...]:
+    """Return the boxes of the objects of some images, without crowds."""
+    rows = zip(truth.boxes_px_xywh.tolist(), truth.category_ids.tolist(), truth.is_crowd.tolist(), strict=True)
+    return tuple(
+        GalleryBox((x, y, width, height), truth.categories[category_id])
+        for (x, y, width, height), category_id, is_crowd in rows
+        if not is_crowd
+    )
+
+
+def _drawn_boxes(boxes: Detections, names: Mapping[int, str]) -> tuple[GalleryBox, ...]:
+    """Return the boxes with the highest scores, from the highest on."""
     best = boxes.rows(np.argsort(-boxes.scores, kind="stable")[:_MAX_BOXES])
     rows = zip(best.boxes_px_xywh.tolist(), best.category_ids.tolist(), best.scores.tolist(), strict=True)
-    return tuple(GalleryBox((x, y, w, h), names[category_id], score) for (x, y, w, h), category_id, score in rows)
+    return tuple(
+        GalleryBox((x, y, width, height), names[category_id], score)
+        for (x, y, width, height), category_id, score in rows
+    )
 
 
 def _picture(path: Path | None) -> tuple[str, tuple[int, int]]:
@@ -134,62 +157,84 @@ def choose_curves(
 ) -> tuple[EdgeDistributions, ...]:
     """Choose edges of objects that every group found, from where groups differ most to where they differ least.
 
-    Of every object the edge is taken on which the groups differ most; of every image one object at most. ``files`` are
-    ``distributions.json`` by group, ``aliases`` further descriptions -> category names, as in the evaluation.
+    Of every object the edge is taken on which the groups differ most; of every image one object at most.
+
+    Args:
+        annotations: the ground truth.
+        files: ``distributions.json`` by group.
+        aliases: further descriptions -> category names, as in the evaluation.
+        count: of edges, at most.
     """
     if not files:
         return ()
     truth = read_ground_truth(annotations)
     categories = CategoryIndex(truth.categories, aliases=aliases)
-    found = {
+    objects_by_group = {
         group: {image.image_id: image.objects for image in Distributions.read(path).images}
         for group, path in files.items()
     }
-    shared = set[int].intersection(*(set(images) for images in found.values()))
-    best: dict[int, EdgeDistributions] = {}
+    shared_images = set[int].intersection(*(set(images) for images in objects_by_group.values()))
+    best_edges: dict[int, EdgeDistributions] = {}  # by image
     for row in np.flatnonzero(~truth.is_crowd).tolist():
         image_id = int(truth.image_ids[row])
-        if image_id not in shared:
+        if image_id not in shared_images:
             continue
-        objects = {group: _object_on(row, images[image_id], truth, categories) for group, images in found.items()}
-        there = {group: item for group, item in objects.items() if item is not None}
-        if len(there) < len(files):
-            continue
-        for edge in _edges(row, there, truth):
-            if image_id not in best or edge.distance > best[image_id].distance:
-                best[image_id] = edge
-    ranked = sorted(best.values(), key=lambda edge: (-edge.distance, edge.image_id))
+        matched: dict[str, ObjectCurves] = {}
+        for group, images in objects_by_group.items():
+            match = _object_on(row, images[image_id], truth, categories)
+            if match is not None:
+                matched[group] = match
+        if len(matched) < len(files):
+            continue  # some group has missed the object
+        for edge in _edges(row, matched, truth):
+            if image_id not in best_edges or edge.distance > best_edges[image_id].distance:
+                best_edges[image_id] = edge
+
+    ranked = sorted(best_edges.values(), key=lambda edge: (-edge.distance, edge.image_id))
     if len(ranked) <= count:
         return tuple(ranked)
-    return tuple(ranked[round(at * (len(ranked) - 1) / (count - 1))] for at in range(count))
+    places = [round(number * (len(ranked) - 1) / (count - 1)) for number in range(count)]
+    return tuple(ranked[place] for place in places)
 
 
 def _object_on(
     row: int, objects: Sequence[ObjectCurves], truth: GroundTruth, categories: CategoryIndex
 ) -> ObjectCurves | None:
-    """Return the object of the same category that overlaps a ground-truth box most, if it does at all."""
-    size, category = truth.sizes_px[int(truth.image_ids[row])], truth.category_ids[row]
-    alike = [it for it in objects if categories.find(it.desc) == category and all(curve.units for curve in it.curves)]
-    if size is None or not alike:
+    """Return the object of the same category that overlaps a ground-truth box most.
+
+    None if there is none of that category, if it overlaps too little, or if the size of the image is not known.
+    """
+    size_px = truth.sizes_px[int(truth.image_ids[row])]
+    category_id = truth.category_ids[row]
+    candidates = [
+        candidate
+        for candidate in objects
+        if categories.find(candidate.desc) == category_id and all(curve.units for curve in candidate.curves)
+    ]
+    if size_px is None or not candidates:
         return None
-    boxes = to_boxes_px_xywh(np.array([item.expected for item in alike]), np.array([size], np.float64))
+    expected = np.array([candidate.expected for candidate in candidates])
+    boxes = to_boxes_px_xywh(expected, np.array([size_px], np.float64))
     overlaps = iou_table(truth.boxes_px_xywh[row : row + 1], boxes)[0]
     best = int(overlaps.argmax())
-    return alike[best] if overlaps[best] >= _MIN_IOU else None
+    return candidates[best] if overlaps[best] >= _MIN_IOU else None
 
 
 def _edges(row: int, objects: Mapping[str, ObjectCurves], truth: GroundTruth) -> list[EdgeDistributions]:
+    """Return the four edges of a ground-truth box, each with the distribution of the matched object of each group."""
     sizes_px = truth.sizes_of(truth.image_ids[row : row + 1])
     corners = to_boxes_norm_xyxy(truth.boxes_px_xywh[row : row + 1], sizes_px)[0]
     true_bins = encode_array(np.clip(corners, 0.0, 1.0)).tolist()
-    image_id, category = int(truth.image_ids[row]), truth.categories[int(truth.category_ids[row])]
-    found: list[EdgeDistributions] = []
-    for at, name in enumerate(("x1", "y1", "x2", "y2")):
+    image_id = int(truth.image_ids[row])
+    category = truth.categories[int(truth.category_ids[row])]
+    edges: list[EdgeDistributions] = []
+    for slot, name in enumerate(("x1", "y1", "x2", "y2")):
         by_group: dict[str, BinProbabilities] = {}
-        for group, item in objects.items():
-            curve, total = item.curves[at], sum(item.curves[at].units)
+        for group, matched in objects.items():
+            curve = matched.curves[slot]
+            total = sum(curve.units)
             bins = tuple(range(curve.start, curve.start + len(curve.units)))
             probabilities = tuple(unit / total for unit in curve.units)
-            by_group[group] = BinProbabilities(bins, probabilities, expected=item.expected[at] * NUM_BINS)
-        found.append(EdgeDistributions(image_id, category, name, true_bins[at], by_group))
-    return found
+            by_group[group] = BinProbabilities(bins, probabilities, expected=matched.expected[slot] * NUM_BINS)
+        edges.append(EdgeDistributions(image_id, category, name, true_bins[slot], by_group))
+    return edges

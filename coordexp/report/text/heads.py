@@ -100,14 +100,19 @@ def meaning(word: str) -> str:
     """Return what a head or the name of a row means in a sentence; "" where it says so itself."""
     if word in _MEANINGS:
         return _MEANINGS[word]
-    if (family := _family(word)) is not None:
+    family = _family(word)
+    if family is not None:
         return _FAMILIES[family]
-    protocol = next((protocol for protocol in PROTOCOLS if protocol.head == word), None)
-    if protocol is not None:
-        return protocol.description
-    metrics = [*AP_METRICS, *GENERATION_METRICS, *(metric.declared for metric in detection_metrics())]
-    found = next((metric.description for metric in metrics if metric.column == word), "")
-    return found or next((measure.description for measure in MEASURES if measure.head == word), "")
+    for protocol in PROTOCOLS:
+        if protocol.head == word:
+            return protocol.description
+    for metric in (*AP_METRICS, *GENERATION_METRICS, *(metric.declared for metric in detection_metrics())):
+        if metric.column == word and metric.description:
+            return metric.description
+    for measure in MEASURES:
+        if measure.head == word:
+            return measure.description
+    return ""
 
 
 def words_of(tables: Sequence[Table]) -> list[tuple[str, str]]:
@@ -115,18 +120,20 @@ def words_of(tables: Sequence[Table]) -> list[tuple[str, str]]:
     words: dict[str, None] = {}
     for table in tables:
         words |= dict.fromkeys(table.columns)
-        for at, head in enumerate(table.columns):
+        for column, head in enumerate(table.columns):
             if head in _ROWS_OF_WORDS:
-                words |= dict.fromkeys(row.cells[at] for row in table.rows)
-    said = " ".join([*words, *(table.title for table in tables)])
-    found = {name: text for name, text in _PHRASES.items() if name.lower() in said.lower()}
+                words |= dict.fromkeys(row.cells[column] for row in table.rows)
+    all_text = " ".join([*words, *(table.title for table in tables)]).lower()
+    explained = {phrase: text for phrase, text in _PHRASES.items() if phrase.lower() in all_text}
     if words:
-        found["IoU"] = _PHRASES["IoU"]  # in the meaning of AP
+        explained["IoU"] = _PHRASES["IoU"]  # in the meaning of AP
     for word in words:
-        if text := meaning(word):
-            found[_family(word) or word] = text
-    return sorted(found.items(), key=lambda entry: entry[0].lower())
+        text = meaning(word)
+        if text:
+            explained[_family(word) or word] = text
+    return sorted(explained.items(), key=lambda entry: entry[0].lower())
 
 
 def _family(word: str) -> str | None:
-    return next((name for name in _FAMILIES if word.startswith(name.partition("…")[0])), None)
+    """Return the family of heads that a word belongs to by its beginning, such as ``recall, rank ...``."""
+    return next((name for name in _FAMILIES if word.startswith(name.partition("\u2026")[0])), None)

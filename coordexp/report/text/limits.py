@@ -32,23 +32,32 @@ def limit_notes(data: ExperimentData) -> list[str]:
             groups_by_sentence.setdefault(sentence, []).append(group)
     notes: list[str] = []
     for sentence, names in groups_by_sentence.items():
-        grave, text = sentence.startswith(_WARNING), sentence.removeprefix(_WARNING)
         of_groups = "" if len(names) == len(groups) else f"{', '.join(names)}: "
-        notes.append(f"{_WARNING if grave else ''}{of_groups}{text}.")
+        if sentence.startswith(_WARNING):
+            notes.append(f"{_WARNING}{of_groups}{sentence.removeprefix(_WARNING)}.")
+        else:
+            notes.append(f"{of_groups}{sentence}.")
     return notes
 
 
 def _sentences(run: RunRecord) -> list[str]:
+    """Return what the limits of a run cut, a sentence for each kind of limit that cut anything."""
     limits: dict[str, CutBoxes] = {}
-    for key, (cut, total) in _METRICS.items():
+    for key, (cut_metric, total_metric) in _METRICS.items():
         limit = run.number(key)
-        if limit is not None and cut in run.metrics and total in run.metrics:
-            limits[key] = CutBoxes(key, int(limit), int(run.metrics[cut]), int(run.metrics[total]))
+        num_cut, num_boxes = run.metrics.get(cut_metric), run.metrics.get(total_metric)
+        if limit is not None and num_cut is not None and num_boxes is not None:
+            limits[key] = CutBoxes(key, int(limit), int(num_cut), int(num_boxes))
     on_training = [limits[key] for key in (MAX_OBJECTS, MAX_LENGTH) if key in limits]
     on_answers = [limits[key] for key in (MAX_NEW_TOKENS,) if key in limits]
     ordering = "random" if run.params.get("data.ordering") == "random" else "top_left"
-    said = [(unlearnt(on_training, ordering=ordering), "training", on_training)]
-    said += [(unwritten(limit), "validation", on_answers) for limit in on_answers]
-    return [
-        f"{_WARNING if too_many(cutting) else ''}of the {split} boxes, {text}" for text, split, cutting in said if text
-    ]
+    sentences = [_sentence("training", unlearnt(on_training, ordering=ordering), on_training)]
+    sentences += [_sentence("validation", unwritten(limit), on_answers) for limit in on_answers]
+    return list(filter(None, sentences))
+
+
+def _sentence(split: str, text: str, limits: list[CutBoxes]) -> str:
+    """Return what limits cut of the boxes of a split, a warning where that is too many; "" if they cut none."""
+    if not text:
+        return ""
+    return f"{_WARNING if too_many(limits) else ''}of the {split} boxes, {text}"

@@ -45,44 +45,55 @@ def about_lines(study: Study) -> list[tuple[str, str]]:
     """Return a pair for each group, its name and its loss, then the facts; none where nothing is known."""
     if study.about is None:
         return []
-    readings, lines = study.data.readings, list[tuple[str, str]]()
+    readings = study.data.readings
+    lines: list[tuple[str, str]] = []
     for group, terms in study.about.groups.items():
         read = _IN_DIGITS if group in study.about.in_digits else f"boxes read by {_READ_BY[readings[group]]}"
-        loss = " + ".join(it.term.name if it.weight == 1 else f"{it.weight:g} x {it.term.name}" for it in terms)
-        lines.append((group, f"loss = {loss}; {read}"))
+        summands = [
+            weighted.term.name if weighted.weight == 1 else f"{weighted.weight:g} x {weighted.term.name}"
+            for weighted in terms
+        ]
+        lines.append((group, f"loss = {' + '.join(summands)}; {read}"))
     lines += study.about.facts
     if study.fairness is not None and study.fairness.rounding:
         lines.append(("last digits", f"may differ by {'; '.join(study.fairness.rounding)}"))
     return lines
 
 
-def terms_table(found: About | None) -> Table | None:
+def terms_table(about: About | None) -> Table | None:
+    """Return each loss term of any group in words and formula; None if none is known."""
+    if about is None:
+        return None
     rows: dict[tuple[str, str], tuple[str, ...]] = {}
-    for term in [] if found is None else [it.term for terms in found.groups.values() for it in terms]:
-        knobs = ", ".join(f"{name} {value}" for name, value in term.model_dump().items()) or UNDEFINED
-        words, formula = (type(term).__doc__ or "").partition("\n")[0], term.formula.replace("`", "")
-        rows[term.name, knobs] = (term.name, words, formula, term.unit.replace("_", " "), knobs)
+    for weighted_terms in about.groups.values():
+        for weighted in weighted_terms:
+            term = weighted.term
+            knobs = ", ".join(f"{name} {value}" for name, value in term.model_dump().items()) or UNDEFINED
+            words = (type(term).__doc__ or "").partition("\n")[0]
+            formula = term.formula.replace("`", "")
+            rows[term.name, knobs] = (term.name, words, formula, term.unit.replace("_", " "), knobs)
+    if not rows:
+        return None
     heads = ("loss term", "in words", "sum over a batch", "divided by the number of", "settings")
-    return Table.of("The loss terms", heads, list(rows.values()), [_NOTATION]) if rows else None
+    return Table.of("The loss terms", heads, list(rows.values()), [_NOTATION])
 
 
 def summary(data: ExperimentData) -> str:
     """Return how many groups, seeds and runs there are and where they stand."""
-    given = sum(run.foreign is not None for run in data.runs)
-    files = f"{counted(given, 'file')} of detections"
+    num_files = sum(run.foreign is not None for run in data.runs)
+    files = f"{counted(num_files, 'file')} of detections"
     if not data.trained:
         return f"{counted(len(data.groups), 'detector')}, {files}"
     states = Counter(run.state for run in data.trained)
     counts = [f"{count} {state}" for state, count in states.items() if state != "running"]
     if states["running"]:
-        where = (state_text(run).partition(", ")[2] for run in data.trained if run.state == "running")
-        counts.insert(0, f"{states['running']} running ({', '.join(where)})")
+        places = (state_text(run).partition(", ")[2] for run in data.trained if run.state == "running")
+        counts.insert(0, f"{states['running']} running ({', '.join(places)})")
     seeds = sorted({run.seed for run in data.trained})
-    return (
-        f"{counted(len(by_group(data.trained)), 'group')} x {'seed' if len(seeds) == 1 else 'seeds'} "
-        f"{', '.join(map(str, seeds))}; {counted(len(data.trained), 'run')}: {', '.join(counts)}"
-        + (f"; {files}" if given else "")
-    )
+    seed_word = "seed" if len(seeds) == 1 else "seeds"
+    groups = f"{counted(len(by_group(data.trained)), 'group')} x {seed_word} {', '.join(map(str, seeds))}"
+    text = f"{groups}; {counted(len(data.trained), 'run')}: {', '.join(counts)}"
+    return f"{text}; {files}" if num_files else text
 
 
 def study_summary(study: Study) -> str:
@@ -97,7 +108,12 @@ def study_notes(study: Study) -> list[str]:
 
 
 def remarks(data: ExperimentData) -> list[str]:
-    return [remark for run in data.runs if run.foreign is not None for remark in run.foreign.remarks]
+    """Return what is to be said of files of detections."""
+    sentences: list[str] = []
+    for run in data.runs:
+        if run.foreign is not None:
+            sentences += run.foreign.remarks
+    return sentences
 
 
 def engine_notes(data: ExperimentData) -> list[str]:
@@ -107,53 +123,65 @@ def engine_notes(data: ExperimentData) -> list[str]:
     """
     generators: dict[str, Generator] = {}
     for group, runs in data.groups.items():
-        of_group = {run.name: run.generator for run in runs}
-        is_one = len({repr(generator) for generator in of_group.values()}) == 1
-        generators |= {group: runs[0].generator} if is_one else of_group
+        generator_by_run = {run.name: run.generator for run in runs}
+        if len({repr(generator) for generator in generator_by_run.values()}) == 1:
+            generators[group] = runs[0].generator
+        else:
+            generators |= generator_by_run
     return engine_sentences(generators)
 
 
 def notes(data: ExperimentData) -> list[str]:
     """Return what a reader must know to read the tables rightly, one sentence each."""
-    lines = remarks(data)
-    undefined = f'"{UNDEFINED}": not defined (no ground truth of that size), or not there yet.'
+    sentences = remarks(data)
     if any(_is_lvis(run) for run in data.runs):
-        lines.append(
+        sentences.append(
             "AP is LVIS's: federated, 300 detections an image; AP_rare, AP_common and AP_frequent are means over its "
             "categories by frequency."
         )
-    lines += engine_notes(data)
+    sentences += engine_notes(data)
+    undefined = f'"{UNDEFINED}": not defined (no ground truth of that size), or not there yet.'
     if not data.trained:
-        return [*lines, undefined]
+        return [*sentences, undefined]
     evaluated = [run for run in data.trained if run.headline in run.metrics] or data.trained
     if any(len({run.seed for run in runs}) == 1 for runs in by_group(evaluated).values()):
-        lines.append(
+        sentences.append(
             "A group with one seed is a checkpoint: what is said of it is about that, not about its loss. "
             "More seeds: ablation.seeds=[0,1,2]."
         )
-    lines += [*clipping_note(data), *limit_notes(data)]
-    own = {group: runs[0].reading for group, runs in by_group(data.trained).items()}
-    by_kind = {_READ_BY[kind]: ", ".join(group for group, read in own.items() if read == kind) for kind in BOX_KINDS}
-    readings = "; ".join(f"{groups} by {words}" for words, groups in by_kind.items() if groups)
-    lines.append(f"Own reading: {readings}. Another one needs no new run: report --reading GROUP=argmax, or =expected.")
-    if (ap := data.codec_ceiling) is not None:
-        lines.append(f"Codec ceiling: AP {ap:.3f} is what the ground truth itself scores after 1000 bins and back.")
-    lines.append(undefined)
+    sentences += [*clipping_note(data), *limit_notes(data), _reading_note(data)]
+    if data.codec_ceiling is not None:
+        sentences.append(
+            f"Codec ceiling: AP {data.codec_ceiling:.3f} is what the ground truth itself scores after 1000 bins and "
+            "back."
+        )
+    sentences.append(undefined)
     if len(data.groups) > 1:
-        lines.append("The total loss has other terms in every group: compare the losses beside it.")
-    return [*lines, *data.others]
+        sentences.append("The total loss has other terms in every group: compare the losses beside it.")
+    return [*sentences, *data.others]
+
+
+def _reading_note(data: ExperimentData) -> str:
+    """Return which boxes of each trained group are its headline, and how another reading is asked for."""
+    groups_by_kind: dict[BoxKind, list[str]] = {kind: [] for kind in BOX_KINDS}
+    for group, runs in by_group(data.trained).items():
+        groups_by_kind[runs[0].reading].append(group)
+    readings = [f"{', '.join(groups)} by {_READ_BY[kind]}" for kind, groups in groups_by_kind.items() if groups]
+    other = "Another one needs no new run: report --reading GROUP=argmax, or =expected."
+    return f"Own reading: {'; '.join(readings)}. {other}"
 
 
 def clipping_note(data: ExperimentData) -> list[str]:
     """Return a warning where clipping scales down the steps of one group far more often than those of another."""
-    shares = {
-        group: fmean(known)
-        for group, runs in data.groups.items()
-        if (known := [run.metrics["clipped_fraction"] for run in runs if "clipped_fraction" in run.metrics])
-    }
+    shares: dict[str, float] = {}
+    for group, runs in data.groups.items():
+        measured = [run.metrics["clipped_fraction"] for run in runs if "clipped_fraction" in run.metrics]
+        if measured:
+            shares[group] = fmean(measured)
     if not shares or max(shares.values()) - min(shares.values()) < CLIPPING_DIFFERS:
         return []
-    listed = ", ".join(f"{group} {share:.0%}" for group, share in sorted(shares.items(), key=lambda item: -item[1]))
+    most_first = sorted(shares.items(), key=lambda item: -item[1])
+    listed = ", ".join(f"{group} {share:.0%}" for group, share in most_first)
     return [
         "WARNING: groups do not take equal steps, although every key is equal: gradients were clipped at "
         f"{listed} of them; compare the groups again with training.max_grad_norm above the largest norm."
@@ -169,27 +197,24 @@ def bucket_notes(study: Study) -> tuple[str, ...]:
 
 def sample_notes(comparison: Comparison) -> tuple[str, ...]:
     """Return what to know of intervals of AP where there are few images, or categories are in few of them."""
-    of_a_category, notes = comparison.images_a_category, list[str]()
     num_images, num_units = comparison.num_images, comparison.num_units
+    images = counted_images(num_images, num_units)
     # What is drawn decides how much is known: units, or images where there are none.
     num_drawn, drawn = (num_images, "images") if num_units is None else (num_units, "units")
+    sentences: list[str] = []
     if num_drawn < FEWEST_IMAGES:
-        notes.append(
-            f"From {counted_images(num_images, num_units)} nothing can be known of others: no interval or difference."
-        )
+        sentences.append(f"From {images} nothing can be known of others: no interval or difference.")
     elif num_units is not None and num_units < FEW_UNITS:
-        notes.append(
-            f"{counted_images(num_images, num_units)}: fewer than {FEW_UNITS} units are too few to rely on an interval "
-            "or a p-value."
-        )
+        sentences.append(f"{images}: fewer than {FEW_UNITS} units are too few to rely on an interval or a p-value.")
     elif num_images < MIN_OBJECTS:
-        notes.append(f"{num_images} images are too few to rely on an interval.")
+        sentences.append(f"{num_images} images are too few to rely on an interval.")
+    of_a_category = comparison.images_a_category
     if of_a_category is not None and of_a_category < FEW_IMAGES and num_drawn >= FEWEST_IMAGES:
-        notes.append(
+        sentences.append(
             f"Too few {drawn}: a category is in {of_a_category:.1f} of the {num_drawn:,} on average (harmonic mean). "
             f"Intervals are then too narrow, and hold for AP on as many {drawn}, not on more."
         )
-    return tuple(notes)
+    return tuple(sentences)
 
 
 def next_commands(data: ExperimentData) -> list[tuple[str, str]]:
@@ -222,34 +247,44 @@ def _is_lvis(run: RunRecord) -> bool:
 
 def _recompute(data: ExperimentData, run: RunRecord) -> str:
     """Return the lines that get a run's detections from where they are and give them to the reference alone."""
-    lines, detections, truth = list[str](), final_detections(run), "annotations.json"
+    lines: list[str] = []
     if run.foreign is not None:
-        place, truth = str(run.foreign.detections), str(run.foreign.annotations)
+        detections_path, truth_path = str(run.foreign.detections), str(run.foreign.annotations)
     else:
-        folder = RunFolder(Path(run.run_dir))
-        experiment = folder.experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
-        data_hash: str | None = None
-        if folder.fingerprint.is_file():  # the folder may hold the set of a tuning split beside that of the runs
-            with suppress(ComparisonError):  # said where runs are compared
-                data_hash = read_fingerprint(folder.fingerprint).data
-        recorded = recorded_data(run.params, data_hash=data_hash, data_dir=experiment.data)
-        if recorded is not None:
-            truth = str(recorded.shown_ground_truth)
-        place = str(folder.path / detections)
-        if run.run_id:
-            place = f"{run.name}/{detections.name}"
-            options = ("--run-id", run.run_id, "--artifact-path", detections, "--dst-path", run.name)
+        detections_path, truth_path = _places_of(data, run)
+        if run.run_id:  # MLflow has the file, wherever this report is read
+            artifact = final_detections(run)
+            detections_path = f"{run.name}/{artifact.name}"
+            options = ("--run-id", run.run_id, "--artifact-path", artifact, "--dst-path", run.name)
             download = python_command("-m", "mlflow", "artifacts", "download", *options)
             lines.append(f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} {download}")
-    if truth.endswith(".gz"):  # which neither judge unpacks
-        packed, truth = truth, f"{run.name}/annotations.json"
-        lines.append(f"gzip -dc {shlex.quote(packed)} > {shlex.quote(truth)}")
-    annotations, found = json.dumps(truth), json.dumps(place)
-    evaluate = (
-        f'from lvis import LVISEval; e = LVISEval({annotations}, {found}, "bbox"); e.run(); e.print_results()'
-        if _is_lvis(run)
-        else "from pycocotools.coco import COCO; from pycocotools.cocoeval import COCOeval; "
-        f'gt = COCO({annotations}); e = COCOeval(gt, gt.loadRes({found}), "bbox"); '
+    if truth_path.endswith(".gz"):  # which neither judge unpacks
+        packed_path, truth_path = truth_path, f"{run.name}/annotations.json"
+        lines.append(f"gzip -dc {shlex.quote(packed_path)} > {shlex.quote(truth_path)}")
+    program = _judging_program(truth_path, detections_path, is_lvis=_is_lvis(run))
+    return "\n".join([*lines, python_command("-c", program)])
+
+
+def _places_of(data: ExperimentData, run: RunRecord) -> tuple[str, str]:
+    """Return where a run's detections and its ground truth lie on the machine that ran it."""
+    folder = RunFolder(Path(run.run_dir))
+    experiment = folder.experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
+    data_hash: str | None = None
+    if folder.fingerprint.is_file():  # the folder may hold the set of a tuning split beside the set of the runs
+        with suppress(ComparisonError):  # reported where runs are compared
+            data_hash = read_fingerprint(folder.fingerprint).data
+    recorded = recorded_data(run.params, data_hash=data_hash, data_dir=experiment.data)
+    truth_path = "annotations.json" if recorded is None else str(recorded.shown_ground_truth)
+    return str(folder.path / final_detections(run)), truth_path
+
+
+def _judging_program(truth_path: str, detections_path: str, *, is_lvis: bool) -> str:
+    """Return Python that prints AP of a file of detections by the reference alone."""
+    truth, detections = json.dumps(truth_path), json.dumps(detections_path)
+    if is_lvis:
+        return f'from lvis import LVISEval; e = LVISEval({truth}, {detections}, "bbox"); e.run(); e.print_results()'
+    return (
+        "from pycocotools.coco import COCO; from pycocotools.cocoeval import COCOeval; "
+        f'gt = COCO({truth}); e = COCOeval(gt, gt.loadRes({detections}), "bbox"); '
         "e.evaluate(); e.accumulate(); e.summarize()"
     )
-    return "\n".join([*lines, python_command("-c", evaluate)])

@@ -8,14 +8,15 @@ from dataclasses import asdict
 
 from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import MetricName
+from coordexp.report.study.about import Fairness
 from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.study.study import Study, rendered_parts
 from coordexp.report.text.notes import study_notes
 from coordexp.report.text.tables import means
 from coordexp.statistics.power import further
 from coordexp.statistics.protocols import Protocols
-from coordexp.statistics.readings import reads
-from coordexp.statistics.results import Comparison, Convergence, Estimate
+from coordexp.statistics.readings import ReadingName, reads
+from coordexp.statistics.results import Comparison, Convergence, Decomposition, Estimate
 from coordexp.tracking.address import without_secrets
 
 COLUMNS: tuple[str, ...] = (
@@ -23,7 +24,6 @@ COLUMNS: tuple[str, ...] = (
     "p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable", "num_images", "resamples", "message",
     "reading", "num_units", "slice",
 )  # fmt: skip
-_TESTS = ("p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable")
 _Line = dict[str, str | int | float | None]
 
 
@@ -40,7 +40,8 @@ def to_csv(study: Study) -> str:
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     lines = [*_run_lines(study), *_statistics(study)]
-    lines += [] if study.protocols is None else _protocols(study.protocols)
+    if study.protocols is not None:
+        lines += _protocols(study.protocols)
     for _, shown in rendered_parts(study):
         lines += [dict(line) for line in shown.csv_lines]
     for name, comparison in study.readings.items():
@@ -52,38 +53,43 @@ def to_csv(study: Study) -> str:
 
 def to_json(study: Study) -> str:
     """Return the runs by group with means over seeds, the statistics and the fairness table, as JSON."""
-    data, fairness = study.data, study.fairness
-    whole = {
+    data = study.data
+    record = {
         "experiment": data.name,
         "uri": without_secrets(data.uri),
         "verdict": study.verdict,
         "codec_ceiling": data.codec_ceiling,
         "groups": {group: {"mean": means(runs), "runs": list(map(_run, runs))} for group, runs in data.groups.items()},
         "statistics": list(_statistics(study)),
-        "readings": {
-            name: {
-                "decoding": reads(name, "expected")[0],
-                "boxes": {group: reads(name, data.readings[group])[1] for group in comparison.groups},
-                "statistics": list(_comparison(comparison)),
-            }
-            for name, comparison in study.readings.items()
-        },
+        "readings": {name: _reading_record(name, comparison, data) for name, comparison in study.readings.items()},
         "further": further_records(study),
         "protocols": protocol_record(study.protocols),
         **part_records(study),
-        "fairness": fairness
-        and {
-            "comparable": fairness.comparable,
-            "factor": list(fairness.factor),
-            "differences": [
-                {"key": row.key, "declared": row.declared, "values": dict(row.values)} for row in fairness.rows
-            ],
-            "without_fingerprint": list(fairness.unchecked),
-        },
+        "fairness": None if study.fairness is None else _fairness_record(study.fairness),
         "missing": list(study.missing),
         "notes": study_notes(study),
     }
-    return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _reading_record(name: ReadingName, comparison: Comparison, data: ExperimentData) -> dict[str, object]:
+    """Return one reading as JSON: which decoding and boxes it takes, and its statistics."""
+    decoding, _ = reads(name, "expected")  # it is the same for all groups
+    return {
+        "decoding": decoding,
+        "boxes": {group: reads(name, data.readings[group])[1] for group in comparison.groups},
+        "statistics": list(_comparison(comparison)),
+    }
+
+
+def _fairness_record(fairness: Fairness) -> dict[str, object]:
+    rows = [{"key": row.key, "declared": row.declared, "values": dict(row.values)} for row in fairness.rows]
+    return {
+        "comparable": fairness.comparable,
+        "factor": list(fairness.factor),
+        "differences": rows,
+        "without_fingerprint": list(fairness.unchecked),
+    }
 
 
 def to_numbers(comparison: Comparison, data: ExperimentData, parts: Mapping[str, object] | None = None) -> str:
@@ -93,10 +99,14 @@ def to_numbers(comparison: Comparison, data: ExperimentData, parts: Mapping[str,
     """
     groups: dict[str, object] = {}
     for group in comparison.groups:
-        own, logged, reading = comparison.value[group], means(data.groups[group]), data.readings[group]
-        names = {metric.name: str(MetricName("constrained", metric.name, reading)) for metric in detection_metrics()}
-        others = {name: logged[key] for name, key in names.items() if key in logged and name != comparison.metric}
-        groups[group] = {comparison.metric: own.value, "interval": [own.low, own.high], **others}
+        estimate = comparison.value[group]
+        logged = means(data.groups[group])
+        others: dict[str, float] = {}
+        for metric in detection_metrics():
+            logged_name = str(MetricName("constrained", metric.name, data.readings[group]))
+            if logged_name in logged and metric.name != comparison.metric:
+                others[metric.name] = logged[logged_name]
+        groups[group] = {comparison.metric: estimate.value, "interval": [estimate.low, estimate.high], **others}
     pairs: dict[str, object] = {
         f"{pair.a} - {pair.b}": {
             "difference": pair.difference.value,
@@ -107,33 +117,33 @@ def to_numbers(comparison: Comparison, data: ExperimentData, parts: Mapping[str,
         }
         for pair in comparison.pairs
     }
-    whole: dict[str, object] = {"groups": groups, "pairs": pairs}
+    record: dict[str, object] = {"groups": groups, "pairs": pairs}
     if comparison.num_units is not None:
-        whole["sample"] = {"images": comparison.num_images, "units": comparison.num_units}
-    whole |= parts or {}
-    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        record["sample"] = {"images": comparison.num_images, "units": comparison.num_units}
+    record |= parts or {}
+    return json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def further_records(study: Study) -> list[dict[str, object]]:
     """Return for each pair what two more seeds, and twice the images or units, would detect."""
-    found = study.comparison
+    comparison = study.comparison
     records: list[dict[str, object]] = []
-    if found is None:
+    if comparison is None:
         return records
-    for pair in found.pairs:
-        lead: dict[str, object] = {"group": pair.a, "against": pair.b, "detectable": pair.detectable}
-        records.append(lead | asdict(further(pair, found.drawn_units)))
+    for pair in comparison.pairs:
+        of_pair: dict[str, object] = {"group": pair.a, "against": pair.b, "detectable": pair.detectable}
+        records.append(of_pair | asdict(further(pair, comparison.drawn_units)))
     return records
 
 
-def protocol_record(found: Protocols | None) -> dict[str, object] | None:
+def protocol_record(protocols: Protocols | None) -> dict[str, object] | None:
     """Return what each protocol gives as JSON, and the pairs that it turns round."""
-    if found is None:
+    if protocols is None:
         return None
     record: dict[str, object] = {}
-    for name, values in found.values.items():
-        turned = [asdict(pair) for pair in found.turned_by(name)]
-        record[name] = {"groups": dict(values), "ranking": found.ranking(name), "turned": turned}
+    for name, values in protocols.values.items():
+        turned = [asdict(pair) for pair in protocols.turned_by(name)]
+        record[name] = {"groups": dict(values), "ranking": protocols.ranking(name), "turned": turned}
     return record
 
 
@@ -143,17 +153,33 @@ def part_records(study: Study) -> dict[str, object]:
 
 
 def _run(run: RunRecord) -> dict[str, object]:
-    names = ("seed", "state", "step", "message", "run_id", "hardware")
-    return {**{name: getattr(run, name) for name in names}, "metrics": dict(run.metrics)}
+    return {
+        "seed": run.seed,
+        "state": run.state,
+        "step": run.step,
+        "message": run.message,
+        "run_id": run.run_id,
+        "hardware": run.hardware,
+        "metrics": dict(run.metrics),
+    }
 
 
 def _run_lines(study: Study) -> Iterator[_Line]:
+    """Yield a line for each metric of each run; a run without numbers is still a line, which says where it stands."""
     for run in study.data.runs:
-        names = ("group", "seed", "state", "step", "run_id")
-        lead = {"kind": "run", **{name: getattr(run, name) for name in names}, "message": run.message or None}
-        # A run without numbers is still a line: it says where it stands.
-        for name, value in sorted(run.metrics.items()) or [(None, None)]:
-            yield lead | {"metric": name, "value": value}
+        of_run: _Line = {
+            "kind": "run",
+            "group": run.group,
+            "seed": run.seed,
+            "state": run.state,
+            "step": run.step,
+            "run_id": run.run_id,
+            "message": run.message or None,
+        }
+        if not run.metrics:
+            yield of_run | {"metric": None, "value": None}
+        for name, value in sorted(run.metrics.items()):
+            yield of_run | {"metric": name, "value": value}
 
 
 def _statistics(study: Study) -> Iterator[_Line]:
@@ -161,49 +187,77 @@ def _statistics(study: Study) -> Iterator[_Line]:
         yield from _comparison(study.comparison)
     if study.convergence is not None:
         yield from _convergence(study.convergence)
-    if (found := study.decomposition) is not None:
-        common: _Line = {"kind": "decomposition", "resamples": found.resamples}
-        for group, values in found.value.items():
-            yield from (common | {"group": group, "metric": name} | asdict(it) for name, it in values.items())
-        for pair in found.pairs:
-            lead = common | {"group": pair.a, "against": pair.b}
-            yield from (lead | {"metric": name} | asdict(it) for name, it in pair.difference.items())
+    if study.decomposition is not None:
+        yield from _decomposition(study.decomposition)
 
 
-def _protocols(found: Protocols) -> Iterator[_Line]:
-    for name, values in found.values.items():
+def _decomposition(decomposition: Decomposition) -> Iterator[_Line]:
+    shared: _Line = {"kind": "decomposition", "resamples": decomposition.resamples}
+    for group, estimates in decomposition.value.items():
+        for name, estimate in estimates.items():
+            yield shared | {"group": group, "metric": name} | asdict(estimate)
+    for pair in decomposition.pairs:
+        for name, difference in pair.difference.items():
+            yield shared | {"group": pair.a, "against": pair.b, "metric": name} | asdict(difference)
+
+
+def _protocols(protocols: Protocols) -> Iterator[_Line]:
+    for name, values in protocols.values.items():
         for group, value in values.items():
             if value is not None:
                 yield {"kind": "protocol", "group": group, "metric": name, "value": value}
-        for turned in found.turned_by(name):
-            lead: _Line = {"kind": "protocol pair", "group": turned.a, "against": turned.b, "metric": name}
-            yield lead | {"p_holm": turned.p} | asdict(turned.difference)
+        for turned in protocols.turned_by(name):
+            of_pair: _Line = {"kind": "protocol pair", "group": turned.a, "against": turned.b, "metric": name}
+            yield of_pair | {"p_holm": turned.p} | asdict(turned.difference)
 
 
-def _comparison(found: Comparison) -> Iterator[_Line]:
-    common: _Line = {"metric": found.metric, "num_images": found.num_images, "resamples": found.resamples}
-    if found.num_units is not None:
-        common["num_units"] = found.num_units
-    for group in found.groups:
-        yield common | {"kind": "group", "group": group} | asdict(found.value[group])
-        for seed, estimate in found.value_by_seed[group].items():
-            yield common | {"kind": "seed", "group": group, "seed": seed} | asdict(estimate)
-    for pair in found.pairs:
-        lead = common | {"kind": "pair", "group": pair.a, "against": pair.b} | asdict(pair.difference)
-        yield lead | {name: getattr(pair, name) for name in _TESTS}
+def _comparison(comparison: Comparison) -> Iterator[_Line]:
+    shared: _Line = {
+        "metric": comparison.metric,
+        "num_images": comparison.num_images,
+        "resamples": comparison.resamples,
+    }
+    if comparison.num_units is not None:
+        shared["num_units"] = comparison.num_units
+    for group in comparison.groups:
+        yield shared | {"kind": "group", "group": group} | asdict(comparison.value[group])
+        for seed, estimate in comparison.value_by_seed[group].items():
+            yield shared | {"kind": "seed", "group": group, "seed": seed} | asdict(estimate)
+    for pair in comparison.pairs:
+        of_pair = shared | {"kind": "pair", "group": pair.a, "against": pair.b} | asdict(pair.difference)
+        yield of_pair | {
+            "p_swap": pair.p_swap,
+            "p_bootstrap": pair.p_bootstrap,
+            "p_holm": pair.p_holm,
+            "image_std": pair.image_std,
+            "seed_std": pair.seed_std,
+            "detectable": pair.detectable,
+        }
 
 
-def _convergence(found: Convergence) -> Iterator[_Line]:
-    def line(group: str, metric: str, estimate: Estimate | None, against: str | None = None) -> _Line:
-        lead: _Line = {"kind": "convergence", "group": group, "against": against, "metric": metric}
-        return lead if estimate is None else lead | asdict(estimate)
+def _convergence(convergence: Convergence) -> Iterator[_Line]:
+    for group, points in convergence.curves.items():
+        for point in points:
+            yield _convergence_line(group, "AP_subset", point.metric) | {"step": point.step}
+    for group, estimate in convergence.area.items():
+        yield _convergence_line(group, "area", estimate)
+    for pair in convergence.pairs:
+        if pair.area is not None:
+            yield _convergence_line(pair.a, "area", pair.area, pair.b)
+    yield from _steps_to(convergence)
 
-    for group, points in found.curves.items():
-        yield from (line(group, "AP_subset", point.metric) | {"step": point.step} for point in points)
-    yield from (line(group, "area", estimate) for group, estimate in found.area.items())
-    yield from (line(pair.a, "area", pair.area, pair.b) for pair in found.pairs if pair.area is not None)
-    for fraction, groups in found.steps_to.items():
-        yield from (line(group, f"steps_to_{fraction:g}", estimate) for group, estimate in groups.items())
-    for fraction in found.steps_to:
-        pairs = [pair for pair in found.pairs if fraction in pair.steps_to]
-        yield from (line(pair.a, f"steps_to_{fraction:g}", pair.steps_to[fraction], pair.b) for pair in pairs)
+
+def _steps_to(convergence: Convergence) -> Iterator[_Line]:
+    """Yield the steps to a part of the best AP: of all groups, then of all pairs."""
+    for fraction, groups in convergence.steps_to.items():
+        for group, steps in groups.items():
+            yield _convergence_line(group, f"steps_to_{fraction:g}", steps)
+    for fraction in convergence.steps_to:
+        for pair in convergence.pairs:
+            if fraction in pair.steps_to:
+                yield _convergence_line(pair.a, f"steps_to_{fraction:g}", pair.steps_to[fraction], pair.b)
+
+
+def _convergence_line(group: str, metric: str, estimate: Estimate | None, against: str | None = None) -> _Line:
+    line: _Line = {"kind": "convergence", "group": group, "against": against, "metric": metric}
+    return line if estimate is None else line | asdict(estimate)

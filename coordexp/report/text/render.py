@@ -30,16 +30,19 @@ from coordexp.report.text.run_tables import (
     quality_tables,
     served_tables,
 )
-from coordexp.report.text.study_tables import study_tables, why_sentences, why_tables, why_title
+from coordexp.report.text.study_tables import study_tables
 from coordexp.report.text.tables import Table, aligned, latex_table, markdown_table, plain_markdown, text_lines
+from coordexp.report.text.why_tables import why_sentences, why_tables, why_title
 
 
 def print_report(study: Study, form: str, console: Console) -> None:
+    """Print a study as ``md``, ``csv``, ``json`` or ``latex``."""
     text = {"md": to_markdown, "csv": to_csv, "json": to_json, "latex": to_latex}[form](study)
     console.print(text, end="", markup=False, highlight=False, soft_wrap=True, emoji=False)
 
 
 def render_report(study: Study, console: Console) -> None:
+    """Print every sentence and table of a study."""
 
     def show(text: str, style: str = "") -> None:
         console.print(Text(text, style), soft_wrap=True)
@@ -48,7 +51,8 @@ def render_report(study: Study, console: Console) -> None:
     show(f"\n{study.data.title}: {study_summary(study)}")
     if study.verdict:
         show(f"\n{study.verdict}", "bold")
-    if about := about_lines(study):
+    about = about_lines(study)
+    if about:
         show("\n".join([f"\n{ABOUT}:", *aligned(about)]))
     for section in _sections(study):
         show(f"\n{section.title}", f"bold {section.style}")
@@ -64,22 +68,27 @@ def render_report(study: Study, console: Console) -> None:
 def show_table(table: Table, console: Console) -> None:
     """Print a table, means over seeds in bold, without its title."""
     lines = text_lines(table)
-    top = len(lines) - len(table.rows)
-    styles = [*[""] * top, *("bold" if row.is_mean else "" for row in table.rows)]
-    for line, style in zip(lines, styles, strict=True):
-        console.print(Text(line, style), soft_wrap=True)
+    num_head_lines = len(lines) - len(table.rows)
+    for line in lines[:num_head_lines]:
+        console.print(Text(line), soft_wrap=True)
+    for line, row in zip(lines[num_head_lines:], table.rows, strict=True):
+        console.print(Text(line, "bold" if row.is_mean else ""), soft_wrap=True)
     for note in table.notes:
         console.print(Text(note, "dim"), soft_wrap=True)
 
 
 def to_markdown(study: Study) -> str:
-    study, data = better_first(study), study.data
-    parts = [f"# {plain_markdown(data.title)}", study_summary(study)]
+    """Return every sentence and table of a study as Markdown."""
+    study = better_first(study)
+    parts = [f"# {plain_markdown(study.data.title)}", study_summary(study)]
     if study.verdict:
         parts.append(f"**{plain_markdown(study.verdict)}**")
-    if about := about_lines(study):
-        parts += [f"## {ABOUT}", "\n".join(f"- **{plain_markdown(k)}**: {plain_markdown(v)}" for k, v in about)]
-    if (terms := terms_table(study.about)) is not None:
+    about = about_lines(study)
+    if about:
+        facts = [f"- **{plain_markdown(name)}**: {plain_markdown(text)}" for name, text in about]
+        parts += [f"## {ABOUT}", "\n".join(facts)]
+    terms = terms_table(study.about)
+    if terms is not None:
         parts += [f"### {terms.title}", markdown_table(terms), *map(plain_markdown, terms.notes)]
     for section in _sections(study):
         parts.append(f"## {plain_markdown(section.title)}")
@@ -89,38 +98,28 @@ def to_markdown(study: Study) -> str:
             parts += [markdown_table(table), *map(plain_markdown, table.notes)]
         if section.title == "Fairness" and study.fairness is not None and study.fairness.rows:
             parts.append(markdown_table(_fairness_table(study.fairness)))
-    for label, command in next_commands(data):
+    for label, command in next_commands(study.data):
         parts += [f"{plain_markdown(label)}:", f"```\n{command}\n```"]
     return "\n\n".join(parts) + "\n"
 
 
 def to_latex(study: Study) -> str:
     """Return the tables for a paper that uses the package booktabs, each with its caption above."""
-    found = study_tables(better_first(study)) or [headline_table(study.data)]
+    tables = study_tables(better_first(study)) or [headline_table(study.data)]
     head = f"% {study.data.name}: {study.verdict or 'nothing to compare yet'}".replace("\n", " ")
-    return "\n\n".join([head, "% \\usepackage{booktabs}", *map(latex_table, found)]) + "\n"
+    return "\n\n".join([head, "% \\usepackage{booktabs}", *map(latex_table, tables)]) + "\n"
 
 
 def all_tables(study: Study) -> list[Table]:
     """Return every table of numbers, those with intervals first."""
-    data, headline = study.data, headline_table(study.data, bucket_notes(study))
-    others = [
-        *answer_tables(data),
-        *served_tables(data),
-        *quality_tables(data),
-        *place_tables(data),
-        *gradients_table(data),
-    ]
-    return [
-        *study_tables(study),
-        *further_tables(study),
-        *protocol_tables(study),
-        *why_tables(study),
-        *(table for _, shown in rendered_parts(study) for table in shown.tables),
-        headline,
-        *others,
-        *ends_tables(data, study.units),
-    ]
+    data = study.data
+    tables = [*study_tables(study), *further_tables(study), *protocol_tables(study), *why_tables(study)]
+    for _, shown in rendered_parts(study):
+        tables += shown.tables
+    tables.append(headline_table(data, bucket_notes(study)))
+    tables += [*answer_tables(data), *served_tables(data), *quality_tables(data), *place_tables(data)]
+    tables += [*gradients_table(data), *ends_tables(data, study.units)]
+    return tables
 
 
 @dataclass(frozen=True)
@@ -134,20 +133,21 @@ class _Section:
 
 
 def _sections(study: Study) -> list[_Section]:
-    found: list[_Section] = []
+    """Return what is below the verdict, in the order of a report: what a reader must know first stands first."""
     fairness = study.fairness
+    sections: list[_Section] = []
     if fairness is not None and not fairness.comparable:
         table = _fairness_table(fairness, only_undeclared=True)
-        found.append(_Section(table.title, tables=[table], style="red"))
-    found.append(_Section("What is missing", study.missing, style="red"))
-    found.append(_Section(why_title(study), why_sentences(study)))
-    found.append(_Section(MORE, further_sentences(study)))
-    found += [_Section(shown.title, shown.sentences) for _, shown in rendered_parts(study)]
-    found += [_Section(table.title, tables=[table]) for table in all_tables(study)]
+        sections.append(_Section(table.title, tables=[table], style="red"))
+    sections.append(_Section("What is missing", study.missing, style="red"))
+    sections.append(_Section(why_title(study), why_sentences(study)))
+    sections.append(_Section(MORE, further_sentences(study)))
+    sections += [_Section(shown.title, shown.sentences) for _, shown in rendered_parts(study)]
+    sections += [_Section(table.title, tables=[table]) for table in all_tables(study)]
     if fairness is not None:
-        found.append(_Section("Fairness", [fairness.sentence], style="" if fairness.comparable else "red"))
-    found.append(_Section("Notes", study_notes(study)))
-    return [section for section in found if section.lines or section.tables]
+        sections.append(_Section("Fairness", [fairness.sentence], style="" if fairness.comparable else "red"))
+    sections.append(_Section("Notes", study_notes(study)))
+    return [section for section in sections if section.lines or section.tables]
 
 
 def _fairness_table(fairness: Fairness, *, only_undeclared: bool = False) -> Table:

@@ -1,6 +1,6 @@
 """The last values of runs, a column a metric and a row a seed, below the mean over seeds."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +21,7 @@ from coordexp.report.study.data import ExperimentData, RunRecord, by_group, stat
 from coordexp.report.text.tables import COUNTED, FILE, UNDEFINED, Table, TableRow, mean_of, written
 
 _KINDS = "free/malformed/"
+_THREE_DIGITS = "{:.3f}".format
 
 
 @dataclass(frozen=True)
@@ -29,33 +30,25 @@ class NumberColumn:
 
     head: str
     value: Callable[[RunRecord], float | None]
-    write: Callable[[float], str] = "{:.3f}".format
+    write: Callable[[float], str] = _THREE_DIGITS
 
 
 def headline_table(data: ExperimentData, notes: tuple[str, ...] = ()) -> Table:
     """Return AP of both box kinds under constrained decoding, every seed, each group's own reading first."""
     rows: list[TableRow] = []
     for group, runs in data.groups.items():
-        kinds = sorted(BOX_KINDS, key=lambda kind: kind != runs[0].reading)
-        for kind in kinds if runs[0].foreign is None else kinds[:1]:
+        own_first = sorted(BOX_KINDS, key=lambda kind: kind != runs[0].reading)
+        is_file = runs[0].foreign is not None  # which has one kind of boxes
+        for kind in own_first[:1] if is_file else own_first:
             columns = [_logged(name, MetricName("constrained", name, kind)) for name in AP_NAMES]
-            rows += _seed_rows(runs, columns, group, kind if runs[0].foreign is None else FILE)
+            rows += _seed_rows(runs, columns, group, FILE if is_file else kind)
     how = ", constrained decoding, each group's own reading first" if data.trained else " of each file"
     return Table(f"Average precision{how}", ("group", "boxes", "seed", *AP_NAMES), tuple(rows), notes)
 
 
 def answer_tables(data: ExperimentData) -> list[Table]:
     """Return what models write: AP and counts without the grammar, what an object costs, repeats, answers cut off."""
-
-    def both(*names: tuple[str, str, bool]) -> list[NumberColumn]:
-        return [
-            _logged(f"{head}, {decoding}", MetricName(decoding, name), is_count=is_count)
-            for decoding in DECODINGS
-            for name, head, is_count in names
-        ]
-
-    kinds = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
-    found = {
+    columns_by_title = {
         "Free decoding: average precision": [
             _own("AP", "AP", "free"),
             _logged("AP, expectation", MetricName("free", "AP", "expected")),
@@ -67,34 +60,76 @@ def answer_tables(data: ExperimentData) -> list[Table]:
             for metric in GENERATION_METRICS
             if metric.in_report
         ],
+    }
+    for title, columns in _detailed_columns(data).items():
+        columns_by_title[title] = _measured(data, columns)
+    tables = [by_seed(data, title, columns) for title, columns in columns_by_title.items() if columns]
+    return [table for table in tables if table.rows]
+
+
+def _detailed_columns(data: ExperimentData) -> dict[str, list[NumberColumn]]:
+    """Return the columns of tables of answers of which only those are shown that any run has measured."""
+    kinds: set[str] = set()
+    for run in data.runs:
+        kinds |= {name for name, count in run.metrics.items() if name.startswith(_KINDS) and count}
+    columns_by_title = {
         "Free decoding: malformed objects by kind": [
-            _logged(name.removeprefix(_KINDS).replace("_", " "), name, is_count=True) for name in kinds
+            _logged(name.removeprefix(_KINDS).replace("_", " "), name, is_count=True) for name in sorted(kinds)
         ],
-        "What an object costs: generated tokens, and seconds of generation": both(
-            ("tokens_per_object", "tokens per object", False), ("seconds_per_object", "seconds per object", False)
+        "What an object costs: generated tokens, and seconds of generation": _by_decoding(
+            lambda decoding: [
+                _logged(f"tokens per object, {decoding}", MetricName(decoding, "tokens_per_object")),
+                _logged(f"seconds per object, {decoding}", MetricName(decoding, "seconds_per_object")),
+            ]
         ),
-        f"Speed of generation, all workers at once, on {_machines(data)}": both(
-            ("images_per_second", "images per second", False), ("boxes_per_second", "boxes per second", False)
+        f"Speed of generation, all workers at once, on {_machines(data)}": _by_decoding(
+            lambda decoding: [
+                _logged(f"images per second, {decoding}", MetricName(decoding, "images_per_second")),
+                _logged(f"boxes per second, {decoding}", MetricName(decoding, "boxes_per_second")),
+            ]
         ),
-        "Answers cut off at the token limit": both(
-            ("truncated_images", "answers", True), ("truncated_fraction", "share", False)
+        "Answers cut off at the token limit": _by_decoding(
+            lambda decoding: [
+                _logged(f"answers, {decoding}", MetricName(decoding, "truncated_images"), is_count=True),
+                _logged(f"share, {decoding}", MetricName(decoding, "truncated_fraction")),
+            ]
         ),
     }
-    if any(run.metrics.get(str(MetricName(way, "longest_repeat"))) for run in data.runs for way in DECODINGS):
-        found["Objects that repeat an earlier one exactly, and AP with each answer cut at the first of them"] = [
-            *both(("duplicate_rate", "repeats", False), ("longest_repeat", "in a row", True)),
-            *(_own(f"{head}, {way}", head.replace(" ", "_"), way) for way in DECODINGS for head in ("AP", "AP cut")),
-        ]
-    always = list(found)[:2]
-    shown = {title: columns if title in always else _measured(data, columns) for title, columns in found.items()}
-    tables = [by_seed(data, title, columns) for title, columns in shown.items() if columns]
-    return [table for table in tables if table.rows]
+    if any(_has_repeats(run) for run in data.runs):
+        title = "Objects that repeat an earlier one exactly, and AP with each answer cut at the first of them"
+        columns_by_title[title] = [*_by_decoding(_repeat_columns), *_by_decoding(_cut_columns)]
+    return columns_by_title
+
+
+def _has_repeats(run: RunRecord) -> bool:
+    return any(run.metrics.get(str(MetricName(decoding, "longest_repeat"))) for decoding in DECODINGS)
+
+
+def _repeat_columns(decoding: Decoding) -> list[NumberColumn]:
+    return [
+        _logged(f"repeats, {decoding}", MetricName(decoding, "duplicate_rate")),
+        _logged(f"in a row, {decoding}", MetricName(decoding, "longest_repeat"), is_count=True),
+    ]
+
+
+def _cut_columns(decoding: Decoding) -> list[NumberColumn]:
+    return [_own(f"AP, {decoding}", "AP", decoding), _own(f"AP cut, {decoding}", "AP_cut", decoding)]
+
+
+def _by_decoding(columns_of: Callable[[Decoding], list[NumberColumn]]) -> list[NumberColumn]:
+    columns: list[NumberColumn] = []
+    for decoding in DECODINGS:
+        columns += columns_of(decoding)
+    return columns
 
 
 def quality_tables(data: ExperimentData) -> list[Table]:
     """Return what separates ranking from boxes, every metric that a run has but COCO's own AP; and F1 twice."""
-    metrics = [metric.declared for metric in detection_metrics() if metric.declared.in_report]
-    columns = [_own(m.column, m.name, is_count=m.is_count) for m in metrics if m.name not in AP_NAMES]
+    columns: list[NumberColumn] = []
+    for metric in detection_metrics():
+        declared = metric.declared
+        if declared.in_report and declared.name not in AP_NAMES:
+            columns.append(_own(declared.column, declared.name, is_count=declared.is_count))
     measured = _measured(data, columns)
     if not measured:
         return []
@@ -108,8 +143,11 @@ def f1_tables(data: ExperimentData) -> list[Table]:
     suffixes = {f"IoU .{percent}": f"_{percent}" for percent in F1_PERCENTS} | {"mean of IoU .50 to .95": ""}
 
     def part_of_protocol(suffix: str, run: RunRecord) -> float | None:
-        honest, positive = (run.own("constrained", f"F1_{kind}{suffix}") for kind in ("macro", "positive"))
-        return None if honest is None or positive is None else positive - honest
+        all_detections = run.own("constrained", f"F1_macro{suffix}")
+        positive_only = run.own("constrained", f"F1_positive{suffix}")
+        if all_detections is None or positive_only is None:
+            return None
+        return positive_only - all_detections
 
     kinds = {
         "all detections": [_own(head, f"F1_macro{suffix}") for head, suffix in suffixes.items()],
@@ -143,6 +181,7 @@ def served_tables(data: ExperimentData) -> list[Table]:
 
 
 def gradients_table(data: ExperimentData) -> list[Table]:
+    """Return the norms of gradients and how many steps were clipped; none for runs that did not measure it."""
     columns = [
         _logged("share of steps clipped", "clipped_fraction"),
         _logged("mean norm", "mean_grad_norm"),
@@ -190,7 +229,10 @@ def _files_table(data: ExperimentData, units: UnitNames | None) -> Table:
 
 
 def by_seed(data: ExperimentData, title: str, columns: Sequence[NumberColumn]) -> Table:
-    rows = [row for group, runs in data.groups.items() for row in _seed_rows(runs, columns, group)]
+    """Return a table with a row for each seed of each group, below the mean of the group."""
+    rows: list[TableRow] = []
+    for group, runs in data.groups.items():
+        rows += _seed_rows(runs, columns, group)
     return Table(title, ("group", "seed", *(column.head for column in columns)), tuple(rows))
 
 
@@ -199,38 +241,54 @@ def as_count(value: float) -> str:
 
 
 def _seed_rows(runs: Sequence[RunRecord], columns: Sequence[NumberColumn], *lead: str) -> list[TableRow]:
-    """Return a row for each seed; if there are several, the mean over the finished ones above them."""
-    values = [[column.value(run) for column in columns] for run in runs]
-    if runs[0].foreign is not None and all(value is None for row in values for value in row):
+    """Return a row for each seed; if there are several, the mean over the finished ones above them.
+
+    Args:
+        runs: of one group, at least one.
+        columns: the numbers of each row.
+        lead: the cells in front of the seed.
+    """
+    values_by_run = [[column.value(run) for column in columns] for run in runs]
+    if runs[0].foreign is not None and all(value is None for values in values_by_run for value in values):
         return []  # a file does not say how it was trained or generated
 
-    def row(seed: str, found: Iterable[float | None], *, is_mean: bool = False) -> TableRow:
-        cells = (UNDEFINED if v is None else column.write(v) for v, column in zip(found, columns, strict=True))
+    def row(seed: str, values: Sequence[float | None], *, is_mean: bool = False) -> TableRow:
+        cells = [
+            UNDEFINED if value is None else column.write(value) for value, column in zip(values, columns, strict=True)
+        ]
         return TableRow((*lead, seed, *cells), is_mean=is_mean)
 
-    rows = [row(str(run.seed), own) for run, own in zip(runs, values, strict=True)]
+    rows = [row(str(run.seed), values) for run, values in zip(runs, values_by_run, strict=True)]
     if len(runs) == 1:
         return rows
-    finished = [own for run, own in zip(runs, values, strict=True) if run.state == "finished"]
-    means = [mean_of([own[at] for own in finished]) for at in range(len(columns))]
+    finished = [values for run, values in zip(runs, values_by_run, strict=True) if run.state == "finished"]
+    means = [mean_of([values[place] for values in finished]) for place in range(len(columns))]
     return [row(f"mean of {len(finished)}", means, is_mean=True), *rows]
 
 
 def _machines(data: ExperimentData) -> str:
     """Name the hardware, by group where it was not the same for all."""
-    of = {group: {run.hardware or "unknown hardware" for run in runs} for group, runs in data.groups.items()}
-    if len(set().union(*of.values())) == 1:
-        return next(iter(of.values())).pop()
-    return "; ".join(f"{', '.join(sorted(names))} ({group})" for group, names in of.items())
+    names_by_group = {
+        group: {run.hardware or "unknown hardware" for run in runs} for group, runs in data.groups.items()
+    }
+    all_names = set[str]().union(*names_by_group.values())
+    if len(all_names) == 1:
+        return all_names.pop()
+    return "; ".join(f"{', '.join(sorted(names))} ({group})" for group, names in names_by_group.items())
 
 
 def _measured(data: ExperimentData, columns: Sequence[NumberColumn]) -> list[NumberColumn]:
+    """Return the columns of which any run has a value."""
     return [column for column in columns if any(column.value(run) is not None for run in data.runs)]
 
 
 def _logged(head: str, name: MetricName | str, *, is_count: bool = False) -> NumberColumn:
-    return NumberColumn(head, lambda run: run.metrics.get(str(name)), *([as_count] if is_count else []))
+    """Return a column of a metric by its full name."""
+    write = as_count if is_count else _THREE_DIGITS
+    return NumberColumn(head, lambda run: run.metrics.get(str(name)), write)
 
 
 def _own(head: str, metric: str, decoding: Decoding = "constrained", *, is_count: bool = False) -> NumberColumn:
-    return NumberColumn(head, lambda run: run.own(decoding, metric), *([as_count] if is_count else []))
+    """Return a column of a metric of the boxes by which each group is read."""
+    write = as_count if is_count else _THREE_DIGITS
+    return NumberColumn(head, lambda run: run.own(decoding, metric), write)

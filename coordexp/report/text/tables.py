@@ -55,30 +55,35 @@ class Table:
 
 def aligned(lines: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> list[str]:
     """Return lines of cells with their columns below each other; ``right``: those that stand to the right."""
-    sides = ["right" if at in right else "left" for at in range(len(lines[0]))]
+    sides = ["right" if column in right else "left" for column in range(len(lines[0]))]
     return tabulate(lines, tablefmt="plain", colalign=sides, disable_numparse=True).split("\n")
 
 
 def text_lines(table: Table) -> list[str]:
     """Return the lines of a table for a terminal, long heads above short cells folded."""
-    rows, folded = [row.cells for row in table.rows], list[list[str]]()
-    for at, head in enumerate(table.columns):
-        width = max([_HEAD_WIDTH, *(cell_len(cells[at]) for cells in rows)])
-        folded.append(wrap(head, width, break_long_words=False, break_on_hyphens=False))
-    high = max(map(len, folded))
-    heads = [[([""] * (high - len(parts)) + parts)[at] for parts in folded] for at in range(high)]
-    right = [at for at, head in enumerate(table.columns) if not table.is_text(head)]
-    lines = aligned([*heads, *rows], right=right)
-    return [*lines[:high], "\u2500" * max(map(cell_len, lines)), *lines[high:]]
+    rows = [row.cells for row in table.rows]
+    folded_heads: list[list[str]] = []
+    for column, head in enumerate(table.columns):
+        width = max([_HEAD_WIDTH, *(cell_len(cells[column]) for cells in rows)])
+        folded_heads.append(wrap(head, width, break_long_words=False, break_on_hyphens=False))
+    num_head_lines = max(map(len, folded_heads))
+    # Short heads stand at the bottom, above their numbers.
+    padded_heads = [[""] * (num_head_lines - len(lines)) + lines for lines in folded_heads]
+    head_rows = [[lines[number] for lines in padded_heads] for number in range(num_head_lines)]
+    right = [column for column, head in enumerate(table.columns) if not table.is_text(head)]
+    lines = aligned([*head_rows, *rows], right=right)
+    rule = "\u2500" * max(map(cell_len, lines))
+    return [*lines[:num_head_lines], rule, *lines[num_head_lines:]]
 
 
 def markdown_table(table: Table) -> str:
+    """Return a table in Markdown, means over seeds in bold, without its title and notes."""
     lines: list[list[str]] = []
     for row in table.rows:
         cells = [plain_markdown(cell).replace("|", "\\|") for cell in row.cells]
         lines.append([f"**{cell}**" if row.is_mean and cell else cell for cell in cells])
-    whole = _tabulated(table, lines, "pipe")
-    return re.sub(" {2,}", " ", whole)  # tabulate aligns the columns, for which MLflow's tags have no room
+    padded = _tabulated(table, lines, "pipe")
+    return re.sub(" {2,}", " ", padded)  # tabulate aligns the columns, for which MLflow's tags have no room
 
 
 def plain_markdown(text: str) -> str:
@@ -87,6 +92,7 @@ def plain_markdown(text: str) -> str:
 
 
 def latex_table(table: Table) -> str:
+    """Return a table for LaTeX's booktabs, with its title as caption and its notes below."""
     escapes = str.maketrans(LATEX_ESCAPE_RULES)
     body = _tabulated(table, [row.cells for row in table.rows], "latex_booktabs")
     notes = [rf"\par\footnotesize {note.translate(escapes)}" for note in table.notes]
@@ -103,15 +109,16 @@ def written(value: float | None, *, signed: bool = False, digits: int = 3) -> st
     """Return a number with a true minus sign, a plus sign if asked, or a dash."""
     if value is None:
         return UNDEFINED
-    return f"{value:{'+' if signed else ''}.{digits}f}".replace("-", MINUS)
+    sign = "+" if signed else ""
+    return f"{value:{sign}.{digits}f}".replace("-", MINUS)
 
 
-def with_interval(found: Estimate, *, signed: bool = False) -> tuple[str, str]:
+def with_interval(estimate: Estimate, *, signed: bool = False) -> tuple[str, str]:
     """Return a value and its interval as cells: ``0.054`` and ``[0.011, 0.098]``, or a dash where there is none."""
-    value = written(found.value, signed=signed)
-    if found.low is None or found.high is None:
+    value = written(estimate.value, signed=signed)
+    if estimate.low is None or estimate.high is None:
         return value, UNDEFINED
-    return value, f"[{written(found.low, signed=signed)}, {written(found.high, signed=signed)}]"
+    return value, f"[{written(estimate.low, signed=signed)}, {written(estimate.high, signed=signed)}]"
 
 
 def pair_name(pair: PairResult | PairParts | CurvePair) -> str:
@@ -126,10 +133,12 @@ def num_objects(number: int) -> str:
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return fmean(there) if there else None
+    """Return the mean of the values that are defined; None if none is."""
+    defined = [value for value in values if value is not None]
+    return fmean(defined) if defined else None
 
 
 def means(runs: Sequence[RunRecord]) -> Mapping[str, float]:
+    """Return the mean of each metric over the runs that have it."""
     names = sorted({name for run in runs for name in run.metrics})
     return {name: fmean(run.metrics[name] for run in runs if name in run.metrics) for name in names}

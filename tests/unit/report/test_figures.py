@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from coordexp.report.charts import Line, Point, Row, line_chart, row_chart
+from coordexp.report.charts.panels import Line, Point, Row, line_chart, row_chart
 from coordexp.report.figures import LOOKS, PALETTE, Chart, chart_svg, write_charts
 from coordexp.statistics.results import Estimate
 from tests.support.report import SPITEFUL

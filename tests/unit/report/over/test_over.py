@@ -1,8 +1,10 @@
 """``coordexp report A B --over KEY``: leads at each value, their change, and what is refused."""
 
 import csv
+import gzip
 import json
 import re
+from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
 
@@ -167,3 +169,36 @@ def test_any_key_of_the_configuration_will_do(amounts: Path, capsys: pytest.Capt
 def test_one_experiment_has_nothing_to_be_compared_with(amounts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "many", "--over", KEY, "--runs-dir", str(amounts)]) == 2
     assert "two experiments" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_published_results_over_a_key_follow_from_their_detections(
+    amounts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_bare: bool
+) -> None:
+    folder = tmp_path / "published"
+    found = record(amounts, capsys, "--publish", str(folder), *(["--without-data"] if is_bare else []))
+    numbers = json.loads((folder / "numbers.json").read_text())
+    assert numbers["readings"] == found["readings"]
+    check = ["report", "--check", str(folder)]
+    annotations = amounts / "few" / "data" / "instances_val.json"
+    if is_bare:
+        assert not (folder / "annotations.json.gz").exists()
+        assert sha256(annotations.read_bytes()).hexdigest() in (folder / "README.md").read_text()
+        assert main(check) == 2
+        check += ["--annotations", str(annotations)]
+    capsys.readouterr()
+    assert main(check) == 0
+    assert "all of which follow" in capsys.readouterr().out
+
+    change = numbers["readings"]["own"]["changes"][0]
+    change["difference"]["low"] += 1e-6
+    (folder / "numbers.json").write_text(json.dumps(numbers))
+    assert main(check) == 2
+    assert "readings.own.changes[0].difference.low" in capsys.readouterr().err
+    change["difference"]["low"] -= 1e-6
+    (folder / "numbers.json").write_text(json.dumps(numbers))
+    path = folder / "detections" / "many" / "B-s1.expected.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(json.loads(gzip.decompress(path.read_bytes()))[1:]).encode()))
+    assert main(check) == 2
+    assert "readings.own" in capsys.readouterr().err

@@ -2,6 +2,7 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,59 @@ def test_published_units_are_drawn_again(plain: Study, plain_dir: Path, tmp_path
     (tmp_path / "results" / NUMBERS).write_text(json.dumps(found))
     with pytest.raises(ComparisonError, match="but from the detections beside it follows"):
         check(tmp_path / "results")
+
+
+def test_results_without_data_are_checked_against_the_annotations_that_are_given(
+    plain: Study, plain_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(plain_dir)
+    folder = tmp_path / "bare"
+    artifacts = Artifacts(plain.data, cache=tmp_path / "cache", runs_dir=plain_dir)
+    assert plain.gallery, "there are pictures to leave out"
+    publish(plain, artifacts, folder, without_data=True)
+
+    assert not (folder / "annotations.json.gz").exists()
+    assert "data:image/jpeg" not in (folder / "report.html").read_text()
+    annotations = plain_dir / "paired" / "data" / "instances_val.json"
+    digest = sha256(annotations.read_bytes()).hexdigest()
+    readme = (folder / "README.md").read_text()
+    assert digest in readme
+    assert "--annotations FILE" in readme
+
+    assert main(["report", "--check", str(folder)]) == 2
+    assert "--annotations FILE" in capsys.readouterr().err
+    packed = tmp_path / "val.json.gz"
+    packed.write_bytes(gzip.compress(annotations.read_bytes()))
+    for given in (annotations, packed):
+        assert main(["report", "--check", str(folder), "--annotations", str(given)]) == 0
+        assert "all of which follow" in capsys.readouterr().out
+    other = tmp_path / "other.json"
+    other.write_text(annotations.read_text() + "\n")
+    assert main(["report", "--check", str(folder), "--annotations", str(other)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    for fact in (str(other), digest[:12], sha256(other.read_bytes()).hexdigest()[:12]):
+        assert fact in error
+
+    path = folder / "detections" / "C-s0.json.gz"
+    rows = json.loads(gzip.decompress(path.read_bytes()))
+    path.write_bytes(gzip.compress(json.dumps(rows[1:]).encode()))
+    with pytest.raises(ComparisonError, match="groups.C.AP is"):
+        check(folder, annotations=annotations)
+
+
+def test_annotations_that_are_given_beside_published_ones_must_be_the_same(published: Path, plain_dir: Path) -> None:
+    annotations = plain_dir / "paired" / "data" / "instances_val.json"
+    assert check(published, annotations=annotations) > 30
+    other = published / "other.json"
+    other.write_text(annotations.read_text() + "\n")
+    with pytest.raises(DataError, match="not the annotations"):
+        check(published, annotations=other)
+
+
+@pytest.mark.parametrize(
+    "options", [["--without-data"], ["--annotations", "val.json"], ["--over", "data.ordering", "--store"]]
+)
+def test_options_without_their_verb_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "paired", *options]) == 2
+    assert options[0] in capsys.readouterr().err

@@ -15,7 +15,7 @@ from coordexp.data.units import UnitRule
 from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError
 from coordexp.metrics import subset_headline
-from coordexp.report.charts import write_plots
+from coordexp.report.charts.files import write_plots
 from coordexp.report.make_study import make_study
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import Artifacts, final_detections

@@ -5,15 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.report.charts import (
-    ap_charts,
-    edge_charts,
-    forest_charts,
-    loss_charts,
-    number,
-    slot_charts,
-    write_plots,
-)
+from coordexp.report.charts.boxes import edge_charts, slot_charts
+from coordexp.report.charts.comparing import forest_charts
+from coordexp.report.charts.files import write_plots
+from coordexp.report.charts.panels import number
+from coordexp.report.charts.training import ap_charts, loss_charts
 from coordexp.report.figures import LOOKS, Chart
 from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
