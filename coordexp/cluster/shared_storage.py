@@ -41,9 +41,7 @@ def check_shared_storage(config: RunConfig, *, seconds: float = ANSWER_SECONDS) 
     marker.touch()
     try:
         task = ray.remote(unseen_of)
-        addresses: dict[
-            ray.ObjectRef[list[str]], str
-        ] = {}  # of the node that answers, by Ray's reference to its answer
+        addresses: dict[ray.ObjectRef[list[str]], str] = {}  # of nodes, by Ray's reference to their answer
         for node, address in nodes.items():
             on_node = NodeAffinitySchedulingStrategy(node, soft=False)
             answer = task.options(num_cpus=0, max_retries=0, scheduling_strategy=on_node).remote(list(keys))
