@@ -32,73 +32,107 @@ _NO_DIFFERENCE = ("experiment.group", "ablation.")  # its name, and what single 
 
 
 def describe(config: ExperimentConfig, console: Console) -> None:
-    """Print what would run; data may be on another machine."""
-    recorded = check_experiment(config)
-    of_tuning = tuning_lines(config)
-    plans = plan_runs(config, instance=recorded.instance if recorded else "")
+    """Print what would run. The data may be on another machine."""
+    record = check_experiment(config)
+    lines_on_tuning = tuning_lines(config)
+    plans = plan_runs(config, instance=record.instance if record else "")
     check_dry_run(plans)
-    counted = {deciding(plan.config, "data"): plan.config for plan in plans if plan.config.training.epochs is not None}
-    images = {data: num_images_of(one, "train") for data, one in counted.items()}
-    notes = [f"epochs          {steps_line(one, images[data])}" for data, one in counted.items()]
-    for at, plan in enumerate(plans):
-        num_images = images.get(deciding(plan.config, "data"))
-        if num_images is not None:
-            plans[at] = replace(plan, config=plan.config.with_steps(num_images))
+    plans, lines_on_epochs = _with_steps(plans)
     console.print(to_yaml(config), markup=False, highlight=False, soft_wrap=True)
     console.print(plan_table(plans))
-    for line in [*summary(config, plans), *notes, *of_tuning]:
+    for line in [*summary(config, plans), *lines_on_epochs, *lines_on_tuning]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def _with_steps(plans: Sequence[RunPlan]) -> tuple[list[RunPlan], list[str]]:
+    """Return the plans with their steps, if epochs are given and the images are here, and a line for each data set."""
+    num_images_by_data: dict[str, int | None] = {}
+    lines: list[str] = []
+    plans_with_steps: list[RunPlan] = []
+    for plan in plans:
+        if plan.config.training.epochs is None:
+            plans_with_steps.append(plan)
+            continue
+        data_keys = deciding(plan.config, "data")
+        if data_keys not in num_images_by_data:
+            num_images_by_data[data_keys] = num_images_of(plan.config, "train")
+            lines.append(f"epochs          {steps_line(plan.config, num_images_by_data[data_keys])}")
+        num_images = num_images_by_data[data_keys]
+        config = plan.config if num_images is None else plan.config.with_steps(num_images)
+        plans_with_steps.append(replace(plan, config=config))
+    return plans_with_steps, lines
+
+
 def plan_table(plans: Sequence[RunPlan]) -> Table:
-    """Return one row for each run: what it changes and where it stands."""
+    """Return a table with a row for each run: what it changes, and its state."""
     table = Table(title=f"{plans[0].config.experiment.name}: {counted(len(plans), 'run')}, in this order")
     for header in ("run", "steps", "state", "differs in"):
         table.add_column(header, overflow="fold")
-    identities = [leaves(identity(plan.config)) for plan in plans]
-    for plan, own in zip(plans, identities, strict=True):
-        status, first = plan.status(), identities[0]
-        changed = [key for key, value in own.items() if first.get(key) != value and not key.startswith(_NO_DIFFERENCE)]
-        differs = "\n".join(f"{key} = {json.dumps(own[key])}" for key in changed) or "(the first run)"
+    values_of_first = leaves(identity(plans[0].config))
+    for plan in plans:
+        changes: list[str] = []
+        for key, value in leaves(identity(plan.config)).items():
+            if values_of_first.get(key) != value and not key.startswith(_NO_DIFFERENCE):
+                changes.append(f"{key} = {json.dumps(value)}")
+        differences = "\n".join(changes) or "(the first run)"
+        status = plan.status()
         state = "new" if status.state == "waiting" else f"{status.state} at step {status.step}"
-        table.add_row(*map(Text, (plan.name, _length(plan.config), state, differs)))
+        table.add_row(Text(plan.name), Text(_length(plan.config)), Text(state), Text(differences))
     return table
 
 
 def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
-    """Return what the whole experiment amounts to, a line each."""
-    cluster, one = config.cluster, plans[0].config
-    slots, at_once = _at_once(config)
-    steps, images = one.training.max_steps, one.global_batch_size
-    of_a_step, worker = counted(images, "image"), {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
-    in_all = f"{of_a_step} a step" if steps is None else f"{of_a_step} each, {steps * images:,} in all"
-    # What keys without effect mean, each for the groups it holds for.
-    notes: dict[str, list[str]] = {}
-    for plan in plans:
-        for note in switch_notes(plan.config):
-            notes.setdefault(note, []).append(plan.group)
-    models = {(plan.config.model.path, plan.config.model.revision) for plan in plans}
-    away = sorted(path for path, revision in models if local_checkpoint(path, revision=revision) is None)
-    hub = f"; {', '.join(away)}, which is not on this machine and is looked for on the hub" if away else ""
+    """Return what the whole experiment amounts to, line by line."""
+    cluster = config.cluster
+    worker = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
+    slots, slots_text = _at_once(config)
+    num_finished = sum(plan.is_finished() for plan in plans)
     return [
         f"groups          {', '.join(config.groups)}",
         f"seeds           {', '.join(str(seed) for seed in config.ablation.seeds)}",
-        f"runs            {len(plans)}, {sum(plan.is_finished() for plan in plans)} finished",
-        f"steps a run     {_length(one)}, {in_all}",
+        f"runs            {len(plans)}, {num_finished} finished",
+        f"steps a run     {_length(plans[0].config)}, {_images_text(plans[0].config)}",
         f"one run needs   {cluster.num_workers} x {resources_text([worker])}",
-        f"runs at once    {at_once}",
+        f"runs at once    {slots_text}",
         f"estimated time  {_time(plans, slots=slots)}",
         *_budget(plans),
         f"can detect      {_detectable(config)}",
-        *(f"note            {', '.join(dict.fromkeys(groups))}: {note}" for note, groups in notes.items()),
-        f"not checked     what is in annotations, images and weights, which coordexp doctor checks{hub}",
+        *_lines_on_switches(plans),
+        f"not checked     what is in annotations, images and weights, which coordexp doctor checks{_on_hub(plans)}",
         *data_not_here(plans),
         f"directory       {plans[0].run_dir.parent}",
         f"tracking        {config.tracking.uri}",
     ]
 
 
+def _images_text(config: RunConfig) -> str:
+    """Return how many images a step has, and the whole run if its steps are known."""
+    images_of_step = config.global_batch_size
+    text = counted(images_of_step, "image")
+    steps = config.training.max_steps
+    return f"{text} a step" if steps is None else f"{text} each, {steps * images_of_step:,} in all"
+
+
+def _lines_on_switches(plans: Sequence[RunPlan]) -> list[str]:
+    """Return a line for each key that has no effect, or another one than its name says, with the groups it is about."""
+    groups_by_note: dict[str, list[str]] = {}
+    for plan in plans:
+        for note in switch_notes(plan.config):
+            groups_by_note.setdefault(note, []).append(plan.group)
+    return [f"note            {', '.join(dict.fromkeys(groups))}: {note}" for note, groups in groups_by_note.items()]
+
+
+def _on_hub(plans: Sequence[RunPlan]) -> str:
+    """Return the end of a sentence on models that are not on this machine; "" if all are."""
+    models = {(plan.config.model.path, plan.config.model.revision) for plan in plans}
+    missing = sorted(path for path, revision in models if local_checkpoint(path, revision=revision) is None)
+    if not missing:
+        return ""
+    return f"; {', '.join(missing)}, which is not on this machine and is looked for on the hub"
+
+
 def steps_line(config: RunConfig, num_images: int | None) -> str:
+    """Return how many steps ``training.epochs`` are, or when that will be known."""
     note = None if num_images is None else steps_note(config, num_images)
     return note or f"steps are counted when {config.data.path or config.data.train_annotations} is there"
 
@@ -129,35 +163,42 @@ def _at_once(config: ExperimentConfig) -> tuple[int, str]:
 
 
 def _time(plans: Sequence[RunPlan], *, slots: int) -> str:
-    done = [status.seconds for plan in plans if (status := plan.status()).state == "finished"]
-    unfinished = len(plans) - len(done)
-    if not unfinished:
+    """Return about how long the unfinished runs will take, ``slots`` of them at once."""
+    statuses = [plan.status() for plan in plans]
+    durations = [status.seconds for status in statuses if status.state == "finished"]
+    num_unfinished = len(plans) - len(durations)
+    if not num_unfinished:
         return "0 s (all runs are finished)"
-    if not done:
+    if not durations:
         return "known once a run has finished"
-    return f"{duration_text(ceil(unfinished / slots) * fmean(done))} (the mean of {len(done)} finished runs)"
+    num_rounds = ceil(num_unfinished / slots)
+    return f"{duration_text(num_rounds * fmean(durations))} (the mean of {len(durations)} finished runs)"
 
 
 def _budget(plans: Sequence[RunPlan]) -> list[str]:
     cluster = plans[0].config.cluster
     if cluster.max_gpu_hours is None:
         return []
-    # A run whose command was killed still says that it runs.
+    # Up to the last sign of life: a run whose command was killed still says that it runs.
     used = sum(hours_of(plan.status(), cluster, now=alive_until(plan.run_dir)) for plan in plans)
     return [f"budget          {cluster.max_gpu_hours:g} {unit_name(cluster)} hours, {used:.3g} used"]
 
 
 def _detectable(config: ExperimentConfig) -> str:
-    """Return the smallest difference this plan can show, before any data: roughly, see ``docs/STATISTICS.md``."""
-    seeds = len(config.ablation.seeds)
-    images = num_images_of(config, "val")
-    if images is None:
+    """Return the smallest difference that this plan can show, roughly and before any data; see docs/STATISTICS.md."""
+    num_seeds = len(config.ablation.seeds)
+    num_images = num_images_of(config, "val")
+    if num_images is None:
         return f"unknown, since {config.data.path or config.data.val_annotations} cannot be read"
-    about = f"{seeds} seeds" if seeds > 1 else "1 seed, so between these checkpoints, not their losses"
-    units = num_units_of(config)
-    in_units = "" if units is None else f" in {counted(min(units, images), 'unit')}"
-    smallest = planned_detectable(images if units is None else min(units, images), seeds)
+    num_drawn = num_images
+    in_units = ""
+    num_units = num_units_of(config)
+    if num_units is not None:
+        num_drawn = min(num_units, num_images)
+        in_units = f" in {counted(num_drawn, 'unit')}"
+    smallest = planned_detectable(num_drawn, num_seeds)
+    seeds_text = f"{num_seeds} seeds" if num_seeds > 1 else "1 seed, so between these checkpoints, not their losses"
     return (
         f"AP differences from roughly {smallest:.3f} on (80 % power, 5 % level; "
-        f"{images:,} validation images{in_units}, {about})"
+        f"{num_images:,} validation images{in_units}, {seeds_text})"
     )

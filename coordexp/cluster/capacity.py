@@ -11,32 +11,36 @@ from coordexp.errors import ResourceError, counted
 from coordexp.temporary import check_can_be_made, folder_for_sockets
 
 _CONNECT_SECONDS = 3.0
-_RAY_SOCKET = "/ray/session_2026-11-25_12-20-10_282157_1234567/sockets/dash_MetricsHead"  # the longest of its names
-_PARTS = 10_000  # of a resource: the smallest share that Ray can give
+_RAY_SOCKET = "/ray/session_2026-11-25_12-20-10_282157_1234567/sockets/dash_MetricsHead"  # the longest of Ray's paths
+_SHARES = 10_000  # of a resource: the smallest share that Ray can give
 
 
 def cluster_address() -> str | None:
-    """Return the cluster that runs would join (``RAY_ADDRESS``); None: a private Ray is started."""
+    """Return the address of the cluster that runs would join (``RAY_ADDRESS``); None if Ray is started privately."""
     return os.environ.get("RAY_ADDRESS") or None
 
 
 def ray_folder() -> str:
-    """Return where a private Ray keeps its sockets and logs: as Ray chooses, or /tmp where that is too long.
+    """Return where a private Ray keeps its sockets and logs: Ray's own choice, or /tmp if that path is too long.
 
     Raises:
         ResourceError: if nothing can be made there.
     """
-    given = os.environ.get("RAY_TMPDIR")
-    # Where TMPDIR cannot be written Python takes another folder; Ray itself would end.
-    folder = folder_for_sockets(given or tempfile.gettempdir(), below=len(_RAY_SOCKET), variable="RAY_TMPDIR")
-    check_can_be_made(folder, variable="RAY_TMPDIR" if folder == given else "TMPDIR")
+    from_environment = os.environ.get("RAY_TMPDIR")
+    # gettempdir skips a TMPDIR that cannot be written; Ray itself would end with it.
+    wanted = from_environment or tempfile.gettempdir()
+    folder = folder_for_sockets(wanted, below=len(_RAY_SOCKET), variable="RAY_TMPDIR")
+    check_can_be_made(folder, variable="RAY_TMPDIR" if folder == from_environment else "TMPDIR")
     return folder
 
 
 def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
-    """Return how many runs the nodes hold at the same time; refuse a cluster that holds none.
+    """Return how many runs the nodes hold at the same time.
 
-    Workers of a run may lie on several nodes, so what counts is the sum of whole workers over the nodes.
+    The workers of a run may be on several nodes, so whole workers are summed over the nodes.
+
+    Raises:
+        ResourceError: if the nodes do not hold even one run.
     """
     workers = sum(workers_on(node, cpus=cluster.cpus_per_worker, gpus=cluster.gpus_per_worker) for node in nodes)
     slots = workers // cluster.num_workers
@@ -55,7 +59,7 @@ def needs_text(cluster: Cluster) -> str:
 
 
 def _fewer_workers(cluster: Cluster) -> str:
-    """Return how a run that has begun goes on with fewer workers; under DeepSpeed it does not."""
+    """Return how a run that has begun can go on with fewer workers; "" under DeepSpeed, where it cannot."""
     if cluster.strategy != "ddp" or cluster.num_workers == 1:
         return ""
     return (
@@ -64,19 +68,27 @@ def _fewer_workers(cluster: Cluster) -> str:
 
 
 def workers_on(node: Mapping[str, float], *, cpus: float, gpus: float) -> int:
-    """Return how many workers a node holds; none can take its share of a GPU from two devices."""
-    # As Ray counts, in ten thousandths; 1 // 0.2 would be 4.
-    by_cpu = round(_PARTS * node.get("CPU", 0.0)) // round(_PARTS * cpus)
+    """Return how many workers a node holds. A worker cannot take its share of a GPU from two devices."""
+    # In ten thousandths, as Ray counts: in floating point 1 // 0.2 is 4.
+    by_cpu = round(_SHARES * node.get("CPU", 0.0)) // round(_SHARES * cpus)
     if gpus == 0:
         return int(by_cpu)
-    devices = node.get("GPU", 0.0)
-    by_gpu = devices * (_PARTS // round(_PARTS * gpus)) if gpus < 1 else devices // gpus
+    num_devices = node.get("GPU", 0.0)
+    if gpus < 1:
+        workers_per_device = _SHARES // round(_SHARES * gpus)
+        by_gpu = num_devices * workers_per_device
+    else:
+        by_gpu = num_devices // gpus
     return int(min(by_cpu, by_gpu))
 
 
 def resources_text(nodes: Sequence[Mapping[str, float]]) -> str:
-    amounts = (", ".join(counted(node.get(kind, 0.0), kind) for kind in ("CPU", "GPU")) for node in nodes)
-    return " + ".join(f"({amount})" for amount in amounts) or "no nodes"
+    """Return ``(64 CPUs, 8 GPUs) + (64 CPUs, 8 GPUs)``, or ``no nodes``."""
+    texts: list[str] = []
+    for node in nodes:
+        amounts = [counted(node.get(kind, 0.0), kind) for kind in ("CPU", "GPU")]
+        texts.append(f"({', '.join(amounts)})")
+    return " + ".join(texts) or "no nodes"
 
 
 def local_nodes(num_gpus: int) -> list[dict[str, float]]:
@@ -84,7 +96,7 @@ def local_nodes(num_gpus: int) -> list[dict[str, float]]:
 
 
 def local_slots(config: RunConfig) -> int:
-    """Return how many runs fit on this machine's CPUs, or the user's limit where GPUs decide; at least 1."""
+    """Return how many runs fit on this machine's CPUs, or the user's limit if GPUs decide; at least 1."""
     cluster = config.cluster
     if cluster.executor == "inline":
         return 1
@@ -95,7 +107,7 @@ def local_slots(config: RunConfig) -> int:
 
 
 def check_answers(address: str) -> None:
-    """Refuse an address at which nothing answers: Ray itself would try for minutes, and then end this process."""
+    """Raise a ResourceError if nothing answers at an address. Ray would try for minutes, then end this process."""
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")

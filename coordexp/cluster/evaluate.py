@@ -1,7 +1,7 @@
 """An evaluation on many Ray workers: each has the model, answers queues of images and sends the answers back.
 
-Queues are those of one process, and the files are written here, in the order of the images: the
-result is the same to the byte for any number of workers that compute alike.
+The queues are those that a single process would have, and the files are written here, in the order of the images. So
+the result is the same to the byte for any number of workers that compute alike.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +33,9 @@ _Result = TypeVar("_Result")
 class Workers:
     """What an evaluation asks of the cluster."""
 
-    num_workers: int  # processes with a model each
-    cpus: int = 1  # and threads, of each
-    gpus: float = 0.0  # of each
+    num_workers: int  # processes, each with a model
+    cpus: int = 1  # of each worker, and threads in it
+    gpus: float = 0.0  # of each worker
 
 
 class EvaluationWorker:
@@ -56,7 +56,7 @@ class EvaluationWorker:
 
     @ray.method
     def generated_by(self, num_workers: int) -> dict[Decoding, GeneratedBy]:
-        """Return what writes the answers of all workers, of which this is one."""
+        """Return which engine writes the answers, for a record on all ``num_workers`` of them."""
         return GeneratedBy.of_evaluation(self._evaluation().answering, self._settings, num_processes=num_workers)
 
     @ray.method
@@ -64,7 +64,7 @@ class EvaluationWorker:
         return self._evaluation().answer(decoding, [queue])
 
     def _evaluation(self) -> Evaluation:
-        # Not in the constructor: what that raises cannot be recognised in the error that Ray makes of it.
+        # Not in the constructor: Ray wraps its errors so that ours cannot be recognised in them.
         if self._opened is None:
             self._opened = open_evaluation(self._settings, open_data(self._settings))
         return self._opened
@@ -79,17 +79,20 @@ def evaluate_on_ray(
     on_images: Callable[[int], None],
     on_wait: Callable[[str], None] = lambda sentence: None,
 ) -> dict[str, float]:
-    """Evaluate on the Ray cluster this process has joined, and return the metrics by name.
+    """Evaluate on the Ray cluster that this process has joined, and return the metrics by name.
 
-    A worker that dies is started again, up to twice, and its queue is done again.
+    A worker that dies is started again, up to twice, and answers its queue again.
 
     Args:
-        settings: their paths must lead to the same files on every node.
-        data: what is evaluated on.
+        settings: of the evaluation. Their paths must lead to the same files on every node.
+        data: the images.
         workers: what is asked of the cluster.
         output: folder of the results.
         on_images: is called with the number of images just finished.
-        on_wait: is called with what workers without a place wait for, where that is new.
+        on_wait: is called with what workers without a place wait for, each time that this changes.
+
+    Raises:
+        ResourceError: if the cluster can never hold the workers, or if a worker died too often.
     """
     _check_fits(workers)
     settings = replace(absolute(settings), num_threads=settings.num_threads or workers.cpus)
@@ -115,7 +118,7 @@ def evaluate_on_ray(
 
 
 def _check_fits(workers: Workers) -> None:
-    """Refuse what the cluster can never give: Ray would wait for ever."""
+    """Raise a ResourceError if the cluster can never hold the workers; Ray would wait for ever."""
     nodes = nodes_for_work()
     if _fit(workers, nodes.left) or not offers_cpus(nodes.whole) or grows_by_itself():
         return
@@ -128,7 +131,8 @@ def _check_fits(workers: Workers) -> None:
 
 
 def _fit(workers: Workers, nodes: Sequence[Mapping[str, float]]) -> bool:
-    return sum(workers_on(node, cpus=workers.cpus, gpus=workers.gpus) for node in nodes) >= workers.num_workers
+    num_places = sum(workers_on(node, cpus=workers.cpus, gpus=workers.gpus) for node in nodes)
+    return num_places >= workers.num_workers
 
 
 def _needs(workers: Workers) -> str:
@@ -137,26 +141,30 @@ def _needs(workers: Workers) -> str:
 
 
 def _say_wait(reference: "ray.ObjectRef[_Result]", workers: Workers, on_wait: Callable[[str], None]) -> None:
-    """Wait for a worker's first answer, and say meanwhile what it has no place for."""
-    said = ""
+    """Wait for a worker's first answer, and say meanwhile why it has no place."""
+    last_sentence = ""
     while not ray.wait([reference], timeout=_LOOK_SECONDS)[0]:
         sentence = explain_actors(_needs(workers)) or ""
-        if sentence and sentence != said:
+        if sentence and sentence != last_sentence:
             on_wait(sentence)
-        said = sentence
+        last_sentence = sentence
 
 
 def absolute(settings: EvaluationSettings) -> EvaluationSettings:
-    """Return the settings with absolute paths: workers start elsewhere."""
+    """Return the settings with absolute paths, since workers start in another folder."""
+
+    def resolved(path: Path | None) -> Path | None:
+        return None if path is None else path.resolve()
+
     model = Path(settings.model)
     return replace(
         settings,
         model=str(model.resolve()) if model.is_dir() else settings.model,
-        adapter=None if settings.adapter is None else settings.adapter.resolve(),
+        adapter=resolved(settings.adapter),
         annotations=settings.annotations.resolve(),
         images=settings.images.resolve(),
-        set_path=None if settings.set_path is None else settings.set_path.resolve(),
-        generations=None if settings.generations is None else settings.generations.resolve(),
+        set_path=resolved(settings.set_path),
+        generations=resolved(settings.generations),
     )
 
 
@@ -166,19 +174,21 @@ def _answer_all(
     queues: Sequence[list[int]],
     on_images: Callable[[int], None],
 ) -> list[ReadAnswer]:
-    # A queue has the same worker under every decoding: free decoding takes over what it answered under the grammar.
-    waiting = [pool[n % len(pool)].answer.remote(decoding, queue) for n, queue in enumerate(queues)]
-    found: list[ReadAnswer] = []
+    """Have every queue answered, and return the answers as they come."""
+    # A queue has the same worker under every decoding: for free decoding the worker keeps its answers of constrained
+    # decoding that the grammar did not change.
+    waiting = [pool[number % len(pool)].answer.remote(decoding, queue) for number, queue in enumerate(queues)]
+    all_answers: list[ReadAnswer] = []
     while waiting:
         (ready,), waiting = ray.wait(waiting)
         answers = _get(ready)
-        found += answers
+        all_answers += answers
         on_images(len(answers))
-    return found
+    return all_answers
 
 
 def _get(reference: "ray.ObjectRef[_Result]") -> _Result:
-    """Return a worker's answer; what it raised comes out as if raised here."""
+    """Return a worker's answer. An error of ours that the worker raised is raised here, too."""
     try:
         return ray.get(reference)
     except RayTaskError as error:
@@ -186,7 +196,9 @@ def _get(reference: "ray.ObjectRef[_Result]") -> _Result:
             raise error.cause from None
         raise
     except RayActorError as error:
+        lines = str(error).strip().splitlines()
+        reason = lines[0] if lines else "no reason is known"
         raise ResourceError(
-            f"an evaluation worker died {_MAX_RESTARTS + 1} times; expected one that lives: give it more memory, or "
-            f"lower --batch-size ({(str(error).strip().splitlines() or ['no reason is known'])[0]})"
+            f"an evaluation worker died {_MAX_RESTARTS + 1} times ({reason}); give it more memory, or lower "
+            "--batch-size"
         ) from None

@@ -1,4 +1,12 @@
-"""Runs on a Ray cluster: one Tune trial each, as many at once as fit; Ray queues the others."""
+"""Runs on a Ray cluster: each is a Tune trial. As many run at once as fit, and Ray queues the others.
+
+The process on the left talks to the one beside it, and only files lead back:
+
+    command: RayExecutor       head node: a Tune trial       any node: Ray Train workers
+    _Queue: plan as JSON  ──>  drive: TorchTrainer.fit  ──>  attempt: the run
+    _PassEvents           <──  the trial ends           <──  the workers end
+    reads the run's folder     <───────────────────────────  rows, checkpoints, status.json
+"""
 
 import itertools
 import shutil
@@ -23,7 +31,7 @@ from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import Ended, tell
 from coordexp.runs.stop import experiment_stop_reason, stop_reason
 
-# A trace of the resource that marks the head node: it costs no CPU, and keeps drivers on that node.
+# A tiny share of the resource that marks the head node: it costs no CPU, and keeps drivers on that node.
 _ON_HEAD_NODE = {"node:__internal_head__": 0.001}
 _LOOK_SECONDS = 0.5  # between two looks for a stop, and two calls of `on_look`
 
@@ -34,48 +42,50 @@ class RayExecutor:
     surroundings = ClusterSurroundings()
 
     def __init__(self, started: "Future[None] | None" = None) -> None:
+        """Do runs once ``started`` is done; None if this process has joined a cluster already."""
         self._started = started
 
     def check(self, config: RunConfig) -> None:
-        """Refuse a cluster too small for one run, or one whose nodes do not share the experiment's files."""
+        """Raise a ResourceError if the cluster is too small for one run, or its nodes do not share the files."""
         if self._started is not None:
             self._started.result()
         slots_on_cluster(config.cluster)
         check_shared_storage(config)
 
     def execute(self, plans: Iterable[RunPlan], function: TrainFunction, events: Sequence[RunListener] = ()) -> None:
-        """Do the runs; a trial holds no CPU of its own, so runs that wait for workers starve none that have them."""
-        remaining = iter(plans)
-        first = next(remaining, None)
-        if first is None:  # workers of a killed command may have finished the last ones meanwhile
+        """Do the runs; arguments as of :meth:`coordexp.runs.executor.Executor.execute`.
+
+        A trial holds no CPU of its own, so runs that wait for workers take nothing from those that have some.
+        """
+        plans_left = iter(plans)
+        first = next(plans_left, None)
+        if first is None:  # workers that a killed command left may have finished the last runs meanwhile
             return
-        queue = _Queue(itertools.chain([first], remaining))
+        queue = _Queue(itertools.chain([first], plans_left))
 
         def trial(run: dict[str, str]) -> dict[str, int]:
             drive(run["plan"], function)
             return {"runs": 1}  # Tune prints a line on each trial without a result
 
-        records, cluster = first.folder.experiment.ray_records, first.config.cluster
+        records = first.folder.experiment.ray_records
         shutil.rmtree(records, ignore_errors=True)
-        tuner = tune.Tuner(
-            tune.with_resources(trial, _ON_HEAD_NODE),
-            tune_config=tune.TuneConfig(
-                search_alg=queue,
-                num_samples=-1,
-                max_concurrent_trials=slots_on_cluster(cluster),
-                reuse_actors=True,
-                trial_name_creator=_name,
-                trial_dirname_creator=_name,
-            ),
-            run_config=tune.RunConfig(
-                storage_path=str(records.parent),
-                name=records.name,
-                verbose=0,
-                stop=_NothingRuns(queue),
-                callbacks=[_PassEvents(queue, events)],
-                failure_config=tune.FailureConfig(max_failures=cluster.max_failures),
-            ),
+        tune_config = tune.TuneConfig(
+            search_alg=queue,
+            num_samples=-1,
+            max_concurrent_trials=slots_on_cluster(first.config.cluster),
+            reuse_actors=True,
+            trial_name_creator=_name,
+            trial_dirname_creator=_name,
         )
+        run_config = tune.RunConfig(
+            storage_path=str(records.parent),
+            name=records.name,
+            verbose=0,
+            stop=_NothingRuns(queue),
+            callbacks=[_PassEvents(queue, events)],
+            failure_config=tune.FailureConfig(max_failures=first.config.cluster.max_failures),
+        )
+        tuner = tune.Tuner(tune.with_resources(trial, _ON_HEAD_NODE), tune_config=tune_config, run_config=run_config)
         try:
             tuner.fit()
         except TuneError as error:
@@ -86,21 +96,21 @@ class RayExecutor:
 
 
 def own_error(error: TuneError) -> BaseException:
-    """Return what one of our events raised in Tune, which wraps it."""
+    """Return the error that one of our listeners raised; Tune wraps it in errors of its own."""
     return next((link for link in chain(error) if not isinstance(link, TuneError)), error)
 
 
 def end_without_driver(plan: RunPlan) -> None:
-    """End a run whose driver is gone and did not: stopped where that was asked, else failed."""
+    """Record the end of a run whose driver died: stopped if that was requested, otherwise failed."""
     reason = stop_reason(plan.run_dir)
     tell(plan.run_dir, Ended("stopped", reason) if reason else Ended("failed", "the run's driver process died"))
 
 
-# Tune pickles the three objects below for a restore, which never happens here: the run folders say what is done.
+# Tune pickles the three objects below so that it could restore them. It never does: the run folders say what is done.
 
 
 class _Queue(Searcher):
-    """Gives Tune one run after the other, when it has room for it."""
+    """Gives Tune one run after the other, each when Tune has room for it."""
 
     def __init__(self, plans: Iterator[RunPlan]) -> None:
         super().__init__()
@@ -115,7 +125,7 @@ class _Queue(Searcher):
         return {"name": plan.name, "plan": plan.to_json()}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
-        """Do nothing: :class:`_PassEvents` is called too."""
+        """Do nothing: :class:`_PassEvents` hears of this, too."""
 
     def save(self, checkpoint_path: str) -> None: ...
 
@@ -126,7 +136,7 @@ class _Queue(Searcher):
 
 
 class _NothingRuns(Stopper):
-    """Ends Tune where a stop was asked and no run has workers: a run that waits for some would not notice."""
+    """Ends Tune if a stop was requested and no run has workers. A run that waits for workers would not notice it."""
 
     def __init__(self, queue: _Queue) -> None:
         self._queue = queue
@@ -149,7 +159,7 @@ class _NothingRuns(Stopper):
 
 
 class _PassEvents(tune.Callback):
-    """Passes Tune's events on, in the launcher and before Tune starts the next trial."""
+    """Passes Tune's events on to our listeners, in the command's process and before Tune starts the next trial."""
 
     def __init__(self, queue: _Queue, events: Sequence[RunListener]) -> None:
         self._queue = queue

@@ -1,7 +1,7 @@
 """Live metrics: what dashboards can ask of runs, published through ``ray.util.metrics``. Never stops a run.
 
-Ray's agent on each node serves the values to Prometheus. It puts ``ray_`` before each name; values vanish 20 s after
-the process that published them.
+Ray's agent on each node serves the values to Prometheus, with ``ray_`` before each name. Values vanish 20 s after the
+process that published them.
 """
 
 import logging
@@ -28,7 +28,7 @@ RUN_LABELS = ("experiment", "group", "seed", "run")
 STATES = ("waiting", "running", "finished", "failed", "stopped", "pruned")
 LOOK_SECONDS = 5.0  # Ray's own export is every ten
 
-# What publishing may meet: a device or file that is gone, a Ray that is shutting down, a value it refuses.
+# Errors of publishing: a device or file is gone, Ray is shutting down, or Ray refuses a value.
 _FAILURES = (OSError, RuntimeError, ValueError, TypeError, psutil.Error, RayError)
 _LOG = logging.getLogger(__name__)
 HAS_WARNED = threading.Event()
@@ -55,7 +55,7 @@ _ALL = (
 )
 EXPORTED: dict[str, Gauge] = {metric.name: metric for metric in _ALL}
 
-# A row with the first name has the second one, unless that was not finite.
+# A row with a name on the left has the loss on the right, too, unless that loss was not finite.
 _TOTALS = {"num_images": "train_total_loss", "eval_coord_diag/coord_tokens": "eval_total_loss"}
 
 
@@ -69,9 +69,9 @@ class Sample:
 
 
 def publish(samples: Iterable[Sample], labels: Mapping[str, str]) -> None:
-    """Hand samples to this process's Ray worker, with ``labels`` beside their own.
+    """Give samples to this process's Ray worker, with ``labels`` added to their own.
 
-    A failure, also of reading ``samples``, is a warning the first time; the next row tries again.
+    The first failure, also one of reading ``samples``, is a warning. The next row tries again.
     """
     try:
         for sample in samples:
@@ -92,32 +92,46 @@ def _metric(name: str) -> ray_metrics.Gauge:
 
 
 class RunGauges:
-    """What rank 0 of a run publishes."""
+    """Publishes what rank 0 knows of its run."""
 
     def __init__(self, plan: RunPlan) -> None:
+        """Publish that the run has started, and how long it will be."""
         self._labels = run_labels(plan)
         self._nonfinite_rows = 0
-        alive = Sample("coordexp_last_step_time_seconds", time.time())  # a start is a sign of life
-        steps, nonfinite = plan.config.training.num_steps, Sample("coordexp_nonfinite_rows", 0)
-        publish([Sample("coordexp_max_steps", steps), alive, nonfinite], self._labels)
+        started = [
+            Sample("coordexp_max_steps", plan.config.training.num_steps),
+            Sample("coordexp_last_step_time_seconds", time.time()),  # a start is a sign of life
+            Sample("coordexp_nonfinite_rows", 0),
+        ]
+        publish(started, self._labels)
 
     def observe(self, row: Row) -> None:
-        self._nonfinite_rows += any(name in row.metrics and loss not in row.metrics for name, loss in _TOTALS.items())
+        """Publish a row of metrics, and the memory that the run uses now."""
+        for name, loss in _TOTALS.items():
+            if name in row.metrics and loss not in row.metrics:
+                self._nonfinite_rows += 1
+                break
         nonfinite = Sample("coordexp_nonfinite_rows", self._nonfinite_rows)
         publish([*row_samples(row), nonfinite], self._labels)
-        publish(memory_samples(), self._labels)  # read within: a device that is gone stops no run
+        publish(memory_samples(), self._labels)  # a generator, so that errors of reading a device are caught there
 
 
 class QueueGauges(Follower):
-    """What the ablation's own process publishes: every run's state, restarts, final AP, and the runs in each state.
+    """Publishes what the command knows: the state, restarts and final AP of every run, and the runs in each state.
 
-    While it lives, a run whose worker is gone is known to be running, failed or finished.
+    So a dashboard knows the state of a run whose worker, and with it the worker's own values, is gone.
     """
 
     def __init__(
         self, experiment: str, plans: Callable[[], Sequence[RunPlan]], *, every_seconds: float = LOOK_SECONDS
     ) -> None:
-        """Follow the runs that ``plans`` returns, also finished ones; it is called each time: a sweep adds some."""
+        """Follow runs while the ``with`` block lasts.
+
+        Args:
+            experiment: its name.
+            plans: returns all runs, finished ones too. It is called each time, since a search adds runs.
+            every_seconds: between two looks at the runs.
+        """
         super().__init__("queue-metrics")
         self._experiment = experiment
         self._plans = plans
@@ -135,7 +149,7 @@ class QueueGauges(Follower):
             status = plan.status()
             state = status.state
             if status == self._before.get(plan.name) and state in ("running", "failed", "stopped"):
-                state = "waiting"  # left so by a command before, until this one begins it
+                state = "waiting"  # an earlier command has left it so, and this one has not begun it yet
             states[state] += 1
             samples = [
                 Sample("coordexp_run_state", STATES.index(state)),
@@ -162,23 +176,27 @@ def run_labels(plan: RunPlan) -> dict[str, str]:
 
 
 def row_samples(row: Row) -> list[Sample]:
-    """Return what dashboards show of a row of metrics; other names are left out."""
-    shown = [(gauge_of(name), value) for name, value in row.metrics.items()]
-    return [
-        Sample("coordexp_step", row.step),
-        Sample("coordexp_last_step_time_seconds", row.time),
-        *(Sample(gauge[0], value, gauge[1]) for gauge, value in shown if gauge is not None),
-    ]
+    """Return what dashboards show of a row of metrics; other metrics are left out."""
+    samples = [Sample("coordexp_step", row.step), Sample("coordexp_last_step_time_seconds", row.time)]
+    for name, value in row.metrics.items():
+        gauge = gauge_of(name)
+        if gauge is not None:
+            gauge_name, labels = gauge
+            samples.append(Sample(gauge_name, value, labels))
+    return samples
 
 
 def final_samples(plan: RunPlan) -> list[Sample]:
-    """Return the final AP of a run from its rows: its worker may end before Ray has handed the value on."""
-    rows = map(row_samples, reversed(read_rows(plan.folder.metrics)))
-    found = ([sample for sample in row if sample.labels.get("images") == "all"] for row in rows)
-    return next(filter(None, found), [])
+    """Return the final AP of a run from its rows, since its worker may end before Ray has passed the value on."""
+    for row in reversed(read_rows(plan.folder.metrics)):
+        samples_of_all_images = [sample for sample in row_samples(row) if sample.labels.get("images") == "all"]
+        if samples_of_all_images:
+            return samples_of_all_images
+    return []
 
 
 def has_diverged(plan: RunPlan, status: RunStatus) -> bool:
+    """Return whether a failed run ended because its loss or gradients were not finite, as its traceback says."""
     log = plan.folder.error_log
     if not log.is_file():
         return False
@@ -187,8 +205,8 @@ def has_diverged(plan: RunPlan, status: RunStatus) -> bool:
 
 
 def memory_samples() -> Iterator[Sample]:
-    """Yield the memory of this process's device, in bytes; of the process and its machine where there is no GPU."""
-    import torch  # here: the launcher imports this module too
+    """Yield the memory of this process's GPU in bytes, or of the process and its machine if it uses no GPU."""
+    import torch  # only here: the command imports this module, too, and needs no torch for it
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         device = f"cuda:{torch.cuda.current_device()}"

@@ -1,8 +1,8 @@
-"""Prints one line after Ray has ended this command.
+"""Prints one line after Ray has killed this command.
 
-Where a cluster's head stays away, or Ray on this machine dies, Ray's C++ ends every process that had joined it: there
-is no exception, nothing of Python runs any more, and a line of C++ would be the last that a person sees. So a small
-process, which imports nothing of ours, waits for the end and says what happened and how to go on.
+If the head of a cluster stays away, or if Ray on this machine dies, Ray's C++ code ends every process that has joined
+it. There is no exception and no Python code runs any more, so a line of C++ would be the last that a person sees. A
+small process, which imports nothing of ours, waits for that end and says what happened and how to go on.
 """
 
 import contextlib
@@ -22,25 +22,25 @@ class LastWords:
         """Start the process that waits.
 
         Args:
-            address: ``host:port`` of the head; what is said depends on whether it still answers.
-            cluster: what the sentence calls it.
+            address: ``host:port`` of the head. The sentence depends on whether the head still answers.
+            cluster: how the sentence names the cluster.
         """
-        read, self._write = os.pipe()
+        read_end, self._write_end = os.pipe()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__, address, cluster],
-                stdin=read,
+                stdin=read_end,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # what a terminal or a stopped job sends to all of us would end it first
+                start_new_session=True,  # otherwise a signal of the terminal or of a stopped job would end it first
             )
         finally:
-            os.close(read)
+            os.close(read_end)
 
     def close(self) -> None:
-        """Say nothing: this process goes on, or ends with words of its own."""
+        """End the process that waits without a word: this command ends by itself."""
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._write, _DONE)
-        os.close(self._write)
+            os.write(self._write_end, _DONE)
+        os.close(self._write_end)
         self._process.wait()
 
 

@@ -1,7 +1,8 @@
 """One run on Ray: a Tune trial drives a ``TorchTrainer``, whose workers do the run.
 
-The first worker writes rows and checkpoints into the run's folder, as without Ray; a new try, wherever it starts, goes
-on from the newest committed checkpoint. Ray is told the steps, for its own health, and asked for nothing.
+The first worker writes rows and checkpoints into the run's folder, as without Ray. A new attempt, on whichever nodes it
+starts, goes on from the newest committed checkpoint. Ray is told the steps, to see that the run lives, and asked for
+nothing.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ _WORKER_DIED = "a worker died: it was killed, ran out of memory, or its node is 
 
 
 class RayReporter(LocalReporter):
-    """Also lets dashboards see rows, and Ray that the run lives."""
+    """Also shows rows to dashboards, and tells Ray that the run lives."""
 
     def __init__(self, plan: RunPlan) -> None:
         super().__init__(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints)
@@ -41,9 +42,13 @@ class RayReporter(LocalReporter):
 
 
 def drive(packed_plan: str, function: TrainFunction) -> None:
-    """Do a run on its own group of workers; a failed run is recorded, not raised.
+    """Do a run on its own group of workers. A failure is recorded, not raised.
 
-    Tune then retries a trial only when its process dies; workers that die are Train's to restart.
+    So Tune repeats a trial only if the trial's own process dies. Ray Train restarts workers that die.
+
+    Args:
+        packed_plan: the plan as JSON.
+        function: does the run.
     """
     plan = RunPlan.from_json(packed_plan)
     if stop_reason(plan.run_dir) is not None or plan.is_done():
@@ -52,11 +57,14 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
 
     def work() -> None:
         ranks.leave_lonely_group()
-        plan = RunPlan.from_json(packed_plan)
-        attempt(plan, function, lambda: RayReporter(plan), is_tried_again=True)
+        plan_of_worker = RunPlan.from_json(packed_plan)
+        attempt(plan_of_worker, function, lambda: RayReporter(plan_of_worker), is_tried_again=True)
 
-    cluster, gpus = plan.config.cluster, plan.config.cluster.gpus_per_worker
-    resources = {"CPU": float(cluster.cpus_per_worker)} | ({"GPU": gpus} if gpus else {})
+    cluster = plan.config.cluster
+    gpus = cluster.gpus_per_worker
+    resources = {"CPU": float(cluster.cpus_per_worker)}
+    if gpus:
+        resources["GPU"] = gpus
     trainer = TorchTrainer(
         work,
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
@@ -72,7 +80,8 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        message = plan.status().message  # what the worker said, if it could
-        reason = shortened(str(error).strip().splitlines()[-1])  # what stands above it are Ray's own frames
-        died = _WORKER_DIED if isinstance(error, WorkerGroupError) else reason
-        tell(plan.run_dir, Ended("failed", message or died))
+        message_of_worker = plan.status().message  # "" if the worker could not say anything
+        reason = _WORKER_DIED
+        if not isinstance(error, WorkerGroupError):
+            reason = shortened(str(error).strip().splitlines()[-1])  # the lines above the last are Ray's own frames
+        tell(plan.run_dir, Ended("failed", message_of_worker or reason))

@@ -1,4 +1,4 @@
-"""A Ray session: the cluster that is there, or a private one on this machine that ends with us."""
+"""A Ray session: a cluster that runs already, or a private Ray on this machine that ends with the command."""
 
 import contextlib
 import json
@@ -33,9 +33,9 @@ LAUNCHER_ENV = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
-# Of a private session alone, and of its processes: else every one of Ray's servers listens on all interfaces.
+# Only for a private session and its processes: without it each of Ray's servers listens on all interfaces.
 LOOPBACK_ENV = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Travels to drivers and workers. Every report waits for the controller to look at its workers.
+# For drivers and workers. The health check is frequent because every report waits for the controller's next look.
 PROCESS_ENV = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -43,27 +43,30 @@ PROCESS_ENV = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
     "TOKENIZERS_PARALLELISM": "false",
 }
-# For a private session only: this machine is not preempted, and the helper process that checks costs 110 MB.
+# Only for a private session: this machine is not preempted, and the process that would look for that costs 110 MB.
 PRIVATE_SESSION_ENV = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
-_OBJECT_STORE_BYTES = 128 * 2**20  # nothing of ours goes through it but configurations
-_REASON_CHARACTERS = 160  # of an error that may be a page
+_OBJECT_STORE_BYTES = 128 * 2**20  # only configurations of ours go through it
+_REASON_CHARACTERS = 160  # shown of an error that may be a page long
 
 
 @contextlib.contextmanager
 def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]:
     """Start or join Ray in the background; wait for the yielded future before using it.
 
-    ``RAY_ADDRESS`` (a job submission sets it) names a cluster to join; without it a private one, on
-    loopback, is started and stopped again. A session that is already initialised is used and left alone. Every
-    process that Ray starts has so many OpenMP threads; ``debug`` lets Ray's own log lines through.
+    ``RAY_ADDRESS``, which a job submission sets, names a cluster to join. Without it a private one is started on
+    loopback, and stopped at the end. If Ray is initialised already, it is used and left alone.
+
+    Args:
+        threads: OpenMP threads of every process that Ray starts.
+        debug: lets Ray's own log lines through.
 
     Raises:
-        ResourceError: at once, if ``RAY_ADDRESS`` names no cluster that answers, or a private Ray has no place for its
-            files; within a minute, if Ray does not start; later, if the cluster is lost.
+        ResourceError: at once if ``RAY_ADDRESS`` names no cluster that answers, or if a private Ray has no place for
+            its files; within a minute if Ray does not start; later if the cluster is lost.
     """
     address = cluster_address()
     _set_environment(address)
-    import ray  # late: Ray reads the environment above when it is imported
+    import ray  # only here: Ray reads the environment that was just set when it is imported
     from ray.exceptions import RayError
 
     if ray.is_initialized():
@@ -71,15 +74,15 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         ready.set_result(None)
         yield ready
         return
-    if address is not None and SUBMITTED_ENV not in os.environ:  # a job's cluster is there
+    if address is not None and SUBMITTED_ENV not in os.environ:  # the cluster of a submitted job does answer
         check_answers(address)
     cluster = "private Ray of this command" if address is None else f"Ray cluster at {address}"
     starting = _StartingRay(threads, debug=debug, cluster=cluster)
     try:
         yield starting.ready
-    except RayError as error:  # a head that was replaced knows nothing of us
+    except RayError as error:  # such as of a new head, which does not know this process
         raise ResourceError(
-            f"the {cluster} was lost or replaced ({type(error).__name__}); where it is whole, the same command "
+            f"the {cluster} was lost or replaced ({type(error).__name__}); once it is there again, the same command "
             "continues"
         ) from error
     finally:
@@ -96,7 +99,7 @@ def _set_environment(address: str | None) -> None:
 
 
 class _StartingRay:
-    """A Ray that starts or is joined in a thread of its own, for at most so long as a person waits."""
+    """A Ray that starts, or is joined, in a thread of its own. The wait for it ends after :func:`start_seconds`."""
 
     def __init__(self, threads: int, *, debug: bool, cluster: str) -> None:
         self.ready: Future[None] = Future()
@@ -104,12 +107,12 @@ class _StartingRay:
         self._has_started = threading.Event()
         self._is_closed = threading.Event()
         self._last_words: LastWords | None = None
-        # Daemons: Ray's own start cannot be ended, and must not keep a command that has given up.
+        # Daemons: Ray's start cannot be interrupted, and must not keep a command from ending that has given up.
         threading.Thread(target=self._start, args=(threads, debug), name="ray-start", daemon=True).start()
         threading.Thread(target=self._give_up_in_time, name="ray-start-limit", daemon=True).start()
 
     def close(self) -> None:
-        """Leave Ray; one that is still starting cannot be shut down, and ends with this process."""
+        """Leave Ray. A Ray that is still starting cannot be shut down; it ends with this process."""
         if self.ready.exception() is None or self._has_started.is_set():
             import ray
 
@@ -122,13 +125,13 @@ class _StartingRay:
         try:
             start_session(threads, debug=debug)
             self._last_words = last_words(self._cluster)
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+        except BaseException as error:  # noqa: BLE001 - the thread that waits for the future raises it
             self._settle(error)
         else:
             self._settle(None)
         finally:
             self._has_started.set()
-        self._is_closed.wait()  # Linux ends Ray's processes with the thread that started them
+        self._is_closed.wait()  # if this thread ended, Linux would end the processes that Ray has started in it
 
     def _give_up_in_time(self) -> None:
         if not self._has_started.wait(start_seconds()):
@@ -141,7 +144,7 @@ class _StartingRay:
             )
 
     def _settle(self, error: BaseException | None) -> None:
-        with contextlib.suppress(InvalidStateError):  # whichever of the two threads is first
+        with contextlib.suppress(InvalidStateError):  # the other thread was first
             if error is None:
                 self.ready.set_result(None)
             else:
@@ -149,20 +152,28 @@ class _StartingRay:
 
 
 def last_words(cluster: str) -> LastWords | None:
-    """Return what speaks if Ray ends this process; None where its head has no address, as with a stand-in for Ray."""
+    """Return the process that speaks if Ray kills this one; None if Ray is not initialised, as in a test of a start."""
     import ray
 
-    return LastWords(ray.get_runtime_context().gcs_address, cluster=cluster) if ray.is_initialized() else None
+    if not ray.is_initialized():
+        return None
+    return LastWords(ray.get_runtime_context().gcs_address, cluster=cluster)
 
 
 def start_seconds() -> float:
-    """Return how long Ray may take to start: a little more than it gives its dashboard, the slowest of its parts."""
-    given = os.environ.get(_DASHBOARD_SECONDS_ENV, "")
-    return _MORE_SECONDS + float(given if given.isdigit() else LAUNCHER_ENV[_DASHBOARD_SECONDS_ENV])
+    """Return how long Ray may take to start: a little more than it gives its dashboard, its slowest process."""
+    text = os.environ.get(_DASHBOARD_SECONDS_ENV, "")
+    if not text.isdigit():
+        text = LAUNCHER_ENV[_DASHBOARD_SECONDS_ENV]
+    return _MORE_SECONDS + float(text)
 
 
 def start_session(threads: int, *, debug: bool) -> None:
     """Join the cluster at ``RAY_ADDRESS``, or start a private Ray on loopback.
+
+    Args:
+        threads: OpenMP threads of every process that Ray starts.
+        debug: lets Ray's own log lines through.
 
     Raises:
         ResourceError: if that fails, with Ray's own reason.
@@ -180,7 +191,7 @@ def start_session(threads: int, *, debug: bool) -> None:
         if address is None:
             ray.init(
                 address="local",
-                num_cpus=usable_cpus(),  # Ray's own count knows a container's quota, and not the affinity of a job
+                num_cpus=usable_cpus(),  # Ray's own count ignores the CPU affinity that a scheduler has set
                 include_dashboard=True,  # without it a dead driver leaks its placement group
                 dashboard_host="127.0.0.1",
                 object_store_memory=_OBJECT_STORE_BYTES,
@@ -190,8 +201,9 @@ def start_session(threads: int, *, debug: bool) -> None:
             )
             logging.getLogger("ray").setLevel(shown)
             return
-        own = {name: value for name, value in env_vars.items() if name not in submitted_env()}  # Ray refuses a double
-        ray.init(log_to_driver=debug, logging_level=shown, runtime_env={"env_vars": own})
+        # Ray refuses a variable that the job submission has set, too.
+        unsubmitted = {name: value for name, value in env_vars.items() if name not in submitted_env()}
+        ray.init(log_to_driver=debug, logging_level=shown, runtime_env={"env_vars": unsubmitted})
     except Exception as error:
         reason = reason_of(error)
         if address is None:
@@ -205,17 +217,18 @@ def start_session(threads: int, *, debug: bool) -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the last line of what Ray raised that says why, or of its logs where that says nothing.
+    """Return the last line of Ray's error that gives a reason, or a line of Ray's logs if the error is empty.
 
-    What Ray raises of a dashboard is the end of its log, of which the last line is the reason.
+    For a dashboard that does not start, the error is the end of its log, and the last line there is the reason.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Error" in line or "error" in line] or lines
-    return _shortened_reason(telling[-1]) if telling else reason_in_logs()
+    lines_with_errors = [line for line in lines if "Error" in line or "error" in line]
+    candidates = lines_with_errors or lines
+    return _shortened_reason(candidates[-1]) if candidates else reason_in_logs()
 
 
 def reason_in_logs() -> str:
-    """Return the last error in the logs of this process's private session, or that there is none."""
+    """Return the last error in the logs of this process's private session, or a sentence that there is none."""
     folder = session_folder()
     if folder is None:
         return "Ray gives no reason"
@@ -229,7 +242,7 @@ def reason_in_logs() -> str:
 
 
 def session_folder() -> Path | None:
-    """Return the folder of this process's private session, whose name ends with the process's number."""
+    """Return the folder of this process's private session; its name ends with the process id."""
     sessions = sorted(Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray").glob(f"session_*_{os.getpid()}"))
     return sessions[-1] if sessions else None
 
@@ -240,7 +253,7 @@ def _shortened_reason(text: str) -> str:
 
 
 def _token_hint(error: Exception) -> str:
-    """Return what to do where a head takes connections and lets nobody join: Ray says no more than that it failed."""
+    """Return what to do if a head takes connections but lets nobody join; Ray itself only says that joining failed."""
     from ray.exceptions import AuthenticationError
 
     if not isinstance(error, ConnectionError | AuthenticationError):

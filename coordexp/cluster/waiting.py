@@ -1,4 +1,4 @@
-"""What a run waits for on a cluster: what it needs, what is free, who holds the rest. From Ray's public state alone."""
+"""What a run waits for on a cluster: what it needs, what is free and who holds the rest, by Ray's public state API."""
 
 import json
 import os
@@ -24,10 +24,10 @@ from coordexp.runs.stop import SUBMITTED_ENV
 
 _KINDS = ("CPU", "GPU")
 _STATE_SECONDS = 5  # for an answer of the state API
-_TASK_SECONDS = 30.0  # for a small task on the head, whose process imports Ray first
+_TASK_SECONDS = 30.0  # for a small task on the head; its process imports Ray first
 _ENTRYPOINT_CHARACTERS = 60
 _MAX_HOLDERS = 4
-# What asking may meet: a head or a dashboard that is gone, or answers late.
+# Errors of asking: the head or its dashboard is gone, or answers late. Then the wait is not explained.
 _UNKNOWN = (RayStateApiException, RayError, OSError, RuntimeError, ValueError)
 Resources = Mapping[str, float]
 _Row = TypeVar("_Row")
@@ -44,7 +44,8 @@ class _Holder:
     placement_group_id: str | None = None
     required_resources: dict[str, float] | None = None
 
-    def wanted(self) -> dict[str, float]:
+    def resources(self) -> dict[str, float]:
+        """Return the CPUs and GPUs that it holds or waits for."""
         return _cpus_and_gpus(self.required_resources or {})
 
 
@@ -55,16 +56,17 @@ class _Bundle:
 
 @dataclass(frozen=True)
 class _Group:
-    """What Ray's state says of a placement group, the workers of one run or of another job."""
+    """What Ray's state says of a placement group: the workers of a run, or of another job."""
 
     creator_job_id: str
     bundles: list[_Bundle] | None = field(default=None)
 
 
 class ClusterSurroundings(Surroundings):
-    """Knows the cluster that this process has joined."""
+    """Explains waits on the cluster that this process has joined."""
 
     def trouble(self) -> str | None:
+        """Return a sentence while the head does not answer; None while it does."""
         address = ray.get_runtime_context().gcs_address
         if answers(address):
             return None
@@ -74,12 +76,13 @@ class ClusterSurroundings(Surroundings):
         )
 
     def explain_wait(self, waiting: Sequence[RunPlan], running: Sequence[RunPlan]) -> str | None:
+        """Return what runs without workers wait for; None if they have places, or if Ray does not tell."""
         if not waiting:
             return None
         try:
             own_job = ray.get_runtime_context().get_job_id()
             if not any(group.creator_job_id == own_job for group in _groups("PENDING")):
-                return None  # the runs have their places, and their workers start
+                return None  # the runs have places, and their workers are starting
             needs = needs_text(waiting[0].config.cluster)
             return wait_sentence(needs, own_job=own_job, running=[plan.name for plan in running])
         except _UNKNOWN:
@@ -87,15 +90,16 @@ class ClusterSurroundings(Surroundings):
 
 
 def explain_actors(needs: str) -> str | None:
-    """Return what actors of this command wait for; None where they have their places, or Ray does not tell."""
+    """Return what actors of this command wait for; None if they have places, or if Ray does not tell."""
     try:
         own_job = ray.get_runtime_context().get_job_id()
         free = _cpus_and_gpus(ray.available_resources())
-        pending = [actor.wanted() for actor in _actors("PENDING_CREATION") if actor.job_id == own_job]
-        # One that has its share is pending too, until its process has started.
-        if not any(wanted[kind] > free[kind] for wanted in pending for kind in _KINDS):
-            return None
-        return wait_sentence(needs, own_job=own_job)
+        for actor in _actors("PENDING_CREATION"):
+            # An actor that has its place is pending, too, until its process has started.
+            lacks_place = any(actor.resources()[kind] > free[kind] for kind in _KINDS)
+            if actor.job_id == own_job and lacks_place:
+                return wait_sentence(needs, own_job=own_job)
+        return None
     except _UNKNOWN:
         return None
 
@@ -106,22 +110,21 @@ def wait_sentence(needs: str, *, own_job: str, running: Sequence[str] = ()) -> s
     Args:
         needs: what is needed, as the beginning of a sentence.
         own_job: Ray's number of this command.
-        running: runs of this command that have their places.
+        running: names of the runs of this command that have places.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     needed = f"waits for a place: {needs}"
-    ways_out = "Ctrl-C ends the wait"
-    if (number := submission_number()) is not None:
-        ways_out = f"ray job stop {number} ends the wait"
+    number = submission_number()
+    way_out = "Ctrl-C ends the wait" if number is None else f"ray job stop {number} ends the wait"
     if not offers_cpus(nodes):
-        return f"{needed}; no node offers CPUs yet, and work begins when one joins; {ways_out}"
+        return f"{needed}; no node offers CPUs yet, and work begins when one joins; {way_out}"
     free = resources_text([_cpus_and_gpus(ray.available_resources())])
-    holders = "; ".join(
-        f"{name} {'hold' if name.startswith('runs ') else 'holds'} {resources_text([resources])}"
-        for name, resources in _held(own_job, running).items()
-    )
-    held = holders or "nobody that Ray names holds the rest"
-    return f"{needed}; free: {free} of {resources_text(nodes)}; {held}; {ways_out}"
+    holders: list[str] = []
+    for name, resources in _held(own_job, running).items():
+        verb = "hold" if name.startswith("runs ") else "holds"
+        holders.append(f"{name} {verb} {resources_text([resources])}")
+    held = "; ".join(holders) or "nobody that Ray names holds the rest"
+    return f"{needed}; free: {free} of {resources_text(nodes)}; {held}; {way_out}"
 
 
 def offers_cpus(nodes: Iterable[Resources]) -> bool:
@@ -131,8 +134,8 @@ def offers_cpus(nodes: Iterable[Resources]) -> bool:
 def slots_on_cluster(cluster: Cluster) -> int:
     """Return how many runs the joined cluster holds at once.
 
-    A run that does not fit on the nodes that are there waits where nodes may still come: with an autoscaler, or on a
-    head that offers no CPUs.
+    If a run does not fit on the nodes of now, it waits as long as nodes may still join: with an autoscaler, or if the
+    head alone is there and offers no CPUs.
 
     Raises:
         ResourceError: if a run can never fit; Ray itself would wait for ever.
@@ -143,7 +146,7 @@ def slots_on_cluster(cluster: Cluster) -> int:
     except ResourceError:
         if not offers_cpus(nodes.whole) or grows_by_itself():
             return cluster.max_concurrent_runs or 1
-    count_slots(cluster, nodes.whole)  # refuses what would not fit without the entrypoint either
+    count_slots(cluster, nodes.whole)  # raises if a run would not fit even without the entrypoint
     raise ResourceError(f"{needs_text(cluster)}, but {entrypoint_text(nodes.whole)}")
 
 
@@ -152,11 +155,11 @@ class Nodes:
     """What the nodes of the joined cluster offer."""
 
     whole: list[dict[str, float]]
-    left: list[dict[str, float]]  # by the entrypoint of this very job, which holds its share as long as we live
+    left: list[dict[str, float]]  # without what the entrypoint of this job holds as long as this command runs
 
 
 def nodes_for_work() -> Nodes:
-    """Return what the nodes that are alive offer, whoever holds it now."""
+    """Return what the nodes that are alive offer, no matter who holds it now."""
     nodes = {node["NodeID"]: dict[str, float](node["Resources"]) for node in ray.nodes() if node["Alive"]}
     held = held_by_entrypoint()
     left = [_less(resources, held.get(node, {})) for node, resources in nodes.items()]
@@ -164,7 +167,7 @@ def nodes_for_work() -> Nodes:
 
 
 def entrypoint_text(nodes: Sequence[Resources]) -> str:
-    """Return what is wrong where the entrypoint of this very job leaves no room, and how to submit it."""
+    """Return a clause on an entrypoint of this job that leaves no room for work, and how to submit the job."""
     held = resources_text(list(held_by_entrypoint().values()))
     return (
         f"the job's own entrypoint holds {held} of {resources_text(nodes)} as long as this command runs, so that "
@@ -177,13 +180,13 @@ def _less(resources: Resources, held: Resources) -> dict[str, float]:
 
 
 def submission_number() -> str | None:
-    """Return the number of the submitted job that this process is; None where nobody submitted it."""
+    """Return the number of the submitted job whose entrypoint this process is; None if it was not submitted."""
     submitted = json.loads(os.environ.get(SUBMITTED_ENV, "{}"))
     return (submitted.get("metadata") or {}).get("job_submission_id")
 
 
 def held_by_entrypoint() -> dict[str, Resources]:
-    """Return what the entrypoint of this submitted job holds, by node: Ray runs it under an actor of the job's name."""
+    """Return what the entrypoint of this submitted job holds, by node. Ray runs it in an actor named after the job."""
     number = submission_number()
     if number is None:
         return {}
@@ -191,11 +194,15 @@ def held_by_entrypoint() -> dict[str, Resources]:
         actors = [actor for actor in _actors() if (actor.name or "").endswith(number)]
     except _UNKNOWN:
         return {}
-    return {actor.node_id: actor.wanted() for actor in actors if actor.node_id and any(actor.wanted().values())}
+    held: dict[str, Resources] = {}
+    for actor in actors:
+        if actor.node_id and any(actor.resources().values()):
+            held[actor.node_id] = actor.resources()
+    return held
 
 
 def grows_by_itself() -> bool:
-    """Return whether an autoscaler may add nodes; its process, or KubeRay's command, is known on the head alone."""
+    """Return whether an autoscaler may add nodes. Only the head knows: its process, or KubeRay's command, is there."""
     look = ray.remote(has_autoscaler).options(num_cpus=0, resources={"node:__internal_head__": 0.001}, max_retries=0)
     try:
         return ray.get(look.remote(), timeout=_TASK_SECONDS)
@@ -207,20 +214,26 @@ def has_autoscaler() -> bool:
     """Return whether this machine is the head of a cluster that adds nodes by itself."""
     if "--no-monitor" in os.environ.get("KUBERAY_GEN_RAY_START_CMD", ""):  # KubeRay's autoscaler has its own container
         return True
-    commands = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
-    return any(part.startswith("--autoscaling-config=") and part[21:] for command in commands for part in command)
+    option = "--autoscaling-config="
+    for process in psutil.process_iter(["cmdline"]):
+        for argument in process.info["cmdline"] or []:
+            if argument.startswith(option) and argument != option:
+                return True
+    return False
 
 
 def _held(own_job: str, running: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return CPUs and GPUs that are held, by a name for who holds them: our own runs first, then other jobs."""
+    """Return the CPUs and GPUs that are held, by a name for who holds them, of the first few holders."""
     held: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_KINDS, 0.0))
     names = _names_of_jobs()
     names[own_job] = f"runs of this command ({', '.join(running)})" if running else "this command"
 
     def add(job: str, resources: Resources) -> None:
-        if any(resources.values()):
-            for kind, amount in resources.items():
-                held[names.get(job, f"job {job}")][kind] += amount
+        if not any(resources.values()):
+            return
+        holder = held[names.get(job, f"job {job}")]
+        for kind, amount in resources.items():
+            holder[kind] += amount
 
     for group in _groups("CREATED"):
         for bundle in group.bundles or []:
@@ -228,16 +241,16 @@ def _held(own_job: str, running: Sequence[str]) -> dict[str, dict[str, float]]:
     for actor in _actors():
         if not actor.placement_group_id:
             submitted = [number for number in names if (actor.name or "").endswith(number)]
-            add(submitted[0] if submitted else actor.job_id, actor.wanted())
+            add(submitted[0] if submitted else actor.job_id, actor.resources())
     tasks = list_tasks(filters=[("state", "=", "RUNNING")], detail=True, timeout=_STATE_SECONDS)
     for task in _read(_Holder, tasks):
         if task.type == "NORMAL_TASK" and not task.placement_group_id:
-            add(task.job_id, task.wanted())
+            add(task.job_id, task.resources())
     return {name: _cpus_and_gpus(resources) for name, resources in list(held.items())[:_MAX_HOLDERS]}
 
 
 def _names_of_jobs() -> dict[str, str]:
-    """Return a name for each job that runs, by Ray's number of it and by the number it was submitted under."""
+    """Return a name for each running job, by Ray's number of the job and by the number of its submission."""
     names: dict[str, str] = {}
     for job in list_jobs(filters=[("status", "=", "RUNNING")], timeout=_STATE_SECONDS):
         command = " ".join((job.entrypoint or "").split())
@@ -258,10 +271,11 @@ def _actors(state: str = "ALIVE") -> list[_Holder]:
 
 
 def _read(kind: type[_Row], states: Sequence[object]) -> list[_Row]:
-    """Return rows of the state API with the fields of ``kind``, checked: Ray's own classes have no types."""
+    """Return rows of the state API as objects of ``kind``, with checked types, which Ray's own classes lack."""
     adapter: TypeAdapter[_Row] = TypeAdapter(kind)
     return [adapter.validate_python(vars(state)) for state in states]
 
 
 def _cpus_and_gpus(resources: Resources) -> dict[str, float]:
-    return {kind: round(resources.get(kind, 0.0), 4) for kind in _KINDS}  # as Ray counts; sums of shares are inexact
+    # Rounded to what Ray counts, since sums of shares are inexact.
+    return {kind: round(resources.get(kind, 0.0), 4) for kind in _KINDS}

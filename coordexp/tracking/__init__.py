@@ -1,6 +1,6 @@
-"""Runs in MLflow: rows are spooled on disk first, and replayed when the server is there.
+"""Runs in MLflow: rows are on disk first, and are sent whenever the server is there.
 
-Importing this package costs nothing; MLflow itself is imported by the first ``open_tracker``.
+Importing this package is cheap. The first ``open_tracker`` imports MLflow itself.
 """
 
 from coordexp.tracking.connection import ServerUnreachableError

@@ -1,4 +1,4 @@
-"""Addresses of tracking servers and databases: of which kind one is, and how a sentence shows it without a secret."""
+"""Addresses of tracking servers and databases: of which kind they are, and how to show them without secrets."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from coordexp.config.schema.tracking import address_problem
 from coordexp.errors import masked
 
-DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow opens itself, without a server
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # databases that MLflow opens itself, without a server
 _SQLITE = "sqlite:///"
 _SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 _SECRET_IN_QUERY = re.compile(
@@ -17,7 +17,7 @@ _SECRET_IN_QUERY = re.compile(
 
 
 def is_http(uri: str) -> bool:
-    """Return whether an address is that of a server which is asked over HTTP by its own address."""
+    """Return whether an address is that of a server which is asked over HTTP."""
     return uri.lower().startswith(("http://", "https://"))
 
 
@@ -27,10 +27,10 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def server_of(uri: str) -> str:
-    """Return what a sentence calls an address.
+    """Return how a sentence names a server or database.
 
-    A server is called by scheme, host, port and the path under which it is served: several may share a host. Of
-    another database than a sqlite file only the host is said.
+    A server is named by scheme, host, port and path, since several servers may share a host. A sqlite file is named
+    whole. Of any other database only scheme and host are named.
     """
     if address_problem(uri) is not None:
         return "an address that cannot be used"
@@ -38,8 +38,9 @@ def server_of(uri: str) -> str:
         return uri
     if is_http(uri):
         return uri.rstrip("/")
-    scheme, separator, rest = uri.partition("://")
-    return f"{scheme}{separator}{rest.partition('/')[0]}"
+    scheme, separator, host_and_database = uri.partition("://")
+    host, _, _ = host_and_database.partition("/")
+    return f"{scheme}{separator}{host}"
 
 
 def without_secrets(text: str) -> str:
@@ -47,6 +48,6 @@ def without_secrets(text: str) -> str:
     text = _SECRET_IN_QUERY.sub(r"\1***", masked(text))
     for name in _SECRETS:
         secret = os.environ.get(name)
-        for form in (secret, unquote(secret)) if secret else ():
-            text = text.replace(form, "***")
+        if secret:
+            text = text.replace(secret, "***").replace(unquote(secret), "***")
     return text

@@ -1,6 +1,6 @@
-"""What lies behind an error of MLflow, its database or its HTTP client: the cause in a few words, and its cure.
+"""The cause of an error of MLflow, its database or its HTTP client, in a few words, and how to cure it.
 
-MLflow gives most errors as text, those of requests and urllib3 within it, so the causes are known by words.
+MLflow turns most errors into text, also those of requests and urllib3, so causes are recognised by their words.
 """
 
 import os
@@ -19,7 +19,7 @@ class Cause:
 
     Attributes:
         reason: a clause such as "connection refused".
-        cure: what a person does about it; "" where that follows from the reason.
+        cure: what a person does about it; "" if that follows from the reason.
     """
 
     reason: str
@@ -30,7 +30,10 @@ class Cause:
 
 
 class _KnownCause(NamedTuple):
-    """A pattern in an error's text; in reason and cure ``{host}`` stands for the server, ``{0}`` for the group."""
+    """A pattern in an error's text, with its cause.
+
+    In reason and cure ``{host}`` stands for the server, and ``{0}`` for the group of the pattern.
+    """
 
     pattern: re.Pattern[str]
     reason: str
@@ -47,7 +50,8 @@ class EnvironmentProxy(NamedTuple):
 TOO_LARGE = re.compile(r"error code 413|413 Client Error")
 _LIMIT = "raise its limit (nginx: client_max_body_size)"
 
-# The first that matches is the cause: an error of TLS or of a proxy is told as a refused connection, too.
+# The first pattern that matches is the cause. The text of an error of TLS or of a proxy also has the words of a refused
+# connection, so these come first.
 _CAUSES = (
     _KnownCause(
         re.compile(r"certificate verify failed: (?:Hostname|IP address) mismatch"),
@@ -108,7 +112,7 @@ _CAUSES = (
         "another version of MLflow made it: install that one, or back it up and run `mlflow db upgrade`",
     ),
 )
-# Of the very first question alone: later the same words mean a missing run or file.
+# Only for the very first request to a server: later the same words mean that a run or a file is missing.
 _CAUSES_AT_FIRST = (
     _KnownCause(
         re.compile("error code 40[45]"),
@@ -130,27 +134,27 @@ _CAUSES_AT_FIRST = (
 
 
 def cause_of(error: BaseException, uri: str) -> Cause:
-    """Return why MLflow at ``uri`` could not do something: one line without a password."""
+    """Return why MLflow at ``uri`` could not do something, in one line and without a password."""
     return _known_cause(error, uri, _CAUSES) or Cause(_first_line(error))
 
 
 def cause_at_first(error: BaseException, uri: str) -> Cause:
-    """Return why the very first question to a server failed: it may not be a server of MLflow at all."""
+    """Return why the very first request to a server failed; it may not be a server of MLflow at all."""
     cause = _known_cause(error, uri, (*_CAUSES_AT_FIRST, *_CAUSES)) or Cause(_first_line(error))
     proxy = proxy_for(uri)
     if proxy is None or "NO_PROXY" in cause.cure:
         return cause
-    # Whatever answered, or did not, may have been the proxy.
+    # It may have been the proxy that answered, or did not.
     host = urlsplit(uri).hostname
-    first = cause.cure or "start it"
+    cure_of_server = cause.cure or "start it"
     return Cause(
         f"{cause.reason}, through the proxy that {proxy.variable} names, {proxy.address}",
-        f"{first}, or add {host} to NO_PROXY if it is reached without a proxy",
+        f"{cure_of_server}, or add {host} to NO_PROXY if it is reached without a proxy",
     )
 
 
 def proxy_for(uri: str) -> EnvironmentProxy | None:
-    """Return the proxy that the environment puts before a server; None where it is asked directly."""
+    """Return the proxy through which the environment sends requests to a server; None if there is none."""
     from requests.utils import should_bypass_proxies  # takes a moment, and most commands have no server
 
     if not is_http(uri) or should_bypass_proxies(uri, no_proxy=None):
@@ -158,7 +162,8 @@ def proxy_for(uri: str) -> EnvironmentProxy | None:
     scheme = urlsplit(uri).scheme
     for name in (f"{scheme}_proxy", "all_proxy"):
         for variable in (name, name.upper()):  # in the order in which Python reads them
-            if address := os.environ.get(variable):
+            address = os.environ.get(variable)
+            if address:
                 return EnvironmentProxy(variable, masked(address))
     return None
 
@@ -173,7 +178,8 @@ def _known_cause(error: BaseException, uri: str, causes: tuple[_KnownCause, ...]
             f"correct {proxy.variable}, or add {host} to NO_PROXY if the server is reached without a proxy",
         )
     for cause in causes:
-        if (match := cause.pattern.search(text)) is not None:
+        match = cause.pattern.search(text)
+        if match is not None:
             details = [(detail or "").strip() for detail in match.groups()]
             return Cause(cause.reason.format(*details, host=host), cause.cure.format(*details, host=host))
     return None

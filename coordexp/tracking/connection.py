@@ -36,24 +36,24 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    # An upload ends when the server has stored the file, which for a large checkpoint takes longer.
+    # An upload ends only when the server has stored the file, which takes longer for a large checkpoint.
     "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "900",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     # It would print the server's address at the end of every run, between the lines of the ablation.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-# They print migrations, retries and tracebacks of errors that we report in one sentence.
+# These loggers print migrations, retries and tracebacks of errors that we report in one sentence.
 _NOISY = ("alembic", "mlflow.exceptions", "mlflow.store.db.utils", "mlflow.utils.validation", "urllib3.connectionpool")
 # The request itself is wrong: sending it again cannot help.
 _PERMANENT = (
     *("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"),
     *("BAD_REQUEST", "PERMISSION_DENIED", "UNAUTHENTICATED"),
 )
-# It would be taken once a person has changed something at the server.
+# The server would take the request once a person has changed something there.
 _MENDABLE = ("PERMISSION_DENIED", "UNAUTHENTICATED")
 _DELETED = "must be in the 'active' state"
-# MLflow calls these a bad request, or the client's fault, but they pass: a disk is cleared, a replica becomes primary.
+# MLflow blames the request or the client for these, but they pass: a disk is cleared, a replica becomes primary.
 _DATABASE_TROUBLE = re.compile(r"ReadOnlySqlTransaction|DiskFull|database or disk is full")
 _PACKAGES = {"s3": "boto3", "gs": "google-cloud-storage", "wasbs": "azure-storage-blob"}
 _SEARCH = "/api/2.0/mlflow/experiments/search"
@@ -70,15 +70,15 @@ class ServerRefusesError(TrackingError):
 
 
 class ArtifactError(ServerRefusesError):
-    """Files cannot be stored, though the server or database answers."""
+    """Files cannot be stored, although the server or database answers."""
 
 
 class FileTooLargeError(ArtifactError):
-    """A file is larger than the server, or a proxy before it, takes; smaller ones are stored."""
+    """A file is larger than the server, or a proxy before it, takes. Smaller files are stored."""
 
 
 def way_on(error: Exception) -> str:
-    """Return the end of a sentence on what a server does not have: whether the same command sends it."""
+    """Return the end of a sentence on what a server does not have: whether the same command will send it."""
     if isinstance(error, ServerUnreachableError):
         return "; the same command sends it"
     if isinstance(error, ServerRefusesError):
@@ -87,17 +87,18 @@ def way_on(error: Exception) -> str:
 
 
 def connect(uri: str) -> "MlflowClient":
-    """Return a client; a sqlite file is made on first use.
+    """Return a client for a server or database that answers. A sqlite file is made on first use.
 
     Raises:
         ServerUnreachableError: if nobody answers as MLflow there, within about 12 seconds.
         TrackingError: if the address, the database, or user and password cannot be used.
     """
-    for name, value in _ENVIRONMENT.items():  # MLflow reads it from the environment only
+    for name, value in _ENVIRONMENT.items():  # MLflow reads these settings from nowhere else
         os.environ.setdefault(name, value)
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    if (problem := address_problem(uri)) is not None:
+    problem = address_problem(uri)
+    if problem is not None:
         raise TrackingError(f"the tracking URI {problem}")
     _log.debug("connects to %s", server_of(uri))
     path = sqlite_path(uri)
@@ -105,7 +106,7 @@ def connect(uri: str) -> "MlflowClient":
         _check_sqlite(uri, path)
     from mlflow import MlflowClient
 
-    # Two first commands would both make MLflow's tables, and one would die.
+    # If two commands used a new database first, both would make MLflow's tables and one would die.
     first_use = FileLock(f"{path}.lock", timeout=_FIRST_USE_SECONDS) if path else contextlib.nullcontext()
     with tracking_errors(uri, "open it"), first_use:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -116,17 +117,17 @@ def connect(uri: str) -> "MlflowClient":
 
 
 def _check_answers(client: "MlflowClient", uri: str) -> None:
-    """Find out before MLflow does whether somebody answers: it would ask for minutes.
+    """Find out whether a server answers, before MLflow does, which would try for minutes.
 
-    The first, short question has timeouts of its own and no password, so any answer is good. The second one is asked by
-    MLflow, in its own way and with its own password.
+    The first request is ours, with short timeouts and without a password, so any answer will do. The second one is
+    MLflow's, which adds user and password in its own way.
     """
     from mlflow.exceptions import MlflowException
     from requests import RequestException
 
     try:
         first_answer = _post(uri, b'{"max_results": 1}', seconds=_PROBE_SECONDS)
-    except (RequestException, OSError) as error:  # a certificate file that is not there is an OSError
+    except (RequestException, OSError) as error:  # a missing certificate file is an OSError
         raise _does_not_answer(uri, cause_at_first(error, uri)) from error
     try:
         client.search_experiments(max_results=1)
@@ -150,7 +151,7 @@ def _does_not_answer(uri: str, cause: Cause) -> ServerUnreachableError:
 
 
 def _post(uri: str, body: bytes, *, seconds: float) -> "Response":
-    """Ask a server for its experiments in one try, through the same proxy and with the same trust as MLflow does."""
+    """Ask a server for its experiments, once, through the same proxy and with the same certificates as MLflow."""
     import requests
     from mlflow.environment_variables import (
         MLFLOW_TRACKING_CLIENT_CERT_PATH,
@@ -169,9 +170,9 @@ def _post(uri: str, body: bytes, *, seconds: float) -> "Response":
 
 
 def takes_request_of(uri: str, num_bytes: int) -> bool:
-    """Return whether a server, and each proxy before it, takes a request this large; True where that is not known.
+    """Return whether a server, and each proxy before it, takes a request this large; True if that cannot be found out.
 
-    It is asked for its experiments, with a body that is blank for the rest: nothing is stored.
+    The request asks for experiments and is filled up with blanks, so nothing is stored.
     """
     from requests import RequestException
 
@@ -184,7 +185,7 @@ def takes_request_of(uri: str, num_bytes: int) -> bool:
 
 @functools.cache
 def _say_once_what_is_not_checked(uri: str) -> None:
-    """Say in one line what urllib3 would say at each of thousands of requests."""
+    """Warn once that certificates are not checked; urllib3 would warn at each of thousands of requests."""
     import urllib3
     from mlflow.environment_variables import MLFLOW_TRACKING_INSECURE_TLS
 
@@ -199,10 +200,16 @@ def _say_once_what_is_not_checked(uri: str) -> None:
 
 @contextlib.contextmanager
 def tracking_errors(uri: str, doing: str) -> Generator[None]:
-    """Turn what MLflow, its database and its HTTP client raise into one TrackingError: "cannot DOING".
+    """Turn whatever MLflow, its database and its HTTP client raise into one TrackingError.
 
-    A ServerUnreachableError where the same call may work later, a ServerRefusesError where it works once somebody has
-    mended something.
+    Args:
+        uri: of the server or database.
+        doing: what was tried; the message says "cannot DOING".
+
+    Raises:
+        ServerUnreachableError: if the same call may work later.
+        ServerRefusesError: if the same call will work once somebody has mended something.
+        TrackingError: if the same call can never work.
     """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -213,9 +220,9 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
         kind = _kind_of(error.error_code, str(error))
         raise kind(f"MLflow at {server_of(uri)}: cannot {doing}: {cause_of(error, uri)}") from error
     except ImportError as error:
-        needed = f"needs a package that is not installed ({error}); install it"
-        raise TrackingError(f"MLflow at {server_of(uri)} {needed}") from error
-    # requests' errors are OSErrors; a damaged database raises an error that is not an OSError.
+        message = f"MLflow at {server_of(uri)} needs a package that is not installed ({error}); install it"
+        raise TrackingError(message) from error
+    # The errors of requests are OSErrors. A damaged database may raise an error of its own, or of text decoding.
     except (SQLAlchemyError, OSError, UnicodeError) as error:
         raise ServerUnreachableError(f"MLflow at {server_of(uri)}: cannot {doing}: {cause_of(error, uri)}") from error
 
@@ -230,19 +237,26 @@ def _kind_of(error_code: str, text: str) -> type[TrackingError]:
 
 @contextlib.contextmanager
 def artifact_errors(uri: str, root: str, *, file: Path | None = None) -> Generator[None]:
-    """Turn what MLflow's stores of files raise, each its own kinds of errors, into one ArtifactError.
+    """Turn whatever MLflow's stores of files raise, each its own kind of error, into one ArtifactError.
 
-    A ServerUnreachableError where it is the server or database that does not answer, a FileTooLargeError where ``file``
-    is too large for it.
+    Args:
+        uri: of the server or database.
+        root: the artifact root, where files are stored.
+        file: the file that is being stored, if it is one.
+
+    Raises:
+        ServerUnreachableError: if the server or database itself does not answer.
+        FileTooLargeError: if the file is too large for the server.
+        ArtifactError: if files cannot be stored for another reason.
     """
     try:
         yield
     except Exception as error:
-        connect(uri)  # raises where it is the server that is away
+        connect(uri)  # raises if the server itself is away
         cause = cause_of(error, uri)
         if TOO_LARGE.search(str(error)):
-            what = "a file" if file is None else f"{file.name} ({size_text(file.stat().st_size)})"
-            raise FileTooLargeError(f"MLflow at {server_of(uri)} does not take {what}: {cause}") from error
+            file_text = "a file" if file is None else f"{file.name} ({size_text(file.stat().st_size)})"
+            raise FileTooLargeError(f"MLflow at {server_of(uri)} does not take {file_text}: {cause}") from error
         place = f"the artifact root {without_secrets(root)}"
         if isinstance(error, ImportError):
             package = _PACKAGES.get(root.partition(":")[0], error.name)
@@ -257,7 +271,7 @@ def artifact_errors(uri: str, root: str, *, file: Path | None = None) -> Generat
 
 
 def look_at_artifacts(uri: str, root: str) -> None:
-    """Find out what keeps a run from storing files, as far as it shows without storing one."""
+    """Raise what would keep a run from storing files, as far as that can be found out without storing one."""
     import mlflow
 
     with artifact_errors(uri, root):
@@ -266,19 +280,20 @@ def look_at_artifacts(uri: str, root: str) -> None:
             if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, f"{existing} is no folder that can be written from here")
             return
-        # Of a root itself, MLflow 3.17 asks https://host/ where the server is https://host/mlflow; of a folder in it
-        # it asks the server. One that is not there has no files.
+        # For the root itself MLflow 3.17 asks https://host/ even if the server is https://host/mlflow. For a folder in
+        # the root it asks the server, and a folder that does not exist has no files.
         place = f"{root.rstrip('/')}/coordexp" if root.startswith(_ARTIFACTS_OF_SERVER) else root
         mlflow.artifacts.list_artifacts(artifact_uri=place, tracking_uri=uri)
 
 
 def check_names_file(uri: str, path: Path) -> None:
+    """Raise a TrackingError if a sqlite address names no file by its whole path."""
     if not path.is_absolute() or path.is_dir():
         raise TrackingError(f"tracking URI {uri!r} names no database file: expected sqlite:////absolute/path/mlflow.db")
 
 
 def _check_sqlite(uri: str, path: Path) -> None:
-    """Find out before MLflow does: it would retry for two minutes."""
+    """Raise a TrackingError if a database cannot be used, before MLflow does, which would retry for two minutes."""
     check_names_file(uri, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

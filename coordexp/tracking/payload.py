@@ -1,4 +1,4 @@
-"""What is sent to MLflow, in the form and the sizes that it takes: parameters of a configuration, points of rows."""
+"""What is sent to MLflow, in the form and in the sizes that it takes: a configuration's parameters, points of rows."""
 
 import json
 import math
@@ -19,7 +19,7 @@ _KEY_PART = re.compile(r"[A-Za-z0-9_\-]+")
 
 
 class PointData(NamedTuple):
-    """One point of a curve: exactly what makes up its identity in MLflow, which keeps identical points once."""
+    """One point of a curve. MLflow stores points once if all four fields are equal."""
 
     name: str
     value: float
@@ -30,33 +30,40 @@ class PointData(NamedTuple):
 def flatten_config(config: Mapping[str, JsonValue]) -> dict[str, str]:
     """Flatten nested mappings to dotted keys with text values.
 
-    Text stays as it is, everything else becomes JSON (``true``, ``null``, ``[0, 1]``). A mapping that is empty, or has
-    a key that MLflow or the dots cannot carry, becomes one JSON value. A value longer than MLflow's limit ends in its
-    SHA-256, so that two long values that differ stay different.
+    Text stays as it is, and everything else becomes JSON (``true``, ``null``, ``[0, 1]``). A mapping becomes one JSON
+    value if it is empty, or if one of its keys cannot be part of a dotted key or of a name in MLflow. A value longer
+    than MLflow's limit is cut and ends in its SHA-256, so that long values that differ stay different.
     """
 
     def is_whole(key: str, mapping: Tree) -> bool:
-        names = [f"{key}.{part}" for part in mapping if _KEY_PART.fullmatch(part)]
-        return not mapping or len(names) < len(mapping) or max(map(len, names)) > MAX_KEY_LENGTH
+        dotted_keys = [f"{key}.{name}" for name in mapping if _KEY_PART.fullmatch(name)]
+        return not mapping or len(dotted_keys) < len(mapping) or max(map(len, dotted_keys)) > MAX_KEY_LENGTH
 
     flat: dict[str, str] = {}
     for key, value in leaves(config, is_whole=is_whole).items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if len(text) > MAX_VALUE_LENGTH:
-            end = f"... sha256:{sha256_of_text(text)}"
-            text = text[: MAX_VALUE_LENGTH - len(end)] + end
+            ending = f"... sha256:{sha256_of_text(text)}"
+            text = text[: MAX_VALUE_LENGTH - len(ending)] + ending
         flat[key] = text
     return flat
 
 
-def check_same(run_name: str, logged: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+def check_same(run_name: str, logged: Mapping[str, str], current: Mapping[str, str]) -> None:
     """Refuse to continue a run under another configuration, code, data or weights.
 
-    ``logged`` are the parameters it has, fewer than ``wanted`` if it was interrupted while they were logged.
+    Args:
+        run_name: of the run in MLflow.
+        logged: parameters that the run has in MLflow. Some of the current ones are missing if it was interrupted while
+            they were logged.
+        current: parameters of this command.
+
+    Raises:
+        ComparisonError: if a logged parameter differs.
     """
     for key in sorted(logged):
-        if wanted.get(key) != logged[key]:
-            now = show(wanted[key]) if key in wanted else "absent"
+        if current.get(key) != logged[key]:
+            now = show(current[key]) if key in current else "absent"
             raise ComparisonError(
                 f"MLflow run {run_name} was started with {key} = {show(logged[key])}, now it is {now}: expected "
                 "what it was started with, another experiment name, or a fresh start"
@@ -64,13 +71,20 @@ def check_same(run_name: str, logged: Mapping[str, str], wanted: Mapping[str, st
 
 
 def last_values(rows: Sequence[Row]) -> dict[str, float]:
-    return {name: value for row in rows for name, value in row.metrics.items()}
+    """Return the last value of every metric by its name."""
+    values: dict[str, float] = {}
+    for row in rows:
+        values.update(row.metrics)
+    return values
 
 
 def row_points(row: Row) -> list[PointData]:
     """Return the points of a row that MLflow shows.
 
-    A point takes its time from the row, not from the clock: sent again after a crash it is identical.
+    A point takes its time from the row and not from the clock, so it is identical when it is sent again after a crash.
+
+    Raises:
+        TrackingError: if a value is not finite.
     """
     for name, value in row.metrics.items():
         if not math.isfinite(value):
@@ -80,16 +94,20 @@ def row_points(row: Row) -> list[PointData]:
 
 
 def batches(rows: Sequence[Row]) -> Iterator[tuple[list[PointData], int]]:
-    """Group the points of rows for calls of at most ``MAX_POINTS``, each with how many rows are whole after it."""
-    waiting: list[PointData] = []
-    for done, row in enumerate(rows):
+    """Group the points of rows for calls of at most ``MAX_POINTS``.
+
+    Yields:
+        The points of a call, and how many of the rows are sent whole after it.
+    """
+    batch: list[PointData] = []
+    for num_whole_rows, row in enumerate(rows):
         points = row_points(row)
-        if waiting and len(waiting) + len(points) > MAX_POINTS:
-            yield waiting, done
-            waiting = []
-        waiting += points
-        while len(waiting) > MAX_POINTS:
-            yield waiting[:MAX_POINTS], done
-            waiting = waiting[MAX_POINTS:]
+        if batch and len(batch) + len(points) > MAX_POINTS:
+            yield batch, num_whole_rows
+            batch = []
+        batch += points
+        while len(batch) > MAX_POINTS:
+            yield batch[:MAX_POINTS], num_whole_rows
+            batch = batch[MAX_POINTS:]
     if rows:
-        yield waiting, len(rows)
+        yield batch, len(rows)

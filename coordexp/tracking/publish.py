@@ -1,4 +1,14 @@
-"""The runs of an ablation or a sweep in MLflow: a parent, a child for each run, curves, artifacts, how it ended."""
+"""The runs of an ablation or a sweep in MLflow: a parent, and for each run a child with curves, files and its end.
+
+    the run's folder                                    MLflow
+    status.json: begun     ── start_run, _sources ──>   a run, RUNNING
+    metrics.jsonl          ── RowSync, in a thread ──>  curves
+    status.json: ended     ── end_run ──>               FINISHED, FAILED or KILLED; then the run's files
+    recorded.json          <── _note_recorded           all of it is there: nothing is left to send
+
+If the server is away, a run notes what is unsent in :class:`_Followed`, the thread tries again, and
+:meth:`Recorder.close` makes the last try of this command. The same command, given again, sends the rest.
+"""
 
 import json
 import threading
@@ -45,10 +55,10 @@ _FINAL: dict[State, FinalStatus] = {
 
 @dataclass(frozen=True)
 class Recorded:
-    """Which server (its address without secrets) has a whole run, and under which key, as the run's folder says."""
+    """What the folder of a run that is wholly recorded says."""
 
-    uri: str
-    key: str
+    uri: str  # of the server that has the run, without secrets
+    key: str  # of the run there
 
 
 def read_recorded(run: RunFolder) -> Recorded | None:
@@ -56,7 +66,7 @@ def read_recorded(run: RunFolder) -> Recorded | None:
 
 
 def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:
-    """Return whether this server has all rows and results of a run, so that nothing is left to send."""
+    """Return whether this server has all rows and files of a run, so that nothing is left to send."""
     status = plan.status()
     is_over = status.state in ("finished", "pruned") and status.is_merged
     return is_over and read_recorded(plan.folder) == Recorded(without_secrets(tracker.uri), plan.key)
@@ -67,23 +77,23 @@ def tracking_uri(config: RunConfig) -> str:
 
 
 def open_experiment_tracker(config: RunConfig) -> Tracker:
-    """Reach the tracking server or database now, before anything is trained; a TrackingError if it cannot be used."""
+    """Open the experiment on its server before anything is trained; raise a TrackingError if that cannot be used."""
     root = config.experiment.runs_dir.absolute() / "mlartifacts"
     return open_tracker(tracking_uri(config), experiment=config.experiment.name, artifact_root=root)
 
 
 def tracking_notes(config: RunConfig) -> list[str]:
-    """Ask the tracking server what the runs rely on; return what it lacks that they get along without.
+    """Return a sentence for each thing that the tracking server lacks and the runs can do without.
 
     Raises:
-        TrackingError: if they could not be recorded there.
+        TrackingError: if the runs could not be recorded there.
     """
     findings, _ = collect(examine_server(tracking_uri(config), config.experiment.name))
     return [finding.sentence for finding in findings if finding.verdict == "warning"]
 
 
 def shared_identity(run: RunConfig) -> dict[str, JsonValue]:
-    """Return what makes the experiment of a run the one it is: without names, the seed, the loss and the factor."""
+    """Return the identity that all runs of an experiment share: without names, the seed, the loss and the factor."""
 
     def differs(key: Key) -> bool:
         is_of_run = key.role == "name" or key.name == "experiment.seed" or not key.decides.isdisjoint(("loss", "terms"))
@@ -109,16 +119,16 @@ class _Followed:
     plan: RunPlan
     fingerprint: str
     tags: Mapping[str, str]
-    run_id: str = ""  # before it is created in MLflow
-    ended: RunStatus | None = None  # once that and its results are stored
-    waiting: RunStatus | None = None  # while the server does not take that it ended so
-    problem: str = ""  # why something of it is not stored, and whether the same command stores it
-    withheld: Withheld = field(default_factory=Withheld)  # what the server cannot have of it
-    is_noted: bool = False  # its folder says that the server has all of it
+    run_id: str = ""  # MLflow's id; "" before the run is created there
+    ended: RunStatus | None = None  # how the run ended, once this end and the run's files are stored
+    waiting: RunStatus | None = None  # how the run ended, while the server is away and this end is not stored
+    problem: str = ""  # why something of the run is not stored, and whether the same command will store it
+    withheld: Withheld = field(default_factory=Withheld)  # what the server cannot have of the run
+    is_noted: bool = False  # the run's folder says that the server has all of it
 
 
 class Recorder:
-    """Records runs in MLflow. Once it has begun, an unreachable server delays records, but never stops a run."""
+    """Records runs in MLflow. Once it has begun, a server that goes away delays records but never stops a run."""
 
     def __init__(self, tracker: Tracker, config: RunConfig, *, parent_key: str, above: ParentRun | None = None) -> None:
         """Start or find the parent of the runs: the experiment's own run, or a further one.
@@ -133,7 +143,9 @@ class Recorder:
         self._record = ExperimentFolder.of(config).record
         self._runs: dict[str, _Followed] = {}
         self._why_not_begun = ""
-        self._ending, self._creating = threading.Lock(), threading.Lock()  # one thread at a time
+        # The thread of RowSync and the caller's may both end or create a run; each of these happens in one at a time.
+        self._ending = threading.Lock()
+        self._creating = threading.Lock()
         params = shared_identity(config)
         if above is None:
             self.parent_id = tracker.start_parent(parent_key, params, {})
@@ -144,10 +156,13 @@ class Recorder:
         self._sync = RowSync(tracker, self._sources, also=self._end_waiting)
 
     def start_run(self, plan: RunPlan, fingerprint: str, *, tags: Mapping[str, str] | None = None) -> None:
-        """Follow a run, unless it is wholly recorded: find it, or create it once it begins, and send its rows.
+        """Follow a run, unless it is wholly recorded: send its rows, and create it in MLflow once it has begun.
 
-        MLflow fixes a run's start when it is created; what has not begun stands in the parent, see ``note_planned``.
-        What the server does not take is raised, and tried again when the run has ended.
+        MLflow fixes the start of a run when it is created. So a run that has not begun is only named by the parent, see
+        :meth:`note_planned`.
+
+        Raises:
+            TrackingError: if the server does not take the run. It is tried again when the run has ended.
         """
         if not is_recorded(plan, self._tracker):
             run = _Followed(plan, fingerprint, tags or {})
@@ -158,7 +173,7 @@ class Recorder:
                 self._runs[plan.name] = run
 
     def note_planned(self, plans: Sequence[RunPlan]) -> None:
-        """Let the experiment's own run say which runs there will be: MLflow has only those that have begun."""
+        """Write into the parent which runs there will be, since MLflow has only those that have begun."""
         seeds: dict[str, list[int]] = {}
         for plan in plans:
             seeds.setdefault(plan.group, []).append(plan.seed)
@@ -167,14 +182,14 @@ class Recorder:
         self._tracker.set_tags(self.parent_id, tags)
 
     def check_artifacts(self) -> None:
-        """Store the experiment's own record, which shows before anything is trained whether files can be stored."""
+        """Store the experiment's record. This shows before anything is trained whether files can be stored."""
         self._tracker.log_file(self.parent_id, self._record)
 
     def end_run(self, plan: RunPlan, status: RunStatus) -> None:
-        """Store a run's artifacts and how it ended; what fails is tried again, at the latest by ``close``.
+        """Store how a run ended, and its files. Whatever fails is tried again, at the latest by :meth:`close`.
 
-        A run that never began is not created for that: MLflow could not change its start any more. The experiment's
-        own run says why.
+        A run that never began is not created for this, since MLflow could not change its start later. The parent says
+        why it has not begun.
         """
         run = self._runs[plan.name]
         if not run.run_id and not plan.has_begun():
@@ -187,11 +202,14 @@ class Recorder:
         return plan.name in self._runs
 
     def close(self, *, cut_short: bool = False) -> list[str]:
-        """Send what is left and end the parent.
+        """Send what is left, and end the parent.
+
+        Args:
+            cut_short: whether the command ended early, so that the parent is not finished.
 
         Returns:
-            A sentence for each thing that the server does not have and could: why, and whether the same command sends
-            it. What it cannot have is in :meth:`notes`.
+            A sentence for each thing that the server does not have but could have: why, and whether the same command
+            will send it. What the server can never have is in :meth:`notes`.
         """
         unsent = self._sync.close()
         statuses = {name: run.plan.status() for name, run in self._runs.items()}
@@ -200,7 +218,8 @@ class Recorder:
 
         names_by_problem: dict[str, list[str]] = {}
         for name, run in self._runs.items():
-            if problem := run.problem or unsent.get(run.plan.folder.metrics, ""):
+            problem = run.problem or unsent.get(run.plan.folder.metrics, "")
+            if problem:
                 names_by_problem.setdefault(problem, []).append(name)
         missing = [f"{_first_of(names)}: {problem}" for problem, names in names_by_problem.items()]
 
@@ -211,7 +230,7 @@ class Recorder:
         return missing
 
     def notes(self) -> list[str]:
-        """Return a sentence for each thing of the runs that this server cannot have, and where it is instead."""
+        """Return a sentence for each thing of the runs that this server cannot have, with the place where it is."""
         not_listed = {run.withheld.not_listed for run in self._runs.values() if run.withheld.not_listed}
         sizes = {
             f"{name}/{path.name}": path.stat().st_size
@@ -230,17 +249,17 @@ class Recorder:
         return [too_large, *sorted(not_listed)]
 
     def _store_rest(self, statuses: Mapping[str, RunStatus]) -> None:
-        """Store the ends of runs that the server does not have yet, as far as a try makes sense."""
+        """Store the ends of runs that the server does not have yet, as far as trying makes sense."""
         over = [run for name, run in self._runs.items() if statuses[name].state not in ("waiting", "running")]
         unstored = [run for run in over if run.ended != statuses[run.plan.name]]
         never_failed = [run for run in unstored if not run.problem]
         failed_before = [run for run in unstored if run.problem]
 
-        # The server was just waited for in vain, or goes away now: trying each run would take minutes.
+        # If the server is away, each try would take minutes, so the first failure ends the tries.
         for run in never_failed:
             if self._why_away() or not self._end(run, statuses[run.plan.name]):
                 break
-        # What keeps one run from being stored keeps others, too.
+        # What keeps one run from being stored probably keeps the others, too: if the first one fails again, stop.
         for run in failed_before:
             if self._why_away() or not self._end(run, statuses[run.plan.name]) or run.problem:
                 break
@@ -250,11 +269,11 @@ class Recorder:
                 run.problem = run.problem or self._why_away()
 
     def _why_away(self) -> str:
-        """Return what a run that waits for the server was told; "" while none waits."""
+        """Return why the server is away, as the last try of a run said; "" if no run waits for it."""
         return next((run.problem for run in self._runs.values() if run.waiting), "")
 
     def _end_parent(self, states: set[State], *, cut_short: bool) -> None:
-        """End the experiment's own run as its runs ended."""
+        """End the parent with the status that follows from its runs."""
         if self._why_not_begun:
             self._tracker.set_tags(self.parent_id, {WHY_NOT_BEGUN: self._why_not_begun})
         final: FinalStatus = "FINISHED"
@@ -262,25 +281,25 @@ class Recorder:
             final = "KILLED"
         elif "failed" in states:
             final = "FAILED"
-        # Where every run was recorded before, nothing was done, and the end of the whole stays where it was.
+        # If every run was recorded before, this command has done nothing, and the end of the whole stays where it was.
         ended_at = None if self._runs else self._tracker.ended_at(self.parent_id)
         self._tracker.finish(self.parent_id, final, ended_at=ended_at)
 
     def _sources(self) -> list[tuple[str, Path]]:
-        """Return the runs whose rows are sent; those that have begun since are created."""
+        """Return the runs whose rows are to be sent; runs that have begun since the last call are created first."""
         runs = list(self._runs.values())
         for run in runs:
             if not run.run_id and not run.problem and run.plan.has_begun():
                 try:
                     self._create(run, status="RUNNING")
                 except ServerUnreachableError:
-                    break  # as their rows, later
+                    break  # later, with their rows
                 except CoordExpError as error:
                     run.problem = f"{error}{way_on(error)}"
         return [(run.run_id, run.plan.folder.metrics) for run in runs if run.run_id]
 
     def _end_waiting(self) -> bool:
-        """End runs that the server did not take before; return whether it answers now."""
+        """Store the ends that the server was away for; return whether it answers now."""
         for run in list(self._runs.values()):
             if run.waiting is not None and not self._end(run, run.waiting):
                 return False
@@ -288,7 +307,7 @@ class Recorder:
         return True
 
     def _end(self, run: _Followed, status: RunStatus) -> bool:
-        """Store how a run ended; return whether the server answered."""
+        """Store how a run ended, and its files; return whether the server answered."""
         with self._ending:
             run.waiting = None
             if run.ended != status:
@@ -301,14 +320,15 @@ class Recorder:
             return run.waiting is None
 
     def _create(self, run: _Followed, *, status: StartStatus) -> None:
-        """Find a run in MLflow, or create it; two threads may see that it has begun."""
+        """Find a run in MLflow, or create it, unless another thread has just done so."""
         plan = run.plan
-        color = group_colors(plan.config.ablation.groups).get(plan.group)  # a sweep's trials are too many for colours
-        own = {RUN_DIR: str(plan.run_dir), READING: plan.config.reading, **({COLOR_TAG: color} if color else {})}
+        tags = {**run.tags, RUN_DIR: str(plan.run_dir), READING: plan.config.reading}
+        color = group_colors(plan.config.ablation.groups).get(plan.group)
+        if color is not None:  # a sweep's trials are no groups: they are too many for colours
+            tags[COLOR_TAG] = color
         with self._creating:
             if run.run_id:
                 return
-            told, written_at = plan.status(), _written_at(plan.folder.status)
             run.run_id = self._tracker.start_run(
                 plan.key,
                 parent_id=self.parent_id,
@@ -316,26 +336,27 @@ class Recorder:
                 seed=plan.seed,
                 fingerprint=run.fingerprint,
                 params=identity(plan.config),
-                tags={**run.tags, **own},
+                tags=tags,
                 status=status,
-                # When it was last heard of, less how long it had worked.
-                began_at=None if written_at is None else (told.since or written_at) - told.seconds,
+                began_at=_began_at(plan),
             )
 
     def _store(self, run: _Followed, status: RunStatus) -> None:
+        """Store how a run ended, then its files."""
         self._create(run, status="RUNNING")
-        run_id, folder = run.run_id, run.plan.folder
-        # First how it ended: where files cannot be stored, the run must not stay RUNNING for ever.
+        run_id = run.run_id
+        folder = run.plan.folder
+        # The end comes first: if files cannot be stored, the run must not stay RUNNING for ever.
         self._tracker.finish(run_id, _FINAL[status.state], message=status.message, ended_at=_written_at(folder.status))
         if status.state == "pruned":
             self._tracker.set_tags(run_id, {"pruned": f"at step {status.step}"})
         run.withheld = store_files(self._tracker, run_id, run.plan, status)
 
     def _note_recorded(self) -> None:
-        """Note in its folder each run that is over and has its results and every row on the server."""
+        """Write ``recorded.json`` into the folder of each run whose end, files and rows are all on the server."""
         for run in list(self._runs.values()):
             is_over = run.ended is not None and run.ended.state in ("finished", "pruned")
-            # Files that a proxy does not take are sent by the same command, once it does.
+            # Files that a proxy does not take stay open: the same command sends them once the proxy takes them.
             if not is_over or run.is_noted or run.withheld.too_large:
                 continue
             if not self._sync.why_unsent(run.run_id, run.plan.folder.metrics):
@@ -348,6 +369,15 @@ def _first_of(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
+def _began_at(plan: RunPlan) -> float | None:
+    """Return the Unix time at which a run began: the start of its last attempt, less how long it had worked before."""
+    status = plan.status()
+    written_at = _written_at(plan.folder.status)
+    if written_at is None:
+        return None
+    return (status.since or written_at) - status.seconds
+
+
 def _written_at(status: Path) -> float | None:
-    """Return when a run's last status was written, since a server may be told of its end much later."""
+    """Return when a run's last status was written. The server may hear of it much later."""
     return status.stat().st_mtime if status.exists() else None

@@ -1,4 +1,4 @@
-"""The files of one run that has ended, in MLflow: its record, its final evaluation, its merged checkpoint."""
+"""The files of a run that has ended, in MLflow: its record, its final evaluation and its merged checkpoint."""
 
 import contextlib
 import re
@@ -25,11 +25,11 @@ from coordexp.train.setup.data import ground_truth_of_run
 
 @dataclass
 class Withheld:
-    """What a server cannot have of a run, though it took the rest.
+    """What a server cannot have of a run, although it took everything else.
 
     Attributes:
-        too_large: files that it, or a proxy before it, does not take.
-        not_listed: why the merged checkpoint is not among its models; "" if it is, or if there is none.
+        too_large: files that the server, or a proxy before it, does not take.
+        not_listed: why the merged checkpoint is not in the server's list of models; "" if it is, or if there is none.
     """
 
     too_large: list[Path] = field(default_factory=list[Path])
@@ -37,20 +37,31 @@ class Withheld:
 
 
 def read_hardware(run: RunFolder) -> str:
-    """Return what generated a run's final answers, by name; "" where that was not kept."""
-    kept = kept_model(dict[str, str], run.evaluation("final").hardware) or {}
-    return kept.get("hardware", "")
+    """Return the name of the hardware that generated a run's final answers; "" if no file says it."""
+    record = kept_model(dict[str, str], run.evaluation("final").hardware) or {}
+    return record.get("hardware", "")
 
 
 def store_files(tracker: Tracker, run_id: str, plan: RunPlan, status: RunStatus) -> Withheld:
-    """Store what a run has written, and for a finished one its final evaluation and its merged checkpoint.
+    """Store what a run has written, and for a finished run its final evaluation and its merged checkpoint.
+
+    Returns:
+        What the server cannot have of these.
 
     Raises:
-        TrackingError: if something else keeps the server from having it.
+        TrackingError: if anything else goes wrong.
     """
-    folder, withheld = plan.folder, Withheld()
-    files = (folder.config, folder.fingerprint, folder.param_groups, folder.metrics, folder.progress_log)
-    for path in (*files, folder.error_log):
+    folder = plan.folder
+    withheld = Withheld()
+    record_files = (
+        folder.config,
+        folder.fingerprint,
+        folder.param_groups,
+        folder.metrics,
+        folder.progress_log,
+        folder.error_log,
+    )
+    for path in record_files:
         if path.is_file():
             _store_file(tracker, run_id, path, None, withheld)
     values = last_values(read_rows(folder.metrics))
@@ -70,11 +81,13 @@ def _store_file(tracker: Tracker, run_id: str, path: Path, artifact_path: str | 
 
 
 def _store_evaluation(tracker: Tracker, run_id: str, plan: RunPlan, withheld: Withheld) -> None:
-    evaluated_on = ""
-    with contextlib.suppress(DataError):  # a set may have been removed since
+    """Store the files of the final evaluation, and tag the run with the hardware and the annotations of it."""
+    annotations_hash = ""
+    with contextlib.suppress(DataError):  # a person may have removed the set since
         annotations = ground_truth_of_run(plan.config)
-        evaluated_on = sha256_of_file(annotations)[:32] if annotations.is_file() else ""
-    tags = {HARDWARE: read_hardware(plan.folder), ANNOTATIONS: evaluated_on}
+        if annotations.is_file():
+            annotations_hash = sha256_of_file(annotations)[:32]
+    tags = {HARDWARE: read_hardware(plan.folder), ANNOTATIONS: annotations_hash}
     tracker.set_tags(run_id, {name: value for name, value in tags.items() if value})
 
     final = plan.folder.evaluation("final").path
@@ -85,10 +98,14 @@ def _store_evaluation(tracker: Tracker, run_id: str, plan: RunPlan, withheld: Wi
 def _store_merged(
     tracker: Tracker, run_id: str, plan: RunPlan, values: Mapping[str, float], withheld: Withheld
 ) -> None:
-    """Store a merged checkpoint or say where it lies, by tags of its run and as one of MLflow's models."""
-    config, merged = plan.config, plan.folder.merged
+    """Store a merged checkpoint if it is small enough, and record where it is.
+
+    The place is recorded twice: in tags of the run, and in MLflow's list of models.
+    """
+    config = plan.config
+    merged = plan.folder.merged
     num_bytes = directory_bytes(merged)
-    # Where it lies, with the machine that sees it there: ``file://node-3/shared/runs/x``.
+    # The path with the machine on which it is valid: ``file://node-3/shared/runs/x``.
     uri = f"file://{socket.gethostname()}{quote(str(merged.absolute()))}"
     place = repr(str(merged))
     if num_bytes <= config.tracking.max_artifact_mib * 2**20:
@@ -99,7 +116,7 @@ def _store_merged(
         else:
             uri = f"runs:/{run_id}/{merged.name}"
             place = f"mlflow.artifacts.download_artifacts({uri!r})"
-    # Only now: what is named is there, whole. A server without a list of models has these tags.
+    # Only now is what the tags name there, and whole. They are all that a server without a list of models has.
     tracker.set_tags(run_id, {MERGED: str(merged), MERGED_URI: uri})
 
     params = {"group": plan.group, "seed": str(plan.seed), "base": str(config.model.path)[:500]}
@@ -115,5 +132,5 @@ def _store_merged(
     name = re.sub(r"[/:.%\"']", "-", plan.name)
     try:
         tracker.log_model(run_id, name, step=config.training.num_steps, params=params, tags=tags)
-    except NoLoggedModelsError as error:  # all that can be recorded is, and the tags say the rest
+    except NoLoggedModelsError as error:  # everything else is recorded, and the tags say where the checkpoint is
         withheld.not_listed = str(error)

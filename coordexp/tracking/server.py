@@ -1,4 +1,4 @@
-"""What a run relies on at its tracking server: asked before training, and by ``doctor``. Nothing is stored for that."""
+"""Whether a tracking server has all that a run needs: asked before training and by ``doctor``; nothing is stored."""
 
 import contextlib
 import shlex
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from mlflow.exceptions import MlflowException
 
 CHECK = "mlflow"
-_LARGE_BYTES = 2 * 2**20  # twice what nginx takes unless it is told otherwise
+_LARGE_BYTES = 2 * 2**20  # twice the default limit of nginx
 _DEFAULT_EXPERIMENT = "0"
 _DELETED = "deleted"
-# Of requests that are new in MLflow 3: what an older server, another implementation, or a gateway answers to them.
+# Answers of an older server, another implementation or a gateway to requests that are new in MLflow 3.
 _NO_ENDPOINT_CODES = ("ENDPOINT_NOT_FOUND", "NOT_FOUND", "NOT_IMPLEMENTED")
 _NO_ENDPOINT_WORDS = ("error code 405 !=",)
 _INSTEAD = (
@@ -37,14 +37,16 @@ _INSTEAD = (
 
 
 class NoLoggedModelsError(TrackingError):
-    """The server does not list models for us: it is older than MLflow 3, of another maker, or forbids it."""
+    """The server lists no models for us: it is older than MLflow 3, is not MLflow's own, or forbids it."""
 
 
 def examine_server(uri: str, experiment: str) -> Check[None]:
-    """Ask a tracking server or database all that a run will ask of it.
+    """Ask a tracking server or database for all that a run will need there.
 
-    Yields a warning for each thing that a run gets along without, and at last that the server answers. An experiment
-    that is not there yet is judged by the one that MLflow itself makes.
+    An experiment that does not exist yet is judged by MLflow's default experiment.
+
+    Yields:
+        A warning for each missing thing that runs can do without, and at last that the server answers.
 
     Raises:
         TrackingError: if a run could not be recorded there.
@@ -55,13 +57,14 @@ def examine_server(uri: str, experiment: str) -> Check[None]:
     if example is not None:
         check_not_deleted(uri, example)
     is_server = not uri.startswith(DATABASES)
-    if example is None and is_server:  # in a database, a new experiment gets a place of its own
+    if example is None and is_server:  # with a database, a new experiment will have an artifact root of its own
         example = _default_experiment(client)
     if example is not None:
         look_at_artifacts(uri, example.artifact_location)
     if is_server:
         experiment_id = _DEFAULT_EXPERIMENT if example is None else example.experiment_id
-        if why_no_models := _why_no_models(client, uri, experiment_id):
+        why_no_models = _why_no_models(client, uri, experiment_id)
+        if why_no_models:
             yield warning(CHECK, why_no_models)
     if is_http(uri) and not takes_request_of(uri, _LARGE_BYTES):
         yield warning(
@@ -73,7 +76,7 @@ def examine_server(uri: str, experiment: str) -> Check[None]:
 
 
 def check_not_deleted(uri: str, experiment: "Experiment") -> None:
-    """Refuse an experiment in the trash, which MLflow's pages do not show and which takes no runs."""
+    """Raise a ServerRefusesError if an experiment is in the trash: no page shows it, and it takes no runs."""
     if experiment.lifecycle_stage == _DELETED:
         options = ("experiments", "restore", "--experiment-id", experiment.experiment_id)
         restore = f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(uri))} {python_command('-m', 'mlflow', *options)}"
@@ -85,10 +88,11 @@ def check_not_deleted(uri: str, experiment: "Experiment") -> None:
 
 @contextlib.contextmanager
 def model_errors(uri: str) -> Generator[None]:
-    """Turn what a server answers to requests about its list of models into one TrackingError.
+    """Turn the refusals of requests about a server's list of models into one TrackingError.
 
-    A ServerUnreachableError where the same call may work later; else a NoLoggedModelsError, whose sentence says what a
-    run has instead.
+    Raises:
+        ServerUnreachableError: if the same call may work later.
+        NoLoggedModelsError: otherwise; its sentence says what a run has instead.
     """
     from mlflow.exceptions import MlflowException
 
@@ -99,8 +103,10 @@ def model_errors(uri: str) -> Generator[None]:
             except MlflowException as error:
                 if not _has_no_endpoint(error):
                     raise
-                what = "has no list of models (older than MLflow 3, or not MLflow's own)"
-                raise NoLoggedModelsError(f"MLflow at {server_of(uri)} {what}: {_INSTEAD}") from error
+                raise NoLoggedModelsError(
+                    f"MLflow at {server_of(uri)} has no list of models (older than MLflow 3, or not MLflow's own): "
+                    f"{_INSTEAD}"
+                ) from error
     except (ServerUnreachableError, NoLoggedModelsError):
         raise
     except TrackingError as error:
@@ -108,10 +114,10 @@ def model_errors(uri: str) -> Generator[None]:
 
 
 def _has_no_endpoint(error: "MlflowException") -> bool:
-    """Return whether a server's answer to a request says that it does not know such requests.
+    """Return whether an answer means that the server does not know this kind of request.
 
-    MLflow's own server answers 404 with a page, Azure with nothing, a gateway with 405 or 501; JSON without an error
-    code comes from something else than MLflow.
+    An old server of MLflow answers 404 with a page, Azure 404 with nothing, and a gateway 405 or 501. JSON without an
+    error code does not come from MLflow.
     """
     from mlflow.exceptions import RestException
 
@@ -130,7 +136,7 @@ def _default_experiment(client: "MlflowClient") -> "Experiment | None":
 
 
 def _why_no_models(client: "MlflowClient", uri: str, experiment_id: str) -> str:
-    """Return why a server will not list merged checkpoints, as far as it shows by asking; "" if it will."""
+    """Return why a server will not list merged checkpoints, as far as asking for the list shows; "" if it will."""
     try:
         with model_errors(uri):
             client.search_logged_models([experiment_id], max_results=1)

@@ -1,4 +1,4 @@
-"""A background thread that carries rows from ``metrics.jsonl`` files to MLflow; training never waits for it."""
+"""A background thread that carries rows from ``metrics.jsonl`` files to MLflow. Training never waits for it."""
 
 import logging
 import os
@@ -21,20 +21,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _SentSoFar:
-    """How far a file has been sent: ``offset`` bytes, which hold ``rows`` rows."""
+    """How far a file has been sent."""
 
-    offset: int = 0
-    rows: int = 0
-    inode: int = 0
-    error: str = ""
-    given_up: bool = False
+    offset: int = 0  # bytes, all of whole rows
+    rows: int = 0  # in these bytes
+    inode: int = 0  # of the file; another one means that a resumed run has rewritten it
+    error: str = ""  # why the last try failed
+    given_up: bool = False  # the server will never take the next row
 
 
 class RowSync:
-    """Follow the files of several runs and send what MLflow lacks.
+    """Follows the files of several runs and sends the rows that MLflow lacks.
 
-    The files are the spool: an unreachable server delays rows and loses none. Errors never reach the caller; ``close``
-    returns what is left. A last line without its newline is still being written and is left for later.
+    The files are the spool, so an unreachable server delays rows and loses none. Errors never reach the caller;
+    :meth:`close` returns what could not be sent. A last line without a newline is still being written and is left for
+    the next pass.
     """
 
     def __init__(
@@ -45,33 +46,46 @@ class RowSync:
         interval_seconds: float = 2.0,
         also: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Start the thread, which asks ``sources`` for ``(run_id, metrics.jsonl)`` of every run at each pass.
+        """Start the thread.
 
-        The time between passes doubles up to a minute while the server is away. ``also`` does what else waits for the
-        server; it is called after the rows and returns whether the server answered.
+        Args:
+            tracker: the experiment on its server.
+            sources: returns ``(run_id, path of metrics.jsonl)`` of every run; called at each pass.
+            interval_seconds: between two passes; doubles up to a minute while the server is away.
+            also: does whatever else waits for the server, after the rows, and returns whether the server answered.
         """
-        self._tracker, self._sources, self._also = tracker, sources, also
+        self._tracker = tracker
+        self._sources = sources
+        self._also = also
         self._interval = interval_seconds
         self._sent: dict[tuple[str, Path], _SentSoFar] = {}
-        self._closing, self._deadline = threading.Event(), 0.0
+        self._closing = threading.Event()
+        self._deadline = 0.0
         self._away = False
         self._thread = threading.Thread(target=self._run, name="coordexp-row-sync", daemon=True)
         self._thread.start()
 
     def close(self, timeout: float = 30.0) -> dict[Path, str]:
-        """Send what is left, for at most ``timeout`` seconds, and stop; return files with unsent rows, and why."""
+        """Send what is left, for at most ``timeout`` seconds, and stop; return each file with unsent rows, and why."""
         self._deadline = time.monotonic() + timeout
         self._closing.set()
         self._thread.join(timeout)
-        return {path: reason for run_id, path in self._sources() if (reason := self.why_unsent(run_id, path))}
+        unsent: dict[Path, str] = {}
+        for run_id, path in self._sources():
+            reason = self.why_unsent(run_id, path)
+            if reason:
+                unsent[path] = reason
+        return unsent
 
     def why_unsent(self, run_id: str, path: Path) -> str:
         """Return why MLflow lacks rows of a run's file, and whether the same command sends them; "" if it has all."""
         sent = self._sent.get((run_id, path), _SentSoFar())
         if not path.exists() or path.read_bytes().count(b"\n") <= sent.rows:
             return ""
-        late = ServerUnreachableError(f"MLflow at {server_of(self._tracker.uri)} was not done in time")
-        return sent.error or f"{late}{way_on(late)}"
+        if sent.error:
+            return sent.error
+        too_slow = ServerUnreachableError(f"MLflow at {server_of(self._tracker.uri)} was not done in time")
+        return f"{too_slow}{way_on(too_slow)}"
 
     def _run(self) -> None:
         wait = self._interval
@@ -81,13 +95,17 @@ class RowSync:
             time.sleep(min(1.0, self._interval))
 
     def _pass(self) -> bool:
-        """Send what there is; warn once when the server goes away, and once when it is back."""
-        reached = self._send_all() and self._also()
-        if self._away == reached:
-            self._away = not reached
-            news = "does not answer: rows and results wait in their files" if self._away else "is back"
+        """Send everything that is new; warn once when the server goes away, and once when it is back.
+
+        Returns:
+            Whether the server answered.
+        """
+        is_away = not (self._send_all() and self._also())
+        if is_away != self._away:
+            self._away = is_away
+            news = "does not answer: rows and results wait in their files" if is_away else "is back"
             _log.warning("MLflow at %s %s", server_of(self._tracker.uri), news)
-        return reached
+        return not is_away
 
     def _send_all(self) -> bool:
         """Send new rows of every run; return whether the server answered."""
@@ -107,24 +125,31 @@ class RowSync:
         return True
 
     def _send(self, run_id: str, path: Path, sent: _SentSoFar) -> None:
-        """Send what a file has beyond what was sent; a resumed run may have rewritten it."""
+        """Send the rows of a file that were not sent before.
+
+        A resumed run may have rewritten its file. Then the file is read from its beginning, and the count of rows that
+        MLflow keeps for the run says which of them it has.
+        """
         if not path.exists():
             return
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if status.st_ino != sent.inode or status.st_size < sent.offset:
-                # The run's own count says which rows MLflow has.
-                sent.inode, sent.offset, sent.rows = status.st_ino, 0, 0
+                sent.inode = status.st_ino
+                sent.offset = 0
+                sent.rows = 0
             file.seek(sent.offset)
-            data = file.read()
-        data = data[: data.rfind(b"\n") + 1]
+            content = file.read()
+        whole_lines = content[: content.rfind(b"\n") + 1]
         rows: list[Row] = []
-        for number, line in enumerate(data.splitlines(), start=sent.rows + 1):
+        for number, line in enumerate(whole_lines.splitlines(), start=sent.rows + 1):
             try:
                 rows.append(parse_model(Row, line))
             except ValueError as error:
-                expected = "expected a row of step, time and metrics"
-                raise TrackingError(f"{path}, line {number}: {expected} ({error})") from error
+                raise TrackingError(
+                    f"{path}, line {number}: expected a row of step, time and metrics ({error})"
+                ) from error
         if rows:
             self._tracker.append_rows(run_id, rows, start=sent.rows)
-            sent.offset, sent.rows = sent.offset + len(data), sent.rows + len(rows)
+            sent.offset += len(whole_lines)
+            sent.rows += len(rows)

@@ -1,4 +1,4 @@
-"""MLflow's own pages on a database of runs, in a process of their own, until somebody ends them."""
+"""MLflow's own pages on a database of runs, served by a process of their own until somebody ends it."""
 
 import contextlib
 import os
@@ -23,14 +23,17 @@ _STOP_SECONDS = 10.0
 
 @contextlib.contextmanager
 def mlflow_pages(store_uri: str, artifact_root: Path) -> Generator[tuple[str, "subprocess.Popen[bytes]"]]:
-    """Serve MLflow's pages on loopback; gives their address and the process, which ends with the block.
+    """Serve MLflow's pages on loopback while the block lasts.
 
     Args:
         store_uri: address of the database.
         artifact_root: where MLflow would put files of runs that it begins itself.
 
+    Yields:
+        The address of the pages, and the process that serves them.
+
     Raises:
-        ResourceError: if no port is free, or the server does not answer within a minute, with its own last words.
+        ResourceError: if no port is free, or if the server does not answer within a minute; with its last line then.
     """
     address = f"http://{_HOST}:{free_port()}"
     command = [sys.executable, "-m", "mlflow", "server", "--host", _HOST, "--port", address.rpartition(":")[2]]
@@ -40,7 +43,7 @@ def mlflow_pages(store_uri: str, artifact_root: Path) -> Generator[tuple[str, "s
     with TemporaryDirectory(prefix="coordexp-") as folder:
         log = Path(folder) / "server.log"
         with log.open("wb") as output:
-            # A session of its own: Ctrl-C in a terminal reaches this command alone, which then ends the server.
+            # In a session of its own: Ctrl-C in a terminal reaches only this command, which then ends the server.
             process = subprocess.Popen(
                 command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
             )
@@ -52,10 +55,10 @@ def mlflow_pages(store_uri: str, artifact_root: Path) -> Generator[tuple[str, "s
 
 
 def free_port() -> int:
-    """Return the first free loopback port from 5000 on, which is MLflow's own."""
+    """Return the first free loopback port from 5000 on, which is MLflow's default."""
     for port in range(_FIRST_PORT, _FIRST_PORT + _NUM_PORTS):
         with socket.socket() as candidate:
-            # As servers do: a port whose last connection has just ended is free.
+            # As servers do: otherwise a port whose last connection has just ended would not count as free.
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 candidate.bind((_HOST, port))
@@ -64,7 +67,8 @@ def free_port() -> int:
 
 
 def _wait_until_it_answers(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    # Loopback is asked directly, whatever proxy the environment names.
+    """Return once the server answers; raise a ResourceError if it ends or takes too long."""
+    # Without the proxies of the environment: they cannot reach this machine's loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     end = time.monotonic() + _START_SECONDS
     while process.poll() is None and time.monotonic() < end:

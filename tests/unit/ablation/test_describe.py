@@ -1,4 +1,4 @@
-"""What a dry run says of the power of a plan."""
+"""What a dry run says of a plan: its power, its time, its budget, and what does not fit."""
 
 import json
 import os
@@ -22,19 +22,22 @@ def lines(runs_dir, *, seeds=(0,), **data):
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
 def test_the_smallest_difference_is_that_of_images_and_seeds(tmp_path, seeds):
-    said = lines(tmp_path, seeds=seeds, shapes={"num_val": 250})["can detect"]
-    assert f"roughly {planned_detectable(250, len(seeds)):.3f} on (80 % power, 5 % level; 250 validation" in said
-    assert ("these checkpoints, not their losses" in said) == (len(seeds) == 1)
+    line = lines(tmp_path, seeds=seeds, shapes={"num_val": 250})["can detect"]
+    for fact in (f"{planned_detectable(250, len(seeds)):.3f}", "80 % power", "5 % level", "250 validation"):
+        assert fact in line
+    assert ("checkpoints" in line) == (len(seeds) == 1)
 
 
 def test_what_a_dry_run_has_not_looked_at_is_said(tmp_path):
     config = ExperimentConfig.model_validate({"experiment": {"name": "x", "runs_dir": str(tmp_path)}})
     away = ExperimentConfig.model_validate({**config.model_dump(), "model": {"path": "someone/not-here"}})
-    here, there = (
-        next(line for line in summary(one, plan_runs(one)) if line.startswith("not checked")) for one in (config, away)
-    )
-    assert here.endswith("what is in annotations, images and weights, which coordexp doctor checks")
-    assert there.endswith("; someone/not-here, which is not on this machine and is looked for on the hub")
+    (line,) = (line for line in summary(config, plan_runs(config)) if line.startswith("not checked"))
+    (line_of_hub,) = (line for line in summary(away, plan_runs(away)) if line.startswith("not checked"))
+    for fact in ("annotations", "weights", "coordexp doctor"):
+        assert fact in line
+    assert "hub" not in line
+    assert "someone/not-here" in line_of_hub
+    assert "hub" in line_of_hub
 
 
 def test_the_images_of_a_file_are_counted(tmp_path):
@@ -44,7 +47,9 @@ def test_the_images_of_a_file_are_counted(tmp_path):
     paths = dict.fromkeys(("train_annotations", "train_images", "val_annotations", "val_images"), str(path))
     assert "; 7 validation images" in lines(tmp_path, format="coco", **paths)["can detect"]
     path.unlink()
-    assert lines(tmp_path, format="coco", **paths)["can detect"] == f"unknown, since {path} cannot be read"
+    line = lines(tmp_path, format="coco", **paths)["can detect"]
+    assert "unknown" in line
+    assert str(path) in line
 
 
 def test_units_are_what_a_plan_detects_by(tmp_path):
@@ -52,10 +57,12 @@ def test_units_are_what_a_plan_detects_by(tmp_path):
     images = [{"id": i, "width": 10, "height": 10, "file_name": f"{i}.jpg", "clip": i // 20} for i in range(400)]
     path.write_text(json.dumps({"images": images, "annotations": [], "categories": [{"id": 1, "name": "a"}]}))
     paths = dict.fromkeys(("train_annotations", "train_images", "val_annotations", "val_images"), str(path))
-    said = lines(tmp_path, format="coco", unit_by="clip", **paths)["can detect"]
-    assert f"roughly {planned_detectable(20, 1):.3f} on (80 % power, 5 % level; 400 validation images in 20 u" in said
-    unknown = lines(tmp_path, format="coco", unit_by="scene", **paths)["can detect"]
-    assert "400 validation images, " in unknown
+    line = lines(tmp_path, format="coco", unit_by="clip", **paths)["can detect"]
+    for fact in (f"{planned_detectable(20, 1):.3f}", "400 validation images", "20 units"):
+        assert fact in line
+    without_units = lines(tmp_path, format="coco", unit_by="scene", **paths)["can detect"]
+    assert "400 validation images" in without_units
+    assert "unit" not in without_units
 
 
 def test_a_dry_run_says_how_many_runs_fit_at_once_and_what_of_the_budget_is_used(tmp_path, monkeypatch):
@@ -68,22 +75,22 @@ def test_a_dry_run_says_how_many_runs_fit_at_once_and_what_of_the_budget_is_used
         }
     )
     plans = plan_runs(config)
-    said = {line[:16].strip(): line[16:] for line in summary(config, plans)}
-    assert said["runs at once"] == "2 on (64 CPUs, 8 GPUs)"
-    assert said["estimated time"] == "known once a run has finished"
-    assert said["budget"] == "30 GPU hours, 0 used"
+    shown = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert shown["runs at once"] == "2 on (64 CPUs, 8 GPUs)"
+    assert "known once" in shown["estimated time"]
+    assert shown["budget"] == "30 GPU hours, 0 used"
 
     write_status(plans[0].run_dir, RunStatus("finished", seconds=7200.0))
     write_status(plans[1].run_dir, RunStatus("stopped", seconds=3600.0))
-    said = {line[:16].strip(): line[16:] for line in summary(config, plans)}
-    assert said["estimated time"] == "2 h 0 min (the mean of 1 finished runs)"
-    assert said["budget"] == "30 GPU hours, 12 used"
+    shown = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert shown["estimated time"].startswith("2 h 0 min ")
+    assert shown["budget"] == "30 GPU hours, 12 used"
 
     # Its command was killed days ago, an hour after it had got its workers.
     write_status(plans[2].run_dir, RunStatus("running", since=1000.0))
     os.utime(plans[2].run_dir / "status.json", (4600.0, 4600.0))
-    said = {line[:16].strip(): line[16:] for line in summary(config, plans)}
-    assert said["budget"] == "30 GPU hours, 16 used"
+    shown = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert shown["budget"] == "30 GPU hours, 16 used"
 
 
 def test_a_dry_run_says_what_does_not_fit(tmp_path, monkeypatch):
@@ -91,11 +98,12 @@ def test_a_dry_run_says_what_does_not_fit(tmp_path, monkeypatch):
     config = ExperimentConfig.model_validate(
         {"experiment": {"name": "x", "runs_dir": str(tmp_path)}, "cluster": {"gpus_per_worker": 8.0}}
     )
-    said = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
-    assert said["runs at once"].startswith("none: one run needs 1 x (1 CPU, 8 GPUs), but the cluster has")
+    shown = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
+    for fact in ("none", "1 x (1 CPU, 8 GPUs)", "(64 CPUs, 4 GPUs) + (64 CPUs, 4 GPUs)"):
+        assert fact in shown["runs at once"]
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    said = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
-    assert said["runs at once"] == "known when the cluster at head:6379 is joined"
+    shown = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
+    assert "head:6379" in shown["runs at once"]
 
 
 OFFSETS = {"optimizer": "multimodal_coord_offset"}

@@ -36,17 +36,17 @@ def last_line(address: str, end: str) -> str:
 
 
 def test_a_head_that_is_gone_is_the_reason_and_the_way_on_is_named():
-    said = last_line(f"127.0.0.1:{free_port()}", "die")
-    assert "Ray cluster at auto was lost" in said
-    assert "the same command continues" in said
-    assert said.count("\n") == 1
+    line = last_line(f"127.0.0.1:{free_port()}", "die")
+    for fact in ("Ray cluster at auto", "lost", "same command"):
+        assert fact in line
+    assert line.count("\n") == 1
 
 
 def test_a_head_that_still_answers_is_not_called_lost():
     with listening() as address:
-        said = last_line(address, "die")
-    assert "lost" not in said
-    assert "the same command continues" in said
+        line = last_line(address, "die")
+    assert "lost" not in line
+    assert "same command" in line
 
 
 def test_a_command_that_ends_by_itself_has_no_last_words():

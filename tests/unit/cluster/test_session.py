@@ -20,10 +20,10 @@ from tests.support.doctor import coco_overrides
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("127.0.0.1:1", "no Ray answers at RAY_ADDRESS 127.0.0.1:1"),
-        ("http://127.0.0.1:8265", "not an address for submitting jobs"),
-        ("somewhere", "expected host:port"),
-        ("ray://127.0.0.1:1", "no Ray answers at RAY_ADDRESS ray://127.0.0.1:1"),
+        ("127.0.0.1:1", "RAY_ADDRESS 127.0.0.1:1"),
+        ("http://127.0.0.1:8265", "http://127.0.0.1:8265.*submitting jobs"),
+        ("somewhere", "somewhere.*host:port"),
+        ("ray://127.0.0.1:1", "RAY_ADDRESS ray://127.0.0.1:1"),
     ],
 )
 def test_an_address_that_nobody_answers_is_refused_before_ray_starts(address, sentence, monkeypatch):
@@ -68,7 +68,7 @@ def test_a_ray_that_does_not_start_in_time_ends_the_wait_with_a_way_on(monkeypat
     monkeypatch.setattr(session, "start_session", lambda threads, *, debug: is_over.wait(60))
     monkeypatch.setattr(session, "_MORE_SECONDS", 0.2)
     began = time.monotonic()
-    with pytest.raises(ResourceError, match=r"has not started within .* s \(.*cluster\.executor=inline"):  # noqa: SIM117
+    with pytest.raises(ResourceError, match=r"RAY_DASHBOARD_STARTUP_TIMEOUT_S.*cluster\.executor=inline"):  # noqa: SIM117
         with session.ray_session(threads=1) as ready:
             ready.result()
     assert time.monotonic() - began < 30
@@ -81,7 +81,7 @@ def test_whatever_ray_raises_at_its_start_is_said_with_its_reason(monkeypatch, p
         raise error from error  # as Ray does: the chain of errors is a circle
 
     monkeypatch.setattr("ray.init", init)
-    with pytest.raises(ResourceError, match=r"Ray cannot start on this machine \(OSError: no socket\)") as caught:
+    with pytest.raises(ResourceError, match=r"OSError: no socket.*cluster\.executor=inline") as caught:
         session.start_session(1, debug=False)
     assert len(list(chain(caught.value))) == 2
 
@@ -117,7 +117,7 @@ def test_a_head_that_lets_nobody_join_may_ask_for_a_token(monkeypatch, mode, err
     monkeypatch.setattr("ray.init", init)
     with pytest.raises(ResourceError) as caught:
         session.start_session(1, debug=False)
-    assert "127.0.0.1:6379 cannot be joined" in str(caught.value)
+    assert "127.0.0.1:6379" in str(caught.value)
     assert ("RAY_AUTH_TOKEN" in str(caught.value)) == (named is not None)
     assert named is None or named in str(caught.value)
 
@@ -125,6 +125,6 @@ def test_a_head_that_lets_nobody_join_may_ask_for_a_token(monkeypatch, mode, err
 def test_a_head_that_was_replaced_is_said_in_one_sentence(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.setattr(session, "start_session", lambda threads, *, debug: None)
-    expected = r"the Ray cluster at auto was lost or replaced \(AuthenticationError\); .* the same command continues"
-    with pytest.raises(ResourceError, match=expected), session.ray_session(threads=1):
+    facts = r"Ray cluster at auto .*AuthenticationError.*same command"
+    with pytest.raises(ResourceError, match=facts), session.ray_session(threads=1):
         raise AuthenticationError("RPC error: WrongClusterID: Perhaps the client is accessing GCS after a restart.")

@@ -22,7 +22,7 @@ def tracker(uri: str, tmp_path: Path) -> Tracker:
 @pytest.fixture
 def start(tracker: Tracker) -> Callable[..., str]:
     def start_run(key: str = "tiny/A/s0", **changes: object) -> str:
-        given: dict[str, object] = {"group": "A", "seed": 0, "fingerprint": "f0", "params": {"a": 1}, "tags": {}}
-        return tracker.start_run(key, parent_id="0" * 32, **(given | changes))
+        defaults: dict[str, object] = {"group": "A", "seed": 0, "fingerprint": "f0", "params": {"a": 1}, "tags": {}}
+        return tracker.start_run(key, parent_id="0" * 32, **(defaults | changes))
 
     return start_run

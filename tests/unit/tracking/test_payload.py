@@ -36,7 +36,7 @@ def test_points_carry_the_time_of_their_row_and_are_finite() -> None:
 
 def test_a_changed_parameter_is_named_with_both_values() -> None:
     check_same("A-s0", {"a": "1"}, {"a": "1", "b": "2"})  # interrupted before b was logged: fine
-    with pytest.raises(ComparisonError, match=r"A-s0 was started with a = '1', now it is '2'"):
+    with pytest.raises(ComparisonError, match=r"A-s0 .*a = '1'.* '2'"):
         check_same("A-s0", {"a": "1"}, {"a": "2"})
-    with pytest.raises(ComparisonError, match=r"now it is absent"):
+    with pytest.raises(ComparisonError, match=r"A-s0 .*a = '1'.*absent"):
         check_same("A-s0", {"a": "1"}, {})

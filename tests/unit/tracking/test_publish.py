@@ -51,8 +51,8 @@ def tracker(tmp_path: Path, migrated_database: Path) -> Tracker:
 
 
 def models(tracker: Tracker) -> list[str]:
-    found = MlflowClient(tracker.uri).search_logged_models([tracker.experiment_id])
-    return [f"{model.name} {model.status}" for model in found]
+    listed = MlflowClient(tracker.uri).search_logged_models([tracker.experiment_id])
+    return [f"{model.name} {model.status}" for model in listed]
 
 
 def run_of(tracker: Tracker) -> tuple[str, dict[str, str]]:
@@ -124,7 +124,9 @@ def test_what_a_server_does_not_take_is_named_and_the_next_command_completes_it(
         recorder.end_run(plan, DONE)
         assert run_of(tracker)[0] == "FINISHED"
         close_within(patch, seconds=0.3)
-        assert recorder.close() == ["A-s0: nobody answers; the same command sends it"]
+        (missing,) = recorder.close()
+        for fact in ("A-s0", "nobody answers", "same command"):
+            assert fact in missing
         await_threads()
         assert read_recorded(plan.folder) is None
         assert not is_recorded(plan, tracker)
@@ -164,11 +166,11 @@ def test_a_run_is_there_from_when_it_began_and_the_parent_says_what_waits(plan: 
     recorder.close(cut_short=True)
     run = client.get_run(run.info.run_id)
     assert 100 <= (run.info.end_time - run.info.start_time) / 1000 < 160
-    failed, left = load_experiment(tracker.uri, "tiny").runs
+    failed, not_begun = load_experiment(tracker.uri, "tiny").runs
     assert (failed.state, failed.message) == ("failed", "the loss is nan")
-    assert (left.state, left.message, left.run_id) == ("stopped", "the budget is spent", "")
+    assert (not_begun.state, not_begun.message, not_begun.run_id) == ("stopped", "the budget is spent", "")
     client.set_tag(recorder.parent_id, PLANNED, '{"A": ["x"]}')
-    with pytest.raises(TrackingError, match="tag planned of the ablation is"):
+    with pytest.raises(TrackingError, match="tag planned "):
         load_experiment(tracker.uri, "tiny")
 
 
@@ -187,11 +189,13 @@ def test_files_that_cannot_be_stored_leave_no_run_running_and_are_sent_by_the_ne
         recorder.end_run(each, DONE)
     (missing,) = recorder.close()
     root = (tmp_path / "artifacts" / "tiny").as_uri()
-    assert missing.startswith(f"A-s0 and 1 more: the artifact root {root} cannot be written: Not a directory; ")
+    for fact in ("A-s0 and 1 more", root, "Not a directory"):
+        assert fact in missing
     assert "does not answer" not in caplog.text
-    found = MlflowClient(tracker.uri).search_runs([tracker.experiment_id])
-    assert {run.info.status for run in found} == {"FINISHED"}
-    assert all(run.data.metrics["constrained/expected/AP"] == 0.5 for run in found if "seed" in run.data.tags)
+    mlflow_runs = MlflowClient(tracker.uri).search_runs([tracker.experiment_id])
+    assert len(mlflow_runs) == 3
+    assert {run.info.status for run in mlflow_runs} == {"FINISHED"}
+    assert all(run.data.metrics["constrained/expected/AP"] == 0.5 for run in mlflow_runs if "seed" in run.data.tags)
     measured = {run.metrics["constrained/expected/AP"] for run in load_experiment(tracker.uri, "tiny").runs}
     assert measured == {0.5}
     (tmp_path / "artifacts").unlink()
@@ -227,7 +231,7 @@ def test_of_runs_that_could_not_be_stored_one_is_tried_again_and_the_others_if_i
     monkeypatch.setattr(tracker, "finish", finish)
     (missing,) = recorder.close()
     assert tried == ["2", "0", "parent"]
-    assert missing.startswith("A-s0 and 2 more: ")
+    assert "A-s0 and 2 more" in missing
 
     (tmp_path / "artifacts").unlink()
     again = Recorder(tracker, plan.config, parent_key="tiny")
@@ -240,9 +244,9 @@ def test_of_runs_that_could_not_be_stored_one_is_tried_again_and_the_others_if_i
 @pytest.mark.parametrize(
     ("root", "reason"),
     [
-        ("s3://bucket/runs", "needs the package boto3"),
-        ("ftp://127.0.0.1:9/runs", "cannot be written: connection refused"),
-        ("file:///proc/self/runs", "cannot be written: No such file or directory"),
+        ("s3://bucket/runs", "boto3"),
+        ("ftp://127.0.0.1:9/runs", "connection refused"),
+        ("file:///proc/self/runs", "No such file or directory"),
     ],
 )
 def test_a_root_that_cannot_be_used_is_found_before_training(
@@ -254,7 +258,7 @@ def test_a_root_that_cannot_be_used_is_found_before_training(
     record = ExperimentFolder.of(plan.config).record
     record.write_text("{}")
     recorder = Recorder(elsewhere, plan.config, parent_key="tiny")
-    with pytest.raises(TrackingError, match=f"the artifact root {root} {reason}"):
+    with pytest.raises(TrackingError, match=f"{root}.*{reason}"):
         recorder.check_artifacts()
     recorder.close(cut_short=True)
     assert client.get_run(recorder.parent_id).info.status == "KILLED"

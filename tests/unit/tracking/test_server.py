@@ -49,13 +49,13 @@ def wait_until_up(url: str, process: subprocess.Popen[bytes], seconds: float = 9
 @pytest.mark.timeout(120)  # MLflow's own retries take four minutes
 def test_a_server_that_is_down_is_named_at_once() -> None:
     port = free_port()
-    with pytest.raises(TrackingError, match=rf"127\.0\.0\.1:{port} does not answer as MLflow \(connection refused\)"):
+    with pytest.raises(TrackingError, match=rf"127\.0\.0\.1:{port} .*connection refused"):
         open_tracker(f"http://127.0.0.1:{port}", experiment="tiny", artifact_root=None)
 
 
 @pytest.mark.parametrize("who", ["user:s3cret", "s3cret"])
 def test_a_password_in_the_uri_is_refused_and_never_shown(who: str) -> None:
-    with pytest.raises(TrackingError, match="MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN") as caught:
+    with pytest.raises(TrackingError, match="MLFLOW_TRACKING_PASSWORD.*MLFLOW_TRACKING_TOKEN") as caught:
         open_tracker(f"http://{who}@127.0.0.1:{free_port()}", experiment="tiny", artifact_root=None)
     assert "s3cret" not in str(caught.value)
 
@@ -98,8 +98,8 @@ def row(step: int) -> Row:
 
 def wait_for_steps(url: str, run_id: str, expected: list[int], seconds: float = 30) -> None:
     end = time.monotonic() + seconds
-    found: list[int] = []
-    while found != expected and time.monotonic() < end:
+    steps: list[int] = []
+    while steps != expected and time.monotonic() < end:
         time.sleep(0.1)
-        found = [point.step for point in MlflowClient(url).get_metric_history(run_id, "train_total_loss")]
-    assert found == expected
+        steps = [point.step for point in MlflowClient(url).get_metric_history(run_id, "train_total_loss")]
+    assert steps == expected
