@@ -2,6 +2,7 @@
 
 import io
 import re
+import shlex
 import sys
 import threading
 import time
@@ -175,3 +176,12 @@ def test_hashed_files_are_reported_in_mebibytes_and_not_again(tmp_path: Path, mo
     heard.clear()
     assert data_fingerprint([folder], known=tmp_path / "known") == first
     assert heard == []
+
+
+def test_of_two_commands_in_one_terminal_the_one_in_the_background_draws_nothing():
+    """As with ``command &``: the terminal belongs to somebody else, whose lines a bar would write over."""
+    words = [sys.executable, "-c", BARS, "0.2", "pass"]
+    terminal = Terminal(["bash", "-c", f"set -m; {shlex.join(words)} & wait"])
+    assert terminal.end() == 0
+    assert "the end" in terminal.text
+    assert "\x1b" not in terminal.text
