@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordexp.config.schema.search import Parameter
 from coordexp.errors import counted
-from coordexp.report.charts import looks_of, number
+from coordexp.report.charts.panels import looks_of, number
 from coordexp.report.figures import INK, NEUTRAL, Chart, Look, tips
 from coordexp.report.study.inputs import Outcome, StudyInputs
 from coordexp.report.study.part import Part, Rendered

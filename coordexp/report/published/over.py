@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from coordexp.config.schema.fields import Name
-from coordexp.data.image_facts import read_image_facts
+from coordexp.data.sets.image_facts import read_image_facts
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, first_problem, read_content, read_model, replace_directory, write_json
 from coordexp.metrics import BoxKind
