@@ -1,5 +1,5 @@
-# make install, demo, ablation, results, results-check, test, test-all, lint, docs, bench, rehearsal, fuzz, chaos, audit,
-# mlflow, clean.
+# make install, demo, ablation, results, results-long, results-check, test, test-all, lint, docs, bench, rehearsal, fuzz,
+# chaos, audit, mlflow, clean.
 # CONFIG and ARGS are passed on to the ablation:
 #   make ablation CONFIG=experiments/coco_tiny.yaml ARGS="training.max_steps=4"
 
@@ -23,8 +23,12 @@ SAYS_WHY := > $(VENV)/install.log 2>&1 || { cat $(VENV)/install.log >&2; exit 1;
 RESULTS := results/shapes
 SEEDS = results/representation/detections/$1-s0.json.gz,results/representation/detections/$1-s1.json.gz
 DEMO := results/demo
+# FOD-A, photographs that are not committed: train_one.json, val_one.json and images/.
+DEBRIS ?= ../shared/data/debris
+PHOTOGRAPHS = data.format=coco data.train_annotations=$(DEBRIS)/train_one.json data.train_images=$(DEBRIS)/images \
+    data.val_annotations=$(DEBRIS)/val_one.json data.val_images=$(DEBRIS)/images
 
-.PHONY: install loops demo ablation results results-check test test-all lint docs bench rehearsal fuzz chaos audit mlflow clean
+.PHONY: install loops demo ablation results results-long results-check test test-all lint docs bench rehearsal fuzz chaos audit mlflow clean
 
 install: $(STAMP)
 
@@ -68,10 +72,32 @@ demo: install
 	@page="file://$(CURDIR)/$(RESULTS)/report.html"; echo "the comparison of six groups: $$page"; \
 	case "$$(uname) $$DISPLAY$$WAYLAND_DISPLAY" in "Linux ") ;; *) $(PYTHON) -m webbrowser "$$page" ;; esac
 
+# Many hours: what happens after the first steps, whether the order of objects matters, and photographs, if their folder
+# is there. Resumable; each line may also be given alone.
+results-long: install
+	$(PYTHON) -m coordexp ablation --config experiments/ordering.yaml $(ARGS)
+	$(PYTHON) -m coordexp ablation --config experiments/ordering_C.yaml $(ARGS)
+	$(PYTHON) -m coordexp report ordering --publish results/ordering/A
+	$(PYTHON) -m coordexp report ordering_C --publish results/ordering/C
+	@if [ -d $(DEBRIS) ]; then set -ex; \
+	    $(PYTHON) -m coordexp ablation --config experiments/photographs.yaml $(PHOTOGRAPHS) $(ARGS); \
+	    $(PYTHON) -m coordexp report photographs --publish results/photographs --without-data; \
+	else echo "no photographs: $(DEBRIS) is missing; give DEBRIS=FOLDER"; fi
+	$(PYTHON) -m coordexp ablation --config experiments/amount_1.yaml $(ARGS)
+	$(PYTHON) -m coordexp ablation --config experiments/amount_4.yaml $(ARGS)
+	$(PYTHON) -m coordexp ablation --config experiments/amount_16.yaml $(ARGS)
+	$(PYTHON) -m coordexp report amount_1 amount_4 amount_16 --over data.shapes.num_train --publish results/amount
+
+# Every published folder; results/photographs has no annotations of its own, and is left out where they are missing.
 results-check: install
-	$(PYTHON) -m coordexp report --check $(RESULTS)
-	$(PYTHON) -m coordexp report --check $(RESULTS)/unclipped
-	$(PYTHON) -m coordexp report --check results/representation
+	@set -e; for numbers in $(wildcard results/*/numbers.json results/*/*/numbers.json); do \
+	    folder=$$(dirname $$numbers); annotations=; \
+	    if [ $$folder = results/photographs ]; then \
+	        if [ ! -f $(DEBRIS)/val_one.json ]; then echo "$$folder: not checked, $(DEBRIS) is missing"; continue; fi; \
+	        annotations="--annotations $(DEBRIS)/val_one.json"; \
+	    fi; \
+	    $(PYTHON) -m coordexp report --check $$folder $$annotations; \
+	done
 
 # What is compiled is kept, also where the environment says not to: both processes and every program that a test starts
 # would compile all of it again, a seventh of the time.
