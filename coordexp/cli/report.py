@@ -134,9 +134,10 @@ def _report_over(options: argparse.Namespace, console: "Console", errors: "Conso
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
+    from coordexp.report.store import store_report
     from coordexp.report.study.data import read_by
     from coordexp.report.study.inputs import Settings
-    from coordexp.report.write import store_report, study_of, write_report
+    from coordexp.report.write import study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 
     settings = Settings(

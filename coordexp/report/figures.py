@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
 WIDTH = 360
+_TITLE_HEIGHT, _LEGEND_HEIGHT = 26, 60  # pixels: above each row of charts in a file; for title and legend of all
 # On white paper. The page replaces each by the CSS variable of its name, which follows dark mode: no two may be equal.
 PALETTE = {
     "paper": "#ffffff", "ink": "#16191d", "soft": "#565d66", "rule": "#d9dde2",
@@ -51,8 +52,8 @@ _DASHES = (
     (6, 2, 1, 2, 1, 2), (1, 1), (14, 3, 3, 3), (5, 5), (3, 1.5),
 )  # fmt: skip
 LOOKS = tuple(
-    Look(color, (0, dashes) if dashes else "-", "os^D"[at % 4])
-    for at, (color, dashes) in enumerate(zip(GROUP_COLORS, _DASHES, strict=True))
+    Look(color, (0, dashes) if dashes else "-", "os^D"[place % 4])
+    for place, (color, dashes) in enumerate(zip(GROUP_COLORS, _DASHES, strict=True))
 )
 NEUTRAL = Look(INK)
 
@@ -91,6 +92,7 @@ def figure_style() -> Generator[None]:
 
 
 def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure; its sides are in pixels."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
@@ -105,13 +107,21 @@ def chart_svg(chart: Chart, *, label: str) -> str:
 
 
 def write_charts(charts: Sequence[Chart], stem: Path, *, title: str, looks: Mapping[str, Look]) -> list[Path]:
-    """Write charts beside each other as ``stem.png`` and ``stem.svg``, with titles and a legend of groups."""
+    """Write charts, two beside each other, as ``stem.png`` and ``stem.svg``.
+
+    Args:
+        charts: at least one.
+        stem: the path of the files without their suffix.
+        title: above all charts.
+        looks: how groups are drawn, for a legend; none: no legend.
+    """
     from matplotlib.lines import Line2D
 
     columns = min(2, len(charts))
-    heights = [max(map(_height, charts[at : at + columns])) + 26 for at in range(0, len(charts), columns)]
+    chart_rows = [charts[first : first + columns] for first in range(0, len(charts), columns)]
+    heights = [max(map(_height, row)) + _TITLE_HEIGHT for row in chart_rows]
     with figure_style():
-        figure = new_figure(columns * WIDTH, sum(heights) + 60)
+        figure = new_figure(columns * WIDTH, sum(heights) + _LEGEND_HEIGHT)
         figure.suptitle(plain(title), fontsize=12, color=INK, x=0.02, ha="left")
         panels = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights).flat
         for axes, chart in zip(panels, charts, strict=False):
@@ -131,14 +141,14 @@ def write_charts(charts: Sequence[Chart], stem: Path, *, title: str, looks: Mapp
 def save_figure(figure: "Figure", stem: Path) -> list[Path]:
     """Write ``stem.png`` and ``stem.svg`` within :func:`figure_style`; a reader sees a whole picture."""
     figure.patch.set_facecolor(PAPER)
-    png, svg = paths = [stem.with_name(f"{stem.name}.{form}") for form in ("png", "svg")]
-    building = png.with_name(f".{png.name}.tmp")
+    png_path, svg_path = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
+    building = png_path.with_name(f".{png_path.name}.tmp")
     figure.savefig(building, dpi=200, format="png")
-    building.replace(png)
+    building.replace(png_path)
     root = _svg_of(figure)
     root.set("style", "font-family: 'DejaVu Sans', Arial, Helvetica, sans-serif")
-    write_text(svg, ElementTree.tostring(root, encoding="unicode"))
-    return paths
+    write_text(svg_path, ElementTree.tostring(root, encoding="unicode"))
+    return [png_path, svg_path]
 
 
 def inline_svg(figure: "Figure", *, label: str) -> str:
@@ -150,7 +160,7 @@ def inline_svg(figure: "Figure", *, label: str) -> str:
         root = _svg_of(figure)
     for element in root.iter():
         if "style" in element.attrib:
-            element.set("style", _COLOR.sub(lambda found: _VARIABLES[found[0]], element.attrib["style"]))
+            element.set("style", _COLOR.sub(lambda match: _VARIABLES[match[0]], element.attrib["style"]))
     root.attrib = {"class": "chart", "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": plain(label)}
     return ElementTree.tostring(root, encoding="unicode")
 

@@ -63,7 +63,7 @@ def make_study(
         units=units_of(settings, annotations, facts),
         tags=tags_of(settings, annotations, facts),
         on_progress=on_progress,
-        own={},
+        own_detections={},
         compared=(),
     )
     measured = _measured(study, inputs)
@@ -83,7 +83,7 @@ def _measured(study: Study, inputs: StudyInputs) -> Outcome[Study]:
     breakdowns = attempt("analysis of boxes", lambda: Outcome(group_breakdowns(inputs.finished, inputs.artifacts)))
     gallery = attempt("gallery", lambda: draw_gallery(inputs))
     edges = attempt("coordinate distributions", lambda: choose_edges(inputs))
-    parts = [part.measured(inputs) for part in PARTS]
+    listed_parts = [listed.measured(inputs) for listed in PARTS]
 
     study = replace(
         study,
@@ -99,9 +99,9 @@ def _measured(study: Study, inputs: StudyInputs) -> Outcome[Study]:
         cautions=cautions,
         units=inputs.units,
         protocols=protocols.value,
-        parts=tuple(part.value for part in parts if part.value is not None),
+        parts=tuple(outcome.value for outcome in listed_parts if outcome.value is not None),
     )
-    outcomes = (with_files, readings, protocols, curves, decomposition, breakdowns, gallery, edges, *parts)
+    outcomes = (with_files, readings, protocols, curves, decomposition, breakdowns, gallery, edges, *listed_parts)
     return Outcome(study, tuple(sentence for outcome in outcomes for sentence in outcome.missing))
 
 

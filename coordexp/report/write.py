@@ -1,7 +1,6 @@
-"""The report as an ablation ends with it: printed, written as files, and stored with the ablation in MLflow."""
+"""The report as an ablation ends with it: a study is made, printed, written as files, and stored in MLflow."""
 
-import re
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,36 +8,24 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.errors import DataError, ResourceError, TrackingError, counted
+from coordexp.errors import ResourceError
 from coordexp.evaluate.generated_by import generator_of
 from coordexp.files import write_text
 from coordexp.metrics import BoxKind
 from coordexp.report.charts.files import write_plots
 from coordexp.report.make_study import make_study
 from coordexp.report.page.page import render_page
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED, STORED_ANNOTATIONS, Artifacts
+from coordexp.report.store import store_report
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.data import ExperimentData, RunRecord, read_by
 from coordexp.report.study.inputs import Settings
 from coordexp.report.study.load import load_experiment
-from coordexp.report.study.study import Study, better_first
+from coordexp.report.study.study import Study
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.render import render_report, to_latex, to_markdown
 from coordexp.report.text.screen import screen_lines
-from coordexp.report.text.study_tables import comparison_tables
-from coordexp.report.text.tables import markdown_table
-from coordexp.runs.folder import ExperimentFolder
 from coordexp.shipped import python_command
 from coordexp.stages import report_stage
-from coordexp.statistics.results import Estimate
-from coordexp.tracking import open_tracker
-from coordexp.tracking.charts import COLOR_TAG, group_colors
-from coordexp.tracking.connection import FileTooLargeError
-from coordexp.tracking.store import MAX_TAG_LENGTH, READING
-
-REPORT_FOLDER = ExperimentFolder(Path()).report.name
-MAX_ANNOTATIONS_BYTES = 64 * 2**20
-_NOT_IN_NAMES = re.compile(r"[^\w.\- ]")
 
 
 def report_experiment(
@@ -54,7 +41,15 @@ def report_experiment(
 ) -> None:
     """Write the files of an experiment's report, store them with the ablation in MLflow, and print one screen of it.
 
-    ``output`` is ``RUNS_DIR/EXPERIMENT/report``; ``seeds`` are those shown, where an ablation ended with some whole.
+    Args:
+        uri: MLflow's address.
+        experiment: its name.
+        output: ``RUNS_DIR/EXPERIMENT/report``.
+        console: for the screen.
+        allow_differences: compare runs that differ in more than the declared factor.
+        seeds: those shown, if an ablation ended with some seeds whole; None shows all.
+        readings: the boxes by which groups are read, if not as their runs say.
+        everything: print every table instead of one screen.
     """
     runs_dir = output.parent.parent
     data = read_by(load_experiment(uri, experiment, runs_dir=runs_dir), readings or {})
@@ -64,8 +59,9 @@ def report_experiment(
     study, artifacts = study_of(data, output=output, runs_dir=runs_dir, settings=settings)
     paths = write_report(study, output)
     failure = store_report(study, paths, artifacts)
-    where = [] if runs_dir.absolute() == Path("runs").absolute() else ["--runs-dir", str(runs_dir)]
-    again = python_command("-m", "coordexp", "report", experiment, *where, "--all")
+    is_default = runs_dir.absolute() == Path("runs").absolute()
+    runs_dir_option = [] if is_default else ["--runs-dir", str(runs_dir)]
+    again = python_command("-m", "coordexp", "report", experiment, *runs_dir_option, "--all")
     print_study(study, paths, console, everything=everything, again=again)
     if failure:
         console.print(failure, markup=False, highlight=False, soft_wrap=True)
@@ -99,8 +95,8 @@ def with_generators(data: ExperimentData, artifacts: Artifacts) -> ExperimentDat
     """Return the same runs, each with the engine that wrote its final answers, as the file beside them says."""
     runs: list[RunRecord] = []
     for run in data.runs:
-        record = None if run.foreign is not None else artifacts.file(run, FINAL_CONSTRAINED.generated_by)
-        runs.append(run if record is None else replace(run, generator=generator_of(record)))
+        record_path = None if run.foreign is not None else artifacts.file(run, FINAL_CONSTRAINED.generated_by)
+        runs.append(run if record_path is None else replace(run, generator=generator_of(record_path)))
     return replace(data, runs=tuple(runs))
 
 
@@ -120,13 +116,18 @@ def print_study(study: Study, paths: list[Path], console: Console, *, everything
     if everything:
         render_report(study, console)
         print_paths(paths, console)
-    else:
-        for line in screen_lines(study, page=paths[0], again=again, width=console.width):
-            style = "yellow" if line.startswith(("! ", "  ")) else "bold" if line.startswith(study.data.title) else ""
-            console.print(Text(line, style), soft_wrap=True)
+        return
+    for line in screen_lines(study, page=paths[0], again=again, width=console.width):
+        style = ""
+        if line.startswith(("! ", "  ")):
+            style = "yellow"
+        elif line.startswith(study.data.title):
+            style = "bold"
+        console.print(Text(line, style), soft_wrap=True)
 
 
 def print_paths(paths: list[Path], console: Console) -> None:
+    """Print where files were written."""
     console.print("\nWritten:", highlight=False)
     for path in paths:
         console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)
@@ -142,80 +143,3 @@ def writing(output: Path) -> Generator[None]:
         raise ResourceError(
             f"the report cannot be written to {output} ({error.strerror}): expected a directory that can be written"
         ) from error
-
-
-def store_report(study: Study, paths: Sequence[Path], artifacts: Artifacts) -> str:
-    """Store a report and its annotations with the ablation it is about, if it is about a single one.
-
-    Returns why that failed, or "": the files are there all the same.
-    """
-    data = study.data
-    if not data.parent_id:
-        return ""
-    too_large: list[str] = []
-    colors = group_colors(data.groups)
-    page = f"#/experiments/{data.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
-    try:
-        tracker = open_tracker(data.uri, experiment=data.name, artifact_root=None)
-        tracker.set_final(data.parent_id, comparison_metrics(study))
-        tracker.describe(data.parent_id, description(study, page=page))
-        if study.verdict:
-            tracker.set_tags(data.parent_id, {"verdict": study.verdict})
-        for run in data.trained:
-            if run.run_id:  # it has begun
-                # Of the numbers that are stored with the ablation now; and the colour that its group has there.
-                tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
-        files = [(path, REPORT_FOLDER) for path in paths]
-        for path, folder in [*files, *_data_files(data, artifacts)]:
-            try:
-                tracker.log_file(data.parent_id, path, folder)
-            except FileTooLargeError as error:  # the smaller ones are stored all the same
-                too_large.append(str(error))
-    except TrackingError as error:
-        return f"the report is not in MLflow: {error}"
-    if not too_large:
-        return ""
-    more = f" (and {counted(len(too_large) - 1, 'more file')})" if len(too_large) > 1 else ""
-    return f"the report is in MLflow but for what is too large: {too_large[0]}{more}"
-
-
-def _data_files(data: ExperimentData, artifacts: Artifacts) -> list[tuple[Path, str]]:
-    """Return the annotations, and units and tags of their images, with the folder that they are stored in."""
-    annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-    if annotations is None or annotations.stat().st_size > MAX_ANNOTATIONS_BYTES:
-        return []
-    try:
-        read_ground_truth(annotations)
-    except DataError:  # whoever writes to the server chose the path: it may be no such file
-        return []
-    files = [(annotations, STORED_ANNOTATIONS)]
-    image_facts = artifacts.image_facts(data.trained[0])
-    if image_facts is not None:
-        files.append((image_facts, STORED_ANNOTATIONS))
-    return files
-
-
-def comparison_metrics(study: Study) -> dict[str, float | None]:
-    """Return AP of each group and each difference, with their intervals: ``comparison/C_minus_A/AP_low``."""
-
-    def three(name: str, estimate: Estimate) -> dict[str, float | None]:
-        return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-
-    found: dict[str, float | None] = {}
-    if (comparison := study.comparison) is not None:
-        names = {group: _NOT_IN_NAMES.sub("_", group) for group in comparison.groups}
-        for group, estimate in comparison.value.items():
-            found |= three(f"comparison/{names[group]}/{comparison.metric}", estimate)
-        for pair in comparison.pairs:
-            lead = f"comparison/{names[pair.a]}_minus_{names[pair.b]}"
-            found |= three(f"{lead}/{comparison.metric}", pair.difference) | {f"{lead}/p_holm": pair.p_holm}
-    return found
-
-
-def description(study: Study, *, page: str) -> str:
-    """Return what MLflow shows above an ablation: the verdict, where the page is, AP of groups, their differences."""
-    text = "\n\n".join(filter(None, (study.verdict, f"[The whole report]({page})")))
-    for table in comparison_tables(better_first(study)):  # MLflow would cut those of many groups
-        longer = f"{text}\n\n{markdown_table(table)}"
-        text = longer if len(longer) <= MAX_TAG_LENGTH else text
-    return text

@@ -26,10 +26,10 @@ from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import HUB_FILES, weight_files
 from coordexp.report.page.page import render_page
+from coordexp.report.store import store_report
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.study.study import Study
-from coordexp.report.write import store_report
 from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup.components import build_components
@@ -240,7 +240,7 @@ def test_a_parameter_cannot_have_a_private_file_stored(tmp_path: Path, monkeypat
         set_tags=lambda run_id, tags: None,
         describe=lambda run_id, markdown: None,
     )
-    monkeypatch.setattr("coordexp.report.write.open_tracker", lambda *given, **named: tracker)
+    monkeypatch.setattr("coordexp.report.store.open_tracker", lambda *given, **named: tracker)
     artifacts = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path)
     assert artifacts.annotations(run) == private
     assert store_report(Study(data), [tmp_path / "report.html"], artifacts) == ""

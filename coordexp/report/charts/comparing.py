@@ -32,8 +32,10 @@ _SHORT_NAMES = {
     "classification": "cls", "localisation": "loc", "both": "both", "duplicate": "dup", "background": "bkg",
     "missed": "miss",
 }  # fmt: skip
-# Heights in pixels: of a bar, of the names below it, and of all with its label.
-_BAR_HEIGHT, _NAMES_HEIGHT, _BAR_ROW_HEIGHT = 16, 12, 51
+# Heights in pixels.
+_BAR_HEIGHT = 16
+_NAMES_HEIGHT = 12  # of the names below a bar
+_BAR_ROW_HEIGHT = 51  # of a bar with its label and names
 _NAMED_SHARE = 0.055
 """Of the longest bar: a part that is wider has room for its name."""
 _BarPart = tuple[str, float]

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 DASHED = (0, (3, 2.5))
-# Heights in pixels: of a row's label, of each mark below it, of the gap between rows, and of the axis below all.
-LABEL_HEIGHT, MARK_HEIGHT, GAP_HEIGHT, AXIS_HEIGHT = 15, 13, 5, 40
+# Heights in pixels.
+LABEL_HEIGHT = 15  # of a row's label
+MARK_HEIGHT = 13  # of each mark below it
+GAP_HEIGHT = 5  # between rows
+AXIS_HEIGHT = 40  # below all rows
 _EDGE: dict[str, Any] = {"markeredgecolor": PAPER, "markeredgewidth": 0.8}
 
 

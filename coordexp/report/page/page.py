@@ -48,11 +48,12 @@ def render(template: str, page: object, study: Study | None = None) -> str:
     looks = {"palette": PALETTE, "looks": LOOKS, "num_looks": len(LOOKS), "drawn": _drawn, "panels": panels}
     looks |= {"box_charts": boxes, "comparing_charts": comparing, "training_charts": training}
     footer = f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file."
-    known = {**texts, **looks, "render": text_render, "short": _short, "footer": footer}
-    return _ENVIRONMENT.get_template(template).render(known, page=page, study=study)
+    names = {**texts, **looks, "render": text_render, "short": _short, "footer": footer}
+    return _ENVIRONMENT.get_template(template).render(names, page=page, study=study)
 
 
 def render_page(study: Study) -> str:
+    """Return the whole report of a study as one HTML file."""
     brief = "There is nothing to compare yet."
     if study.comparison is not None:
         brief = brief_verdict(study.comparison, RUNS if study.data.trained else FILES)
@@ -71,16 +72,17 @@ def render_page(study: Study) -> str:
     return render("page.html.jinja", page, better_first(study))
 
 
-def _drawn(found: Sequence[Chart], of: str = "") -> list[dict[str, str]]:
-    """Draw charts; ``of`` tells one that has only a group's name as title from others with it."""
-    # All text was escaped where it was drawn.
-    return [
-        {"title": chart.title, "svg": Markup(chart_svg(chart, label=of + chart.title)), "note": _unbroken(chart.note)}
-        for chart in found
-    ]
+def _drawn(charts: Sequence[Chart], prefix: str = "") -> list[dict[str, str]]:
+    """Draw charts; ``prefix`` tells one that has only a group's name as title from others with it."""
+    figures: list[dict[str, str]] = []
+    for chart in charts:
+        svg = Markup(chart_svg(chart, label=prefix + chart.title))  # its text was escaped where it was drawn
+        figures.append({"title": chart.title, "svg": svg, "note": _unbroken(chart.note)})
+    return figures
 
 
 def _unbroken(text: str) -> str:
+    """Keep a percent sign on the line of its number."""
     return text.replace(" %", "\u00a0%")
 
 

@@ -27,11 +27,11 @@ _MOST_ROWS = 40
 
 def compute_slices(inputs: StudyInputs) -> Outcome[Slices | None]:
     """Compare the groups on each slice; None if no slices were asked for, or there are no detections."""
-    if inputs.tags is None or not inputs.own:
+    if inputs.tags is None or not inputs.own_detections:
         return Outcome(None)
     slices = compare_slices(
         inputs.annotations,
-        inputs.own,
+        inputs.own_detections,
         inputs.tags,
         resamples=min(inputs.settings.resamples, MOST_RESAMPLES),
         seed=inputs.settings.seed,

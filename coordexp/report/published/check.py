@@ -127,10 +127,10 @@ def _without_new_metrics(computed: Mapping[Place, float], stated: Mapping[Place,
     """
     sections = {place[0] for place in stated}
     stated_metrics = {(place[0], *place[2:3]) for place in stated}
-    kept: dict[Place, float] = {}
+    expected: dict[Place, float] = {}
     for place, value in computed.items():
         is_of_a_metric = place[0] in ("groups", "decomposition") and place[2] not in _HEADLINE
         is_new = is_of_a_metric and place[0] in sections and (place[0], place[2]) not in stated_metrics
         if place in stated or not is_new:
-            kept[place] = value
-    return kept
+            expected[place] = value
+    return expected

@@ -35,8 +35,13 @@ from coordexp.errors import ComparisonError, counted, plain, shortened, show
 from coordexp.files import read_json, write_text
 from coordexp.limits import MAX_SEED
 
-NUMBERS, ANNOTATIONS, DETECTIONS, DISTRIBUTIONS = "numbers.json", "annotations.json.gz", "detections", "distributions"
-IMAGES, FINGERPRINTS, README = "images.json.gz", "fingerprints.json", "README.md"
+NUMBERS = "numbers.json"
+FINGERPRINTS = "fingerprints.json"
+ANNOTATIONS = "annotations.json.gz"
+IMAGES = "images.json.gz"
+DETECTIONS = "detections"
+DISTRIBUTIONS = "distributions"
+README = "README.md"
 KEPT_SUFFIXES = (".html", ".md", ".svg")
 """Of the files of a report, those that are published."""
 _SAME = 1e-9  # a sum in another order differs by less

@@ -126,8 +126,8 @@ def check_over(directory: Path, annotations: Path | None, on_progress: OnProgres
 
 def _numbers_of(study: OverStudy, annotations_sha256: str | None) -> dict[str, object]:
     """Return what ``numbers.json`` holds of a comparison over a key."""
-    own = study.readings["own"]
-    computed: dict[str, object] = {"resamples": own.resamples, "seed": own.seed}
+    own_reading = study.readings["own"]
+    computed: dict[str, object] = {"resamples": own_reading.resamples, "seed": own_reading.seed}
     if study.units is not None:
         computed["unit_by"] = study.units.rule
     if annotations_sha256 is not None:

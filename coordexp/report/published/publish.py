@@ -131,6 +131,7 @@ def _write_runs(study: Study, artifacts: Artifacts, building: Path) -> None:
 
 
 def file_of(artifacts: Artifacts, run: RunRecord, name: Path) -> Path:
+    """Return a file of a run; a ComparisonError says that it is nowhere, so that its results are not published."""
     path = artifacts.file(run, name)
     if path is None:
         raise ComparisonError(f"{run.name}: {name} is neither in its directory nor in MLflow: it is not published")

@@ -124,8 +124,12 @@ def _box_cautions(inputs: StudyInputs) -> list[str]:
     """Warn of equal scores, whose order may make a winner, and of files that have not seen all images."""
     truth = read_ground_truth(inputs.annotations)
     runs = {run.name: run for run in inputs.compared}
-    shown_names = {name: run.group if len(inputs.own[run.group]) == 1 else name for name, run in runs.items()}
-    detections = {name: read_detections(inputs.own[run.group][run.seed], truth) for name, run in runs.items()}
+    shown_names = {
+        name: run.group if len(inputs.own_detections[run.group]) == 1 else name for name, run in runs.items()
+    }
+    detections = {
+        name: read_detections(inputs.own_detections[run.group][run.seed], truth) for name, run in runs.items()
+    }
     images_with_boxes = {name: np.unique(boxes.image_ids) for name, boxes in detections.items()}
     sentences: list[str] = []
     partial_sentences: list[str] = []

@@ -29,9 +29,9 @@ def compare_under_every_reading(inputs: StudyInputs) -> Outcome[Comparisons]:
     Returns:
         The comparisons; none if there are no detections, or none that can be read.
     """
-    if not inputs.own:
+    if not inputs.own_detections:
         return Outcome({})
-    detections: dict[ReadingName, Detections] = {"own": inputs.own}
+    detections: dict[ReadingName, Detections] = {"own": inputs.own_detections}
     missing: list[str] = []
     has_trained_runs = any(run.foreign is None for run in inputs.compared)
     for name in READINGS[1:] if has_trained_runs else ():  # files of other detectors have one reading
@@ -49,7 +49,7 @@ def compare_under_every_reading(inputs: StudyInputs) -> Outcome[Comparisons]:
         outcome = _compare(inputs, detections)
     except CoordExpError as error:
         # A file of another reading may be damaged: each group's own reading is worth showing without it.
-        own_alone = attempt("comparison", lambda: _compare(inputs, {"own": inputs.own}))
+        own_alone = attempt("comparison", lambda: _compare(inputs, {"own": inputs.own_detections}))
         missing += own_alone.missing
         if own_alone.value:
             missing.append(f"No other reading than each group's own: {error}")

@@ -146,6 +146,7 @@ def read_by(data: ExperimentData, readings: Mapping[str, BoxKind]) -> Experiment
 
 
 def by_group(runs: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Return runs by their groups, both in the order in which they come."""
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)

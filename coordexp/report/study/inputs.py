@@ -58,8 +58,8 @@ class StudyInputs:
         units: what is drawn and swapped in the place of images; None if images are independent.
         tags: the parts of the images that are compared by themselves; None without any.
         on_progress: hears how far a part is.
-        own: the detections of each finished run by its own reading.
-        compared: the finished runs of ``own``.
+        own_detections: the detections of each finished run by its own reading.
+        compared: the finished runs that have left those.
     """
 
     data: ExperimentData
@@ -69,7 +69,7 @@ class StudyInputs:
     units: UnitNames | None
     tags: Tags | None
     on_progress: OnProgress
-    own: Detections
+    own_detections: Detections
     compared: tuple[RunRecord, ...]
 
     @property
@@ -92,11 +92,11 @@ class StudyInputs:
 
 
 def with_own_detections(inputs: StudyInputs) -> Outcome[StudyInputs]:
-    """Return the inputs with ``own`` and ``compared``, and a sentence for each finished run without detections."""
-    own, lacking = detections_of_runs(inputs.artifacts, inputs.finished)
+    """Return the inputs with ``own_detections`` and ``compared``, and a sentence for each finished run without any."""
+    detections, lacking = detections_of_runs(inputs.artifacts, inputs.finished)
     compared = tuple(run for run in inputs.finished if run not in lacking)
     sentences = tuple(f"{run.name}: its detections are neither in its directory nor in MLflow." for run in lacking)
-    return Outcome(replace(inputs, own=own, compared=compared), sentences)
+    return Outcome(replace(inputs, own_detections=detections, compared=compared), sentences)
 
 
 def detections_of_runs(

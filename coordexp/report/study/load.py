@@ -149,9 +149,9 @@ def experiment_id_of(uri: str, name: str | None) -> str:
 def joined(on_server: RunRecord | None, on_disk: RunRecord | None) -> RunRecord:
     """Return one record of a run that MLflow, its folder or both hold, by the table above."""
     if on_server is None or on_disk is None:
-        known = on_disk if on_server is None else on_server
-        assert known is not None, "a run that neither source has"
-        return known
+        record = on_disk if on_server is None else on_server
+        assert record is not None, "one of the sources has the run"
+        return record
     if on_server.state == "finished" or on_disk.state == "waiting":
         return on_server
     return replace(on_disk, run_id=on_server.run_id, parent_id=on_server.parent_id, key=on_server.key)

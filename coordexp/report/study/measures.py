@@ -16,11 +16,11 @@ MOST_RESAMPLES = 500
 
 def decompose_errors(inputs: StudyInputs) -> Outcome[Decomposition | None]:
     """Return what each group loses AP50 to by its own reading; None without detections."""
-    if not inputs.own:
+    if not inputs.own_detections:
         return Outcome(None)
     decomposition = decompose(
         inputs.annotations,
-        inputs.own,
+        inputs.own_detections,
         resamples=min(inputs.settings.resamples, MOST_RESAMPLES),
         seed=inputs.settings.seed,
         families=inputs.families,
@@ -35,11 +35,11 @@ def measure_by_protocols(inputs: StudyInputs, comparison: Comparison | None) -> 
     if comparison is None:
         return Outcome(None)
     runs = {(run.group, run.seed): run for run in inputs.compared}
-    written: dict[str, dict[int, Path]] = {group: {} for group in inputs.own}
+    written: dict[str, dict[int, Path]] = {group: {} for group in inputs.own_detections}
     logged: dict[str, dict[str, dict[int, float]]] = {protocol.name: {} for protocol in PROTOCOLS}
     for (group, seed), run in runs.items():
         in_file_order = None if run.foreign is None else run.foreign.written
-        written[group][seed] = in_file_order or inputs.own[group][seed]
+        written[group][seed] = in_file_order or inputs.own_detections[group][seed]
         for name, logged_by_group in logged.items():
             value = run.own("constrained", name)
             if value is not None:

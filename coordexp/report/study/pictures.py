@@ -20,7 +20,7 @@ def draw_gallery(inputs: StudyInputs) -> Outcome[tuple[GalleryImage, ...]]:
     if not inputs.settings.num_pictures or not is_asked_for:
         return Outcome(())
     inputs.on_progress(_DRAWING, 0, 1)
-    first_detections = {group: by_seed[min(by_seed)] for group, by_seed in inputs.own.items()}
+    first_detections = {group: by_seed[min(by_seed)] for group, by_seed in inputs.own_detections.items()}
     gallery = make_gallery(inputs.annotations, first_detections, image_files, count=inputs.settings.num_pictures)
     inputs.on_progress(_DRAWING, 1, 1)
     num_lacking = sum(not image.picture for image in gallery)

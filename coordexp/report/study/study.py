@@ -79,6 +79,6 @@ def in_order_of(study: Study, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
     """
     if study.comparison is None:
         return pairs
-    known = {(pair.b, pair.a): pair.reversed() for pair in pairs} | {(pair.a, pair.b): pair for pair in pairs}
+    pair_by_couple = {(pair.b, pair.a): pair.reversed() for pair in pairs} | {(pair.a, pair.b): pair for pair in pairs}
     couples = [(pair.a, pair.b) for pair in study.comparison.pairs]
-    return tuple(known[couple] for couple in couples if couple in known)
+    return tuple(pair_by_couple[couple] for couple in couples if couple in pair_by_couple)

@@ -42,18 +42,18 @@ def further_sentences(study: Study) -> list[str]:
         return []
     best = max(open_pairs, key=lambda pair: max(comparison.value[pair.a].value, comparison.value[pair.b].value))
     num_units = comparison.drawn_units
-    would = further(best, num_units)
+    detectable = further(best, num_units)
     more = "twice the images" if num_units is None else "twice the units"
-    with_more = {"two more seeds": would.more_seeds, more: would.more_sample}
-    known = [f"with {what} {written(value)}" for what, value in with_more.items() if value is not None]
+    with_more = {"two more seeds": detectable.more_seeds, more: detectable.more_sample}
+    texts = [f"with {addition} {written(value)}" for addition, value in with_more.items() if value is not None]
     difference = written(best.difference.value, signed=True)
     return [
         f"{pair_name(best)} is {difference} and not told apart. The smallest difference that would be found is about "
-        f"{written(best.detectable)}, {' and '.join(known)}."
+        f"{written(best.detectable)}, {' and '.join(texts)}."
     ]
 
 
 def _row(pair: PairResult, num_units: int | None) -> tuple[str, ...]:
-    would = further(pair, num_units)
-    values = (pair.detectable, would.more_seeds, would.more_sample)
+    with_more = further(pair, num_units)
+    values = (pair.detectable, with_more.more_seeds, with_more.more_sample)
     return (pair_name(pair), written(pair.difference.value, signed=True), *map(written, values))

@@ -18,7 +18,10 @@ from coordexp.statistics.verdict import p_value
 
 MAX_WIDTH = 100
 _MAX_LINES = 40
-_MAX_GROUPS, _MAX_PAIRS, _MAX_WARNINGS, _MAX_VERDICT = 12, 5, 4, 400
+_MAX_GROUPS = 12
+_MAX_PAIRS = 5
+_MAX_WARNINGS = 4
+_MAX_VERDICT = 400  # letters
 _MAX_NAME = 24  # letters of a group's name, fewer where the terminal is narrow
 _FEWEST_COLUMNS = 3  # of a table: the name, the value and its interval
 _NUMBERS = re.compile(r" \((?:95 % interval|p )[^()]*\)")  # of the verdict: they stand in the table of pairs
@@ -31,27 +34,27 @@ def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[st
     No sentence is cut: what does not fit is left out whole and counted. Paths and commands are never cut either, so
     that they can be copied; a line of one long word may be wider than the terminal.
     """
-    study, width = better_first(study), min(width, MAX_WIDTH)
+    study = better_first(study)
+    width = min(width, MAX_WIDTH)
     lines = textwrap.wrap(f"{study.data.title}: {study_summary(study)}", width, max_lines=2, placeholder=" ...")
     if study.verdict:
         lines += ["", *wrapped(_whole_sentences(_NUMBERS.sub("", study.verdict)), width)]
     if study.comparison is not None:
-        tables = [*_groups(study, study.comparison, width), *_pairs(study.comparison, width)]
-        lines += [
-            "",
-            *(line if cell_len(line) <= width else f"{set_cell_size(line, width - 4)} ..." for line in tables),
-        ]
+        lines.append("")
+        for line in (*_groups(study, study.comparison, width), *_pairs(study.comparison, width)):
+            lines.append(line if cell_len(line) <= width else f"{set_cell_size(line, width - 4)} ...")
     if not study.data.trained:  # files of anybody: which engine wrote them is not ours to know
         for sentence in engine_notes(study.data):
             if not sentence.startswith("CAUTION: "):
                 lines += ["", *wrapped(sentence, width)]
-    last = ["", f"page:        {page}", f"all tables:  {again}"]
+    last_lines = ["", f"page:        {page}", f"all tables:  {again}"]
     for part, shown in rendered_parts(study):
         if shown.on_screen:
-            last.append(f"{part.name + ':':<13}{shown.on_screen}")
+            last_lines.append(f"{part.name + ':':<13}{shown.on_screen}")
     if study.data.trained:
-        last.append("all curves:  " + mlflow_ui(study.data).replace("\n", "  "))
-    return [*lines, *_warning_lines(warnings(study), width, room=_MAX_LINES - len(lines) - len(last)), *last]
+        last_lines.append("all curves:  " + mlflow_ui(study.data).replace("\n", "  "))
+    room = _MAX_LINES - len(lines) - len(last_lines)
+    return [*lines, *_warning_lines(warnings(study), width, room=room), *last_lines]
 
 
 def wrapped(text: str, width: int, *, first: str = "", others: str = "") -> list[str]:
@@ -81,66 +84,80 @@ def _whole_sentences(text: str) -> str:
     return text
 
 
-def _warning_lines(found: Sequence[str], width: int, *, room: int) -> list[str]:
+def _warning_lines(sentences: Sequence[str], width: int, *, room: int) -> list[str]:
     """Return the gravest warnings whole, as many as there is room for and at least one, and how many more there are."""
     lines: list[str] = []
     num_shown = 0
-    for sentence in found[:_MAX_WARNINGS]:
+    for sentence in sentences[:_MAX_WARNINGS]:
         block = wrapped(sentence, width, first="! ", others="  ")
         if num_shown and len(lines) + len(block) + 2 > room:  # a blank line, and the count
             break
         lines += block
         num_shown += 1
-    if len(found) > num_shown:
-        lines.append(f"! {len(found) - num_shown} more on the page")
+    if len(sentences) > num_shown:
+        lines.append(f"! {len(sentences) - num_shown} more on the page")
     return ["", *lines] if lines else []
 
 
 def warnings(study: Study) -> list[str]:
     """Return what changes what one would believe, one sentence each, the gravest first."""
-    data, fairness, lines = study.data, study.fairness, list[str]()
+    data, fairness = study.data, study.fairness
+    sentences: list[str] = []
     if fairness is not None and not fairness.comparable:
-        lines.append(f"the runs differ in more than the declared factor: {', '.join(fairness.undeclared)}")
+        sentences.append(f"the runs differ in more than the declared factor: {', '.join(fairness.undeclared)}")
     if fairness is not None and fairness.rounding:
-        lines.append(f"last digits may differ by {', '.join(fairness.rounding)}")
-    lines += [] if study.units is None else study.units.remarks
-    lines += [*study.missing, *remarks(data)]  # the verdict begins with the study's cautions
-    lines += [line.removeprefix("CAUTION: ") for line in engine_notes(data) if line.startswith("CAUTION: ")]
-    noted = [*clipping_note(data), *limit_notes(data)]
-    lines += [line.removeprefix("WARNING: ") for line in noted if line.startswith("WARNING: ")]
-    lines += sample_notes(study.comparison) if study.comparison is not None else []
-    lines += [f"{run.name}: {run.message}" for run in data.trained if run.state == "finished" and run.message]
-    return list(dict.fromkeys([*lines, *data.others]))
+        sentences.append(f"last digits may differ by {', '.join(fairness.rounding)}")
+    if study.units is not None:
+        sentences += study.units.remarks
+    sentences += [*study.missing, *remarks(data)]  # the verdict begins with the study's cautions
+    sentences += _marked("CAUTION: ", engine_notes(data))
+    sentences += _marked("WARNING: ", [*clipping_note(data), *limit_notes(data)])
+    if study.comparison is not None:
+        sentences += sample_notes(study.comparison)
+    sentences += [f"{run.name}: {run.message}" for run in data.trained if run.state == "finished" and run.message]
+    return list(dict.fromkeys([*sentences, *data.others]))
+
+
+def _marked(mark: str, sentences: Sequence[str]) -> list[str]:
+    """Return the sentences that begin with a mark, without it."""
+    return [sentence.removeprefix(mark) for sentence in sentences if sentence.startswith(mark)]
 
 
 def _groups(study: Study, comparison: Comparison, width: int) -> list[str]:
-    rows: list[Sequence[str]] = []
-    shown = sorted(comparison.groups, key=lambda group: -comparison.value[group].value)[:_MAX_GROUPS]
-    for group in shown:
+    """Return a line for each group, the highest first."""
+    shown_groups = sorted(comparison.groups, key=lambda group: -comparison.value[group].value)[:_MAX_GROUPS]
+    rows: list[list[str]] = []
+    for group in shown_groups:
         runs = [run for run in study.data.groups[group] if run.seed in comparison.seeds[group]]
-        others = [mean_of([run.own("constrained", name) for run in runs]) for name in ("AP50", "AP75")]
+        constrained = [mean_of([run.own("constrained", name) for run in runs]) for name in ("AP50", "AP75")]
         free = mean_of([run.own("free", comparison.metric) for run in runs])
-        rest = map(written, (*others, free))
-        rows.append(
-            (_short(group, width), str(len(comparison.seeds[group])), *with_interval(comparison.value[group]), *rest)
-        )
-    lines = [("group", "seeds", comparison.metric, "95 % interval", "AP50", "AP75", "free AP"), *rows]
-    if all(row[-1] == UNDEFINED for row in rows):
-        lines = [line[:-1] for line in lines]
-    left = len(comparison.groups) - len(shown)
-    return [*_fitting(lines, width), *([f"{counted(left, 'more group')} on the page"] if left else [])]
+        lead = [_short(group, width), str(len(comparison.seeds[group])), *with_interval(comparison.value[group])]
+        rows.append([*lead, *map(written, (*constrained, free))])
+    heads = ["group", "seeds", comparison.metric, "95 % interval", "AP50", "AP75", "free AP"]
+    table = [heads, *rows]
+    if all(row[-1] == UNDEFINED for row in rows):  # no run was evaluated under free decoding
+        table = [line[:-1] for line in table]
+    lines = _fitting(table, width)
+    num_left = len(comparison.groups) - len(shown_groups)
+    if num_left:
+        lines.append(f"{counted(num_left, 'more group')} on the page")
+    return lines
 
 
 def _pairs(comparison: Comparison, width: int) -> list[str]:
+    """Return a line for each pair, below a blank one; nothing for one group."""
     if not comparison.pairs:
         return []
-    lines: list[Sequence[str]] = [("pair", "difference", "95 % interval", "p", "verdict")]
+    table: list[Sequence[str]] = [("pair", "difference", "95 % interval", "p", "verdict")]
     for pair in comparison.pairs[:_MAX_PAIRS]:
-        name = " ".join(_short(part, width) for part in pair_name(pair).split(" "))
+        name = " ".join(_short(word, width) for word in pair_name(pair).split(" "))
         difference = with_interval(pair.difference, signed=True)
-        lines.append((name, *difference, p_value(pair.p_holm), _short(verdict_of(pair, comparison), MAX_WIDTH)))
-    left = len(comparison.pairs) - _MAX_PAIRS
-    return ["", *_fitting(lines, width), *([f"{counted(left, 'more pair')} on the page"] if left > 0 else [])]
+        table.append((name, *difference, p_value(pair.p_holm), _short(verdict_of(pair, comparison), MAX_WIDTH)))
+    lines = ["", *_fitting(table, width)]
+    num_left = len(comparison.pairs) - _MAX_PAIRS
+    if num_left > 0:
+        lines.append(f"{counted(num_left, 'more pair')} on the page")
+    return lines
 
 
 def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[str]:

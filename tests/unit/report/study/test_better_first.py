@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from coordexp.report.page.page import render_page
+from coordexp.report.store import description
 from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.render import render_report, to_latex, to_markdown
 from coordexp.report.text.study_tables import comparison_tables, readings_tables
-from coordexp.report.write import description
 from coordexp.statistics.results import Comparison, Estimate
 
 

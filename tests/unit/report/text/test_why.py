@@ -7,12 +7,12 @@ import pytest
 from coordexp.detection.decomposition import ERRORS
 from coordexp.report.charts.comparing import why_charts
 from coordexp.report.page.page import render_page
+from coordexp.report.store import comparison_metrics
 from coordexp.report.study.measures import MOST_RESAMPLES
 from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.render import to_markdown
 from coordexp.report.text.why_tables import why_sentences, why_tables
-from coordexp.report.write import comparison_metrics
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 from tests.unit.report.test_figures import parsed, tooltips
 

@@ -1,10 +1,10 @@
 import dataclasses
 from pathlib import Path
 
+from coordexp.report.store import comparison_metrics, store_report
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
-from coordexp.report.write import comparison_metrics, store_report
 from coordexp.tracking.connection import connect
 from tests.support.metrics import unregistered
 
