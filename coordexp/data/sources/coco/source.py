@@ -25,16 +25,27 @@ from coordexp.files import write_json
 
 @dataclass(frozen=True)
 class CocoSource:
-    """A split in COCO's format; other formats of labels differ in :meth:`file`."""
+    """A split in COCO's format; other formats of labels differ in :meth:`file`.
 
-    annotations: Path  # the file, or the folder of the labels
+    Attributes:
+        annotations: the file, or the folder of the labels.
+        images: folder of the pictures.
+        made: where a COCO file is written for AP if the annotations cannot serve as they are.
+        reading: how annotations are read if they do not say it themselves.
+        part: which of the pictures belong to the split; None for all.
+        generated: what will be there, if coordexp generates the split.
+        checks_images: whether the pictures have to be there.
+        is_converted: whether another format is converted to COCO's.
+    """
+
+    annotations: Path
     images: Path
-    made: Path | None = None  # where a COCO file is written for AP, where the annotations cannot serve as they are
+    made: Path | None = None
     reading: Reading = field(default_factory=Reading)
-    part: Part | None = None  # which of the pictures belong to the split; None for all
+    part: Part | None = None
     generated: Generated | None = None
-    checks_images: bool = True  # whether the pictures have to be there
-    is_converted = False  # to COCO's format from another
+    checks_images: bool = True
+    is_converted = False  # the same for all sources of a class: no field
 
     @property
     def name(self) -> str:
@@ -54,81 +65,92 @@ class CocoSource:
         return self.read_split(max_bad_fraction=max_bad_fraction).data
 
     def read_split(self, *, max_bad_fraction: float) -> ReadSplit:
-        """Read the split, whose ``file_name`` are relative to the folder ``images``.
+        """Read the split; its ``file_name`` are relative to the folder ``images``.
 
-        Boxes become fractions of the image by the rule of :mod:`coordexp.data.box_rule`. Crowd boxes, those that say
-        ``ignore: 1``, and those of no extent are no targets. Two images may name one file: they keep their own objects,
-        and are counted. That an image file exists is checked here; that it decodes, when it is used.
+        Boxes become fractions of the image by the rule of :mod:`coordexp.data.box_rule`. Crowd boxes, boxes that say
+        ``ignore: 1``, and boxes of no extent are no targets. Two images may name one file: they keep their own objects,
+        and are counted. That an image file exists is checked here; that it decodes is checked when it is used.
 
         Raises:
             DataError: if the file is missing, no JSON, of another structure, or more than ``max_bad_fraction`` of its
                 images, annotations or categories is bad.
         """
-        file = self._own()
+        file = self._file_of_part()
         folder = ImageFolder(self.images, check=self.checks_images)
         table = build_table(file, folder, max_bad_fraction=max_bad_fraction, reading=self.reading)
-        written_names = {image.id: image.file_name or str(image.id) for image in file.images.good}
-        is_made = self.is_converted or self.part is not None or table.is_turned or bool(table.notes)
+        name_in_file = _names_in_file(file)
+        split_names = [name_in_file[image.image_id] for image in table.images]
+        needs_new_ground_truth = self.is_converted or self.part is not None or table.is_turned or bool(table.notes)
         return ReadSplit(
-            arrays=_arrays(
-                table,
-                self.images,
-                [written_names[image.image_id] for image in table.images],
-                with_no_extent=not self.is_converted,
-            ),
+            arrays=_arrays(table, self.images, split_names, with_no_extent=not self.is_converted),
             rejected=table.rejections.all(),
             counts=table.counts,
-            categories={key: entry.name for key, entry in table.categories.items()},
+            categories={category_id: category.name for category_id, category in table.categories.items()},
             warnings=table.warnings,
             notes=(*table.notes, *table.box_notes),
-            category_fields={key: entry.extras() for key, entry in table.categories.items()},
-            all_split_names=list(written_names.values()),
-            is_original=not is_made,
+            category_fields={category_id: category.extras() for category_id, category in table.categories.items()},
+            all_split_names=list(name_in_file.values()),
+            is_original=not needs_new_ground_truth,
             description=f"made of {self.annotations.name}; {'; '.join(table.notes)}",
         )
 
     def image_fields(self) -> Mapping[int, Mapping[str, object]]:
-        """Return what the annotation file says of each image, by image id; nothing of a format that is no JSON."""
+        """Return what the annotation file says of each image, by image id; nothing if the format is no JSON."""
         return {} if self.is_converted else read_image_records(self.annotations)
 
-    def _own(self) -> CocoFile:
+    def _file_of_part(self) -> CocoFile:
         """Return the entries of the split's part of the pictures."""
         file = self.file()
         if self.part is None:
             return file
-        names = {image.id: image.file_name or str(image.id) for image in file.images.good}
-        chosen = self.part.choose(names.values())
-        others = {key for key, name in names.items() if name not in chosen}
-        images = file.images.only(lambda image: image.id not in others, bad=file.images.bad)
-        bad = [one for one in file.annotations.bad if one.image_id not in others]
-        annotations = file.annotations.only(lambda one: one.image_id not in others, bad=bad)
+        name_in_file = _names_in_file(file)
+        chosen = self.part.choose(name_in_file.values())
+        # Entries that name no image at all stay: they are bad in either part.
+        excluded = {image_id for image_id, name in name_in_file.items() if name not in chosen}
+        bad_annotations = [entry for entry in file.annotations.bad if entry.image_id not in excluded]
+        images = file.images.only(lambda image: image.id not in excluded, bad=file.images.bad)
+        annotations = file.annotations.only(lambda annotation: annotation.image_id not in excluded, bad=bad_annotations)
+        # A category that only the other part uses is no root: roots are those of the whole.
         return replace(file, images=images, annotations=annotations, roots_of_whole=file.roots)
 
     @property
     def ground_truth_file(self) -> Path:
-        if self.made is not None and (self.made.is_file() or self.is_converted or self.part is not None):
+        """Where the COCO file is, or will be, that AP is measured on."""
+        must_be_made = self.is_converted or self.part is not None
+        if self.made is not None and (must_be_made or self.made.is_file()):
             return self.made
         return self.annotations
 
     def ground_truth(self) -> Path:
-        """Return the annotations, where they can be read as they are; else the file that is made of them."""
+        """Return the annotations if they can serve as they are, else the file that is made of them."""
         if not self.annotations.exists():
             raise DataError(f"{self.annotations}: file not found")
         stat = self.annotations.stat()
         return _ground_truth(self, stat.st_mtime_ns, stat.st_size)
 
     def count_images(self) -> int:
-        return self.generated.num_images if self.generated else len(self._own().images.good)
+        if self.generated is not None:
+            return self.generated.num_images
+        return len(self._file_of_part().images.good)
+
+
+def _names_in_file(file: CocoFile) -> dict[int, str]:
+    """Return the name of each image by its id, as the file has it; without a name, the id."""
+    return {image.id: image.file_name or str(image.id) for image in file.images.good}
 
 
 @lru_cache(maxsize=8)
 def _ground_truth(source: CocoSource, *stamp: int) -> Path:
-    """Write what is needed once in a process; the stamp is that of the annotations."""
+    """Return the ground truth of a source, written once in a process.
+
+    The stamp, of the annotations, is part of the cache's key: a file that changed is read again.
+    """
     del stamp
     read = source.read_split(max_bad_fraction=source.reading.max_bad_fraction)
-    if read.is_original or source.made is None:
-        if source.made is not None:
-            source.made.unlink(missing_ok=True)  # of other keys
+    if source.made is None:
+        return source.annotations
+    if read.is_original:
+        source.made.unlink(missing_ok=True)  # a file from other keys would be taken for this one
         return source.annotations
     write_json(source.made, {"info": {"description": read.description}, **as_coco(read)})
     return source.made
@@ -137,11 +159,14 @@ def _ground_truth(source: CocoSource, *stamp: int) -> Path:
 def _arrays(table: CocoTable, folder: Path, split_names: list[str], *, with_no_extent: bool) -> SplitArrays:
     """Return a table as arrays.
 
-    With ``with_no_extent`` the boxes of no extent come last of their image: pycocotools counts each as an object that
-    is missed.
+    Args:
+        table: the usable part of a file.
+        folder: root of the pictures' names.
+        split_names: of the images.
+        with_no_extent: whether boxes of no extent are kept, as the last ones of their image: pycocotools counts each as
+            an object that is missed.
     """
     category_ids = sorted(table.categories)
-    names_of_lists = dict.fromkeys(name for image in table.images for name in image.extras)
     sizes_px = np.array([(image.width, image.height) for image in table.images], np.int64)
     image_ids = np.array([image.image_id for image in table.images], np.int64)
     columns: dict[str, NDArray[Any]] = {
@@ -154,18 +179,17 @@ def _arrays(table: CocoTable, folder: Path, split_names: list[str], *, with_no_e
         "annotation_ids": table.annotation_ids,
     }
     if with_no_extent and len(table.no_extent.key):
-        added = _columns_of(table.no_extent, image_ids, sizes_px)
-        joined = {name: np.concatenate([columns[name], added[name]]) for name in columns}
-        order = np.argsort(joined["image"], kind="stable")
-        columns = {name: column[order] for name, column in joined.items()}
+        columns = _with_no_extent(columns, table.no_extent, image_ids, sizes_px)
+    images_and_end = np.arange(len(image_ids) + 1)
+    names_of_lists = dict.fromkeys(name for image in table.images for name in image.extras)
     return SplitArrays(
         folder=folder,
         names=[image.name for image in table.images],
         sizes_px=sizes_px,
         orientations=table.orientations,
         image_ids=image_ids,
-        first=np.searchsorted(columns["image"], np.arange(len(image_ids) + 1)),
-        texts=tuple(table.categories[key].name for key in category_ids),
+        first=np.searchsorted(columns["image"], images_and_end),
+        texts=tuple(table.categories[category_id].name for category_id in category_ids),
         text_index=np.searchsorted(np.array(category_ids, np.int64), columns["category_ids"]),
         boxes_norm_xyxy=columns["boxes_norm_xyxy"],
         kinds=columns["kinds"],
@@ -179,6 +203,19 @@ def _arrays(table: CocoTable, folder: Path, split_names: list[str], *, with_no_e
         split_names=split_names,
         lists={name: Lists.of([image.extras[name] for image in table.images]) for name in names_of_lists},
     )
+
+
+def _with_no_extent(
+    columns: Mapping[str, NDArray[Any]],
+    no_extent: AnnotationColumns,
+    image_ids: NDArray[np.int64],
+    sizes_px: NDArray[np.int64],
+) -> dict[str, NDArray[Any]]:
+    """Return the columns of objects with the boxes of no extent behind the other boxes of their image."""
+    added = _columns_of(no_extent, image_ids, sizes_px)
+    joined = {name: np.concatenate([column, added[name]]) for name, column in columns.items()}
+    order = np.argsort(joined["image"], kind="stable")
+    return {name: column[order] for name, column in joined.items()}
 
 
 def _columns_of(

@@ -1,6 +1,7 @@
 """Entries of an annotation file -> a table: objects under their images, boxes clipped and scaled, orphans refused.
 
 Other formats of labels become a :class:`~coordexp.data.coco.file.CocoFile` and go the same way.
+
 Shapes: I images, N objects.
 """
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import are_thin
-from coordexp.data.box_rule import apply_box_rule, box_notes
+from coordexp.data.box_rule import RuledBoxes, apply_box_rule, box_notes
 from coordexp.data.coco.entries import SECTIONS, Annotation, BadEntry, Category, Section
 from coordexp.data.coco.file import AnnotationColumns, CocoFile
 from coordexp.data.images.files import Header
@@ -22,7 +23,7 @@ from coordexp.data.images.headers import turned_headers
 from coordexp.data.images.orientation import turn_boxes
 from coordexp.data.reading import BoxesIn, Reading
 from coordexp.data.sets.split_arrays import CROWD, IGNORED, TARGET
-from coordexp.data.sources.coco.usable import CocoImage, bad_row, marked_places, usable_entries
+from coordexp.data.sources.coco.usable import CocoImage, UsableEntries, bad_row, marked_rows, usable_entries
 from coordexp.data.sources.frame import check_frame
 from coordexp.data.sources.turned import Turned, find_turned
 from coordexp.data.split_data import Rejections
@@ -31,36 +32,64 @@ from coordexp.errors import DataError, counted
 
 @dataclass(frozen=True)
 class CocoTable:
-    """The usable part of an annotation file."""
+    """The usable part of an annotation file.
+
+    Attributes:
+        images: usable images.
+        first: ``[I + 1]``; the objects of image ``i`` are ``first[i] .. first[i + 1]``.
+        category_ids: ``[N]``.
+        kinds: ``[N]`` TARGET, CROWD or IGNORED.
+        boxes_px_xywh: ``[N, 4]`` as in the file, in the picture as shown.
+        boxes_norm_xyxy: ``[N, 4]`` clipped to the image, as fractions of it.
+        areas_px2: ``[N]`` as in the file, else the area of the box.
+        annotation_ids: ``[N]`` as in the file; 0 without an id.
+        clipped: ``[I]`` targets of an image that were cut at its border.
+        swapped: ``[I]`` boxes of an image whose corners were put in order.
+        num_no_extent: ``[I]`` boxes of an image that have no extent.
+        orientations: ``[I]`` how a viewer turns a picture (EXIF).
+        categories: by id.
+        counts: as in SplitData.
+        rejections: the bad records.
+        no_extent: boxes without a width or a height: no targets, but a ground truth of COCO keeps them.
+        warnings: as in SplitData.
+        notes: what was read otherwise than it is written: such a file cannot serve for AP as it is.
+        box_notes: what the rule for boxes did to targets; AP takes such a file as it is.
+        is_turned: whether a viewer turns any picture.
+    """
 
     images: list[CocoImage]
-    first: NDArray[np.int64]  # [I + 1]; the objects of image i are first[i] .. first[i + 1]
-    category_ids: NDArray[np.int64]  # [N]
-    kinds: NDArray[np.int8]  # [N]; TARGET, CROWD or IGNORED
-    boxes_px_xywh: NDArray[np.float64]  # [N, 4] as in the file, in the picture as shown
-    boxes_norm_xyxy: NDArray[np.float64]  # [N, 4] clipped to the image, as fractions of it
-    areas_px2: NDArray[np.float64]  # [N] as in the file, else of the box
-    annotation_ids: NDArray[np.int64]  # [N] as in the file; 0 where there is none
-    clipped: NDArray[np.int64]  # [I] targets of an image that were cut at its border
-    swapped: NDArray[np.int64]  # [I] boxes of an image whose corners were put in order
-    num_no_extent: NDArray[np.int64]  # [I] boxes of an image that have no extent
-    orientations: NDArray[np.uint8]  # [I] how a viewer turns a picture (EXIF)
+    first: NDArray[np.int64]
+    category_ids: NDArray[np.int64]
+    kinds: NDArray[np.int8]
+    boxes_px_xywh: NDArray[np.float64]
+    boxes_norm_xyxy: NDArray[np.float64]
+    areas_px2: NDArray[np.float64]
+    annotation_ids: NDArray[np.int64]
+    clipped: NDArray[np.int64]
+    swapped: NDArray[np.int64]
+    num_no_extent: NDArray[np.int64]
+    orientations: NDArray[np.uint8]
     categories: dict[int, Category]
-    counts: dict[str, int]  # as in SplitData; warnings and notes, too
+    counts: dict[str, int]
     rejections: Rejections
-    no_extent: AnnotationColumns  # boxes without a width or a height: no targets, but a ground truth of COCO keeps them
+    no_extent: AnnotationColumns
     warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()  # what was read otherwise than it is written: such a file cannot serve for AP as it is
-    box_notes: tuple[str, ...] = ()  # what the rule for boxes did to targets; AP takes the file as it is
+    notes: tuple[str, ...] = ()
+    box_notes: tuple[str, ...] = ()
     is_turned: bool = False
 
 
 def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float, reading: Reading) -> CocoTable:
     """Put the entries of a file together.
 
+    Args:
+        file: the entries.
+        folder: of the pictures.
+        max_bad_fraction: largest accepted fraction of bad images, annotations or categories.
+        reading: how annotations are read if they do not say it themselves.
+
     Raises:
-        DataError: if more than the accepted fraction of images, annotations or categories is bad,
-            or no image is left.
+        DataError: if more than the accepted fraction is bad, boxes stand in another frame, or no image is left.
     """
     entries = usable_entries(file, folder, reading)
     images, objects, image_index = entries.images, entries.objects, entries.image_index
@@ -69,75 +98,94 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
     corners = objects.box_px_xywh.copy()
     corners[:, 2:] += corners[:, :2]
     ruled = apply_box_rule(corners, sizes_of_boxes)
-    odd = check_frame(
+    frame_warning = check_frame(
         file.path,
         objects.box_px_xywh[ruled.has_extent],
         sizes_of_boxes[ruled.has_extent],
         max_bad_fraction=max_bad_fraction,
     )
     entries.bad["annotations"] += _outside(objects, ruled.is_outside, sizes_of_boxes)
-    totals = {section: getattr(file, section).total for section in ("images", "annotations", "categories")}
-    cause = _off_by_one(file.annotations.good, images=entries.image_ids, categories=entries.category_ids)
+    shift_warning = _off_by_one(file.annotations.good, images=entries.image_ids, categories=entries.category_ids)
+    totals = {"images": file.images.total, "annotations": file.annotations.total, "categories": file.categories.total}
     rejections = _rejections(file.path, entries.bad)
-    rejections.accept(totals, max_bad_fraction=max_bad_fraction, cause=cause)
+    rejections.accept(totals, max_bad_fraction=max_bad_fraction, cause=shift_warning)
     if not images:
         raise DataError(f"{file.path}: there is no image to use; expected at least one entry in images")
 
-    boxes = ruled.corners_xyxy / np.tile(sizes_of_boxes, 2)
-    for place in turned.stored:
-        rows = image_index == place
-        boxes[rows] = turn_boxes(boxes[rows], turned.headers[place].orientation)
-        objects.box_px_xywh[rows] = _turned_px(objects.box_px_xywh[rows], turned.headers[place])
-
-    # Boxes that are used, image by image; those of no extent stand apart.
-    no_extent, images_of_no_extent = objects.only(~ruled.has_extent), image_index[~ruled.has_extent]
-    kept = np.flatnonzero(ruled.has_extent & ~ruled.is_outside)
-    order = kept[np.argsort(image_index[kept], kind="stable")]
-    objects, boxes = objects.only(order), boxes[order]
-    first = np.searchsorted(image_index[order], np.arange(len(images) + 1))
+    boxes_norm = ruled.corners_xyxy / np.tile(sizes_of_boxes, 2)
+    _turn_stored(boxes_norm, objects, image_index, turned)
+    no_extent = objects.only(~ruled.has_extent)
+    images_of_no_extent = image_index[~ruled.has_extent]
+    order = _usable_rows_by_image(ruled, image_index)
+    objects, boxes_norm, image_index = objects.only(order), boxes_norm[order], image_index[order]
+    first = np.searchsorted(image_index, np.arange(len(images) + 1))
     kinds = kinds_of(objects)
-    is_target = kinds == TARGET
-    was_clipped = ruled.was_clipped[order] & is_target
-    swapped_by_image = Counter(one.image_id for one in file.annotations.good if one.was_swapped)
+    was_clipped = ruled.was_clipped[order] & (kinds == TARGET)  # cutting a crowd changes no target
     counts = {
-        **_counts_of_boxes(kinds, boxes, was_clipped=was_clipped, first=first),
+        **_counts_of_boxes(kinds, boxes_norm, was_clipped=was_clipped, first=first),
         "no_extent": len(no_extent.key),
-        "swapped": file.num_swapped,
-        "of_rejected_images": entries.num_lost,
-        "trimmed_names": entries.num_trimmed,
-        **totals,
-        "repeated_file_names": len(images) - len({image.name for image in images}),
-        **{f"rejected_{section}": len(entries.bad[section]) for section in SECTIONS},
+        **_counts_of_entries(file, entries, totals),
     }
-    warnings, notes = turned.sentences(len(images))
-    orientations = [turned.headers[place].orientation if place in turned.headers else 1 for place in range(len(images))]
+    warnings, turn_notes = turned.sentences(len(images))
     notes_on_boxes = box_notes(
-        lambda place: images[place].name,
-        clipped=image_index[order][was_clipped].tolist(),
+        lambda image: images[image].name,
+        clipped=image_index[was_clipped].tolist(),
         no_extent=images_of_no_extent.tolist(),
     )
+    num_swapped_of = Counter(annotation.image_id for annotation in file.annotations.good if annotation.was_swapped)
+    orientations = np.ones(len(images), np.uint8)
+    for image, header in turned.headers.items():
+        orientations[image] = header.orientation
     return CocoTable(
         images=images,
         first=first,
         category_ids=objects.category_id,
         kinds=kinds,
         boxes_px_xywh=objects.box_px_xywh,
-        boxes_norm_xyxy=boxes,
+        boxes_norm_xyxy=boxes_norm,
         areas_px2=objects.area_px2,
         annotation_ids=objects.key,
         clipped=_sums_by_image(was_clipped, first),
-        swapped=np.array([swapped_by_image[image.image_id] for image in images], np.int64),
+        swapped=np.array([num_swapped_of[image.image_id] for image in images], np.int64),
         num_no_extent=np.bincount(images_of_no_extent, minlength=len(images)),
-        orientations=np.array(orientations, np.uint8),
+        orientations=orientations,
         categories=entries.categories,
         counts=counts,
         rejections=rejections,
         no_extent=no_extent,
-        warnings=(*filter(None, (odd, cause)), *warnings),
-        notes=(*file.repairs, *folder.notes, *_repairs_of(file, images, entries.merged), *notes),
+        warnings=(*filter(None, (frame_warning, shift_warning)), *warnings),
+        notes=(*file.repairs, *folder.notes, *_repairs_of(file, images, entries.merged), *turn_notes),
         box_notes=tuple(notes_on_boxes),
         is_turned=bool(turned.headers),
     )
+
+
+def _usable_rows_by_image(ruled: RuledBoxes, image_index: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of boxes that have an extent and lie in their image: image by image, in file order within one."""
+    usable = np.flatnonzero(ruled.has_extent & ~ruled.is_outside)
+    return usable[np.argsort(image_index[usable], kind="stable")]
+
+
+def _turn_stored(
+    boxes_norm_xyxy: NDArray[np.float64],
+    objects: AnnotationColumns,
+    image_index: NDArray[np.int64],
+    turned: Turned,
+) -> None:
+    """Turn the boxes of stored pixels, in place, to boxes of the picture as a viewer shows it."""
+    for image in turned.stored:
+        header = turned.headers[image]
+        rows = image_index == image
+        boxes_norm_xyxy[rows] = turn_boxes(boxes_norm_xyxy[rows], header.orientation)
+        objects.box_px_xywh[rows] = _turned_px(objects.box_px_xywh[rows], header)
+
+
+def _turned_px(boxes_px_xywh: NDArray[np.float64], header: Header) -> NDArray[np.float64]:
+    """Return boxes in pixels of the stored picture as boxes in pixels of the shown picture."""
+    stored_size, shown_size = np.array(header[:2] * 2), np.array(header.shown * 2)
+    corners = np.concatenate([boxes_px_xywh[:, :2], boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]], axis=1)
+    turned = turn_boxes(corners / stored_size, header.orientation) * shown_size
+    return np.concatenate([turned[:, :2], turned[:, 2:] - turned[:, :2]], axis=1).round(6)
 
 
 def _outside(
@@ -145,7 +193,7 @@ def _outside(
 ) -> list[BadEntry]:
     """Return a bad entry for each box that lies wholly outside its image."""
     bad: list[BadEntry] = []
-    for row in marked_places(is_outside):
+    for row in marked_rows(is_outside):
         width, height = sizes_of_boxes[row].astype(int).tolist()
         shown = [round(value, 2) for value in objects.box_px_xywh[row].tolist()]
         bad.append(bad_row(objects, row, f"bbox {shown} lies outside its image of {width} x {height} pixels"))
@@ -171,13 +219,27 @@ def _counts_of_boxes(
     }
 
 
-def _sums_by_image(marks: NDArray[np.bool_], first: NDArray[np.int64]) -> NDArray[np.int64]:
+def _counts_of_entries(file: CocoFile, entries: UsableEntries, totals: Mapping[str, int]) -> dict[str, int]:
+    """Count what was repaired, lost and refused of a file's entries."""
+    different_names = {image.name for image in entries.images}
+    return {
+        "swapped": file.num_swapped,
+        "of_rejected_images": entries.num_lost,
+        "trimmed_names": entries.num_trimmed,
+        **totals,
+        "repeated_file_names": len(entries.images) - len(different_names),
+        **{f"rejected_{section}": len(entries.bad[section]) for section in SECTIONS},
+    }
+
+
+def _sums_by_image(is_marked: NDArray[np.bool_], first: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how many boxes of each image are marked."""
-    marked_before = np.concatenate([[0], np.cumsum(marks)])
+    marked_before = np.concatenate([[0], np.cumsum(is_marked)])
     return np.diff(marked_before[first])
 
 
 def kinds_of(objects: AnnotationColumns) -> NDArray[np.int8]:
+    """Return ``[N]`` TARGET, CROWD or IGNORED."""
     return np.where(objects.is_crowd, CROWD, np.where(objects.is_ignored, IGNORED, TARGET)).astype(np.int8)
 
 
@@ -188,27 +250,41 @@ def _frames(
     folder: ImageFolder,
     boxes_in: BoxesIn,
 ) -> tuple[Turned, NDArray[np.float64]]:
-    """Return which pictures a viewer turns, and ``[I, 2]`` the size of the frame in which the boxes of each stand.
+    """Find out which pictures a viewer turns, and in which frame their boxes stand.
 
-    Widths and heights of ``images`` become those as shown.
+    Widths and heights of ``images`` become, in place, those of the picture as shown.
+
+    Args:
+        images: of the file.
+        objects: their annotations.
+        image_index: ``[N]`` index in ``images`` of each annotation's image.
+        folder: of the pictures; without a check, they may be elsewhere, and none is opened.
+        boxes_in: ``data.boxes_in``.
+
+    Returns:
+        The turned pictures, and ``[I, 2]`` width and height of the frame in which the boxes of each image stand.
     """
     headers = turned_headers([folder.root / image.name for image in images]) if folder.checks else {}
     reach: dict[int, tuple[float, float]] = {}
-    for place in headers:
-        boxes = objects.box_px_xywh[image_index == place]
+    for image in headers:
+        boxes = objects.box_px_xywh[image_index == image]
         if len(boxes):
             right, bottom = (boxes[:, :2] + boxes[:, 2:]).max(axis=0).tolist()
-            reach[place] = right, bottom
-    turned = find_turned(headers, {place: images[place].recorded for place in headers}, reach, boxes_in)
+            reach[image] = right, bottom
+    recorded = {image: images[image].recorded for image in headers}
+    turned = find_turned(headers, recorded, reach, boxes_in)
+
     sizes = np.array([(image.width, image.height) for image in images], np.float64).reshape(-1, 2)
-    for place, header in headers.items():
-        if images[place].recorded in (None, header[:2], header.shown):
-            images[place] = images[place]._replace(width=header.shown[0], height=header.shown[1])
-            sizes[place] = turned.frame(place)
+    for image, header in headers.items():
+        # Another recorded size is wrong either way: it stays, and is reported when the picture is used.
+        if recorded[image] in (None, header[:2], header.shown):
+            images[image] = images[image]._replace(width=header.shown[0], height=header.shown[1])
+            sizes[image] = turned.frame(image)
     return turned, sizes
 
 
 def _rejections(path: Path, bad: Mapping[Section, Sequence[BadEntry]]) -> Rejections:
+    """Return the bad entries of a file, by section and in file order."""
     rejections = Rejections(path)
     for section in SECTIONS:
         for entry in sorted(bad[section], key=lambda entry: entry.place):
@@ -218,33 +294,41 @@ def _rejections(path: Path, bad: Mapping[Section, Sequence[BadEntry]]) -> Reject
 
 
 def _repairs_of(file: CocoFile, images: Sequence[CocoImage], merged: Mapping[int, Category]) -> list[str]:
+    """Return what was repaired in the entries, a sentence each with a number."""
     notes: list[str] = []
-    if num := len(file.annotations.good) - len({one.id for one in file.annotations.good} - {0, None}):
-        notes.append(f"numbered anew, since their ids are repeated, 0 or missing: {counted(num, 'annotation')}")
-    if file.has_sizes and (num_measured := sum(image.recorded is None for image in images)):
+    different_ids = {annotation.id for annotation in file.annotations.good} - {0, None}
+    num_without_own_id = len(file.annotations.good) - len(different_ids)
+    if num_without_own_id:
+        num_annotations = counted(num_without_own_id, "annotation")
+        notes.append(f"numbered anew, since their ids are repeated, 0 or missing: {num_annotations}")
+    num_measured = sum(image.recorded is None for image in images)
+    if file.has_sizes and num_measured:
         notes.append(f"no width and height beside {counted(num_measured, 'picture')}: read from the header")
     if merged:
-        names = ", ".join(repr(name) for name in sorted({one.name for one in merged.values()}))
+        names = ", ".join(repr(name) for name in sorted({category.name for category in merged.values()}))
         notes.append(f"merged into one that reads the same: {counted(len(merged), 'category')}, {names}")
     return notes
-
-
-def _turned_px(boxes_px_xywh: NDArray[np.float64], header: Header) -> NDArray[np.float64]:
-    corners = np.concatenate([boxes_px_xywh[:, :2], boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]], axis=1)
-    turned = turn_boxes(corners / np.array(header[:2] * 2), header.orientation) * np.array(header.shown * 2)
-    return np.concatenate([turned[:, :2], turned[:, 2:] - turned[:, :2]], axis=1).round(6)
 
 
 def _off_by_one(
     annotations: Sequence[Annotation], *, images: Collection[int | None], categories: Collection[int | None]
 ) -> str:
-    """Return what to do where all annotations would have a category, or an image, were their ids one more or less."""
-    for what, used, known in (
-        ("category", {one.category_id for one in annotations}, set(categories)),
-        ("image", {one.image_id for one in annotations}, set(images)),
+    """Return the cure if all annotations would have a category, or an image, were their ids one more or less.
+
+    Args:
+        annotations: good ones.
+        images: every id of an image that the file names.
+        categories: every id of a category that the file names.
+    """
+    category_ids = {annotation.category_id for annotation in annotations}
+    image_ids = {annotation.image_id for annotation in annotations}
+    for kind, used_ids, named_ids in (
+        ("category", category_ids, set(categories)),
+        ("image", image_ids, set(images)),
     ):
-        if not used <= known:
-            for shift, cure in ((1, "add 1 to"), (-1, "subtract 1 from")):
-                if {key + shift for key in used} <= known:
-                    return f"{what} ids look off by one: {cure} each {what}_id"
+        if used_ids <= named_ids:
+            continue
+        for shift, cure in ((1, "add 1 to"), (-1, "subtract 1 from")):
+            if {used_id + shift for used_id in used_ids} <= named_ids:
+                return f"{kind} ids look off by one: {cure} each {kind}_id"
     return ""

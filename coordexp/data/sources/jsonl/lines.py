@@ -1,4 +1,4 @@
-"""A file of records -> one parsed record a line."""
+"""A file of records -> its records: one on each line, or one list for the whole file."""
 
 import json
 from collections.abc import Iterator
@@ -12,10 +12,14 @@ from coordexp.errors import DataError, kind_of
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the records of a file with their numbers: its lines, or the entries of its one list."""
-    other = unread_format(path)
-    if other:
-        raise DataError(other)
+    """Yield the records of a file, undecoded, with their numbers from 1: its lines, or the entries of its one list.
+
+    Raises:
+        DataError: if the file is missing, of another format, or a list that is no JSON.
+    """
+    problem = unread_format(path)
+    if problem:
+        raise DataError(problem)
     content = read_unmarked(path)
     if content.lstrip()[:1] == b"[":
         try:
@@ -28,9 +32,11 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def parsed_record(line: bytes) -> dict[str, object]:
+    """Return a line as an object, or raise a DataError that names its column or byte."""
     try:
         record = msgspec.json.decode(line)
     except (ValueError, RecursionError):
+        # Python's own parser takes NaN, which other programs write, and says where a line is damaged.
         record = _leniently_parsed(line)
     if not isinstance(record, dict):
         raise DataError(f"the record is {kind_of(record)}, expected an object")

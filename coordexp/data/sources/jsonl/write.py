@@ -10,6 +10,7 @@ from coordexp.data.sample import Objects, Sample
 Flag = Literal["iscrowd", "ignore"]
 FLAGS: tuple[Flag, ...] = get_args(Flag)
 NOT_TARGETS = "ignored_objects"
+"""The key of objects that are no targets."""
 
 
 def format_record(
@@ -24,21 +25,28 @@ def format_record(
 ) -> str:
     """Return a record as one line, without its end.
 
-    Boxes are four ``<|coord_k|>`` strings, or ``bins`` with ``"bbox_format": "norm1000"``, or numbers in [0, 1]. Those
-    that are no targets, each with the flag that says why, stand under a key of their own, so that a reader which only
-    knows ``objects`` does not learn them. ``extras`` are further fields.
+    Args:
+        sample: the image with its targets.
+        image: the name under which the record has the image.
+        coord_tokens: whether boxes are four ``<|coord_k|>`` strings; otherwise they are numbers in [0, 1].
+        bins: whether boxes are integers with ``"bbox_format": "norm1000"`` in the place of these numbers.
+        not_targets: objects that are no targets. They stand under a key of their own, so that a reader which only knows
+            ``objects`` does not learn them.
+        flags: for each of ``not_targets``, why it is none.
+        extras: further fields.
     """
     builder = JsonLinesBuilder(enabled=coord_tokens, skip_bbox_norm=True) if coord_tokens or bins else None
 
-    def written(objects: Objects, **fields: object) -> dict[str, object]:
+    def with_objects(fields: Mapping[str, object], objects: Objects) -> dict[str, object]:
         boxes = objects.boxes_norm_xyxy.tolist()
         entries = [{"desc": desc, "bbox": box} for desc, box in zip(objects.descs, boxes, strict=True)]
         record: dict[str, object] = {**fields, "objects": entries}
         return record if builder is None else builder.build(record)
 
-    record = written(sample.objects, image=image, width=sample.width, height=sample.height, image_id=sample.image_id)
+    fields = {"image": image, "width": sample.width, "height": sample.height, "image_id": sample.image_id}
+    record = with_objects(fields, sample.objects)
     if not_targets is not None and len(not_targets):
-        entries = written(not_targets)["objects"]
+        entries = with_objects({}, not_targets)["objects"]
         assert isinstance(entries, list)
         record[NOT_TARGETS] = [entry | {flag: 1} for entry, flag in zip(entries, flags, strict=True)]
     return json.dumps(record | dict(extras or {}), ensure_ascii=False)
