@@ -10,7 +10,7 @@ __all__ = ["load", "merge"]
 
 
 def __getattr__(name: str) -> object:
-    """Import ``load`` and ``merge`` when they are asked for: most of the package needs neither, and they take long."""
+    """Import ``load`` and ``merge`` when they are used: the import takes seconds, and few modules need them."""
     if name == "load":
         from coordexp.model.loading import load
 

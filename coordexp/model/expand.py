@@ -1,7 +1,7 @@
 """Add the coordinate tokens to a checkpoint on disk, or copy it in another dtype, without loading the model.
 
-Only the tables of the vocabulary get new rows, those that ``coordexp.coord_tokens.vocab`` makes for a model in memory
-as well; everything else is copied.
+Embedding and head get new rows, the same that ``coordexp.coord_tokens.vocab`` makes for a model in memory. Everything
+else is copied.
 
 Shapes: V vocabulary, D hidden, N added rows.
 """
@@ -35,7 +35,7 @@ from coordexp.stages import ReportStage, report_stage
 
 STAGE = "expanding shards"
 
-_MEAN_COLUMNS = 256  # of a table averaged at a time; a multiple of every vector width, so that no sum changes
+_MEAN_COLUMNS = 256  # averaged at a time; a multiple of every vector width, so that sums round as over the whole table
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Expansion:
     """What an expansion made.
 
     Attributes:
-        vocab: the ids after it.
-        num_added: new tokens; 0 where the checkpoint had all of them.
-        num_rows: rows of the tables now.
-        left_behind: what the copy does not have, for a person.
-        renamed: which other names the weights had; the copy has the model's.
+        vocab: the vocabulary of the copy.
+        num_added: new tokens; 0 if the checkpoint had all of them.
+        num_rows: rows of the copy's tables.
+        left_behind: for a person, what the copy lacks.
+        renamed: for a person, which other names the weights had; the copy has those of the model.
     """
 
     vocab: CoordVocab
@@ -68,12 +68,21 @@ def expand_to(
 ) -> Expansion:
     """Write an expanded copy of a checkpoint to a new directory, which appears whole or not at all.
 
-    The checkpoint is ``embedded``, a directory or a hub id, of which ``revision`` is one. How new rows start (``init``)
-    is told at :func:`coordexp.coord_tokens.vocab.expand_vocab`; ``progress`` is called with the bytes written.
+    Args:
+        path_or_id: ``embedded``, a directory or a hub id.
+        output: the directory.
+        revision: of a hub id.
+        init: how new rows start, see :func:`coordexp.coord_tokens.vocab.expand_vocab`.
+        structure: which object markers are used.
+        progress: called with the stage, the bytes written, and all bytes.
+
+    Returns:
+        What was made.
 
     Raises:
-        CheckpointError: if ``output`` exists or cannot be written, or the checkpoint is missing; else as
-            :func:`expand_checkpoint`.
+        CheckpointError: if ``output`` exists or cannot be written, or the checkpoint is missing or damaged.
+        TokenizerError: if tokens exist with ids that do not fit, or a needed token is missing.
+        ResourceError: if the disk is too small.
     """
     if output.exists():  # before a hub id is downloaded
         raise CheckpointError(f"{output}: exists; expected a new folder for the expanded checkpoint")
@@ -83,7 +92,7 @@ def expand_to(
             return expand_checkpoint(source, building, init=init, structure=structure, progress=progress)
     except (OSError, SafetensorError) as error:
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(output)  # a write that fails names no file
+            error.filename = str(output)  # the error of a failed write names no file
         raise CheckpointError(f"{output}: the expanded checkpoint cannot be written ({error})") from error
 
 
@@ -99,16 +108,27 @@ def expand_checkpoint(
 ) -> Expansion:
     """Write an expanded copy of a checkpoint into an empty directory: weights, configuration, tokenizer and processor.
 
-    As :func:`expand_to`, in another ``dtype`` (``auto`` keeps each weight's own), with links to the files that do not
-    change where ``link`` asks for them.
+    Args:
+        source: folder of the checkpoint.
+        output: the empty directory.
+        init: how new rows start, see :func:`coordexp.coord_tokens.vocab.expand_vocab`.
+        structure: which object markers are used.
+        dtype: dtype of the copy; ``auto`` keeps that of each weight.
+        link: whether a file in which nothing changes is linked to instead of copied.
+        progress: called with the stage, the bytes written, and all bytes.
+
+    Returns:
+        What was made.
 
     Raises:
         CheckpointError: if the checkpoint is damaged, or a weight does not fit ``dtype``.
         TokenizerError: if tokens exist with ids that do not fit, or a needed token is missing.
         ResourceError: if the disk is too small.
     """
-    processor, base = Processor.from_directory(source), StoredModel.of(source)
-    tokenizer, num_rows = processor.tokenizer, base.shapes[EMBEDDING][0]
+    processor = Processor.from_directory(source)
+    base = StoredModel.of(source)
+    tokenizer = processor.tokenizer
+    num_rows = base.shapes[EMBEDDING][0]
     num_before = len(tokenizer)
     check_rows(num_before, num_rows, where=f"{source}: ")
     vocab = expand_tokenizer(tokenizer, structure=structure)
@@ -119,16 +139,16 @@ def expand_checkpoint(
     digits = digit_ids(tokenizer) if init == "numeric" else None
 
     def grow(table_VD: Tensor) -> Tensor:
-        known_VD = table_VD[:num_before]
-        # A float32 copy of a published table would take 1.5 GB.
-        mean_D = torch.cat([part.float().mean(dim=0) for part in known_VD.split(_MEAN_COLUMNS, dim=1)])
+        old_rows_VD = table_VD[:num_before]
+        # Column by column: a float32 copy of a released table would take 1.5 GB.
+        mean_D = torch.cat([columns.float().mean(dim=0) for columns in old_rows_VD.split(_MEAN_COLUMNS, dim=1)])
         digits_10D = None if digits is None else table_VD[digits]
         rows_ND = added_rows(
             mean_D.to(table_VD.dtype), digits_10D, vocab=vocab, num_before=num_before, num_after=num_after
         )
-        return torch.cat([known_VD, rows_ND, table_VD[num_after:]])
+        return torch.cat([old_rows_VD, rows_ND, table_VD[num_after:]])
 
-    num_rows = max(num_rows, num_after)  # rows beyond the tokenizer's entries are padding, and used up first
+    num_rows = max(num_rows, num_after)  # rows beyond the tokenizer's entries are padding, which new tokens take first
     _write_copy(base, output, dtype=dtype, link=link, progress=progress, processor=processor, grow=grow, rows=num_rows)
     return Expansion(vocab, num_after - num_before, num_rows, base.left_behind, base.renamed)
 
@@ -136,7 +156,7 @@ def expand_checkpoint(
 def cast_checkpoint(
     source: Path, output: Path, *, dtype: DTypeName = "auto", progress: ReportStage = report_stage
 ) -> None:
-    """Write a copy of a checkpoint to which nothing is added, in another dtype; else as :func:`expand_checkpoint`."""
+    """Write a copy of a checkpoint in another dtype. Arguments and errors are those of :func:`expand_checkpoint`."""
     _write_copy(StoredModel.of(source), output, dtype=dtype, progress=progress)
 
 
@@ -151,7 +171,18 @@ def _write_copy(
     grow: Callable[[Tensor], Tensor] | None = None,
     rows: int = 0,
 ) -> None:
-    """Write a copy in another dtype; with ``grow``, of tables with ``rows`` rows, beside another processor."""
+    """Write a copy of a checkpoint.
+
+    Args:
+        base: the checkpoint.
+        output: the empty directory.
+        dtype: dtype of the copy; ``auto`` keeps that of each weight.
+        progress: called with the stage, the bytes written, and all bytes.
+        link: whether a file in which nothing changes is linked to instead of copied.
+        processor: of the copy; None for that of the checkpoint.
+        grow: returns an expanded table from a table of the checkpoint; None if tables stay as they are.
+        rows: rows of an expanded table.
+    """
     source = base.weights.directory
     specs = {name: base.weights.specs[name].cast_to(dtype) for name in base.shapes}
     is_same = grow is None and all(specs[name] == base.weights.specs[name] for name in specs)
@@ -163,12 +194,18 @@ def _write_copy(
             copy_file(file, output / file.name, link=link)
         progress(STAGE, total, total)
         return
-    tables = set[str]() if grow is None else {EMBEDDING} if base.tied else {EMBEDDING, HEAD}
-    specs |= {name: TensorSpec((rows, *specs[name].shape[1:]), specs[name].dtype) for name in tables}
+    tables = set[str]()
+    if grow is not None:
+        tables = {EMBEDDING} if base.tied else {EMBEDDING, HEAD}
+    for name in tables:
+        spec = specs[name]
+        specs[name] = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
 
     def make(name: str) -> Tensor:
-        cast = base.weights.read(name).to(specs[name].dtype)
-        return cast if grow is None or name not in tables else grow(cast)
+        tensor = base.weights.read(name).to(specs[name].dtype)
+        if grow is None or name not in tables:
+            return tensor
+        return grow(tensor)
 
     write_weights(base, output, specs, make, changed=tables, progress=progress, stage=STAGE, link=link)
     write_config(base, output, specs, tied=base.tied, says_dtype=dtype != "auto")

@@ -1,4 +1,4 @@
-"""Load a model, from the package, a directory or the hub, with or without a trained adapter."""
+"""Load a model from the package, a directory or the hub, with or without a trained adapter."""
 
 import contextlib
 import importlib.util
@@ -71,16 +71,16 @@ def load(
 
     Args:
         path_or_id: ``embedded`` (the tiny base in the package), a directory, or a hub id.
-        adapter: a directory with ``adapter_model.safetensors``; all that is needed of the
-            coord offsets (ids, one table or two) is read from it.
-        dtype: of the weights; ``auto`` takes what the adapter was trained on, else the checkpoint's.
+        adapter: a directory with ``adapter_model.safetensors``. The ids and tables of coord offsets are read from it.
+        dtype: dtype of the weights. ``auto`` takes the one that the adapter was trained on, or without an adapter that
+            of the checkpoint.
         structure: object markers; None recognises them by the tokenizer.
         attn_implementation: how attention is computed.
-        revision: of a hub id; None takes the one that the adapter names with it.
+        revision: of a hub id; None takes the one that the adapter names.
         device: where to put the model; None leaves it on the CPU.
-        vocab_init: how the rows of coord tokens start if the adapter needs them and the base has
-            none; None takes what the adapter says it was trained with, else ``numeric``.
-        trainable: leave the adapter trainable.
+        vocab_init: how the rows of coord tokens start if the adapter needs them and the base has none; None takes what
+            the adapter was trained with.
+        trainable: whether the adapter stays trainable.
 
     Raises:
         CheckpointError: if base or adapter are missing, damaged, of another model, or do not fit.
@@ -93,8 +93,8 @@ def load(
     trained = TrainedBase(None) if info is None else info.base
     if revision is None and trained.path == str(path_or_id):
         revision = trained.revision
-    # What the user gave is not the adapter's fault.
-    is_named = info is not None and trained.path == str(path_or_id) and is_hub_id(path_or_id)
+    # Only if the adapter itself names this hub id is the adapter part of an error about it.
+    is_named = trained.path == str(path_or_id) and is_hub_id(path_or_id)
     with naming_the_adapter(info) if info is not None and is_named else contextlib.nullcontext():
         directory = find_checkpoint(path_or_id, revision=revision)
     processor = Processor.from_directory(directory)
@@ -103,8 +103,8 @@ def load(
         directory, dtype=trained.dtype if dtype == "auto" else dtype, attn_implementation=attn_implementation
     )
     if is_hub_id(path_or_id):
-        model.name_or_path = str(path_or_id)  # so that PEFT writes the hub id, not a path in this machine's cache
-    # A base with coord tokens may still lack the markers that its adapter was trained for.
+        model.name_or_path = str(path_or_id)  # PEFT writes it; it would be a path in the cache of this machine
+    # None also if the base has coord tokens but lacks the markers that its adapter was trained for.
     vocab = _vocab_of(processor.tokenizer, structure=structure or trained.structure)
     if vocab is None and trained.structure is not None:
         vocab = expand_vocab(
@@ -122,9 +122,18 @@ def load(
 
 
 def check_attention(implementation: AttnImplementation, *, dtype: DTypeName = "auto", elsewhere: bool = False) -> None:
-    """Refuse FlashAttention where it cannot run; with ``elsewhere`` the GPUs are on other machines, such as workers.
+    """Refuse FlashAttention if it cannot run, before anything else is done.
 
-    transformers itself would look for a replacement on the hub, and else stop long after the data was prepared.
+    transformers would look for a replacement on the hub, or stop long after the data was prepared.
+
+    Args:
+        implementation: how attention is to be computed.
+        dtype: dtype of the model.
+        elsewhere: whether the model runs on other machines, such as workers, so that this one needs no GPU.
+
+    Raises:
+        ConfigError: if it cannot be computed with this dtype.
+        ResourceError: if the package or a GPU is missing.
     """
     if implementation != "flash_attention_2":
         return
@@ -146,16 +155,18 @@ def check_attention(implementation: AttnImplementation, *, dtype: DTypeName = "a
 
 
 def _vocab_of(tokenizer: PreTrainedTokenizerBase, *, structure: Structure | None) -> CoordVocab | None:
-    known = tokenizer.get_vocab()
-    chosen = structure or ("spec" if STRUCTURE_TOKENS["spec"][0] in known else "native")
-    needed = (int_to_token(0), *STRUCTURE_TOKENS[chosen])
-    if any(token is not None and token not in known for token in needed):
+    """Return the coordinate vocabulary of a tokenizer; None if it lacks a token of it."""
+    ids = tokenizer.get_vocab()
+    if structure is None:
+        structure = "spec" if STRUCTURE_TOKENS["spec"][0] in ids else "native"
+    needed_tokens = (int_to_token(0), *STRUCTURE_TOKENS[structure])
+    if any(token is not None and token not in ids for token in needed_tokens):
         return None
-    return coord_vocab(tokenizer, structure=chosen)
+    return coord_vocab(tokenizer, structure=structure)
 
 
 def load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInfo, *, trainable: bool) -> PeftModel:
-    """Put a saved adapter on a model with PEFT, its coord offsets included; raises as :func:`load`."""
+    """Put a saved adapter, with its coord offsets, on a model. Raises the errors of :func:`load`."""
     if info.offset is not None:
         install_coord_offset_adapter(
             model,

@@ -29,12 +29,20 @@ def apply_tuning(
     vision: bool,
     seed: int,
 ) -> PreTrainedModel | PeftModel:
-    """Prepare a base for training, with its coord-offset adapter if there is to be one.
+    """Prepare a base for training. If it is to have coord offsets, install them before.
 
-    ``lora`` and ``dora`` freeze the base and add ``alpha / rank * B A`` to every linear layer but the head, in a
-    PeftModel; ``full`` trains ``model`` itself, routed experts excepted. Without ``vision`` the vision tower and the
-    mergers stay frozen, without adapters. ``seed`` is that of the adapters' initial weights; the global random state is
-    left alone.
+    Args:
+        model: the base.
+        tuning: ``lora`` and ``dora`` freeze the base and add ``alpha / rank * B A`` to every linear layer except the
+            head, in a PeftModel; ``full`` trains the model itself, except routed experts.
+        rank: of ``B A``.
+        alpha: see ``tuning``.
+        dropout: before ``A``.
+        vision: whether the vision tower and the mergers train too.
+        seed: of the initial weights of adapters; the global random state does not change.
+
+    Returns:
+        A PeftModel, or under ``full`` the model itself.
 
     Raises:
         ConfigError: if ``full`` meets a coord-offset adapter, which needs frozen tables.
@@ -44,7 +52,8 @@ def apply_tuning(
             raise ConfigError("training.tuning: full trains the tables; switch off custom.coord_offset, or use lora")
         frozen = family_of(model.config.model_type, where="the model").frozen
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(frozen.isdisjoint(name.split(".")))
+            module_names = name.split(".")
+            parameter.requires_grad_(frozen.isdisjoint(module_names))
         model.get_submodule(_VISION).requires_grad_(vision)
         return model
     config = LoraConfig(
@@ -67,19 +76,24 @@ def apply_tuning(
 def linear_layers(model: PreTrainedModel, *, vision: bool) -> str:
     """Return the pattern, as PEFT matches it, of the linear layers to adapt.
 
-    Whole names with the layer numbers left open: short in ``adapter_config.json``, and it cannot
-    catch a layer of another kind by its last name (the patch convolution is a ``proj`` too).
+    The pattern has whole names with open layer numbers. So it is short in ``adapter_config.json``, and does not match a
+    layer of another kind that has the same last name: the patch convolution is a ``proj`` too.
     """
     roots = (f"{_LANGUAGE}.", f"{_VISION}.") if vision else (f"{_LANGUAGE}.",)
     unadapted = family_of(model.config.model_type, where="the model").unadapted
-    chosen = {
-        _any_number(name)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and name.startswith(roots) and name.rpartition(".")[2] not in unadapted
-    }
-    return f"({'|'.join(sorted(chosen))})"
+    patterns: set[str] = set()
+    for name, module in model.named_modules():
+        last_name = name.rpartition(".")[2]
+        if isinstance(module, nn.Linear) and name.startswith(roots) and last_name not in unadapted:
+            patterns.add(_any_layer(name))
+    return f"({'|'.join(sorted(patterns))})"
 
 
-def _any_number(name: str) -> str:
-    *parents, own = name.split(".")  # a number at the end tells a linear layer from what stands beside it in a sequence
-    return r"\.".join([*(r"\d+" if part.isdigit() else re.escape(part) for part in parents), re.escape(own)])
+def _any_layer(name: str) -> str:
+    """Return the pattern of a module's name with any layer number.
+
+    A number at the end stays: in a ``nn.Sequential`` it tells the linear layer from its neighbours.
+    """
+    *parents, last_name = name.split(".")
+    words = [r"\d+" if parent.isdigit() else re.escape(parent) for parent in parents]
+    return r"\.".join([*words, re.escape(last_name)])

@@ -13,7 +13,7 @@ OptimizerName = Literal["multimodal", "multimodal_coord_offset"]
 Part = Literal["vision", "aligner", "llm", "coord_embed_offset", "coord_head_offset"]
 
 _VISION = ".visual."
-_TIED = "one table for embedding and head (tie_head); head_lr has no effect"
+_TIED_NOTE = "one table for embedding and head (tie_head); head_lr has no effect"
 _ALIGNER = (".visual.merger.", ".visual.deepstack_merger_list.")
 
 
@@ -51,16 +51,25 @@ def build_param_groups(
     head_lr: float | None = None,
     offset_weight_decay: float = 0.0,
 ) -> list[ParamGroup]:
-    """Split the trainable parameters into groups in a fixed order; each is in exactly one.
+    """Split the trainable parameters into groups in a fixed order. Each parameter is in exactly one group.
 
-    Norms, biases and DoRA magnitudes (everything of one dimension) are not decayed and form groups of their own,
-    ``*_no_decay``. The aligner are the mergers between vision tower and language model. A rate that is None is
-    ``learning_rate``, that of the language model. ``offset_weight_decay`` is of both offset tables; where they are one
-    (``tie_head``), ``embed_lr`` is its rate, and ``head_lr`` has no effect, which the group's note says.
+    Norms, biases and DoRA magnitudes (everything of one dimension) are not decayed. They form groups of their own,
+    ``*_no_decay``.
+
+    Args:
+        model: in any wrappers.
+        optimizer: the kind of grouping.
+        learning_rate: of the language model, and of every part whose rate is None.
+        vit_lr: of the vision tower.
+        aligner_lr: of the mergers between vision tower and language model.
+        weight_decay: of everything but the offsets.
+        embed_lr: of the offsets of the embedding; with ``tie_head`` of the one table.
+        head_lr: of the offsets of the head. With ``tie_head`` it has no effect, which the group's note says.
+        offset_weight_decay: of all offsets.
 
     Raises:
-        ConfigError: if a rate was given for parameters that do not exist or are frozen, if the
-            optimizer has no group for the offsets, or if nothing is trainable.
+        ConfigError: if a rate was given for a part that does not exist or is frozen, if the optimizer has no group for
+            the offsets, or if nothing is trainable.
     """
     offset = active_offset(model)
     if optimizer == "multimodal" and offset is not None:
@@ -68,20 +77,24 @@ def build_param_groups(
             "training.optimizer: multimodal has no group for the coord offsets, so that their learning rates "
             "would have no effect; use training.optimizer: multimodal_coord_offset"
         )
-    by_part: dict[Part, list[nn.Parameter]] = {part: [] for part in get_args(Part)}
+    parameters: dict[Part, list[nn.Parameter]] = {part: [] for part in get_args(Part)}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            by_part[part_of(name)].append(parameter)
-    if not any(by_part.values()):
+            parameters[part_of(name)].append(parameter)
+    if not any(parameters.values()):
         raise ConfigError("training.tuning: the model has no trainable parameter")
-    given: list[tuple[str, float | None, Part]] = [("vit_lr", vit_lr, "vision"), ("aligner_lr", aligner_lr, "aligner")]
-    for key, rate, part in given:
-        if rate is not None and not by_part[part]:
+    optional_rates: list[tuple[str, float | None, Part]] = [
+        ("vit_lr", vit_lr, "vision"),
+        ("aligner_lr", aligner_lr, "aligner"),
+    ]
+    for key, rate, part in optional_rates:
+        if rate is not None and not parameters[part]:
             raise ConfigError(
                 f"training.{key} is {rate}, but no parameter of the {part} trains; leave it out, or set "
                 "training.lora.vision: true"
             )
-    tied = offset is not None and offset.tie_head
+
+    has_one_offset_table = offset is not None and offset.tie_head
     settings: dict[Part, tuple[float | None, float]] = {
         "vision": (vit_lr, weight_decay),
         "aligner": (aligner_lr, weight_decay),
@@ -91,18 +104,19 @@ def build_param_groups(
     }
     groups: list[ParamGroup] = []
     for part, (rate, decay) in settings.items():
-        note = _TIED if part == "coord_embed_offset" and tied else ""
+        note = _TIED_NOTE if part == "coord_embed_offset" and has_one_offset_table else ""
         lr = learning_rate if rate is None else rate
-        decayed = [parameter for parameter in by_part[part] if parameter.ndim > 1]
-        others = [parameter for parameter in by_part[part] if parameter.ndim <= 1]
+        decayed = [parameter for parameter in parameters[part] if parameter.ndim > 1]
+        not_decayed = [parameter for parameter in parameters[part] if parameter.ndim <= 1]
         groups += [
             ParamGroup(name=part, params=decayed, lr=lr, weight_decay=decay, note=note),
-            ParamGroup(name=f"{part}_no_decay", params=others, lr=lr, weight_decay=0.0, note=note),
+            ParamGroup(name=f"{part}_no_decay", params=not_decayed, lr=lr, weight_decay=0.0, note=note),
         ]
     return [group for group in groups if group["params"]]
 
 
 def describe(groups: Iterable[ParamGroup]) -> list[GroupRow]:
+    """Return the rows of the table that is printed at start."""
     return [
         GroupRow(
             name=group["name"],
@@ -117,10 +131,10 @@ def describe(groups: Iterable[ParamGroup]) -> list[GroupRow]:
 
 
 def part_of(name: str) -> Part:
-    """Return the part of the model that a parameter belongs to, by its name under any wrapper."""
+    """Return the part of the model that a parameter belongs to. ``name`` may have the prefix of any wrapper."""
     dotted = f".{name}."
     if f".{ADAPTER_NAME}." in dotted:
         return "coord_head_offset" if dotted.endswith(".head_offset.") else "coord_embed_offset"
-    if any(root in dotted for root in _ALIGNER):
+    if any(merger in dotted for merger in _ALIGNER):  # asked first: the mergers are inside the vision tower
         return "aligner"
     return "vision" if _VISION in dotted else "llm"

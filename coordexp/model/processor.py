@@ -1,12 +1,12 @@
 """Tokenizer, image processor and chat template as one object.
 
-Does for text and images what Qwen3-VL's own processor does; that one also builds a video processor
-and needs torchvision for it.
+It does for text and images what Qwen3-VL's own processor does. The latter also builds a video processor, which needs
+torchvision.
 """
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -31,10 +31,10 @@ _TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
 _IMAGE_CONFIG = "preprocessor_config.json"
 _PROCESSOR_CONFIG = "processor_config.json"
 _IMAGE_CONFIGS = (_IMAGE_CONFIG, _PROCESSOR_CONFIG)
-_CARRIED = (*_IMAGE_CONFIGS, "video_preprocessor_config.json")
-_LEGACY_TEMPLATE = "chat_template.json"  # where processors kept it before transformers 4.50
+_CARRIED = (*_IMAGE_CONFIGS, "video_preprocessor_config.json")  # copied into every checkpoint that we write
+_LEGACY_TEMPLATE = "chat_template.json"  # of processors before transformers 4.50
 
-# Of how a tokenizer was loaded, which transformers would write into its configuration as if it belonged there.
+# Options of our call, which transformers would write into the tokenizer's configuration as if they belonged there.
 _LOADING_OPTIONS = ("local_files_only", "is_local", "trust_remote_code")
 
 
@@ -44,9 +44,9 @@ class Processor:
 
     Attributes:
         tokenizer: with its chat template.
-        image_processor: PIL backend, the same numbers on every machine.
-        files: texts of the checkpoint's own processor files, by name; carried along, so that a checkpoint we write
-            loads with ``AutoProcessor``, of any version, where the original did.
+        image_processor: with the PIL backend, which gives the same numbers on every machine.
+        files: texts of the checkpoint's own processor files, by name. They are copied into what we write, so that it
+            loads with every version of ``AutoProcessor`` that loads the original.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -55,26 +55,34 @@ class Processor:
 
     @classmethod
     def from_directory(cls, directory: Path) -> "Processor":
-        from transformers import Qwen2VLImageProcessorPil  # here: it brings transformers' models along, two seconds
+        """Read the processor of a checkpoint.
 
-        model = model_config(directory)  # first: a tokenizer's classes read it, too, and would be blamed for it
+        Raises:
+            CheckpointError: if a file is missing or damaged, or images would not have the patches of the model.
+        """
+        from transformers import Qwen2VLImageProcessorPil  # here, because it imports models, which takes two seconds
+
+        # The configuration comes first: the tokenizer's classes read it too, and would be blamed for a fault in it.
+        model = model_config(directory)
         tokenizer = read_tokenizer(directory)
         _require(directory, _IMAGE_CONFIGS, what="image processor")
         with library_errors(f"{directory}: image processor does not load"):
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
         _check_images(image_processor, model, directory)
-        present = (name for name in _CARRIED if (directory / name).is_file())
-        return cls(tokenizer, image_processor, {name: (directory / name).read_text("utf-8") for name in present})
+        names = [name for name in _CARRIED if (directory / name).is_file()]
+        files = {name: (directory / name).read_text("utf-8") for name in names}
+        return cls(tokenizer, image_processor, files)
 
     @property
     def template_arguments(self) -> dict[str, bool]:
-        """Those arguments of every rendering that this chat template reads; whoever serves the model must give them."""
-        return {name: value for name, value in TEMPLATE_ARGUMENTS.items() if name in str(self.tokenizer.chat_template)}
+        """The arguments of our renderings that this chat template reads. A server of the model must give them too."""
+        template = str(self.tokenizer.chat_template)
+        return {name: value for name, value in TEMPLATE_ARGUMENTS.items() if name in template}
 
     def apply_chat_template(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """Render messages to text, with one image token for each image."""
         rendered = self.tokenizer.apply_chat_template(
-            cast("list[dict[str, str]]", list(messages)),  # its annotation leaves out messages with images
+            cast("list[dict[str, str]]", list(messages)),  # the annotation of transformers leaves out images
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
             enable_thinking=TEMPLATE_ARGUMENTS["enable_thinking"],
@@ -84,24 +92,34 @@ class Processor:
     def __call__(
         self, *, text: str | Sequence[str], images: Image.Image | Sequence[Image.Image] | None = None
     ) -> "BatchFeature":
-        """Encode texts that hold ``<|image_pad|>`` once for each of their ``images``, in the same order.
+        """Encode texts and their images.
+
+        Args:
+            text: one text or several. Each image is one ``<|image_pad|>`` in them.
+            images: in the order of their places in the texts.
 
         Returns:
-            ``input_ids, attention_mask, mm_token_type_ids`` ``[B, L]``, padded on the tokenizer's side;
-            with images also ``pixel_values`` and ``image_grid_thw``.
+            ``input_ids, attention_mask, mm_token_type_ids`` ``[B, L]``, padded on the tokenizer's side; with images
+            also ``pixel_values`` and ``image_grid_thw``.
+
+        Raises:
+            DataError: if the texts have places for another number of images.
         """
         from transformers import BatchFeature
 
         texts = [text] if isinstance(text, str) else list(text)
         pictures = [images] if isinstance(images, Image.Image) else list(images or ())
-        placed = sum(one.count(IMAGE_TOKEN) for one in texts)
-        if placed != len(pictures):
-            raise DataError(f"the texts place {placed} images with {IMAGE_TOKEN}, but {len(pictures)} images are given")
-        vision = dict(self.image_processor(images=pictures, return_tensors="pt")) if pictures else {}
+        num_places = sum(text.count(IMAGE_TOKEN) for text in texts)
+        if num_places != len(pictures):
+            raise DataError(
+                f"the texts place {num_places} images with {IMAGE_TOKEN}, but {len(pictures)} images are given"
+            )
+        vision: dict[str, torch.Tensor] = {}
         if pictures:
-            counts = iter((vision["image_grid_thw"].prod(dim=1) // self.image_processor.merge_size**2).tolist())
-            parts = [one.split(IMAGE_TOKEN) for one in texts]
-            texts = [first + "".join(IMAGE_TOKEN * next(counts) + part for part in rest) for first, *rest in parts]
+            vision = dict(self.image_processor(images=pictures, return_tensors="pt"))
+            num_patches = vision["image_grid_thw"].prod(dim=1)
+            num_tokens = num_patches // self.image_processor.merge_size**2
+            texts = _with_image_tokens(texts, num_tokens.tolist())
         encoded = self.tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt")
         ids: torch.Tensor = encoded["input_ids"]
         is_image = torch.eq(ids, cast("int", self.tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)))
@@ -109,7 +127,7 @@ class Processor:
         return BatchFeature({**inputs, "mm_token_type_ids": is_image.to(torch.int64), **vision})
 
     def with_limits(self, *, min_pixels: int, max_pixels: int) -> "Processor":
-        """Return the processor with other limits of the image size, in memory and in what it saves."""
+        """Return the processor with other limits of an image's area, in memory and in the files that it saves."""
         size = {"shortest_edge": min_pixels, "longest_edge": max_pixels}
         if size == dict(self.image_processor.size):
             return self
@@ -117,27 +135,42 @@ class Processor:
         image_processor.size = type(self.image_processor.size)(**size)
         files = dict(self.files)
         for name in self.files.keys() & set(_IMAGE_CONFIGS):
-            stated = parse_model(dict[str, JsonValue], files[name])
-            section = stated.get("image_processor") if name == _PROCESSOR_CONFIG else stated
+            content = parse_model(dict[str, JsonValue], files[name])
+            section = content.get("image_processor") if name == _PROCESSOR_CONFIG else content
             if not isinstance(section, dict):
                 continue
-            older = {"min_pixels": min_pixels, "max_pixels": max_pixels}  # which would win
-            section |= {"size": size, **{key: older[key] for key in older.keys() & section.keys()}}
-            files[name] = json.dumps(stated, indent=2, ensure_ascii=False) + "\n"
+            section["size"] = dict[str, JsonValue](size)
+            for older_key, value in (("min_pixels", min_pixels), ("max_pixels", max_pixels)):
+                if older_key in section:  # transformers would prefer it to the size
+                    section[older_key] = value
+            files[name] = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         return replace(self, image_processor=image_processor, files=files)
 
     def save_pretrained(self, directory: Path | str) -> None:
         """Write tokenizer, chat template and image processor as Hugging Face files."""
         self.tokenizer.save_pretrained(directory)
-        if not self.files.keys() & set(_IMAGE_CONFIGS):
+        if not self.files.keys() & set(_IMAGE_CONFIGS):  # otherwise the files below have it
             self.image_processor.save_pretrained(directory)
         for name, text in self.files.items():
             write_text(Path(directory) / name, text)
 
 
+def _with_image_tokens(texts: Sequence[str], num_tokens: Iterable[int]) -> list[str]:
+    """Repeat each image token of the texts as often as its image has tokens."""
+    counts = iter(num_tokens)
+    expanded: list[str] = []
+    for text in texts:
+        first, *others = text.split(IMAGE_TOKEN)
+        expanded.append(first + "".join(IMAGE_TOKEN * next(counts) + between for between in others))
+    return expanded
+
+
 @dataclass
 class ImageNumbers:
-    """The numbers of an image processor as its file states them; not frozen, as the class they stand for is not."""
+    """The numbers of an image processor as its file states them.
+
+    Not frozen, so that it satisfies the same protocol as the class of transformers.
+    """
 
     patch_size: int
     merge_size: int
@@ -145,22 +178,22 @@ class ImageNumbers:
     image_mean: list[float]
     image_std: list[float]
     size: dict[str, int]
-    rescale_factor: float = 1 / 255  # what Hugging Face's class begins with, and published files leave out
+    rescale_factor: float = 1 / 255  # the default of transformers, which published files leave out
     resample: int = 3
-    min_pixels: None = None  # older names of the sizes, which are left to the class
+    min_pixels: None = None  # older names of the size; a file that has them is read by transformers instead
     max_pixels: None = None
 
 
 @dataclass(frozen=True)
 class StoredProcessor:
-    """What a dry run reads of a processor: a second instead of three."""
+    """The parts of a processor that a dry run needs, read in one second instead of three."""
 
     tokenizer: PreTrainedTokenizerBase
     image_processor: ImageProcessor
 
     @classmethod
     def from_directory(cls, directory: Path) -> "StoredProcessor | Processor":
-        """Read the files of a checkpoint directory; load it all where these leave out numbers of the images."""
+        """Read the files of a checkpoint. If they leave out a number, load the whole :class:`Processor` instead."""
         numbers = None if _is_overruled(directory) else kept_model(ImageNumbers, directory / _IMAGE_CONFIG)
         if numbers is None:
             return Processor.from_directory(directory)
@@ -171,7 +204,11 @@ class StoredProcessor:
 
 
 def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """Read the tokenizer of a checkpoint, with its chat template."""
+    """Read the tokenizer of a checkpoint, with its chat template.
+
+    Raises:
+        CheckpointError: if one of the two is missing or damaged.
+    """
     refuse_lfs_pointers(directory)
     _require(directory, _TOKENIZER_FILES, what="tokenizer")
     with library_errors(f"{directory}: tokenizer does not load"):
@@ -191,25 +228,26 @@ def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
 
 
 def _require(directory: Path, names: Sequence[str], *, what: str) -> None:
+    """Raise a CheckpointError if none of the files is there."""
     if not any((directory / name).is_file() for name in names):
         raise CheckpointError(f"{directory}: no {what} (expected {' or '.join(names)})")
 
 
 def _is_overruled(directory: Path) -> bool:
-    """Return whether the image processor is in the processor's own file, which transformers takes first."""
+    """Return whether ``processor_config.json`` has the image processor, which transformers then prefers."""
     file = directory / _PROCESSOR_CONFIG
     return file.is_file() and isinstance(read_json(file).get("image_processor"), dict)
 
 
 def _check_images(processor: ImageProcessor, model: PreTrainedConfig, directory: Path) -> None:
-    """Refuse an image processor whose images have other patches than the model takes, or no limits of their size."""
+    """Raise a CheckpointError if images would have other patches than the model takes, or no limits of their area."""
     vision = Dimensions.of(model).vision
-    made = (processor.patch_size, processor.temporal_patch_size, processor.merge_size)
-    taken = (vision.patch_size, vision.temporal_patch_size, vision.spatial_merge_size)
-    if made != taken:
+    patches = (processor.patch_size, processor.temporal_patch_size, processor.merge_size)
+    model_patches = (vision.patch_size, vision.temporal_patch_size, vision.spatial_merge_size)
+    if patches != model_patches:
         raise CheckpointError(
-            f"{directory}: the image processor makes patches of {made} (size, frames, merged), the model takes "
-            f"{taken}; they do not belong together"
+            f"{directory}: the image processor makes patches of {patches} (size, frames, merged), the model takes "
+            f"{model_patches}; they do not belong together"
         )
     size = dict(processor.size)
     if size.keys() != {"shortest_edge", "longest_edge"}:

@@ -1,4 +1,4 @@
-"""The model families that coordexp trains, by ``model_type``. A further one is a file here and a line below."""
+"""The model families that coordexp trains, by ``model_type``. To add one, write a file here and a line below."""
 
 from coordexp.errors import CheckpointError, show
 from coordexp.model.families.family import Family
@@ -8,7 +8,8 @@ from coordexp.model.families.qwen3_5_moe import QWEN3_5_MOE
 from coordexp.model.families.qwen3_vl import QWEN3_VL
 from coordexp.model.families.qwen3_vl_moe import QWEN3_VL_MOE
 
-FAMILIES = {one.model_type: one for one in (QWEN3_VL, QWEN3_5, QWEN2_5_VL, QWEN3_VL_MOE, QWEN3_5_MOE)}
+_ALL = (QWEN3_VL, QWEN3_5, QWEN2_5_VL, QWEN3_VL_MOE, QWEN3_5_MOE)
+FAMILIES = {family.model_type: family for family in _ALL}
 
 _REFUSED = {
     "qwen4_exp": (
@@ -18,7 +19,11 @@ _REFUSED = {
 
 
 def family_of(model_type: object, *, where: object) -> Family:
-    """Return the family of a ``model_type``, or refuse it; ``where`` names the file that says it."""
+    """Return the family of a ``model_type``.
+
+    Raises:
+        CheckpointError: if coordexp does not train it; ``where`` names the file that says it.
+    """
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
     *others, last = FAMILIES

@@ -1,4 +1,4 @@
-"""What differs from one model family to another; whatever is not in this record is the same for all of them."""
+"""What differs from one model family to another. What is not in this record is the same for all families."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,15 +12,16 @@ class Family:
     Attributes:
         model_type: as ``config.json`` has it.
         title: for sentences.
-        tiny_text: the text configuration of a random model of this family with some hundred thousand parameters.
-        tiny_vision: its vision configuration; both have what :func:`coordexp.model.tiny.parts.tiny_config` adds.
-        recurrent: some layers carry a state from token to token, so that prompts are padded on the left before
-            decoding, and rows cannot be dropped from and added to their cache.
+        tiny_text: text configuration of a random model of this family with some hundred thousand parameters, beside
+            what :func:`coordexp.model.tiny.parts.tiny_config` adds for all families.
+        tiny_vision: its vision configuration, likewise.
+        recurrent: whether some layers carry a state from token to token. If so, prompts are padded on the left before
+            decoding, and rows cannot be dropped from or added to the cache.
         unadapted: last names of linear layers that get no adapter.
-        frozen: names of modules that stay frozen even where everything else trains.
-        on_disk: ``modules`` where files name weights as the model does; ``converted`` where transformers renames or
-            reshapes them, so that it must load and save them.
-        json_boxes: what the vendor's own JSON answers count in.
+        frozen: names of modules that stay frozen even under ``tuning: full``.
+        on_disk: ``modules`` if files name weights as the model does; ``converted`` if transformers renames or reshapes
+            them, so that it must load and save them.
+        json_boxes: unit of the boxes in the vendor's own JSON answers.
         is_sized: whether our formulas of memory and operations hold for its layers.
     """
 
@@ -37,7 +38,7 @@ class Family:
 
     @property
     def slower(self) -> str:
-        """Why its models answer more slowly than others; empty where they do not."""
+        """Why its models answer more slowly than others; "" if they do not."""
         if not self.recurrent:
             return ""
         return (

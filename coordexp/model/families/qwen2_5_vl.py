@@ -1,6 +1,6 @@
 """Qwen2.5-VL: 3B, 7B, 32B, 72B.
 
-On disk its weights have older names, and ``config.json`` is flat; its own answers are pixels of the resized picture.
+On disk its weights have older names, and ``config.json`` is flat. Its own answers are in pixels of the resized picture.
 """
 
 from coordexp.model.families.family import Family

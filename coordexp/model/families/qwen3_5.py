@@ -1,12 +1,12 @@
 """Qwen3.5, dense: 0.8B, 4B, 9B, 27B.
 
-Three of four text layers are gated delta nets, which carry a state from token to token; the vocabulary is larger than
-Qwen3-VL's, and the larger sizes think unless the chat template is told otherwise.
+Three of four text layers are gated delta nets, which carry a state from token to token. The vocabulary is larger than
+that of Qwen3-VL. The larger models think before they answer unless the chat template is told otherwise.
 """
 
 from coordexp.model.families.family import Family
 
-# A quarter of each head is rotated; two layers of the four are of each kind, so that both are tested.
+# Two of the four layers are of each kind, so that both are tested. A quarter of each head is rotated, as in the family.
 TINY_TEXT: dict[str, object] = {
     "head_dim": 32,
     "rope_parameters": {

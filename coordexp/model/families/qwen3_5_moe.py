@@ -1,7 +1,7 @@
 """Qwen3.5, mixture of experts: 35B-A3B and larger.
 
-As the dense Qwen3.5, with routed experts that stay frozen and a shared expert that is adapted. The hub has the experts
-fused; a model made from a configuration is saved an expert at a time. transformers reads both.
+Like the dense Qwen3.5, with routed experts that stay frozen and a shared expert that gets adapters. In the files of the
+hub the experts are fused; a model made from a configuration is saved expert by expert. transformers reads both.
 """
 
 from coordexp.model.families.family import Family
@@ -19,7 +19,7 @@ QWEN3_5_MOE = Family(
     },
     tiny_vision=QWEN3_5.tiny_vision,
     recurrent=True,
-    unadapted=frozenset({"shared_expert_gate"}),  # one number a token: how much of the shared expert
+    unadapted=frozenset({"shared_expert_gate"}),  # one number per token: the share of the shared expert
     frozen=frozenset({"experts", "gate", "shared_expert_gate"}),
     on_disk="converted",
 )

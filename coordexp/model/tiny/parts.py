@@ -1,4 +1,4 @@
-"""The parts of the embedded base, of Qwen3-VL's kind but small; and as small a random model of each family."""
+"""The parts of the embedded base, a small Qwen3-VL; and a random model of each family that is as small."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ _WORDS = (
     "mouse remote keyboard cell phone oven sink book clock vase scissors teddy hair drier toothbrush"
 )
 _BPE_VOCABULARY = 614
-_MODEL_VOCABULARY = 704  # rows, some more than the tokenizer has entries
+_MODEL_VOCABULARY = 704  # rows; a few more than the tokenizer has entries, as in released models
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
@@ -64,12 +64,11 @@ def build_tokenizer() -> Qwen2Tokenizer:
     )
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    text = (
-        [*CATEGORIES, DEFAULT_PROMPT, "user assistant system"] * 20 + _WORDS.split() + [f" {w}" for w in _WORDS.split()]
-    )
-    bpe.train_from_iterator(text, trainer)
+    frequent = [*CATEGORIES, DEFAULT_PROMPT, "user assistant system"] * 20  # so that these become few tokens
+    words = _WORDS.split()
+    bpe.train_from_iterator([*frequent, *words, *(f" {word}" for word in words)], trainer)
     vocab = bpe.get_vocab(with_added_tokens=False)
-    merges = [(left, right) for left, right in json.loads(bpe.to_str())["model"]["merges"]]
+    merges = [(first, second) for first, second in json.loads(bpe.to_str())["model"]["merges"]]
     tokenizer = Qwen2Tokenizer(
         vocab=vocab,
         merges=merges,  # pyright: ignore[reportArgumentType]  # pairs, as transformers itself passes them
@@ -82,7 +81,7 @@ def build_tokenizer() -> Qwen2Tokenizer:
 
 
 def build_image_processor() -> Qwen2VLImageProcessorPil:
-    """Return an image processor with 8-pixel patches and at most 96 x 96 pixels."""
+    """Return an image processor with patches of 8 x 8 pixels and images of at most 96 x 96."""
     return Qwen2VLImageProcessorPil(
         patch_size=8,
         merge_size=2,
@@ -96,7 +95,7 @@ def build_image_processor() -> Qwen2VLImageProcessorPil:
 def build_model(
     tokenizer: Qwen2Tokenizer, *, seed: int = 0, tie_word_embeddings: bool = True
 ) -> Qwen3VLForConditionalGeneration:
-    """Return a random Qwen3-VL: text 4 layers of 128, vision 3 layers of 96."""
+    """Return a random Qwen3-VL with 4 text layers of width 128 and 3 vision layers of width 96."""
     ids = tokenizer.get_vocab()
     config = Qwen3VLConfig(
         text_config={
@@ -152,7 +151,7 @@ def save_base(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
 
 
 def tiny_config(family: Family, tokenizer: PreTrainedTokenizerBase, *, tied: bool) -> PreTrainedConfig:
-    """Return a small configuration of a family, with the ids of a tokenizer: text 4 layers of 64, vision 2 of 32."""
+    """Return a small configuration of a family: 4 text layers of width 64 and 2 vision layers of width 32."""
     ids = tokenizer.get_vocab()
     text = {
         "vocab_size": _MODEL_VOCABULARY,
@@ -189,9 +188,9 @@ def tiny_config(family: Family, tokenizer: PreTrainedTokenizerBase, *, tied: boo
 
 
 def write_tiny(family: Family, output: Path, *, tied: bool = True) -> None:
-    """Write a random checkpoint of a family with the embedded base's tokenizer, as the vendor's files look.
+    """Write a random checkpoint of a family, with the embedded base's tokenizer and files like the vendor's.
 
-    Weights are spread widely enough that answers depend on the picture and on every token before them.
+    Weights are spread so widely that an answer depends on the picture and on every token before it.
     """
     tokenizer = AutoTokenizer.from_pretrained(TINY_BASE, local_files_only=True, trust_remote_code=False)
     torch.manual_seed(0)

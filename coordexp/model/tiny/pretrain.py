@@ -1,9 +1,9 @@
 """The embedded base: a small Qwen3-VL pre-trained on text-number coordinates.
 
-``python -m coordexp.model.tiny.pretrain`` reproduces ``tiny_base/`` from a seed. It draws shapes, writes each
-object as ``<|object_ref_start|>red circle<|box_start|>120 340 560 780<|box_end|>`` (three digits a
-coordinate, as ordinary text) and trains on the text alone, so that fine-tuning on coord tokens starts
-from a model that sees and can count out positions, as a released Qwen3-VL does.
+``python -m coordexp.model.tiny.pretrain`` reproduces ``tiny_base/`` from a seed. It draws shapes, writes each object as
+``<|object_ref_start|>red circle<|box_start|>120 340 560 780<|box_end|>`` (three digits per coordinate, as ordinary
+text) and trains on that text. So fine-tuning on coord tokens starts from a model that sees and that can write
+positions, as a released Qwen3-VL can.
 """
 
 import argparse
@@ -33,9 +33,9 @@ _EXAMPLE_STREAM = 77
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of pre-training with its own optimizer: linear warm-up, then a cosine over ``horizon`` steps.
+    """A part of pre-training with its own optimizer: linear warm-up, then a cosine over ``horizon`` steps.
 
-    A phase shorter than its horizon ends while the rate is still high; the next one cools it down.
+    A phase that is shorter than its horizon ends while the rate is still high. The next phase lowers it.
     """
 
     steps: int
@@ -45,10 +45,12 @@ class Phase:
     final_fraction: float = 0.02
 
     def rate_factor(self, step: int) -> float:
+        """Return the factor of the learning rate at a step, from 0."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         progress = min(1.0, (step - self.warmup_steps) / max(1, self.horizon - self.warmup_steps))
-        return self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + math.cos(math.pi * progress))
+        cosine = 0.5 * (1 + math.cos(math.pi * progress))
+        return self.final_fraction + (1 - self.final_fraction) * cosine
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,10 @@ class PretrainSpec:
 
 
 def pretrain(spec: PretrainSpec) -> Qwen3VLForConditionalGeneration:
-    """Train the base from random weights; returns it in float32, in evaluation mode. Prints a line every 100 steps."""
+    """Train the base from random weights, and return it in float32 and evaluation mode. Prints a line per 100 steps."""
     tokenizer = build_tokenizer()
-    pad_id, model = tokenizer.get_vocab()["<|endoftext|>"], build_model(tokenizer, seed=spec.seed)
+    pad_id = tokenizer.get_vocab()["<|endoftext|>"]
+    model = build_model(tokenizer, seed=spec.seed)
     image_spec = ImageSpec.from_processor(build_image_processor())
     samples = example_scenes(tokenizer, image_spec, num_scenes=spec.num_scenes)
     model.train()
@@ -79,8 +82,8 @@ def pretrain(spec: PretrainSpec) -> Qwen3VLForConditionalGeneration:
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, phase.rate_factor)
         started = time.monotonic()
         batches = _batches(samples, phase.steps, batch_size=spec.batch_size, seed=spec.seed + index)
-        for step, chosen in enumerate(batches, start=1):
-            batch = collate(chosen, pad_id=pad_id, image_token_id=model.config.image_token_id)
+        for step, batch_samples in enumerate(batches, start=1):
+            batch = collate(batch_samples, pad_id=pad_id, image_token_id=model.config.image_token_id)
             loss = F.cross_entropy(*supervised_logits(model, batch, image_spec))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -96,14 +99,14 @@ def pretrain(spec: PretrainSpec) -> Qwen3VLForConditionalGeneration:
 def _batches(
     samples: list[EncodedSample], num_batches: int, *, batch_size: int, seed: int
 ) -> Iterator[list[EncodedSample]]:
-    """Yield batches of similar lengths: less padding than random ones."""
+    """Yield batches of samples of similar length, which need less padding than random ones."""
     rng = np.random.default_rng(seed)
     pool: list[list[EncodedSample]] = []
     for _ in range(num_batches):
         if not pool:
-            drawn: list[int] = rng.choice(len(samples), size=batch_size * 16, replace=False).tolist()
-            drawn.sort(key=lambda i: samples[i].length)
-            pool = [[samples[i] for i in drawn[at : at + batch_size]] for at in range(0, len(drawn), batch_size)]
+            indices: list[int] = rng.choice(len(samples), size=batch_size * 16, replace=False).tolist()
+            by_length = sorted((samples[index] for index in indices), key=lambda sample: sample.length)
+            pool = [by_length[start : start + batch_size] for start in range(0, len(by_length), batch_size)]
             rng.shuffle(pool)
         yield pool.pop()
 
@@ -126,15 +129,15 @@ def supervised_logits(
 def example_scenes(
     tokenizer: Qwen2Tokenizer, spec: ImageSpec, *, num_scenes: int, stream: int = _EXAMPLE_STREAM
 ) -> list[EncodedSample]:
-    """Draw scenes that no data set has, and encode them with the text that the base learns to write."""
+    """Draw scenes that no generated data set has, and encode them with the text that the base learns to write."""
     prompt = Prompt.build(tokenizer)
     samples = []
     for index in range(num_scenes):
         picture, shapes = draw_scene(np.random.default_rng([stream, index]))
         patches, grid = to_patches(picture, spec)
-        boxes = sorted((_norm(shape.box_px_xywh, picture.size), CATEGORIES[shape.category]) for shape in shapes)
+        objects = sorted((_norm(shape.box_px_xywh, picture.size), CATEGORIES[shape.category]) for shape in shapes)
         text = ""
-        for box, desc in sorted(boxes, key=lambda pair: (pair[0][1], pair[0][0])):
+        for box, desc in sorted(objects, key=_reading_order):
             numbers = " ".join(f"{k:03d}" for k in encode(box).tolist())
             text += f"<|object_ref_start|>{desc}<|box_start|>{numbers}<|box_end|>"
         samples.append(
@@ -151,9 +154,17 @@ def example_scenes(
     return samples
 
 
+def _reading_order(drawn_object: tuple[tuple[float, ...], str]) -> tuple[float, float]:
+    """Return the key that sorts objects from top to bottom, then from left to right."""
+    x1, y1, _, _ = drawn_object[0]
+    return y1, x1
+
+
 def _norm(box_px_xywh: tuple[int, int, int, int], size: tuple[int, int]) -> tuple[float, ...]:
+    """Return a box as fractions of the image, xyxy."""
     x, y, w, h = box_px_xywh
-    return x / size[0], y / size[1], (x + w) / size[0], (y + h) / size[1]
+    width, height = size
+    return x / width, y / height, (x + w) / width, (y + h) / height
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -163,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=PretrainSpec().seed)
     options = parser.parse_args(argv)
     model = pretrain(PretrainSpec(seed=options.seed))
-    # The weights are stored in bfloat16: 3.9 MB instead of 7.8, and training starts from what is shipped.
+    # Stored in bfloat16, so 3.9 MB instead of 7.8. Training starts from these rounded weights too.
     save_base(options.output, model.bfloat16(), build_tokenizer())
     print(f"wrote {options.output}")
     return 0

@@ -69,8 +69,8 @@ def test_a_base_of_nothing_is_refused(adapter, make_base, tmp_path, capsys):
     assert "--base" in capsys.readouterr().err
     assert main([*commands["evaluate"], *plain]) == 2
     error = capsys.readouterr().err
-    assert "--adapter" in error
     assert "--model" in error
+    assert "--base" in error
 
 
 def test_an_experiment_on_an_adapter_says_how_it_becomes_a_checkpoint(adapter, tmp_path, capsys):
