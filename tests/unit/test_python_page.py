@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import coordexp
 from coordexp.errors import TokenizerError
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, blocks, lines_not_printed
 
 PAGE = ROOT / "docs" / "python.md"
 SCRIPT = ROOT / "examples" / "one_group.py"
@@ -99,11 +99,11 @@ def test_the_names_are_known_to_type_checkers_and_lead_where_they_are_defined():
 def test_the_blocks_of_the_page_run(monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert len(blocks) > 8
+    sources = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(sources) > 8
     names: dict[str, object] = {}
-    for block in blocks[:-1]:  # the last one changes the logging of the process
-        exec(compile(block, str(PAGE), "exec"), names)
+    for source in sources[:-1]:  # the last one changes the logging of the process
+        exec(compile(source, str(PAGE), "exec"), names)
     assert (names["output"] / "merged" / "config.json").is_file()
 
 
@@ -118,12 +118,15 @@ def test_the_script_is_short_and_uses_the_interface_alone():
 
 def test_the_script_trains_and_measures(tmp_path: Path):
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--steps", "3", "--batch-size", "4", "--output", tmp_path],
+        [sys.executable, SCRIPT, "--steps", "2", "--output", tmp_path],
         capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     losses = [float(number) for number in re.findall(r"loss (\d+\.\d+)", done.stdout)]
-    assert len(losses) == 3
+    assert len(losses) == 2
+    [block] = [block for block in blocks(PAGE) if "one_group.py" in block.commands[0].words[1]]
+    assert len(block.commands[0].output) == 4
+    assert not lines_not_printed(block.commands[0].output, done.stdout)
     assert re.search(r"argmax boxes: AP \d", done.stdout)
     assert (tmp_path / "detections_argmax.json").is_file()
 
