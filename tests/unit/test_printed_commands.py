@@ -30,6 +30,8 @@ def wrong(command: Command) -> str | None:
         return f"the Makefile has no {missing[0]}" if missing else None
     if program == "python" and words[0] == "tests/gpu/campaign.py":
         return _not_of_the_campaign(words[1:])
+    if program == ".venv/bin/python" and words[0].startswith("examples/"):
+        return None if (ROOT / words[0]).is_file() else f"there is no {words[0]}"
     is_known = program in _OTHERS or "=" in program or command.words[:3] == _PYTEST
     return None if is_known else f"{program}: expected coordexp, make, or one of {', '.join(sorted(_OTHERS))}"
 
