@@ -107,7 +107,7 @@ def _prepare(session: Session, sweep: Sweep) -> _Prepared:
 
 
 def _plan(session: Session, prepared: _Prepared) -> "_Records":
-    """Say on the tracking server what is searched, and send what an earlier command could not."""
+    """Record on the tracking server what is searched, and the runs that an earlier command could not record."""
     trials = prepared.trials
     first = trials.trials[0].plan
     records = _Records(session.open_recorder(first), trials, prepared.shared)
@@ -131,8 +131,10 @@ def _run(session: Session, prepared: _Prepared, records: "_Records", function: T
     trials = prepared.trials
 
     def runs() -> list[RunPlan]:
-        of_search = [trial.plan for trial in trials.trials]
-        return [*of_search, *winner_plans(trials)] if trials.is_searched() else of_search
+        plans = [trial.plan for trial in trials.trials]
+        if trials.is_searched():
+            plans += winner_plans(trials)
+        return plans
 
     def proposals() -> Iterator[RunPlan]:
         for trial in trials.remaining():
@@ -141,7 +143,7 @@ def _run(session: Session, prepared: _Prepared, records: "_Records", function: T
             yield trial.plan
 
     session.follow(runs)
-    # Of a trial only the AP is wanted, and no merged model.
+    # A trial is only asked for its AP, so it merges no model.
     trial_function = partial(train, merges=False) if function is train else function
     session.execute(proposals(), trial_function, search=trials)
     if session.ending_if_stopped().code:
@@ -179,7 +181,7 @@ def _report(
 
 @dataclass(frozen=True)
 class _Records:
-    """Lets the folder of a run and the tracking server know of it."""
+    """Writes a run into its folder and onto the tracking server before it begins."""
 
     recorder: Recorder
     trials: SweepTrials
@@ -187,39 +189,37 @@ class _Records:
     token_streams: dict[int, str] = field(default_factory=dict[int, str])  # by seed
 
     def start(self, plan: RunPlan) -> None:
-        """Write what a run says of itself, and record it from now on; a server that is away stops no trial."""
+        """Write a run's configuration and fingerprint into its folder, and record it from now on.
+
+        A server that is away stops no trial.
+        """
         if plan.seed not in self.token_streams:
             self.token_streams[plan.seed] = token_stream_hash(plan.config, self.shared)
-        identity = fingerprint_of(plan.config, self.shared, tokens=self.token_streams[plan.seed])
-        write_run_files(plan, identity)
+        fingerprint = fingerprint_of(plan.config, self.shared, tokens=self.token_streams[plan.seed])
+        write_run_files(plan, fingerprint)
         stage = "search" if plan.seed == self.trials.seed else "winner"
         with contextlib.suppress(TrackingError):  # tried again when the run has ended
-            self.recorder.start_run(plan, identity.short, tags={"sweep_trial": plan.group, "sweep_stage": stage})
+            self.recorder.start_run(plan, fingerprint.short, tags={"sweep_trial": plan.group, "sweep_stage": stage})
 
 
 def describe_sweep(sweep: Sweep, console: Console) -> None:
-    """Print what would run; data may be on another machine."""
-    settings, config = sweep.settings, sweep.config
+    """Print what would run. The data may be on another machine."""
+    settings = sweep.settings
+    config = sweep.config
     check_experiment(config)
     plans = plan_runs(config)
     check_dry_run(plans)
-    if config.training.epochs is None:
-        steps = ", ".join(str(step) for step in rungs(sweep))
-        length, stops = counted(config.training.num_steps, "step"), f"by AP at steps {steps}" if steps else "never"
-    else:
-        length = f"{config.training.epochs:g} epochs"
-        stops = "by AP, at steps that are counted when the images are divided" if settings.asha.enabled else "never"
     held_out = settings.tuning_split
     size = counted(held_out.num_images, "image") if held_out.num_images else f"{held_out.fraction:.1%}"
+    num_further_runs = settings.winners.num * len(settings.winners.seeds)
     console.print(to_yaml(config), markup=False, highlight=False, soft_wrap=True)
     for line in [
         f"sweep           {settings.name}, of group {settings.group} in {settings.experiment}",
-        f"trials          {settings.num_points} ({settings.search.method}), {length} each; "
+        f"trials          {settings.num_points} ({settings.search.method}), {_length_text(sweep)} each; "
         f"{len(proposed(sweep))} proposed so far",
         *_point_lines(sweep),
-        f"stops early     {stops}",
-        f"winners         {settings.winners.num} points again, {settings.winners.num * len(settings.winners.seeds)} "
-        "further runs",
+        f"stops early     {_stops_text(sweep)}",
+        f"winners         {settings.winners.num} points again, {num_further_runs} further runs",
         f"chosen on       {size} of the training images; the final validation images are not used",
         f"directory       {config.experiment.runs_dir / settings.name}",
         f"tracking        {config.tracking.uri}",
@@ -228,8 +228,22 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def _length_text(sweep: Sweep) -> str:
+    training = sweep.config.training
+    return counted(training.num_steps, "step") if training.epochs is None else f"{training.epochs:g} epochs"
+
+
+def _stops_text(sweep: Sweep) -> str:
+    """Return at which steps trials may stop early."""
+    if sweep.config.training.epochs is not None:
+        is_enabled = sweep.settings.asha.enabled
+        return "by AP, at steps that are counted when the images are divided" if is_enabled else "never"
+    steps = ", ".join(str(step) for step in rungs(sweep))
+    return f"by AP at steps {steps}" if steps else "never"
+
+
 def _point_lines(sweep: Sweep) -> list[str]:
-    """Return a line for each point that is known, and how many will follow from results."""
+    """Return a line for each point that is known, and one on how many will follow from results."""
     points = known_points(sweep)
     lines = [f"  t{number:03d}          {point_text(point)}" for number, point in enumerate(points)]
     num_open = sweep.settings.num_points - len(points)

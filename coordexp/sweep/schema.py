@@ -13,7 +13,7 @@ class Search(Section):
     """How points of the space are proposed."""
 
     method: Method = "grid"
-    num_trials: PositiveInt | None = None  # of random and optuna; a grid has its own number
+    num_trials: PositiveInt | None = None  # for random and optuna; a grid has its own number of points
     seed: Seed = 0
 
 
@@ -39,20 +39,22 @@ class SweepConfig(Section):
 
     @model_validator(mode="after")
     def _search_has_a_size(self) -> "SweepConfig":
-        method, num_trials = self.search.method, self.search.num_trials
+        method = self.search.method
+        num_trials = self.search.num_trials
         if method != "grid" and num_trials is None:
             raise ValueError(f"search.method: {method} needs search.num_trials")
         if method == "grid" and num_trials is not None:
             raise ValueError(
                 "search.num_trials has no effect on a grid; set num of each range, or search.method: random"
             )
-        without = without_grid_values(self.space)
-        if method == "grid" and without:
-            raise ValueError(f"a grid needs space.{without[0]}.num, the number of points along this range")
+        keys_without_num = without_grid_values(self.space)
+        if method == "grid" and keys_without_num:
+            raise ValueError(f"a grid needs space.{keys_without_num[0]}.num, the number of points along this range")
         return self
 
     @property
     def num_points(self) -> int:
+        """Return how many trials the search has."""
         if self.search.num_trials is not None:
             return self.search.num_trials
         return grid_size(self.space)

@@ -1,4 +1,4 @@
-"""The trials of a sweep, and the runs of its winners, which are trials again with other seeds."""
+"""The trials of a sweep, and the runs of its winners, which are the best trials again with other seeds."""
 
 from collections.abc import Mapping
 
@@ -17,10 +17,17 @@ class SweepTrials(Trials):
     """The trials of a sweep, see :class:`coordexp.search.trials.Trials`."""
 
     def __init__(self, sweep: Sweep, *, data: Mapping[str, JsonValue], instance: str) -> None:
-        """Open the journal, or begin one; ``data`` leads to the tuning split, ``instance`` is that of the plans."""
+        """Open the journal, or begin one.
+
+        Args:
+            sweep: the sweep, with its steps counted.
+            data: keys of the section ``data`` that lead to the tuning split.
+            instance: of the experiment's record, as of :class:`coordexp.runs.plan.RunPlan`.
+        """
         self.sweep = sweep
         self.seed = sweep.config.experiment.seed
-        self._data, self._instance = data, instance
+        self._data = data
+        self._instance = instance
         super().__init__(_settings_of(sweep, data=data, instance=instance), folder=ExperimentFolder.of(sweep.config))
 
     def plan(self, name: str, point: Point, seed: int) -> RunPlan:
@@ -29,10 +36,14 @@ class SweepTrials(Trials):
 
     def begun_plans(self) -> list[RunPlan]:
         """Return every run that has begun, of the search and of winners."""
-        begun = {run.name for run in self.folder.begun_runs()}
-        further = [seed for seed in self.sweep.settings.winners.seeds if seed != self.seed]
-        names = [(trial, seed) for trial in self.trials for seed in further if f"{trial.name}-s{seed}" in begun]
-        return [*super().begun_plans(), *(self.plan(trial.name, trial.point, seed) for trial, seed in names)]
+        begun_names = {run.name for run in self.folder.begun_runs()}
+        further_seeds = [seed for seed in self.sweep.settings.winners.seeds if seed != self.seed]
+        of_winners: list[RunPlan] = []
+        for trial in self.trials:
+            for seed in further_seeds:
+                if f"{trial.name}-s{seed}" in begun_names:
+                    of_winners.append(self.plan(trial.name, trial.point, seed))
+        return [*super().begun_plans(), *of_winners]
 
 
 def search_of(sweep: Sweep) -> Search:
@@ -63,8 +74,9 @@ def known_points(sweep: Sweep) -> list[Point]:
 
 
 def _settings_of(sweep: Sweep, *, data: Mapping[str, JsonValue] | None = None, instance: str = "") -> TrialSettings:
-    """Return what the trials of a sweep are; what only looks at the journal needs no data."""
-    folder, has_steps = ExperimentFolder.of(sweep.config), sweep.config.training.max_steps is not None
+    """Return the settings of a sweep's trials. Without ``data`` they serve to read the journal alone."""
+    folder = ExperimentFolder.of(sweep.config)
+    has_steps = sweep.config.training.max_steps is not None
 
     def plan_of(number: int, point: Point) -> RunPlan:
         seed = sweep.config.experiment.seed
@@ -90,8 +102,13 @@ def _plan(sweep: Sweep, name: str, point: Point, seed: int, *, data: Mapping[str
 
 
 def _fixed_settings(sweep: Sweep) -> dict[str, JsonValue]:
-    """Return the settings that cannot change under a sweep's name; trials, rungs and winners may."""
+    """Return the settings that cannot change under a sweep's name; number of trials, rungs and winners may."""
     values = sweep.settings.model_dump(mode="json")
-    bound: dict[str, JsonValue] = {name: values[name] for name in ("group", "space", "tuning_split")}
-    bound |= {"reading": sweep.config.reading}  # what the search was told of the trials that are done
-    return bound | {"method": sweep.settings.search.method, "seed": sweep.settings.search.seed}
+    return {
+        "group": values["group"],
+        "space": values["space"],
+        "tuning_split": values["tuning_split"],
+        "reading": sweep.config.reading,  # the search was told the APs of finished trials by this reading
+        "method": sweep.settings.search.method,
+        "seed": sweep.settings.search.seed,
+    }

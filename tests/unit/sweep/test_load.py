@@ -63,22 +63,23 @@ def test_a_point_and_overrides_reach_the_trial_and_nothing_else_changes():
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("sweep.serch.seed=1", r"override 'sweep.serch.seed=1': unknown key serch of a sweep; did you mean search\?"),
-        ("sweep.search.num_trials=3", r"search.num_trials has no effect on a grid"),
-        ("sweep.search.method=random", r"search.method: random needs search.num_trials"),
-        ("sweep.space.objective.lambda_coord.num=3.5", r"lambda_coord.num: got 3.5, expected an integer"),
-        ("sweep.space.objective.lambda_coord.low=20.0", r"override .sweep\.space\.obj.*low below high, got low 20.0"),
-        ("sweep.space.objective.lambda_coord.low=-1.0", r"a log scale needs low above 0, got -1.0"),
-        ("sweep.space={objective.lambda_coor: {values: [1]}}", r"unknown key objective.lambda_coor; did you mean obj"),
-        ("sweep.space={training.learning_rate: {values: [1]}}", r"training.learning_rate is outside ablation.factor"),
-        ("sweep.space={objective: {values: [1]}}", r"objective is a section"),
-        ("sweep.space={objective.alpha_l1: {values: [1], low: 1.0}}", r"give either values, or low and high"),
-        ("sweep.space={objective.alpha_l1: {low: 1.0, high: 2.0}}", r"a grid needs space.objective.alpha_l1.num"),
-        ("sweep.group=A", r"objective.lambda_coord has no effect in group A, which trains on text_ce, coord_ce;"),
-        ("sweep.group=Q", r"for group 'Q'; there is A"),
-        ("sweep.winners.seeds=[1,1]", r"winners\.seeds: must be distinct"),
-        ("sweep.asha.reduction_factor=2.5", r"asha.reduction_factor: got 2.5.*integer"),
-        ("evaluation.every_steps=null", r"asha decides by AP during training, but evaluation.every_steps is null"),
+        ("sweep.serch.seed=1", r"override 'sweep\.serch\.seed=1': .*\bserch\b.*\bsearch\?"),
+        ("sweep.search.num_trials=3", r"search\.num_trials .*grid"),
+        ("sweep.search.metod=grid", r"override 'sweep\.search\.metod=grid': .*search\.metod\b.*search\.method\?"),
+        ("sweep.search.method=random", r"search\.method: random .*search\.num_trials"),
+        ("sweep.space.objective.lambda_coord.num=3.5", r"lambda_coord\.num: got 3\.5, .*integer"),
+        ("sweep.space.objective.lambda_coord.low=20.0", r"override .sweep\.space\.obj.*low 20\.0"),
+        ("sweep.space.objective.lambda_coord.low=-1.0", r"log scale .*-1\.0"),
+        ("sweep.space={objective.lambda_coor: {values: [1]}}", r"objective\.lambda_coor\b.*objective\.lambda_coord\?"),
+        ("sweep.space={training.learning_rate: {values: [1]}}", r"training\.learning_rate .*ablation\.factor"),
+        ("sweep.space={objective: {values: [1]}}", r"objective .*section"),
+        ("sweep.space={objective.alpha_l1: {values: [1], low: 1.0}}", r"values.*low.*high"),
+        ("sweep.space={objective.alpha_l1: {low: 1.0, high: 2.0}}", r"grid .*space\.objective\.alpha_l1\.num"),
+        ("sweep.group=A", r"objective\.lambda_coord .*group A.* text_ce, coord_ce"),
+        ("sweep.group=Q", r"'Q'; there is A"),
+        ("sweep.winners.seeds=[1,1]", r"winners\.seeds: .*distinct"),
+        ("sweep.asha.reduction_factor=2.5", r"asha\.reduction_factor: got 2\.5.*integer"),
+        ("evaluation.every_steps=null", r"asha.*evaluation\.every_steps is null.*sweep\.asha\.enabled"),
     ],
 )
 def test_errors_name_place_key_and_the_nearest_name(override, sentence):
@@ -91,12 +92,12 @@ def test_an_error_in_the_file_names_its_line(tmp_path):
     path.write_text(
         f"name: x\nexperiment: {EXPERIMENTS}/tiny.yaml\ngroup: C\nspace:\n  objective.lambda_cord: {{values: [1]}}\n"
     )
-    with pytest.raises(ConfigError, match=r"sweep.yaml:5: space: unknown key objective.lambda_cord; did you mean"):
+    with pytest.raises(ConfigError, match=r"sweep\.yaml:5: space: .*objective\.lambda_cord\b.*lambda_coord\?"):
         load_sweep(path)
     path.write_text(
         f"name: x\nexperiment: {EXPERIMENTS}/tinny.yaml\ngroup: C\nspace: {{objective.alpha_l1: {{values: [1]}}}}\n"
     )
-    with pytest.raises(ConfigError, match=r"tinny.yaml: cannot read the configuration file"):
+    with pytest.raises(ConfigError, match=r"tinny\.yaml"):
         load_sweep(path)
 
 
@@ -135,10 +136,10 @@ def test_weights_and_knobs_can_be_searched(path, overrides):
     config = trial_config(sweep, point, name="t000", seed=0, data={})
     tree = config.model_dump()
     for key in point:
-        found = tree
-        for part in key.split("."):
-            found = found[part]
-        assert found == 2 or found["weight"] == 2
+        value = tree
+        for name in key.split("."):
+            value = value[name]
+        assert value == 2 or value["weight"] == 2
 
 
 def test_a_searched_weight_keeps_the_knobs_of_the_term():
@@ -151,23 +152,26 @@ def test_a_searched_weight_keeps_the_knobs_of_the_term():
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["sweep.group=B", _space("objective.lambda_coord_ce: {values: [1.0, 2.0]}")], "lambda_coord_ce has no effect"),
+        (["sweep.group=B", _space("objective.lambda_coord_ce: {values: [1.0, 2.0]}")], r"lambda_coord_ce .*group B"),
+            ["sweep.group=B", _space("objective.lambda_coord_ce: {values: [1.0, 2.0]}")],
+            "objective.lambda_coord_ce .*group B",
+        ),
         (
             [_space("custom.coord_soft_ce_w1.target_sigma: {values: [1.0, 2.0]}")],
-            "custom.coord_soft_ce_w1.target_sigma has no effect in group C, which trains on text_ce, coord_ce, box_l1",
+            r"custom\.coord_soft_ce_w1\.target_sigma .*group C.* text_ce, coord_ce, box_l1",
         ),
         (
             ["objective.extra.smooth_l1=0", _space("objective.extra.smooth_l1.beta: {values: [1.0, 2.0]}")],
-            "objective.extra.smooth_l1.beta has no effect in group C",
+            r"objective\.extra\.smooth_l1\.beta .*group C",
         ),
-        (["objective.alpha_l1=0", _space("objective.extra.smoth_l1: {values: [1, 2]}")], "did you mean smooth_l1"),
+        (["objective.alpha_l1=0", _space("objective.extra.smoth_l1: {values: [1, 2]}")], r"smoth_l1\b.*\bsmooth_l1\?"),
         (
             [WITH_TERM, _space("objective.extra.smooth_l1.bta: {values: [1, 2]}")],
-            r"lambda_coord.yaml:\d+: space: objective.extra.smooth_l1.bta: .*did you mean beta|did you mean beta",
+            r"space: .*smooth_l1.*\bbta\b.*\bbeta\?",
         ),
         (
             [WITH_TERM, _space("objective.extra.smooth_l1.beta: {values: [0, 2]}")],
-            "beta: got 0, expected a number above 0",
+            r"beta: got 0, .*above 0",
         ),
         (
             [
@@ -176,7 +180,7 @@ def test_a_searched_weight_keeps_the_knobs_of_the_term():
                 "custom.coord_soft_ce_w1.soft_ce_weight=0",
                 _space("custom.coord_soft_ce_w1.target_sigma: {values: [1.0, 2.0]}"),
             ],
-            "target_sigma has no effect in group D, which trains on text_ce, gate",
+            r"target_sigma .*group D.* text_ce, gate",
         ),
     ],
 )
@@ -189,7 +193,7 @@ CORNER = "objective.alpha_l1: {low: 0, high: 1, num: 2}, objective.beta_giou: {l
 
 
 def test_a_point_that_makes_no_run_is_refused_before_the_search():
-    with pytest.raises(ConfigError, match=r"space: point alpha_l1 0, beta_giou 0: .*objective.beta_giou is 0"):
+    with pytest.raises(ConfigError, match=r"space: point alpha_l1 0, beta_giou 0: .*objective\.beta_giou is 0"):
         load_sweep(LAMBDA, ["sweep.group=B", _space(CORNER)])
     listed = CORNER.replace("low: 0, high: 1, num: 2", "values: [0, 1]")
     sampled = ["sweep.search={method: random, num_trials: 3}", "sweep.group=B"]
