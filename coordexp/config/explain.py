@@ -1,4 +1,8 @@
-"""Turn what pydantic says about a tree into sentences a user can act on."""
+"""Turns pydantic's errors about a configuration into sentences a user can act on.
+
+pydantic names a place in the merged tree. The sentence names the place where the user wrote the value: a file and a
+line, or an override of the command line.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,9 +21,12 @@ from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError, kind_of, masked
 
 Where = Callable[[str], str]
+"""Dotted key -> where it was given, as ``file:line`` or as an override; of "" the whole configuration."""
+
 Overrides = Mapping[str, str]
-"""What errors call the override that gave a dotted key."""
-_NONE: Overrides = MappingProxyType({})
+"""Dotted key of the command line -> what errors call the override that gave it."""
+
+_NO_OVERRIDES: Overrides = MappingProxyType({})
 _S = TypeVar("_S", bound=Section)
 
 _EXPECTED = {
@@ -43,10 +50,12 @@ _EXPECTED = {
     "string_pattern_mismatch": "letters, digits, '_', '.' and '-', starting with a letter or digit",
 }
 _NOT_THIS_FORM = ("model_type", "tuple_type")
+"""Errors of a value with several forms that only say: it is not of this form."""
+
 _MAX_SHOWN = 60
 
 
-def validated(tree: Tree, *, where: Where, overrides: Overrides = _NONE) -> ExperimentConfig:
+def validated(tree: Tree, *, where: Where, overrides: Overrides = _NO_OVERRIDES) -> ExperimentConfig:
     """Validate a whole experiment, see :func:`check`."""
     return check(ExperimentConfig, tree, where=where, overrides=overrides)
 
@@ -57,66 +66,88 @@ def check(
     *,
     where: Where,
     unknown: Callable[[str], str] = unknown_key,
-    overrides: Overrides = _NONE,
+    overrides: Overrides = _NO_OVERRIDES,
 ) -> _S:
-    """Validate the raw values of a section, or raise a ConfigError with one line for each thing that is wrong.
+    """Validate the raw values of a section.
 
     Args:
         kind: the section.
         tree: its raw values.
-        where: says where a dotted key was given (``""``: the whole).
+        where: says where a dotted key was given.
         unknown: says what is wrong with a key that does not exist.
         overrides: keys of the command line; a rule over several keys is blamed on those of them that it names.
+
+    Raises:
+        ConfigError: with one line for each thing that is wrong.
     """
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        details = _without_branches(error.errors(include_url=False))
-    # "List too short" is dropped where its items are reported as invalid.
-    with_items = {detail["loc"][:end] for detail in details for end in range(len(detail["loc"]))}
-    said = [one for one in details if one["type"] != "too_short" or one["loc"] not in with_items]
-    sentences = (_sentence(detail, where, unknown, overrides) for detail in said)
+        details = _without_forms(error.errors(include_url=False))
+    places_of_parents = {detail["loc"][:end] for detail in details for end in range(len(detail["loc"]))}
+    # Items that are invalid make a list too short; only the items are wrong.
+    relevant = [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in places_of_parents]
+    sentences = [_sentence(detail, where, unknown, overrides) for detail in relevant]
     raise ConfigError("\n  also ".join(dict.fromkeys(sentences)))
 
 
 def described(detail: ErrorDetails, *, above: str = "") -> str:
-    """Return e.g. ``training.max_steps: got 'many', expected an integer``; the location starts from ``above``."""
+    """Return a sentence on an error, such as ``training.max_steps: got 'many', expected an integer``.
+
+    Args:
+        detail: what pydantic says.
+        above: the section from which the place of the error is counted.
+    """
     key = f"{above}.{_key(detail)}" if above else _key(detail)
-    shown = masked(repr(detail["input"]))
-    shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
-    # What stands below tracking may be a secret in the wrong place.
-    given = kind_of(detail["input"]) if "tracking" in key.split(".") else shown
+    if "tracking" in key.split("."):
+        shown = kind_of(detail["input"])  # A value below tracking may be a secret in the wrong place.
+    else:
+        shown = masked(repr(detail["input"]))
+        if len(shown) > _MAX_SHOWN:
+            shown = f"{shown[:_MAX_SHOWN]}..."
     match detail["type"]:
         case "value_error":
-            return f"{key}: {detail['msg'].removeprefix('Value error, ')}"
+            return f"{key}: {_message(detail)}"
         case kind if kind in _EXPECTED:
-            return f"{key}: got {given}, expected {_EXPECTED[kind].format(**detail.get('ctx', {}))}"
+            return f"{key}: got {shown}, expected {_EXPECTED[kind].format(**detail.get('ctx', {}))}"
         case _:
-            return f"{key}: got {given}: {detail['msg']}"
+            return f"{key}: got {shown}: {detail['msg']}"
 
 
-def _without_branches(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out of an error's place which form of a value it is about, and the forms that were not meant at all."""
-    kept: list[ErrorDetails] = []
+def _without_forms(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Return errors without those about forms of a value that were not meant, and without the form in their place.
+
+    ``custom.coord_offset.ids`` may be a mapping or a list. Of a wrong value pydantic reports each form, with its name
+    in the place of the error. If one form fails below its top, it is the one that was meant.
+    """
+    relevant: list[ErrorDetails] = []
     for detail in details:
-        loc = detail["loc"]
-        forms = [at for at, part in enumerate(map(str, loc)) if IdRange.__name__ in part or part.startswith("tuple[")]
-        if not forms:
-            kept.append(detail)
+        place = detail["loc"]
+        form_index = next((index for index, name in enumerate(map(str, place)) if _is_form(name)), None)
+        if form_index is None:
+            relevant.append(detail)
             continue
-        at = forms[0]
-        others = [other for other in details if other["loc"][:at] == loc[:at] and other["type"] not in _NOT_THIS_FORM]
-        if detail["type"] not in _NOT_THIS_FORM or not others:
-            kept.append(ErrorDetails({**detail, "loc": (*loc[:at], *loc[at + 1 :])}))
-    return kept
+        above_form = place[:form_index]
+        is_another_meant = any(
+            other["loc"][:form_index] == above_form and other["type"] not in _NOT_THIS_FORM for other in details
+        )
+        if detail["type"] not in _NOT_THIS_FORM or not is_another_meant:
+            relevant.append(ErrorDetails({**detail, "loc": (*above_form, *place[form_index + 1 :])}))
+    return relevant
+
+
+def _is_form(name: str) -> bool:
+    return IdRange.__name__ in name or name.startswith("tuple[")
 
 
 def _sentence(detail: ErrorDetails, where: Where, unknown: Callable[[str], str], overrides: Overrides) -> str:
+    """Return where an error was made and what is wrong there; the arguments are those of :func:`check`."""
     place = _blamed_overrides(detail, overrides) or where(_key(detail))
-    match [part for part in detail["loc"] if part != "[key]"]:
-        case ["ablation", "groups", group, *inner] if inner or detail["type"] == "value_error":
-            # Said of the configuration that a group makes, not of the mapping of groups.
-            place, detail = f"{place}: group {group}", ErrorDetails({**detail, "loc": tuple(inner)})
+    match [name for name in detail["loc"] if name != "[key]"]:
+        case ["ablation", "groups", group, *below] if below or detail["type"] == "value_error":
+            # The error is about the configuration that a group makes, not about the mapping of groups.
+            place = f"{place}: group {group}"
+            detail = ErrorDetails({**detail, "loc": tuple(below)})
         case _:
             pass
     key = _key(detail)
@@ -128,45 +159,53 @@ def _sentence(detail: ErrorDetails, where: Where, unknown: Callable[[str], str],
         case "missing":
             return f"{place}: {key} is missing"
         case "value_error" if not key:
-            return f"{place}: {detail['msg'].removeprefix('Value error, ')}"
+            return f"{place}: {_message(detail)}"
         case _:
             return f"{place}: {described(detail)}"
 
 
 def _blamed_overrides(detail: ErrorDetails, overrides: Overrides) -> str:
-    """Return the overrides whose keys a broken rule names; "" where it names none.
+    """Return the overrides whose keys a broken rule names; "" if it names none.
 
-    A rule over several keys fails at the section that holds them, and that section's line in the file was right before
-    the override. The message names its keys in full, or as the section calls them.
+    A rule over several keys fails at the section that holds them. That section's line in the file was right before the
+    override, so naming it would mislead. The rule's message names its keys in full, or as the section calls them.
     """
     if detail["type"] != "value_error":
         return ""
-    section, overlay = _key(detail), ""
-    match [str(part) for part in detail["loc"]]:
-        case ["ablation", "groups", group, *inner]:
-            section, overlay = ".".join(inner), f"ablation.groups.{group}."
+    section = _key(detail)
+    prefix_of_group = ""
+    match [str(name) for name in detail["loc"]]:
+        case ["ablation", "groups", group, *below]:
+            section = ".".join(below)
+            prefix_of_group = f"ablation.groups.{group}."
         case _:
             pass
     blamed: list[str] = []
-    for given, place in overrides.items():
-        key = given.removeprefix(overlay)
-        names = _names_in_full(key)
+    for overridden_key, place in overrides.items():
+        key = overridden_key.removeprefix(prefix_of_group)
+        names = _names_of(key, shortest=2)  # A section of the root is an ordinary word, such as data or model.
         if section and key.startswith(f"{section}."):
-            names += _names_in_full(key, below=section)
-        if any(re.search(rf"(?<![\w.]){re.escape(name)}(?!\w|\.\w)", detail["msg"]) for name in names):
+            names += _names_of(key.removeprefix(f"{section}."), shortest=1)
+        if any(_is_named(name, detail["msg"]) for name in names):
             blamed.append(place)
     return ", ".join(dict.fromkeys(blamed))
 
 
-def _names_in_full(key: str, *, below: str = "") -> list[str]:
-    """Return a dotted key and the sections above it, up to ``below``, as a message may call them.
+def _names_of(key: str, *, shortest: int) -> list[str]:
+    """Return a dotted key and the sections above it, those with fewer than ``shortest`` names left out."""
+    names = key.split(".")
+    return [".".join(names[:end]) for end in range(shortest, len(names) + 1)]
 
-    A section of the root is left out: its name is an ordinary word (``data``, ``model``).
-    """
-    parts = (key.removeprefix(f"{below}.") if below else key).split(".")
-    shortest = 1 if below else 2
-    return [".".join(parts[:end]) for end in range(shortest, len(parts) + 1)]
+
+def _is_named(name: str, message: str) -> bool:
+    """Return whether a message has a dotted name, and not only a longer name of which it is a piece."""
+    return re.search(rf"(?<![\w.]){re.escape(name)}(?!\w|\.\w)", message) is not None
+
+
+def _message(detail: ErrorDetails) -> str:
+    return detail["msg"].removeprefix("Value error, ")
 
 
 def _key(detail: ErrorDetails) -> str:
-    return ".".join(str(part) for part in detail["loc"] if part != "[key]")
+    """Return the dotted key of an error; pydantic adds "[key]" if a key of a mapping itself is wrong."""
+    return ".".join(str(name) for name in detail["loc"] if name != "[key]")

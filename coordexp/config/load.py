@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from coordexp.config.explain import validated
+from coordexp.config.explain import Where, validated
 from coordexp.config.groups import GROUPS, check_groups, read_groups
 from coordexp.config.schema import KEYS, Experiment, ExperimentConfig, RunConfig
 from coordexp.config.trees import Tree, leaves, merged, nested, place_of, value_at, with_named_weights, with_value
@@ -22,19 +22,27 @@ _log = logging.getLogger(__name__)
 _BRACKETS = {"[": "]", "{": "}"}
 _MAX_SHOWN = 200
 _TRACKING = re.compile(r"(?i)\btracking\b")
+_LISTS = (GROUPS, "ablation.seeds", "ablation.factor", "evaluation.decoding")
+"""Keys whose list may be written as A,C, without brackets."""
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
     """Load and validate a whole experiment with all its runs.
 
-    The file may extend another file (``extends: base.yaml``, relative to itself, or of that name among those that
-    come with coordexp), which may extend a further one; then each
-    ``KEY=VALUE`` is applied in order. ``ablation.groups`` may be a list of names, looked up as
-    ``groups/NAME.yaml`` beside any of these files, or a mapping of overlays; it is a mapping afterwards,
-    and overrides below ``ablation.groups.NAME`` are applied to that.
-    Relative paths become absolute against the current directory, and ``tracking.uri`` is filled
-    from ``MLFLOW_TRACKING_URI`` or with a SQLite file in ``experiment.runs_dir``: this is the only
-    place where the environment can change a configuration.
+        base.yaml <- extends - experiment.yaml       files, the base first
+            <- KEY=VALUE of all groups               in order
+            <- groups/NAME.yaml                      in the place of a list of names
+            <- KEY=VALUE below ablation.groups.NAME  in order
+            <- the runs' folder, the tracking address, absolute paths
+            -> one validation
+
+    The file may extend another file (``extends: base.yaml``, relative to itself, or of that name among those that come
+    with coordexp), which may extend a further one. ``ablation.groups`` may be a list of names, looked up as
+    ``groups/NAME.yaml`` beside any of these files, or a mapping of overlays; it is a mapping afterwards.
+
+    Relative paths become absolute against the current directory, and ``tracking.uri`` is filled from
+    ``MLFLOW_TRACKING_URI`` or with a SQLite file in ``experiment.runs_dir``: this is the only place where the
+    environment can change a configuration.
 
     Args:
         path: a YAML file, here or among those that come with coordexp.
@@ -52,26 +60,26 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
         return place_of(key, places) or str(document.path)
 
     parsed = [_parsed(text) for text in overrides]
-    of_groups = [one for one in parsed if one.key.startswith(f"{GROUPS}.")]
-    of_all = [one for one in parsed if one not in of_groups]
+    of_groups = [override for override in parsed if override.key.startswith(f"{GROUPS}.")]
+    of_all = [override for override in parsed if override not in of_groups]
     for override in of_all:
         tree = _overridden(tree, override, places)
-    for key in (GROUPS, "ablation.seeds", "ablation.factor", "evaluation.decoding"):  # of "A,C" the list it can only be
-        value = value_at(tree, key)
-        if type(value) is str or (type(value) is int and key != GROUPS):
-            parts, name = [part.strip() for part in str(value).split(",")], f"{where(key)}: {key}"
-            _put(tree, key, [part if key == GROUPS else parse_value(part, name=name) for part in parts])
+    for key in _LISTS:
+        _split_at_commas(tree, key, where)
     tree, group_places = read_groups(tree, folders=folders, where=where)
     places |= group_places
     for override in of_groups:
-        groups, name = value_at(tree, GROUPS), override.key.split(".")[2]
-        there = groups if isinstance(groups, dict) else {}
-        if name not in there:
-            raise ConfigError(f"{override.place}: there is no group {name!r}; {nearest_of(name, there)}")
+        groups = value_at(tree, GROUPS)
+        group_names = list(groups) if isinstance(groups, dict) else []
+        group = override.key.split(".")[2]
+        if group not in group_names:
+            raise ConfigError(f"{override.place}: there is no group {group!r}; {nearest_of(group, group_names)}")
         tree = _overridden(tree, override, places)
     _fill(tree, places, document.path)
+
     config = validated(tree, where=where, overrides=_places_of(parsed))
-    check_groups(config, overridden=[one.key for one in of_all if one.key != GROUPS], folders=folders, where=where)
+    overridden_keys = [override.key for override in of_all if override.key != GROUPS]
+    check_groups(config, overridden=overridden_keys, folders=folders, where=where)
     check_tuning(config, where=where)
     return config
 
@@ -92,29 +100,45 @@ def _extended(document: Document, above: tuple[Path, ...] = ()) -> tuple[Tree, d
         The raw values; where each dotted key was given; and the folders whose ``groups/`` may hold group files,
         nearest first.
     """
-    path, here = document.path, document.where("extends")
+    path = document.path
+    place = document.where("extends")
     if {"experiment", "space"} <= document.tree.keys():
         raise ConfigError(
             f"{path}: that is a sweep, which tunes an experiment; expected coordexp sweep --config {path}"
         )
-    own = with_named_weights({name: value for name, value in document.tree.items() if name != "extends"})
+    own_tree = with_named_weights({name: value for name, value in document.tree.items() if name != "extends"})
     if "extends" not in document.tree:
-        return own, document.places, (path.parent,)
+        return own_tree, document.places, (path.parent,)
+
     name = document.tree["extends"]
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"{here}: extends: got {name!r}, expected the name of one YAML file")
+        raise ConfigError(f"{place}: extends: got {name!r}, expected the name of one YAML file")
     base = path.parent / name
-    if not base.is_file() and len(Path(name).parts) == 1 and (shipped_experiments() / name).is_file():
-        base = shipped_experiments() / name  # a file of one's own anywhere extends a shipped one
+    is_bare_name = len(Path(name).parts) == 1
+    if not base.is_file() and is_bare_name and (shipped_experiments() / name).is_file():
+        base = shipped_experiments() / name  # A file of one's own, anywhere, extends a shipped one.
     if not base.is_file():
-        raise ConfigError(f"{here}: extends {name}, but there is no file {base}")
-    above = (*above, path.resolve())
-    if base.resolve() in above:
-        raise ConfigError(f"{here}: extends {name}, which itself extends this file; expected a chain that ends")
-    tree, places, folders = _extended(read_mapping(base), above)
-    if value_at(own, GROUPS) is not None:
+        raise ConfigError(f"{place}: extends {name}, but there is no file {base}")
+    files_above = (*above, path.resolve())
+    if base.resolve() in files_above:
+        raise ConfigError(f"{place}: extends {name}, which itself extends this file; expected a chain that ends")
+
+    tree, places, folders = _extended(read_mapping(base), files_above)
+    if value_at(own_tree, GROUPS) is not None:
         tree = merged(tree, nested(GROUPS.split("."), None))
-    return merged(tree, own), places | document.places, (path.parent, *folders)
+    return merged(tree, own_tree), places | document.places, (path.parent, *folders)
+
+
+def _split_at_commas(tree: Tree, key: str, where: Where) -> None:
+    """Replace the text ``A,C`` by the list that it can only mean, as a command line has it without quotes."""
+    value = value_at(tree, key)
+    is_one_number = type(value) is int and key != GROUPS
+    if type(value) is not str and not is_one_number:
+        return
+    items: list[JsonValue] = [item.strip() for item in str(value).split(",")]
+    if key != GROUPS:  # Names of groups are text, whatever YAML makes of them.
+        items = [parse_value(str(item), name=f"{where(key)}: {key}") for item in items]
+    _put(tree, key, items)
 
 
 class _Override(NamedTuple):
@@ -126,13 +150,15 @@ class _Override(NamedTuple):
 
 
 def _parsed(text: str) -> _Override:
+    """Parse one ``KEY=VALUE``; a ConfigError says what is wrong with it."""
     key, equals, value = text.partition("=")
-    key, place = key.strip(), f"override {_shown(text)}"
+    key = key.strip()
+    place = f"override {_shown(text)}"
     if not equals or not key or not all(key.split(".")):
         hint = f"; a file is given as --config {text}" if text.endswith((".yaml", ".yml")) else ""
         raise ConfigError(f"{place}: expected KEY=VALUE with a dotted key, as in training.max_steps=20{hint}")
-    is_path = key == "model.path" or ((declared := KEYS.get(key)) is not None and declared.is_path)
-    if is_path and value and os.path.lexists(_absolute(value)):  # whatever YAML makes of its letters
+    is_path = key == "model.path" or (key in KEYS and KEYS[key].is_path)
+    if is_path and value and os.path.lexists(_absolute(value)):  # A path that exists is one, whatever YAML makes of it.
         return _Override(key, value, place)
     if value[:1] in _BRACKETS and value.count(value[0]) > value.count(_BRACKETS[value[0]]):
         raise ConfigError(
@@ -142,20 +168,24 @@ def _parsed(text: str) -> _Override:
     try:
         return _Override(key, parse_value(value, name=place), place)
     except ConfigError:
-        if _TRACKING.search(text):  # YAML's sentence would name a word of it
+        if _TRACKING.search(text):  # YAML's sentence would name a word of it, which may be a secret.
             raise ConfigError(f"{place}: not valid YAML") from None
         raise
 
 
 def _overridden(tree: Tree, override: _Override, places: dict[str, str]) -> Tree:
-    """Lay an override on a tree and note its place: mappings merge, anything else replaces, as do all groups."""
-    parts = override.key.split(".")
+    """Return the tree with an override laid on it, and note the override's place in ``places``.
+
+    Mappings merge, anything else replaces. ``ablation.groups`` replaces all groups.
+    """
+    names = override.key.split(".")
     if override.key == GROUPS:
-        tree = merged(tree, nested(parts, None))
+        tree = merged(tree, nested(names, None))
     places[override.key] = override.place
     if isinstance(override.value, dict):
-        places |= dict.fromkeys(leaves(override.value, prefix=f"{override.key}."), override.place)
-    return with_value(tree, parts, override.value, place=override.place)
+        keys_of_mapping = leaves(override.value, prefix=f"{override.key}.")
+        places |= dict.fromkeys(keys_of_mapping, override.place)
+    return with_value(tree, names, override.value, place=override.place)
 
 
 def _places_of(overrides: Sequence[_Override]) -> dict[str, str]:
@@ -168,35 +198,51 @@ def _places_of(overrides: Sequence[_Override]) -> dict[str, str]:
 
 
 def _shown(text: str) -> str:
-    if _TRACKING.search(text):  # what is wrong there may hold a secret where none belongs
-        return f"'{masked(re.split('[=:{]', text, maxsplit=1)[0])}=...'"
+    """Return an override for a message, short and without secrets."""
+    if _TRACKING.search(text):  # Its value may be a secret in the wrong place.
+        key = re.split("[=:{]", text, maxsplit=1)[0]
+        return f"'{masked(key)}=...'"
     text = masked(text)
     return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
 
 
 def _fill(tree: Tree, places: dict[str, str], file: Path) -> None:
-    """Fill in the folder of runs and the tracking address and make paths absolute: no worker may look them up."""
+    """Fill in the folder of runs and the tracking address, and make paths absolute.
+
+    A worker may run on another machine and in another folder: what it would look up there is decided here.
+    """
     if value_at(tree, "experiment.runs_dir") is None:
         _put(tree, "experiment.runs_dir", str(Experiment().runs_dir))
-    runs_dir, groups = value_at(tree, "experiment.runs_dir"), value_at(tree, GROUPS)
+    runs_dir = value_at(tree, "experiment.runs_dir")
     if value_at(tree, "tracking.uri") is None and isinstance(runs_dir, str):
         _put(tree, "tracking.uri", os.environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir))
-    for part in (tree, *(groups.values() if isinstance(groups, dict) else ())):
-        if isinstance(part, dict):
-            _make_absolute(part, places, file)
+    _make_absolute(tree, places, file)
+    groups = value_at(tree, GROUPS)
+    if isinstance(groups, dict):
+        for overlay in groups.values():
+            if isinstance(overlay, dict):
+                _make_absolute(overlay, places, file)
 
 
 def _make_absolute(tree: Tree, places: dict[str, str], file: Path) -> None:
-    """Resolve relative paths against the current directory; ``model.path`` only if it exists, else it is a hub id."""
-    paths = {key: "a folder or file that every node can see" for key, declared in KEYS.items() if declared.is_path}
-    for key, expected in {**paths, "model.path": "a folder, a hub id or embedded"}.items():
+    """Resolve relative paths against the current directory; ``model.path`` only if it exists, else it is a hub id.
+
+    Args:
+        tree: changed in place.
+        places: dotted key -> where it was given, for messages.
+        file: the configuration file, for keys that were given nowhere.
+    """
+    expected_of_key = {key: "a folder or file that every node can see" for key in KEYS if KEYS[key].is_path}
+    expected_of_key["model.path"] = "a folder, a hub id or embedded"
+    for key, expected in expected_of_key.items():
         value = value_at(tree, key)
         if not isinstance(value, str):
             continue
         if "://" in value:
             place = place_of(key, places) or file
             raise ConfigError(f"{place}: {key}: got {masked(value)!r}, expected {expected}, not a URI")
-        if key != "model.path" or (value != "embedded" and os.path.exists(_absolute(value))):
+        is_folder_of_model = value != "embedded" and os.path.exists(_absolute(value))
+        if key != "model.path" or is_folder_of_model:
             _put(tree, key, _absolute(value))
     uri = value_at(tree, "tracking.uri")
     if isinstance(uri, str) and uri.startswith("sqlite:///"):
@@ -208,8 +254,8 @@ def _absolute(path: str) -> str:
 
 
 def _put(tree: Tree, key: str, value: JsonValue) -> None:
-    """Set a value; validation reports a section that is not a mapping."""
+    """Set the value of a key ``section.name`` in place; validation reports a section that is not a mapping."""
     section, _, name = key.partition(".")
-    below = tree.setdefault(section, {})
-    if isinstance(below, dict):
-        tree[section] = {**below, name: value}
+    values = tree.setdefault(section, {})
+    if isinstance(values, dict):
+        tree[section] = {**values, name: value}

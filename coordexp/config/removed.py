@@ -37,15 +37,27 @@ def removed_key(key: str, value: object = None) -> str | None:
     """Return the sentence on a key, or a value of it, that was removed; None for any other."""
     if key in KEYS:
         return f"{key} was removed in 0.2: {KEYS[key]}; delete the key"
-    said = f"{key}: {value}"
-    return f"{said} was removed in 0.2: {KEYS[said]}" if said in KEYS else None
+    key_and_value = f"{key}: {value}"
+    if key_and_value in KEYS:
+        return f"{key_and_value} was removed in 0.2: {KEYS[key_and_value]}"
+    return None
 
 
 def removed_command(arguments: Sequence[str]) -> str | None:
     """Return the sentence on a verb or option of ``coordexp`` that was removed; None for any other."""
-    for command, why in COMMANDS.items():
-        verb, *more = command.split()
-        there = [text.partition("=")[0] for text in arguments[1:]]
-        if arguments[:1] == [verb] and (not more or more[0] in (there if more[0].startswith("-") else there[:1])):
-            return f"coordexp {command} was removed in 0.2: {why}"
+    for command, reason in COMMANDS.items():
+        if _is_called(command, arguments):
+            return f"coordexp {command} was removed in 0.2: {reason}"
     return None
+
+
+def _is_called(command: str, arguments: Sequence[str]) -> bool:
+    """Return whether arguments call a verb, a sub-verb, which stands right behind it, or an option, anywhere."""
+    verb, *sub_verb_or_option = command.split()
+    if arguments[:1] != [verb]:
+        return False
+    if not sub_verb_or_option:
+        return True
+    (name,) = sub_verb_or_option
+    names = [argument.partition("=")[0] for argument in arguments[1:]]
+    return name in names if name.startswith("-") else names[:1] == [name]

@@ -13,12 +13,16 @@ def leaves(
 ) -> dict[str, JsonValue]:
     """Flatten a nested mapping to dotted keys; an empty mapping has no leaves.
 
-    ``is_whole`` says of a dotted key and its mapping that it stays whole, as a value; None: none of them does.
+    Args:
+        tree: the mapping.
+        prefix: stands before each key.
+        is_whole: says of a dotted key and its mapping whether it stays whole, as a value; None: none of them does.
     """
     flat: dict[str, JsonValue] = {}
     for name, value in tree.items():
         key = f"{prefix}{name}"
-        if isinstance(value, dict) and not (is_whole and is_whole(key, value)):
+        is_section = isinstance(value, dict) and (is_whole is None or not is_whole(key, value))
+        if isinstance(value, dict) and is_section:
             flat |= leaves(value, prefix=f"{key}.", is_whole=is_whole)
         else:
             flat[key] = value
@@ -29,32 +33,46 @@ def merged(base: Mapping[str, JsonValue], over: Mapping[str, JsonValue]) -> Tree
     """Return ``base`` with ``over`` laid on top: mappings merge, anything else replaces."""
     result: Tree = dict(base)
     for name, value in over.items():
-        below = result.get(name)
-        result[name] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        base_value = result.get(name)
+        if isinstance(base_value, dict) and isinstance(value, dict):
+            result[name] = merged(base_value, value)
+        else:
+            result[name] = value
     return result
 
 
-def with_value(tree: Tree, parts: list[str], value: JsonValue, *, place: str) -> Tree:
-    """Return the tree with ``value`` at a path; its sections are made, mappings merge, and errors name ``place``."""
+def with_value(tree: Tree, names: list[str], value: JsonValue, *, place: str) -> Tree:
+    """Return a tree with a value at a path; missing sections are made, and mappings merge.
+
+    Args:
+        tree: stays as it is.
+        names: the path, from the top.
+        value: goes there.
+        place: what errors call the value.
+
+    Raises:
+        ConfigError: if the path leads below a value that is no mapping.
+    """
     below: JsonValue = tree
-    for at, name in enumerate(parts):
+    for depth, name in enumerate(names):
         if not isinstance(below, dict):
-            shown = "" if "tracking" in parts else f" ({below!r})"
-            raise ConfigError(f"{place}: {parts[at - 1]} is a value{shown} and has no keys below it")
+            # A value below tracking may be a secret in the wrong place.
+            shown = "" if "tracking" in names else f" ({below!r})"
+            raise ConfigError(f"{place}: {names[depth - 1]} is a value{shown} and has no keys below it")
         below = {} if below.get(name) is None else below[name]
-    return merged(tree, with_named_weights(nested(parts, value)))
+    return merged(tree, with_named_weights(nested(names, value)))
 
 
 def value_at(tree: JsonValue, key: str) -> JsonValue:
-    """Return the value of a dotted key; None where it has none."""
-    for part in key.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
+    """Return the value of a dotted key; None if it has none."""
+    for name in key.split("."):
+        tree = tree.get(name) if isinstance(tree, dict) else None
     return tree
 
 
-def nested(parts: Iterable[str], value: JsonValue) -> Tree:
-    """Return ``{"a": {"b": value}}`` for the parts a and b."""
-    *outer, last = parts
+def nested(names: Iterable[str], value: JsonValue) -> Tree:
+    """Return ``{"a": {"b": value}}`` for the names a and b."""
+    *outer, last = names
     tree: Tree = {last: value}
     for name in reversed(outer):
         tree = {name: tree}
@@ -64,22 +82,27 @@ def nested(parts: Iterable[str], value: JsonValue) -> Tree:
 def with_named_weights(tree: Mapping[str, JsonValue]) -> Tree:
     """Return a raw tree in which each ``objective.extra.NAME: 0.5`` is ``NAME: {weight: 0.5}``, also in its groups.
 
-    Laid on top of another such tree, it changes the weight and keeps the knobs, or the other way round.
+    Both forms mean the same. As mappings, two trees merge: one changes the weight and keeps the knobs of the other.
     """
     result: Tree = dict(tree)
-    extra, groups = value_at(result, "objective.extra"), value_at(result, "ablation.groups")
-    if isinstance(extra, dict):
-        numbers = {name: value for name, value in extra.items() if type(value) in (int, float)}
-        weights = {name: nested(["weight"], value) for name, value in numbers.items()}
-        result = merged(result, nested(["objective", "extra"], {**extra, **weights}))
+    extra_terms = value_at(result, "objective.extra")
+    if isinstance(extra_terms, dict):
+        named = {name: nested(["weight"], value) for name, value in extra_terms.items() if type(value) in (int, float)}
+        result = merged(result, nested(["objective", "extra"], {**extra_terms, **named}))
+    groups = value_at(result, "ablation.groups")
     if isinstance(groups, dict):
-        overlays = {name: with_named_weights(own) for name, own in groups.items() if isinstance(own, dict)}
+        overlays = {name: with_named_weights(overlay) for name, overlay in groups.items() if isinstance(overlay, dict)}
         result = merged(result, nested(["ablation", "groups"], {**groups, **overlays}))
     return result
 
 
 def place_of(key: str, places: Mapping[str, str]) -> str | None:
-    """Return the place of a dotted key, or of the nearest section above it that has one."""
+    """Return where a dotted key was given, or the nearest section above it; None if none of them was.
+
+    Args:
+        key: dotted.
+        places: dotted key -> where it was given.
+    """
     while key:
         if key in places:
             return places[key]

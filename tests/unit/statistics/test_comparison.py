@@ -202,7 +202,7 @@ def test_json_gives_an_equal_comparison_back(annotations: Path, file_of) -> None
 @pytest.mark.parametrize(
     ("change", "error", "facts"),
     [
-        ({"detections": {}}, ComparisonError, ""),
+        ({"detections": {}}, ComparisonError, "groups"),
         ({"detections": {"A": {}}}, ComparisonError, "'A'"),
         ({"metric": "mAP"}, ComparisonError, "'mAP'.*AP, AP50, AP75, AP_small, AP_medium, AP_large"),
         ({"metric": "AP_large"}, ComparisonError, "AP_large"),
