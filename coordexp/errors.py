@@ -1,36 +1,41 @@
-"""The errors a user can cause: one root, one leaf for each kind of input; and how values appear in them."""
+"""The errors that a user can cause: one root, and one class for each kind of input. And how values appear in them."""
 
 import difflib
 import re
 import reprlib
 from collections.abc import Generator, Iterable
 
-# A path has one slash of an address's two.
+# User and password of an address. Some texts are paths that were made of an address, with one slash instead of two. A
+# database's file (sqlite:///) has no user, and USER:PASSWORD is the placeholder of our own sentences.
 _USER = re.compile(
     r"(\b(?!sqlite\b)[A-Za-z][\w+.-]*:/{1,2}(?!/)|sqlite://(?!/)|(?<![\w:/.])//)(?!USER:PASSWORD@)"
     r"(?:(?![\s'\"=][A-Za-z][\w+.-]*:/)[^\n])*@"
 )
 _QUERY = re.compile(r"(:/{1,2}[^\s?#'\"]*[?#])(?!/experiments)[^\s'\"]+")
+# user:password@host without a scheme.
 _USER_ALONE = re.compile(r"(?<![\w/*.-])[^\s:/@'\"=({\[,]+:(?!/|PASSWORD@)[^\s@]+@")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # UTF-8 cannot write it
 _KINDS: dict[type, str] = {bool: "true or false", int: "a number", float: "a number", str: "text", dict: "an object"}
-_MAX_LINE, _MAX_LINES = 500, 50  # of a message; a table of differences has 30 lines
+_MAX_LINE = 500  # letters of a line in a message
+_MAX_LINES = 50  # a table of differences has 30
 
 
 class _MaskingRepr(reprlib.Repr):
-    """Masks before it shortens: half an address is not known as one."""
+    """Masks secrets before it shortens, because half an address is not recognised as one."""
 
     def repr_str(self, x: str, level: int) -> str:
         return super().repr_str(masked(x), level)
 
 
 _REPR = _MaskingRepr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
+_REPR.maxstring = 60
+_REPR.maxother = 60
+_REPR.maxlong = 60
 
 
 class CoordExpError(ValueError):
-    """Input coordexp cannot work with; the message says what, where and what was expected."""
+    """Input that coordexp cannot work with. The message says what is wrong, where, and what was expected."""
 
     def __str__(self) -> str:
         return shortened(super().__str__())
@@ -65,7 +70,7 @@ class ResourceError(CoordExpError):
 
 
 class TrainingError(CoordExpError):
-    """Training failed in a way that more steps cannot fix (a non-finite loss)."""
+    """Training failed in a way that more steps cannot repair (a non-finite loss)."""
 
 
 class DivergedError(TrainingError):
@@ -75,23 +80,29 @@ class DivergedError(TrainingError):
 def masked(text: str) -> str:
     """Return text in which no address has a user, a password, a query or a fragment.
 
-    What follows an address, up to the next, is left out rather than a password with a space in it shown. A database's
-    file may have any character; the word USER:PASSWORD of our own sentences is none.
+    A password may hold a space. So everything between the scheme of an address and its last ``@`` is masked, even if
+    ordinary words are lost with it.
     """
-    return _USER_ALONE.sub("***@", _QUERY.sub(r"\1***", _USER.sub(r"\1***@", text)))
+    without_users = _USER.sub(r"\1***@", text)
+    without_queries = _QUERY.sub(r"\1***", without_users)
+    return _USER_ALONE.sub("***@", without_queries)
 
 
 def shortened(text: str) -> str:
-    """Return text without the middle of long lines, and without what follows many lines. A secret is masked first."""
+    """Return text without the middle of long lines and the lines after the fiftieth. Secrets are masked first."""
     if len(text) <= _MAX_LINE:
         return text
     lines = masked(text).split("\n")
-    kept = [
-        line if len(line) <= _MAX_LINE else f"{line[: 2 * _MAX_LINE // 3]} ... {line[-_MAX_LINE // 3 :]}"
-        for line in lines[:_MAX_LINES]
-    ]
-    more = [f"... and {counted(len(lines) - _MAX_LINES, 'more line')}"] if len(lines) > _MAX_LINES else []
-    return "\n".join(kept + more)
+    short_lines = [_without_middle(line) for line in lines[:_MAX_LINES]]
+    if len(lines) > _MAX_LINES:
+        short_lines.append(f"... and {counted(len(lines) - _MAX_LINES, 'more line')}")
+    return "\n".join(short_lines)
+
+
+def _without_middle(line: str) -> str:
+    if len(line) <= _MAX_LINE:
+        return line
+    return f"{line[: 2 * _MAX_LINE // 3]} ... {line[-_MAX_LINE // 3 :]}"
 
 
 def plain(text: str) -> str:
@@ -100,51 +111,65 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
+    """Return text of several lines without control characters in them."""
     return "\n".join(map(plain, text.split("\n")))
 
 
 def show(value: object) -> str:
-    """Return ``value`` for a message: short, however large or deep it is."""
+    """Return a value for a message. It is short even if the value is large or deep."""
     return "missing" if value is None else _REPR.repr(value)
 
 
 def counted(num: float, noun: str) -> str:
     """Return ``1 box``, ``1,234 boxes`` or ``0 categories``."""
-    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}{'e' * noun.endswith('x')}s"
-    return f"{num:,.15g} {noun if num == 1 else many}"
+    if num == 1:
+        name = noun
+    elif noun.endswith("y"):
+        name = f"{noun[:-1]}ies"
+    elif noun.endswith("x"):
+        name = f"{noun}es"
+    else:
+        name = f"{noun}s"
+    return f"{num:,.15g} {name}"
 
 
 def kind_of(value: object) -> str:
-    """Return what kind of JSON ``value`` this is, for a message about structure."""
+    """Return the kind of a JSON value, for a message about structure."""
     if isinstance(value, list | tuple):
         return f"a list of {counted(len(value), 'value')}"  # pyright: ignore[reportUnknownArgumentType]
-    return "missing" if value is None else _KINDS.get(type(value), f"a {type(value).__name__}")
+    if value is None:
+        return "missing"
+    return _KINDS.get(type(value), f"a {type(value).__name__}")
 
 
 def nearest_of(name: str, choices: Iterable[str], *, prefix: str = "") -> str:
-    """Return a hint for a name that is not among ``choices``: the nearest one, or all of them.
+    """Return a hint for a name that is not among ``choices``: the nearest choice, or all of them.
 
-    ``prefix`` is shown before each choice and is not compared, such as the section that the names are keys of.
+    Args:
+        name: what somebody wrote.
+        choices: what could have been written.
+        prefix: shown before each choice and not compared, such as the section that the names are keys of.
     """
     names = list(choices)
     close = difflib.get_close_matches(name, names, n=1)
     if close:
         return f"did you mean {prefix}{close[0]}?"
-    return f"there is {', '.join(prefix + choice for choice in names) or 'none'}"
+    all_choices = ", ".join(prefix + choice for choice in names)
+    return f"there is {all_choices or 'none'}"
 
 
 def is_text(value: object) -> bool:
-    """Return whether ``value`` is a string with visible characters, none half a surrogate pair, which JSON can hold."""
+    """Return whether a value is a string with visible characters, and without half a surrogate pair (from JSON)."""
     return isinstance(value, str) and bool(value.strip()) and not _SURROGATE.search(value)
 
 
 def is_name(value: object) -> bool:
-    """Return whether ``value`` is text for one line of a table, a chart and a page: without control characters."""
+    """Return whether a value is text without control characters, fit for one line of a table, a chart or a page."""
     return isinstance(value, str) and is_text(value) and plain(value) == value
 
 
 def chain(error: BaseException | None) -> Generator[BaseException]:
-    """Yield an error and those it was raised from, each once: after ``raise error from error`` they form a circle."""
+    """Yield an error and the errors behind it, each once: after ``raise error from error`` they form a circle."""
     seen = list[BaseException]()
     while error is not None and not any(error is link for link in seen):
         seen.append(error)
@@ -153,7 +178,10 @@ def chain(error: BaseException | None) -> Generator[BaseException]:
 
 
 def summary(error: BaseException) -> str:
-    """Return kind and first line of another library's error, for a sentence of ours; of a headline what follows it."""
+    """Return class and first line of another library's error, for a sentence of ours.
+
+    If the first line is a headline that ends with a colon, the second line follows it.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    return shortened(f"{type(error).__name__}: {said}")
+    message = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return shortened(f"{type(error).__name__}: {message}")

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: written under a temporary name, then renamed. Checked reading; full disks."""
+"""Files that are whole or absent: written under a temporary name, then renamed. Also checked reading, and hashes."""
 
 import contextlib
 import errno
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-# As safetensors, SQLite, torch's zip writer and numpy word it; the last three hide the system's reason.
+# Messages of safetensors, SQLite, torch's zip writer and numpy. They hide the system's error number.
 _NO_ROOM_TEXTS = re.compile(
     r"No space left on device|Disk quota exceeded|database or disk is full|PytorchStreamWriter failed writing"
     r"|\. unexpected pos |\d+ requested and \d+ written"
 )
 
-# A name of its own, so that pydantic can check a type that holds itself.
+# A TypeAliasType, because pydantic can check a type that contains itself only by its name.
 JsonValue = TypeAliasType("JsonValue", "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None")
 _T = TypeVar("_T")
-_Stamp = tuple[tuple[str, int, int], ...]  # name, time and size
-_GZIP_MAGIC = b"\x1f\x8b"  # no JSON begins so
-# What git leaves in the place of a file that git-lfs should have fetched; the second is the specification's first name.
+_Stamp = tuple[tuple[str, int, int], ...]  # name, time and size of each file
+_GZIP_MAGIC = b"\x1f\x8b"  # no JSON begins with it
+# First line of the pointer that git leaves instead of a file if git-lfs did not fetch it; the second is an older form.
 _LFS_HEADS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
 LFS_POINTER = "Git LFS pointer"
 _LFS_MOST_BYTES = 1024  # the specification's limit of a pointer
-_KEPT_FILES = 64  # of what `read_once` has read
+_CACHED_FILES = 64  # results that each `read_once` remembers
 _FILES_OF_A_TASK = 16
-_READERS = 8  # files read at once to be hashed, so that a disk elsewhere does not answer one after the other
+_READERS = 8  # files that are read at once to be hashed: a network disk answers each request slowly, but many at once
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` in one step, so that a reader sees the old file or the new one."""
+    """Write text in one step: a reader sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -61,19 +61,19 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
-    """Write ``value`` as JSON in one step; NaN and infinity are refused."""
+    """Write a value as JSON in one step. NaN and infinity are a ValueError."""
     write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def is_lfs_pointer(content: bytes) -> bool:
-    """Return whether a file that begins with ``content`` is a Git LFS pointer: three lines in the place of the file."""
+    """Return whether a file that begins with ``content`` is a Git LFS pointer: three lines instead of the file."""
     return content.startswith(_LFS_HEADS)
 
 
 def lfs_problem(path: Path) -> str:
-    """Return the sentence on a file that is a Git LFS pointer, with the way on; "" for any other, or none.
+    """Return the error message for a file that is a Git LFS pointer; "" for any other file, and for a missing one.
 
-    Whoever cannot make sense of a file asks here before saying what else may be wrong with it.
+    Call it before you report any other fault of a file, because a pointer looks like a damaged file of every format.
     """
     try:
         if path.stat().st_size > _LFS_MOST_BYTES:
@@ -85,15 +85,19 @@ def lfs_problem(path: Path) -> str:
     if not is_lfs_pointer(head):
         return ""
     size = re.search(rb"^size (\d+)\s*$", head, re.MULTILINE)
-    stands_for = f" of {int(size[1]):,} bytes" if size is not None else ""
+    of_size = f" of {int(size[1]):,} bytes" if size is not None else ""
     return (
-        f"{path}: that is a {LFS_POINTER}, which stands for a file{stands_for} that was not downloaded with the "
+        f"{path}: that is a {LFS_POINTER}, which stands for a file{of_size} that was not downloaded with the "
         "clone; run: git lfs pull (in the clone; git-lfs must be installed)"
     )
 
 
 def read_content(path: Path) -> bytes:
-    """Return the bytes of a file, unpacked where gzip has packed them; a DataError says why it cannot be read."""
+    """Return the bytes of a file, unpacked if gzip has packed them.
+
+    Raises:
+        DataError: if it cannot be read; says why.
+    """
     try:
         content = path.read_bytes()
         if is_lfs_pointer(content):
@@ -110,7 +114,11 @@ def read_content(path: Path) -> bytes:
 
 
 def parse_json(content: bytes | str) -> JsonValue:
-    """Parse JSON strictly: UTF-8, finite numbers; a ValueError says what is wrong and where."""
+    """Parse JSON strictly: UTF-8 and finite numbers only.
+
+    Raises:
+        ValueError: says what is wrong and where.
+    """
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
         return json.loads(text, parse_constant=_refuse_number, parse_float=_finite)
@@ -132,16 +140,21 @@ def _refuse_number(text: str) -> NoReturn:
 
 
 def parse_model(kind: type[_T], content: bytes | str) -> _T:
-    """Parse JSON as a dataclass or another type that pydantic knows, with every field of just its type.
+    """Parse JSON as a dataclass or another type that pydantic knows. Every field must have exactly its type.
 
-    A ValueError says what is wrong and where, as of :func:`parse_json`.
+    Raises:
+        ValueError: says what is wrong and where, as :func:`parse_json` does.
     """
-    parse_json(content)  # refuses the numbers that pydantic takes
+    parse_json(content)  # refuses NaN and infinity, which pydantic would accept
     return _validated(kind, content, strict=True)
 
 
 def read_json(path: Path) -> JsonValue:
-    """Read a file of JSON, see :func:`parse_json`; a DataError names the file and what is wrong with it."""
+    """Read a file of JSON, see :func:`parse_json`.
+
+    Raises:
+        DataError: names the file and what is wrong with it.
+    """
     content = read_content(path)
     try:
         return parse_json(content)
@@ -150,7 +163,7 @@ def read_json(path: Path) -> JsonValue:
 
 
 def kept_json(path: Path) -> JsonValue:
-    """Return what a file holds that can be made again; None where it is missing or damaged."""
+    """Return what a cache file holds; None if it is missing or damaged, so that it is made again."""
     try:
         return read_json(path)
     except DataError:
@@ -158,7 +171,7 @@ def kept_json(path: Path) -> JsonValue:
 
 
 def kept_model(kind: type[_T], path: Path) -> _T | None:
-    """Return what a file holds as :func:`parse_model` checks it; None where it is missing or anything else."""
+    """Return what a cache file holds, see :func:`parse_model`; None if it is missing or holds anything else."""
     try:
         return parse_model(kind, read_content(path))
     except ValueError:
@@ -166,36 +179,46 @@ def kept_model(kind: type[_T], path: Path) -> _T | None:
 
 
 def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
-    """Read a JSON file, packed or not, as a dataclass or another type that pydantic knows, with every field checked.
+    """Read a JSON file, packed or not, as a dataclass or another type that pydantic knows.
 
-    A DataError says that ``what``, in words, was expected.
+    Args:
+        kind: the type; every field is checked.
+        path: the file.
+        what: what was expected there, in words, for the error.
+
+    Raises:
+        DataError: names the file and what is wrong with it.
     """
     content = read_content(path)
     try:
-        parse_json(content)  # refuses the numbers that pydantic takes
+        parse_json(content)  # refuses NaN and infinity, which pydantic would accept
         return _validated(kind, content)
     except ValueError as error:
         raise DataError(f"{path}: expected {what} ({error})") from None
 
 
 def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
-    """Read a file of one JSON value a line as dataclasses or another type that pydantic knows, every field checked.
+    """Read a file with one JSON value per line, each as a dataclass or another type that pydantic knows.
 
-    Fields that ``kind`` does not name are passed over unread, which for a large file is most of the work. A DataError
-    names the file, the line and what is wrong with it.
+    Fields that ``kind`` does not name are skipped without being parsed into objects, which makes a large file much
+    faster to read.
+
+    Raises:
+        DataError: names the file, the line and what is wrong with it.
     """
     try:
         text = read_content(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected a text file with one JSON object a line ({error})") from None
-    found = list[_T]()
-    # Not splitlines: a text may hold any character, and JSON leaves exotic line ends alone.
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
+    # Not splitlines, which also splits at characters such as U+2028 that a JSON string may hold.
+    lines = text.removesuffix("\n").split("\n") if text else []
+    values = list[_T]()
+    for number, line in enumerate(lines, start=1):
         try:
-            found.append(_validated(kind, line))
+            values.append(_validated(kind, line))
         except ValueError as error:
             raise DataError(f"{path}:{number}: {error}") from None
-    return found
+    return values
 
 
 def _validated(kind: type[_T], content: bytes | str, *, strict: bool | None = None) -> _T:
@@ -204,30 +227,34 @@ def _validated(kind: type[_T], content: bytes | str, *, strict: bool | None = No
     try:
         return _adapter(kind).validate_json(content, strict=strict)
     except ValidationError as error:
-        parse_json(content)  # where it is no JSON at all, this says the place
+        parse_json(content)  # if it is not JSON at all, this error names the place
         raise ValueError(first_problem(error)) from None
 
 
 @functools.cache
 def _adapter(kind: "type[_T]") -> "TypeAdapter[_T]":
-    from pydantic import TypeAdapter  # here: processes that only read annotations need no pydantic
+    from pydantic import TypeAdapter  # here, because processes that only read annotations need no pydantic
 
     return TypeAdapter(kind)
 
 
 def first_problem(error: "ValidationError") -> str:
-    """Return the first thing that pydantic objects to: which field, and why."""
-    first = error.errors()[0]
-    place = ".".join(part if len(part) <= 100 and part.isprintable() else show(part) for part in map(str, first["loc"]))
-    return f"{place or 'file'}: {first['msg']}"
+    """Return the first fault that pydantic found: which field, and why."""
+    first_error = error.errors()[0]
+    words: list[str] = []
+    for word in map(str, first_error["loc"]):
+        is_short = len(word) <= 100 and word.isprintable()
+        words.append(word if is_short else show(word))
+    field = ".".join(words) or "file"
+    return f"{field}: {first_error['msg']}"
 
 
 def read_once(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
-    """Decorate a function that reads a file or a folder: what was read last is read again only where it has changed."""
+    """Decorate a function that reads a file or folder, so that it reads again only if that has changed."""
 
-    @functools.lru_cache(maxsize=_KEPT_FILES)
+    @functools.lru_cache(maxsize=_CACHED_FILES)
     def read_as_it_is(path: Path, stamp: _Stamp) -> _T:
-        del stamp
+        del stamp  # only a key of the cache
         return read(path)
 
     @functools.wraps(read)
@@ -235,30 +262,38 @@ def read_once(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
         try:
             stamp = _stamp_of(path)
         except OSError:
-            return read(path)  # which raises with what is wrong
+            return read(path)  # raises an error that says what is wrong
         return read_as_it_is(path, stamp)
 
     return reading
 
 
 def _stamp_of(path: Path) -> _Stamp:
-    """Return name, time and size of a file, or of every file in a folder: its own time is that of its list of names."""
-    stat = path.stat()
-    own = (str(path), stat.st_mtime_ns, stat.st_size)
-    if not path.is_dir():
-        return (own,)
-    files = ((file, file.stat()) for file in sorted(path.rglob("*")) if file.is_file())
-    return (own, *((str(file), stat.st_mtime_ns, stat.st_size) for file, stat in files))
+    """Return name, time and size of a file, or of a folder and of every file in it.
+
+    The time of a folder alone would not do: it changes with the list of names, and not if a file is rewritten.
+    """
+    paths = [path]
+    if path.is_dir():
+        paths += [file for file in sorted(path.rglob("*")) if file.is_file()]
+    stamps: list[tuple[str, int, int]] = []
+    for each_path in paths:
+        stat = each_path.stat()
+        stamps.append((str(each_path), stat.st_mtime_ns, stat.st_size))
+    return tuple(stamps)
 
 
 def nearest_existing(path: Path) -> Path:
     """Return ``path``, or the nearest folder above it that exists."""
-    return next(place for place in (path, *path.parents) if place.exists())
+    return next(candidate for candidate in (path, *path.parents) if candidate.exists())
 
 
 @contextlib.contextmanager
 def replace_directory(path: Path) -> Generator[Path]:
-    """Yield an empty folder that becomes ``path`` when the block ends well, and vanishes otherwise."""
+    """Yield an empty folder that becomes ``path`` if the block raises nothing, and is deleted otherwise.
+
+    The old folder is moved aside and then deleted. If the process is killed in between, the next call restores it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     _clear_up_after_killed(path)
     building = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -276,17 +311,17 @@ def replace_directory(path: Path) -> Generator[Path]:
 
 
 def _clear_up_after_killed(path: Path) -> None:
-    """Remove what writers of ``path`` that were killed left behind, and bring back what one had moved aside."""
-    import psutil  # here: nothing else on the way to a help text needs it
+    """Remove the temporary folders of killed writers of ``path``, and restore what one of them had moved aside."""
+    import psutil  # here, because a help text is printed without it
 
-    for left in sorted(path.parent.glob(f".{glob.escape(path.name)}.*.*")):
-        pid, kind = left.name.rsplit(".", 2)[1:]
+    for leftover in sorted(path.parent.glob(f".{glob.escape(path.name)}.*.*")):
+        pid, kind = leftover.name.rsplit(".", 2)[1:]
         if kind not in ("tmp", "old") or not pid.isdigit() or psutil.pid_exists(int(pid)):
             continue
         if kind == "old" and not path.exists():
-            left.rename(path)
-        elif left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
+            leftover.rename(path)
+        elif leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -312,35 +347,35 @@ def known_hashes(
     *,
     report: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> list[str]:
-    """Return the SHA-256 of large files, several read at once, each read once and again when it has changed.
+    """Return the SHA-256 of files in their order. A file is read only if it has changed since its hash was stored.
 
-    A file keeps its hash while its size, its times and its inode are the same. Among the times is that of the last
-    change of whatever kind (ctime), which nobody can set. The hashes are kept in the file ``kept_in``; one that is
-    damaged counts as empty, and one that cannot be written costs a reading, not the command.
+    A file has not changed if its size, its times and its inode are the same. Among the times is that of the last change
+    of any kind (ctime), which nobody can set.
 
     Args:
-        files: to be hashed.
-        kept_in: the file of the hashes.
-        report: is called with what is counted, how much of it is read and how much there is to read, by any thread.
+        files: the files.
+        kept_in: file of the stored hashes. If it is damaged, it counts as empty; if it cannot be written, the files are
+            read again next time.
+        report: called by any thread with what is counted, how much has been read and how much there is to read.
     """
-    kept = kept_json(kept_in)
-    known: dict[str, JsonValue] = kept if isinstance(kept, dict) else {}
+    content = kept_json(kept_in)
+    stored: dict[str, JsonValue] = content if isinstance(content, dict) else {}
     states: dict[str, str] = {}
     sizes: dict[str, int] = {}
     hashes: dict[str, str] = {}
     for file in files:
         name = str(file)
         stat = os.stat(name)
-        # As text: some file systems number beyond the 63 bits that a whole number of our JSON may have.
+        # Text, because the inodes of some file systems exceed the 63 bits of an integer in our JSON.
         states[name] = f"{stat.st_size}-{stat.st_mtime_ns}-{stat.st_ctime_ns}-{stat.st_ino}"
         sizes[name] = stat.st_size
-        match known.get(name):
-            case [state, str(kept_hash)] if state == states[name]:
-                hashes[name] = kept_hash
+        match stored.get(name):
+            case [state, str(stored_hash)] if state == states[name]:
+                hashes[name] = stored_hash
             case _:
                 pass
     changed = [name for name in states if name not in hashes]
-    # A task for many files: for a small picture, handing a task over takes as long as hashing it.
+    # One task for many files: for a small picture, handing over a task takes as long as hashing it.
     batches = [changed[start : start + _FILES_OF_A_TASK] for start in range(0, len(changed), _FILES_OF_A_TASK)]
     total_mib = -(-sum(sizes[name] for name in changed) // 2**20)
     bytes_read = 0
@@ -348,19 +383,19 @@ def known_hashes(
 
     def hashes_of(names: Sequence[str]) -> dict[str, str]:
         nonlocal bytes_read
-        of_names: dict[str, str] = {}
+        batch_hashes: dict[str, str] = {}
         for name in names:
-            of_names[name] = sha256_of_file(Path(name))
+            batch_hashes[name] = sha256_of_file(Path(name))
             with lock:
                 bytes_read += sizes[name]
                 report("MiB hashed", min(bytes_read // 2**20, total_mib), total_mib)
-        return of_names
+        return batch_hashes
 
     with ThreadPoolExecutor(_READERS) as readers:
-        for batch in readers.map(hashes_of, batches):
-            hashes |= batch
+        for batch_hashes in readers.map(hashes_of, batches):
+            hashes |= batch_hashes
     if changed:
-        now: dict[str, JsonValue] = {name: [states[name], hashes[name]] for name in states}
+        entries: dict[str, JsonValue] = {name: [states[name], hashes[name]] for name in states}
         with contextlib.suppress(OSError):
-            write_json(kept_in, known | now)
+            write_json(kept_in, stored | entries)
     return [hashes[str(file)] for file in files]

@@ -1,7 +1,7 @@
-"""What checks find: a run stops at the first failure, and ``doctor`` shows everything.
+"""What checks find. A run stops at the first failure; ``doctor`` shows everything.
 
-A check is written once, in the room of the run that needs it, as a generator: it yields a finding for
-each thing it looked at, and returns what it read.
+A check is written once, beside the code that needs it, as a generator: it yields a finding for each thing that it
+looked at, and returns what it read. :func:`require` and :func:`collect` are the two ways to run it.
 """
 
 from collections.abc import Callable, Generator
@@ -10,9 +10,9 @@ from typing import Literal, TypeVar, cast
 
 from coordexp.errors import CoordExpError, summary
 
-Verdict = Literal["ok", "warning", "failure"]  # warning: a run would start, but look at this; failure: it would not
+Verdict = Literal["ok", "warning", "failure"]  # with a warning a run would start, with a failure it would not
 _Value = TypeVar("_Value")
-# What the libraries behind a check raise; torch's own errors are RuntimeErrors.
+# What the libraries behind a check raise. Errors of torch are RuntimeErrors, our own are ValueErrors.
 _LIBRARY_ERRORS = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OSError, ImportError)
 
 
@@ -23,7 +23,7 @@ class Finding:
     check: str  # what was looked at
     verdict: Verdict
     sentence: str  # what is there, or what is wrong, where, and what to do
-    error: Exception | None = field(default=None, compare=False, repr=False)  # of a failure: what a run raises
+    error: Exception | None = field(default=None, compare=False, repr=False)  # what a run raises; None unless it failed
 
 
 Check = Generator[Finding, None, _Value]
@@ -38,6 +38,7 @@ def warning(check: str, sentence: str) -> Finding:
 
 
 def failure(check: str, error: Exception) -> Finding:
+    """Return the finding of an error. An error that is neither ours nor the system's is a fault of the check itself."""
     if isinstance(error, CoordExpError):
         sentence = str(error)
     elif isinstance(error, OSError) and error.strerror:
@@ -48,16 +49,16 @@ def failure(check: str, error: Exception) -> Finding:
 
 
 def attempt(check: str, function: Callable[[], _Value]) -> Check[_Value | None]:
-    """Call a function that raises what is wrong: that becomes a failure of ``check``, and the value None."""
+    """Call a function. An error that it raises becomes a failure of ``check``, and the value is None."""
     try:
         return function()
-    except _LIBRARY_ERRORS as error:  # ours are ValueErrors
+    except _LIBRARY_ERRORS as error:
         yield failure(check, error)
         return None
 
 
 def guarded(check: str, steps: Check[_Value]) -> Check[_Value | None]:
-    """Pass on what ``steps`` yields; an error that ends them becomes a failure of ``check``, and the value None."""
+    """Pass on what ``steps`` yield. An error that ends them becomes a failure of ``check``, and the value is None."""
     try:
         return (yield from steps)
     except _LIBRARY_ERRORS as error:
@@ -66,7 +67,7 @@ def guarded(check: str, steps: Check[_Value]) -> Check[_Value | None]:
 
 
 def require(check: Check[_Value]) -> _Value:
-    """Do a check as a run does: raise its first failure, of whatever kind that is, or return its value."""
+    """Run a check as a run does: raise the error of its first failure, or return its value."""
     while True:
         try:
             finding = next(check)
@@ -77,21 +78,28 @@ def require(check: Check[_Value]) -> _Value:
 
 
 def collect(check: Check[_Value]) -> tuple[list[Finding], _Value]:
-    """Do a check as ``doctor`` does: return all findings, and its value."""
-    found: list[Finding] = []
+    """Run a check as ``doctor`` does: return all findings, and its value."""
+    findings: list[Finding] = []
     while True:
         try:
-            found.append(next(check))
+            findings.append(next(check))
         except StopIteration as end:
-            return found, cast("_Value", end.value)
+            return findings, cast("_Value", end.value)
 
 
 def duration_text(seconds: float) -> str:
     """Return ``2 h 5 min``, ``5 min 3 s`` or ``3 s``."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remaining_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    if hours:
+        return f"{hours} h {minutes} min"
+    if minutes:
+        return f"{minutes} min {remaining_seconds} s"
+    return f"{remaining_seconds} s"
 
 
 def size_text(num_bytes: float) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**28 else f"{num_bytes / 2**20:.1f} MiB"
+    """Return a size in GiB, or below a quarter of one in MiB."""
+    if num_bytes >= 2**28:
+        return f"{num_bytes / 2**30:.2f} GiB"
+    return f"{num_bytes / 2**20:.1f} MiB"

@@ -1,6 +1,6 @@
-"""The one registry of metric names: what each means, its unit, which direction is better, and where it is shown.
+"""The registry of metric names: what each means, its unit, which direction is better, and where it is shown.
 
-A metric of boxes other than COCO's AP is declared where it is computed, in ``coordexp/detection/metrics``.
+Metrics of boxes other than COCO's AP are declared where they are computed, in ``coordexp/detection/metrics``.
 """
 
 import re
@@ -23,29 +23,30 @@ SUBSET = "subset/"
 class Gauge:
     """A live value as it is published."""
 
-    name: str  # without what Ray adds
+    name: str  # without the prefix of Ray
     description: str  # one line, with the unit
-    labels: tuple[str, ...] = ()  # what tells its series apart; of one that shows a metric, besides the run
+    labels: tuple[str, ...] = ()  # what tells its series apart, besides the run
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric, or one family of metrics, whose name has a part in braces, ``grad_norm/{term}``.
+    """One metric; or a family of metrics, whose name has a word in braces, such as ``grad_norm/{term}``.
 
-    Metrics of an evaluation are declared without the parts that :class:`MetricName` puts before them.
+    Metrics of an evaluation are declared without the prefix that :class:`MetricName` puts before them.
     """
 
     name: str
     description: str
     unit: str = ""  # what a value counts or measures; "" for a pure number
     direction: Direction = "none"  # which is better
-    head: str = ""  # of its column in tables; "" for the name
+    head: str = ""  # head of its column in tables; "" for the name
     in_report: bool = True  # whether the report's tables have a column for it
-    gauge: str = ""  # name of the Gauge that shows it live
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])  # the gauge's; the part in braces is one too
+    gauge: str = ""  # name of the Gauge that shows it live; "" if none does
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])  # of the gauge; the word in braces is one too
 
     @property
     def column(self) -> str:
+        """Head of its column in tables."""
         return self.head or self.name
 
     @property
@@ -59,21 +60,23 @@ class MetricName:
 
     decoding: Decoding
     metric: str  # ``AP``, ``num_objects``, ``malformed/unclosed`` ...
-    boxes: BoxKind | None = None  # None for what does not depend on them, such as counts
+    boxes: BoxKind | None = None  # None for a metric that does not depend on the boxes, such as a count
     subset: bool = False  # measured during training on a subset; otherwise on all images
 
     def __str__(self) -> str:
-        prefix = f"{SUBSET if self.subset else ''}{self.decoding}/"
-        return f"{prefix}{self.metric}" if self.boxes is None else f"{prefix}{self.boxes}/{self.metric}"
+        words = [self.decoding, self.metric] if self.boxes is None else [self.decoding, self.boxes, self.metric]
+        prefix = SUBSET if self.subset else ""
+        return prefix + "/".join(words)
 
     @classmethod
     def parse(cls, name: str) -> "MetricName | None":
         """Return the parts of a logged name; None if it does not come from an evaluation."""
-        found = _EVALUATION_NAME.fullmatch(name)
-        if found is None:
+        match = _EVALUATION_NAME.fullmatch(name)
+        if match is None:
             return None
-        decoding, boxes = cast("Decoding", found["decoding"]), cast("BoxKind | None", found["boxes"])
-        return cls(decoding, found["metric"], boxes, subset=bool(found["subset"]))
+        decoding = cast("Decoding", match["decoding"])
+        boxes = cast("BoxKind | None", match["boxes"])
+        return cls(decoding, match["metric"], boxes, subset=bool(match["subset"]))
 
 
 _EVALUATION_NAME = re.compile(
@@ -83,11 +86,12 @@ _EVALUATION_NAME = re.compile(
 
 
 def headline(reading: BoxKind) -> str:
-    """Return the name of the AP by which a run is compared, for the reading of its group."""
+    """Return the name of the AP by which a run is compared. ``reading`` is how boxes of its group are read."""
     return str(MetricName("constrained", "AP", reading))
 
 
 def subset_headline(reading: BoxKind) -> str:
+    """Return the name of the same AP on the subset that is evaluated during training."""
     return str(MetricName("constrained", "AP", reading, subset=True))
 
 
@@ -99,18 +103,18 @@ _AP = {
     "AP_medium": "COCO AP of boxes between 32x32 and 96x96 px",
     "AP_large": "COCO AP of boxes above 96x96 px",
 }
-AP_METRICS = tuple(Metric(name, said, direction="higher", gauge="coordexp_ap") for name, said in _AP.items())
+AP_METRICS = tuple(Metric(name, text, direction="higher", gauge="coordexp_ap") for name, text in _AP.items())
 AP_NAMES = tuple(_AP)
 _CUT = {
     "AP_cut": "AP with each answer cut at the first object that repeats an earlier one exactly",
     "AP50_cut": "the same at IoU .50",
 }
-ANSWER_METRICS = tuple(Metric(name, said, "", "higher", gauge="coordexp_detection") for name, said in _CUT.items())
-"""A reading of the same answers, by kind of boxes."""
+ANSWER_METRICS = tuple(Metric(name, text, "", "higher", gauge="coordexp_detection") for name, text in _CUT.items())
+"""AP of the same answers in another reading, by kind of boxes."""
 TOP_TOKENS = (5, 20, 128)
-"""How many of the likeliest tokens a server may return: OpenAI's interface 5 or 20, vLLM up to 128."""
+"""How many of the likeliest tokens a server may return: 5 or 20 with OpenAI's interface, up to 128 with vLLM."""
 SERVED_AP = {number: f"AP_top{number}" for number in TOP_TOKENS}
-"""The metric of expected boxes from so many likeliest tokens alone, as a client of a server computes them."""
+"""By number of tokens, the AP of expected boxes that a client of a server computes from these tokens alone."""
 SERVED_METRICS = tuple(
     Metric(name, f"AP of boxes by expectation over the {number} likeliest tokens alone", direction="higher")
     for number, name in SERVED_AP.items()
@@ -171,7 +175,7 @@ _COORD_DIAG: dict[str, tuple[str, str, Direction]] = {
 SLOTS = ("x1", "y1", "x2", "y2")
 """The four coordinates of a box, in the order in which they are written."""
 RANKS = {"rank_1": 0, "rank_2": 1, "rank_3_4": 2, "rank_5_8": 4, "rank_9_up": 8}
-"""Classes of an object's place in its answer, each with the first place, from 0, that belongs to it."""
+"""Classes of the place of an object in its answer, each with the first place that belongs to it, from 0."""
 PLACES = (*SLOTS, *RANKS)
 _PLACE_MEASURES: dict[str, tuple[str, str, Direction]] = {
     "expected_bin_mae": ("|expected bin - true bin|, mean", "bins", "lower"),
@@ -182,7 +186,7 @@ _PLACE_MEASURES: dict[str, tuple[str, str, Direction]] = {
     "far_50_fraction": ("coordinates whose mean is over 50 bins from their likeliest bin", "fraction", "lower"),
 }
 PLACE_MEASURES = tuple(_PLACE_MEASURES)
-"""What is measured for each of :data:`PLACES`: ``coord_diag/MEASURE/PLACE``."""
+"""Measures that are logged for each of :data:`PLACES`, as ``coord_diag/MEASURE/PLACE``."""
 
 
 def _speed(name: str, description: str, unit: str, direction: Direction) -> Metric:
@@ -231,40 +235,35 @@ def _loss(name: str, description: str, **labels: str) -> Metric:
 
 
 def _of_split(split: Split) -> list[Metric]:
-    note, prefix = ("", "coord_diag") if split == "train" else (", on validation images", "eval_coord_diag")
-    losses = [
-        _loss(f"{split}_{name}", f"{description}{note}", phase=split, term=name.removesuffix("_loss"))
-        for name, description in _LOSSES.items()
-    ]
-    return (
-        losses
-        + [
-            Metric(
-                f"{prefix}/{name}",
-                f"{description}{note}",
-                unit,
-                direction,
-                gauge="coordexp_coord_diag",
-                labels={"phase": split, "name": name},
-            )
-            for name, (description, unit, direction) in _COORD_DIAG.items()
-        ]
-        + _of_places(prefix, note)
-    )
+    """Return the losses and coordinate diagnostics of one split."""
+    note = ""
+    prefix = "coord_diag"
+    if split == "eval":
+        note = ", on validation images"
+        prefix = "eval_coord_diag"
+    metrics: list[Metric] = []
+    for name, description in _LOSSES.items():
+        term = name.removesuffix("_loss")
+        metrics.append(_loss(f"{split}_{name}", f"{description}{note}", phase=split, term=term))
+    for name, (description, unit, direction) in _COORD_DIAG.items():
+        labels = {"phase": split, "name": name}
+        gauge = "coordexp_coord_diag"
+        metrics.append(Metric(f"{prefix}/{name}", f"{description}{note}", unit, direction, gauge=gauge, labels=labels))
+    return metrics + _of_places(prefix, note)
 
 
 def _of_places(prefix: str, note: str) -> list[Metric]:
-    """Return the metrics by slot and by rank; a hundred of them, so they are recorded and not shown live."""
+    """Return the metrics by slot and by rank. They are a hundred, so they are recorded and not shown live."""
     metrics: list[Metric] = []
     for measure, (description, unit, direction) in _PLACE_MEASURES.items():
         for place in PLACES:
-            what = f"at {place}" if place in SLOTS else f"of objects at {place.replace('_', ' ')} of their answer"
-            metrics.append(Metric(f"{prefix}/{measure}/{place}", f"{description}, {what}{note}", unit, direction))
+            where = f"at {place}" if place in SLOTS else f"of objects at {place.replace('_', ' ')} of their answer"
+            metrics.append(Metric(f"{prefix}/{measure}/{place}", f"{description}, {where}{note}", unit, direction))
     return metrics
 
 
 REGISTRY: dict[str, Metric] = {metric.name: metric for metric in (*_of_split("train"), *_of_split("eval"), *_OTHERS)}
-"""Every metric that has one name; those of evaluations and the families come on top."""
+"""Every metric with a single name. Metrics of evaluations and families are not in it; :func:`find_metric` knows all."""
 
 _TERM = "(?P<term>[A-Za-z][A-Za-z0-9_]*)"
 FAMILIES: dict[str, Metric] = {
@@ -277,7 +276,7 @@ FAMILIES: dict[str, Metric] = {
         "comparison/{groups}/{value}", "of a group or of A_minus_B, from the report, on the ablation's run"
     ),
 }
-"""By the pattern of their names."""
+"""Families of metrics, by the pattern of their names."""
 
 _BOX_LABELS = ("images", "decoding", "boxes", "metric")
 _AP_GAUGE = "COCO AP of the last evaluation: on the subset during training, on all images at the end"
@@ -288,47 +287,57 @@ GAUGES: tuple[Gauge, ...] = (
     Gauge("coordexp_detection", "other metrics of the boxes in the last evaluation: AR100, F1_50 ...", _BOX_LABELS),
     *(Gauge(metric.gauge, metric.description) for metric in _OTHERS if metric.gauge),
 )
-"""Every gauge that shows a metric."""
+"""All gauges that show a metric."""
 
 
 def loss_metric(split: Split, name: str) -> str:
-    """Return e.g. ``train_text_loss``, ``eval_extra/smooth_l1``, ``coord_diag/w1`` and ``eval_coord_diag/w1``."""
-    return name if split == "train" and name.startswith("coord_diag/") else f"{split}_{name}"
+    """Return the logged name of a loss, such as ``train_text_loss``, ``coord_diag/w1`` or ``eval_coord_diag/w1``."""
+    if split == "train" and name.startswith("coord_diag/"):
+        return name
+    return f"{split}_{name}"
 
 
 def loss_names(logged: Iterable[str]) -> tuple[str, ...]:
     """Return LOSS_NAMES, and ``extra/NAME`` for each further term among logged names, sorted."""
-    return (*LOSS_NAMES, *sorted({name.removeprefix("train_") for name in logged if name.startswith("train_extra/")}))
+    extra_names = {name.removeprefix("train_") for name in logged if name.startswith("train_extra/")}
+    return (*LOSS_NAMES, *sorted(extra_names))
 
 
 def loss_head(name: str) -> str:
-    """Return how tables and lines call a loss: ``coord ce`` for ``coord_ce_loss``, a further term by its name."""
-    return name.removeprefix("extra/") if name.startswith("extra/") else name.removesuffix("_loss").replace("_", " ")
+    """Return how tables name a loss: ``coord ce`` for ``coord_ce_loss``, ``NAME`` for ``extra/NAME``."""
+    if name.startswith("extra/"):
+        return name.removeprefix("extra/")
+    return name.removesuffix("_loss").replace("_", " ")
 
 
 def find_metric(name: str) -> Metric | None:
-    """Return what is declared for a logged name, with the labels that its gauge has for it, or None."""
+    """Return the declaration of a logged name, with the labels of its gauge; None if nothing declares it."""
     if name in REGISTRY:
         return REGISTRY[name]
     parsed = MetricName.parse(name)
     if parsed is None:
         for pattern, family in FAMILIES.items():
-            if matched := re.fullmatch(pattern, name):
-                return replace(family, labels={**family.labels, **matched.groupdict()})
+            match = re.fullmatch(pattern, name)
+            if match is not None:
+                return replace(family, labels={**family.labels, **match.groupdict()})
         return None
-    if parsed.boxes is not None and "/" not in parsed.metric:
-        of_boxes = {metric.name: metric for metric in (*AP_METRICS, *ANSWER_METRICS, *SERVED_METRICS)}
-        values = ("subset" if parsed.subset else "all", parsed.decoding, parsed.boxes, parsed.metric)
-        labels = dict(zip(_BOX_LABELS, values, strict=True))
-        return replace(of_boxes.get(parsed.metric, _OTHER_BOX_METRIC), labels=labels)
     if parsed.boxes is not None:
-        return None
+        return None if "/" in parsed.metric else _box_metric(parsed)
     if parsed.metric.startswith("malformed/"):
         return _MALFORMED_KIND
-    return next((known for known in GENERATION_METRICS if known.name == parsed.metric), None)
+    return next((metric for metric in GENERATION_METRICS if metric.name == parsed.metric), None)
+
+
+def _box_metric(name: MetricName) -> Metric:
+    declared = {metric.name: metric for metric in (*AP_METRICS, *ANSWER_METRICS, *SERVED_METRICS)}
+    values = ("subset" if name.subset else "all", name.decoding, name.boxes or "", name.metric)
+    labels = dict(zip(_BOX_LABELS, values, strict=True))
+    return replace(declared.get(name.metric, _OTHER_BOX_METRIC), labels=labels)
 
 
 def gauge_of(name: str) -> tuple[str, Mapping[str, str]] | None:
     """Return the gauge that shows a logged metric, and its labels; None if it is not shown live."""
-    found = find_metric(name)
-    return None if found is None or not found.gauge else (found.gauge, found.labels)
+    metric = find_metric(name)
+    if metric is None or not metric.gauge:
+        return None
+    return metric.gauge, metric.labels

@@ -1,6 +1,6 @@
-"""What users type: the shipped experiments, found by name, and commands as they are printed.
+"""Find the shipped experiments by name, and print commands as a user can type them.
 
-The experiments lie beside the package in a checkout, inside it where a wheel is installed.
+In a checkout the experiments are beside the package, in an installed wheel inside it.
 """
 
 import difflib
@@ -16,6 +16,7 @@ _FOLDER = "experiments"
 
 
 def shipped_experiments() -> Path:
+    """Return the folder of the experiments that come with coordexp."""
     package = Path(__file__).parent
     inside = package / _FOLDER
     return inside if inside.is_dir() else package.parent / _FOLDER
@@ -24,9 +25,15 @@ def shipped_experiments() -> Path:
 def find_experiment(path: Path, *, folder: str = ".") -> Path:
     """Return the configuration file that a person means by a path.
 
-    It is the file itself where it is there, else the one of that name that comes with coordexp: ``tiny``,
-    ``tiny.yaml`` and ``experiments/tiny.yaml`` are all found in an empty folder. A ``folder`` of the shipped
-    experiments, such as ``sweeps``, is looked through too.
+    If the file exists, it is meant. If not, the shipped experiment of that name is: ``tiny``, ``tiny.yaml`` and
+    ``experiments/tiny.yaml`` are all found in an empty folder.
+
+    Args:
+        path: as the person wrote it.
+        folder: a folder of the shipped experiments that is searched too, such as ``sweeps``.
+
+    Raises:
+        ConfigError: if there is neither; it names the nearest one.
     """
     if path.exists() or path.is_absolute():
         return path  # the reader reports what is wrong with it
@@ -51,8 +58,8 @@ def find_experiment(path: Path, *, folder: str = ".") -> Path:
 def command(*words: str | Path) -> str:
     """Return ``coordexp WORDS`` for this environment, quoted for a shell.
 
-    Where the shell would not find the command it is named by its path, and where it is not installed, as in a
-    submitted copy of a checkout, it is ``python -m coordexp``.
+    If the shell would not find the command, it is named by its path. If it is not installed, as in a submitted copy of
+    a checkout, it is ``python -m coordexp``.
     """
     script = Path(sys.executable).with_name("coordexp")
     program = [_typed(script)] if script.is_file() else [_typed(Path(sys.executable)), "-m", "coordexp"]
@@ -65,10 +72,13 @@ def python_command(*words: str | Path) -> str:
 
 
 def _typed(program: Path) -> str:
-    found = shutil.which(program.name)
-    if found is not None and Path(found).absolute() == program.absolute():
+    """Return the shortest text by which a shell finds a program: its name, or its path from here, or its full path."""
+    path_of_name = shutil.which(program.name)
+    if path_of_name is not None and Path(path_of_name).absolute() == program.absolute():
         return program.name
     if not program.is_relative_to(Path.cwd()):
         return str(program)
     path = os.path.relpath(program)
-    return path if os.sep in path else os.path.join(os.curdir, path)  # a bare name would be looked for on PATH
+    if os.sep in path:
+        return path
+    return os.path.join(os.curdir, path)  # a shell would search PATH for a bare name

@@ -1,7 +1,7 @@
-"""Temporary folders in which sockets fit: Linux takes at most 107 bytes for the path of one.
+"""Temporary folders that are short enough for sockets: on Linux the path of a socket has at most 107 bytes.
 
-Schedulers give jobs long ones (``/scratch/slurm/cluster/user/job.1234567/...``). Ray's dashboard and the loaders open
-sockets of multiprocessing below ``TMPDIR`` and end with "AF_UNIX path too long" where that does not fit.
+Schedulers give jobs long folders (``/scratch/slurm/cluster/user/job.1234567/...``). Ray's dashboard and the loaders
+open sockets of multiprocessing below ``TMPDIR``, and end with "AF_UNIX path too long" if the path is longer.
 """
 
 import os
@@ -17,15 +17,15 @@ _SOCKET_OF_MULTIPROCESSING = "/pymp-xxxxxxxx/listener-xxxxxxxx"
 
 
 def folder_for_sockets(folder: str, *, below: int, variable: str) -> str:
-    """Return a temporary folder, or /tmp where the path of a socket in it would be too long.
+    """Return ``folder``, or /tmp if the path of a socket in ``folder`` would be too long.
 
     Args:
-        folder: that is wanted.
+        folder: a temporary folder.
         below: bytes of the socket's path below it.
-        variable: of the environment, which names another folder.
+        variable: variable of the environment that chooses the folder, for the message.
 
     Raises:
-        ResourceError: if it is too long and nothing can be made in /tmp.
+        ResourceError: if the path would be too long and /tmp cannot be written.
     """
     if len(os.fsencode(folder)) + below <= _SOCKET_BYTES:
         return folder
@@ -38,22 +38,25 @@ def folder_for_sockets(folder: str, *, below: int, variable: str) -> str:
 
 
 def short_temporary_folder() -> str:
-    """Return the folder for temporary files, in which the sockets of multiprocessing fit."""
+    """Return the folder for temporary files, short enough for the sockets of multiprocessing."""
     return folder_for_sockets(tempfile.gettempdir(), below=len(_SOCKET_OF_MULTIPROCESSING), variable="TMPDIR")
 
 
 def shorten_temporary_folder() -> None:
-    """Leave a ``TMPDIR`` in which no socket fits, for this process and for those that it starts."""
+    """Replace a ``TMPDIR`` that is too long for sockets, for this process and the processes that it starts."""
     folder = short_temporary_folder()
     if folder != tempfile.gettempdir():
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        tempfile.tempdir = folder
+        os.environ["TMPDIR"] = folder
 
 
 def check_can_be_made(folder: str, *, variable: str) -> None:
-    """Refuse a folder in which nothing can be made, by making something: permissions alone do not tell.
+    """Make something in a folder, or in the nearest folder above it that exists, and remove it.
+
+    Permissions alone do not tell: a file system may be full, read-only or virtual.
 
     Raises:
-        ResourceError: names the folder, the reason and the variable of the environment that chose it.
+        ResourceError: if that fails; names the folder, the reason and the variable of the environment that chose it.
     """
     existing = nearest_existing(Path(os.path.abspath(folder)))
     try:
