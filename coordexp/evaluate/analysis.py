@@ -1,10 +1,10 @@
-"""What stands behind the numbers of one evaluation: ``analysis.json``, as frozen objects.
+"""The details behind the numbers of one evaluation: ``analysis.json``, as frozen objects.
 
 ``{"num_images": 300, "num_gt": 702, "min_iou": 0.1, "coordinate_edges": [0.0, 0.025, ..., 1.0],
 "boxes": {"argmax": BoxAnalysis, "expected": BoxAnalysis}}``. Every object is written with its
-attributes as keys. ``null`` stands for what is undefined.
+attributes as keys. An undefined value is ``null``.
 
-Legend of shapes: ``D`` detections, ``M`` pairs of detections and ground truth.
+Shapes: ``D`` detections, ``M`` pairs of a detection and ground truth.
 """
 
 from collections.abc import Mapping
@@ -25,11 +25,11 @@ from coordexp.files import read_model, write_json
 from coordexp.metrics import BoxKind
 from coordexp.runs.folder import DecodingFolder
 
-MIN_IOU = 0.1
+MIN_IOU = 0.1  # of a pair: low, so that badly placed boxes are analysed too
 _IOU_EDGES = np.linspace(0.0, 1.0, 21)
 _COORDINATE_EDGES = np.linspace(0.0, 1.0, 41)
 _COORDINATES = ("x1", "y1", "x2", "y2")
-_ERROR_EDGES = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, float(NUM_BINS))
+_ERROR_EDGES = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, float(NUM_BINS))  # in bins
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class IouHistogram:
 
 
 CoordinateMap = tuple[tuple[int, ...], ...]
-"""One coordinate of matched pairs: counts by the true one (rows) and the predicted one (columns), as fractions of the
-side between ``coordinate_edges``; what lies outside is put at the border."""
+"""One coordinate of matched pairs: counts by its true value (rows) and its predicted value (columns), as fractions of
+the side between ``coordinate_edges``. A coordinate outside the image is counted at the border."""
 
 
 @dataclass(frozen=True)
 class WidthByError:
-    """Coordinates of matched pairs whose error lies in ``[low, high)``: the standard deviations of their distributions.
+    """Mean standard deviation of the distributions of coordinates whose error is in ``[low, high)``.
 
     All in bins (1/1000 of the image side).
     """
@@ -81,7 +81,7 @@ class SizeResult:
 
 @dataclass(frozen=True)
 class CountResult:
-    """Images with ``low`` to ``high`` (null: any more) ground-truth objects, at least one; crowds not counted."""
+    """Images with ``low`` to ``high`` ground-truth objects (null: no upper limit), without crowds."""
 
     low: int
     high: int | None
@@ -97,15 +97,15 @@ class BoxAnalysis:
     Pairs are made greedily by score within image and category, at an IoU of ``min_iou`` or more.
 
     Attributes:
-        num_matched: pairs.
-        num_unmatched: detections without a pair, those on crowds not counted.
+        num_matched: number of pairs.
+        num_unmatched: detections without a pair; detections on crowds do not count.
         num_missed: ground truth without a pair.
         matched_iou: histogram of the pairs' IoU, 20 bins from 0 to 1.
-        coordinates: a map of each coordinate: ``x1``, ``y1``, ``x2``, ``y2`` (ordered corners).
-        width_by_error: of all four coordinates together; empty where boxes have no widths, as in the text arm.
+        coordinates: a map for each coordinate: ``x1``, ``y1``, ``x2``, ``y2`` (ordered corners).
+        width_by_error: over all four coordinates together; empty if boxes have no widths, as in the text arm.
         categories: every category, in the order of their ids.
         object_counts: by the number of objects in the image: 1, 2-3, 4-7, 8 and more.
-        score_bins: reliability diagram, 10 bins of the score; correct is a match at IoU .5. Empty where scores are no
+        score_bins: reliability diagram, 10 bins of the score; correct is a match at IoU .5. Empty if scores are no
             probabilities.
     """
 
@@ -143,14 +143,20 @@ class Analysis:
 
     @classmethod
     def read(cls, path: Path) -> "Analysis":
-        """Read what :meth:`write` wrote; a DataError names a file that is missing or holds something else."""
+        """Read what :meth:`write` wrote.
+
+        Raises:
+            DataError: if the file is missing or holds something else.
+        """
         return read_model(cls, path, what="an analysis")
 
 
 def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: Objects | None) -> Analysis:
     """Analyse matched detections of each box kind, over the same images.
 
-    ``objects``: the one behind each detection, in the same order; None for detections alone, of any detector.
+    Args:
+        evaluated: detections and ground truth by box kind.
+        objects: the object behind each detection, in the same order; None for a file of detections alone.
 
     Raises:
         DataError: if objects and detections do not belong together, or an image has no size.
@@ -161,86 +167,108 @@ def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: Objects |
                 f"{boxes.truth.path}: {len(boxes.detections)} {kind} detections do not belong to the "
                 f"{len(objects.image_ids)} objects of known categories beside them; expected files of one evaluation"
             )
+    analyses: dict[BoxKind, BoxAnalysis] = {}
+    for kind, boxes in evaluated.items():
+        width_D4 = None if objects is None else objects.ordered_width(kind)
+        analyses[kind] = _analyse_boxes(boxes, width_D4)
     first = next(iter(evaluated.values()))
     return Analysis(
         num_images=len(first.truth.sizes_px),
         num_gt=first.pairs(MIN_IOU).num_gt,
         min_iou=MIN_IOU,
         coordinate_edges=tuple(_COORDINATE_EDGES.tolist()),
-        boxes={
-            kind: _analyse_boxes(boxes, None if objects is None else objects.ordered_width(kind))
-            for kind, boxes in evaluated.items()
-        },
+        boxes=analyses,
     )
 
 
 def _analyse_boxes(boxes: BoxEvaluation, width_D4: Floats | None) -> BoxAnalysis:
-    pairs, truth = boxes.pairs(MIN_IOU), boxes.truth
-    dt = np.flatnonzero(pairs.matched)
+    truth = boxes.truth
+    pairs = boxes.pairs(MIN_IOU)
+    matched = np.flatnonzero(pairs.matched)
     maps: dict[str, CoordinateMap] = {}
     widths: tuple[WidthByError, ...] = ()
-    if width_D4 is not None or None not in truth.sizes_px.values():  # a ground truth of others may lack sizes
-        sizes_px = truth.sizes_of(boxes.detections.image_ids[dt])
-        predicted = to_boxes_norm_xyxy(boxes.detections.boxes_px_xywh[dt], sizes_px)
-        true = to_boxes_norm_xyxy(truth.boxes_px_xywh[pairs.gt_of_dt[dt]], sizes_px)
-        maps = {name: _map(true[:, at], predicted[:, at]) for at, name in enumerate(_COORDINATES)}
-        widths = () if width_D4 is None else _width_by_error(np.abs(predicted - true), width_D4[dt])
-    iou_counts, _ = np.histogram(pairs.iou[dt], _IOU_EDGES)
-    gt_ids, gt_areas = truth.category_ids[~truth.is_crowd], truth.areas_px2[~truth.is_crowd]
+    has_sizes = None not in truth.sizes_px.values()  # a user's own ground truth may lack them
+    if width_D4 is not None or has_sizes:
+        sizes_px = truth.sizes_of(boxes.detections.image_ids[matched])
+        predicted_M4 = to_boxes_norm_xyxy(boxes.detections.boxes_px_xywh[matched], sizes_px)
+        true_M4 = to_boxes_norm_xyxy(truth.boxes_px_xywh[pairs.gt_of_dt[matched]], sizes_px)
+        maps = {name: _map(true_M4[:, axis], predicted_M4[:, axis]) for axis, name in enumerate(_COORDINATES)}
+        if width_D4 is not None:
+            widths = _width_by_error(np.abs(predicted_M4 - true_M4), width_D4[matched])
+    iou_counts, _ = np.histogram(pairs.iou[matched], _IOU_EDGES)
     return BoxAnalysis(
-        num_matched=len(dt),
+        num_matched=len(matched),
         num_unmatched=int(np.count_nonzero(~pairs.matched & ~pairs.ignored)),
-        num_missed=pairs.num_gt - len(dt),
+        num_missed=pairs.num_gt - len(matched),
         matched_iou=IouHistogram(edges=tuple(_IOU_EDGES.tolist()), counts=tuple(iou_counts.tolist())),
         coordinates=maps,
         width_by_error=widths,
-        categories=tuple(
-            CategoryResult(
-                key,
-                truth.categories[key],
-                num_gt=int(np.count_nonzero(gt_ids == key)),
-                num_detections=int(np.count_nonzero(boxes.detections.category_ids == key)),
-                AP=boxes.average_precision("AP", category_id=key),
-                AP50=boxes.average_precision("AP50", category_id=key),
-            )
-            for key in sorted(truth.categories)
-        ),
-        sizes=tuple(
-            SizeResult(
-                name,
-                num_gt=int(np.count_nonzero((low <= gt_areas) & (gt_areas <= high))),
-                AP=boxes.average_precision(f"AP_{name}"),
-            )
-            for name, (low, high) in AREA_RANGES_PX2.items()
-            if name != "all"
-        ),
+        categories=_by_category(boxes),
+        sizes=_by_size(boxes),
         object_counts=tuple(_on_images_with(low, high, boxes) for low, high in OBJECT_COUNTS),
         score_bins=score_bins(boxes),
     )
 
 
+def _by_category(boxes: BoxEvaluation) -> tuple[CategoryResult, ...]:
+    truth = boxes.truth
+    gt_categories = truth.category_ids[~truth.is_crowd]
+    results: list[CategoryResult] = []
+    for category_id in sorted(truth.categories):
+        result = CategoryResult(
+            category_id,
+            truth.categories[category_id],
+            num_gt=int(np.count_nonzero(gt_categories == category_id)),
+            num_detections=int(np.count_nonzero(boxes.detections.category_ids == category_id)),
+            AP=boxes.average_precision("AP", category_id=category_id),
+            AP50=boxes.average_precision("AP50", category_id=category_id),
+        )
+        results.append(result)
+    return tuple(results)
+
+
+def _by_size(boxes: BoxEvaluation) -> tuple[SizeResult, ...]:
+    gt_areas = boxes.truth.areas_px2[~boxes.truth.is_crowd]
+    results: list[SizeResult] = []
+    for name, (low, high) in AREA_RANGES_PX2.items():
+        if name == "all":
+            continue
+        num_gt = int(np.count_nonzero((low <= gt_areas) & (gt_areas <= high)))
+        results.append(SizeResult(name, num_gt, AP=boxes.average_precision(f"AP_{name}")))
+    return tuple(results)
+
+
 def _map(true_M: Floats, predicted_M: Floats) -> CoordinateMap:
-    clipped = np.clip(true_M, 0.0, 1.0), np.clip(predicted_M, 0.0, 1.0)
-    counts, _, _ = np.histogram2d(*clipped, bins=(_COORDINATE_EDGES, _COORDINATE_EDGES))
+    counts, _, _ = np.histogram2d(
+        np.clip(true_M, 0.0, 1.0), np.clip(predicted_M, 0.0, 1.0), bins=(_COORDINATE_EDGES, _COORDINATE_EDGES)
+    )
     return tuple(tuple(row) for row in counts.astype(np.int64).tolist())
 
 
 def _width_by_error(error_M4: Floats, width_M4: Floats) -> tuple[WidthByError, ...]:
     if width_M4.size and not width_M4.any():
-        return ()  # digits, which have no distribution over bins
+        return ()  # written in digits, which have no distribution over bins
     # The last bin is open: ground truth may reach beyond its image.
-    place = np.digitize(error_M4.ravel() * NUM_BINS, _ERROR_EDGES[1:-1])
-    found: list[WidthByError] = []
-    for at, (low, high) in enumerate(pairwise(_ERROR_EDGES)):
-        width = width_M4.ravel()[place == at]
-        mean = float(np.mean(width)) if width.size else None
-        found.append(WidthByError(low, high, count=int(width.size), mean_width=mean))
-    return tuple(found)
+    error_bins = np.digitize(error_M4.ravel() * NUM_BINS, _ERROR_EDGES[1:-1])
+    results: list[WidthByError] = []
+    for number, (low, high) in enumerate(pairwise(_ERROR_EDGES)):
+        widths = width_M4.ravel()[error_bins == number]
+        mean_width = float(np.mean(widths)) if widths.size else None
+        results.append(WidthByError(low, high, count=int(widths.size), mean_width=mean_width))
+    return tuple(results)
 
 
 def _on_images_with(low: int, high: int | None, boxes: BoxEvaluation) -> CountResult:
+    """Measure AP on the images with ``low`` to ``high`` ground-truth objects; None for no upper limit."""
     image_ids, num_objects = np.unique(boxes.truth.image_ids[~boxes.truth.is_crowd], return_counts=True)
-    chosen = (num_objects >= low) & (num_objects <= (np.inf if high is None else high))
-    table = boxes.table_on_images(image_ids[chosen].tolist())
-    num_images, num_gt = int(np.count_nonzero(chosen)), int(num_objects[chosen].sum())
-    return CountResult(low, high, num_images, num_gt, AP=table.average_precision(AVERAGE_PRECISIONS["AP"]))
+    is_chosen = num_objects >= low
+    if high is not None:
+        is_chosen &= num_objects <= high
+    table = boxes.table_on_images(image_ids[is_chosen].tolist())
+    return CountResult(
+        low,
+        high,
+        num_images=int(np.count_nonzero(is_chosen)),
+        num_gt=int(num_objects[is_chosen].sum()),
+        AP=table.average_precision(AVERAGE_PRECISIONS["AP"]),
+    )

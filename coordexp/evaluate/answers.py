@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,16 +34,23 @@ if TYPE_CHECKING:  # a report reads answers, and loads nothing that makes them
 
 Four = tuple[float, float, float, float]
 Texts = NDArray[np.object_]  # strings of numpy's own type would lose a NUL at their end
-_FEWEST_BOXES = 10  # before anything is said about the scale of a model's coordinates
-_COORD_WEIGHT = 0.7
-_LOW = 0.05  # an AP below which one wants to know what is written in place of the names of categories
+_FEWEST_BOXES = 10  # fewer boxes say nothing about the scale of a model's coordinates
+_COORD_WEIGHT = 0.7  # of the coordinates in the score ``coord_desc``; the description has the rest
+_LOW = 0.05  # if AP is below, a user wants to know which descriptions are no category
 _SHOWN_NAMES = 5
-_WRITTEN = ("bins", "expected", "width", "score")  # of an object in objects.jsonl
-ObjectRow = tuple[
-    int, str, int | None, Sequence[int], Sequence[float], Sequence[float], float, Sequence[Sequence[float]]
-]
-"""Image id, description, category or None, bins, expected coordinates, widths, score, expected coordinates from the
-likeliest tokens alone."""
+
+
+class ObjectRow(NamedTuple):
+    """One object: a row of :class:`Objects`, whose columns have the same names and units."""
+
+    image_id: int
+    desc: str
+    category_id: int | None  # None if the description names no category
+    bins: Sequence[int]
+    expected: Sequence[float]
+    width: Sequence[float]
+    score: float
+    served: Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,16 +59,16 @@ class Objects:
 
     Attributes:
         descs: ``[D]`` descriptions as written.
-        category_ids: ``[D]`` the category that the description names; 0 where ``is_known`` is false.
-        is_known: ``[D]`` whether it names one.
+        category_ids: ``[D]`` the category that the description names; 0 if ``is_known`` is false.
+        is_known: ``[D]`` whether the description names a category.
         bins: ``[D, 4]`` x1, y1, x2, y2 in thousandths of the image side, as emitted; corners may be swapped. A bin of
             ours is at most 999; a model that answers in JSON may say 1000, the border itself.
-        expected: ``[D, 4]`` expected coordinates at the same positions, as fractions of the image side; where
-            coordinates are written as text, those of ``bins``.
-        width: ``[D, 4]`` standard deviations of the bin distributions there, in bins; 0 where coordinates are text.
+        expected: ``[D, 4]`` expected coordinates at the same positions, as fractions of the image side; equal to
+            ``bins`` if coordinates are written as text.
+        width: ``[D, 4]`` standard deviations of the bin distributions, in bins; 0 if coordinates are text.
         scores: ``[D]`` the named score of the evaluation.
         served: ``[D, C, 4]`` expected coordinates from the likeliest tokens alone, for each number of ``TOP_TOKENS``;
-            where coordinates are written as text, those of ``bins``.
+            equal to ``bins`` if coordinates are text.
     """
 
     image_ids: Ints
@@ -76,52 +83,82 @@ class Objects:
 
     @classmethod
     def of(cls, rows: Sequence[ObjectRow]) -> "Objects":
-        columns = zip(*rows, strict=True) if rows else ((),) * 8
-        image_ids, descs, category_ids, bins, expected, width, scores, served = columns
+        """Turn rows into columns, also no rows."""
+        category_ids = [row.category_id for row in rows]
         return cls(
-            np.array(image_ids, np.int64),
-            np.array(descs, np.object_),
-            np.array([key or 0 for key in category_ids], np.int64),
-            np.array([key is not None for key in category_ids], np.bool_),
-            np.array(bins, np.int64).reshape(-1, 4),
-            np.array(expected, np.float64).reshape(-1, 4),
-            np.array(width, np.float64).reshape(-1, 4),
-            np.array(scores, np.float64),
-            np.array(served, np.float64).reshape(len(rows), -1, 4) if rows else np.zeros((0, len(TOP_TOKENS), 4)),
+            image_ids=np.array([row.image_id for row in rows], np.int64),
+            descs=np.array([row.desc for row in rows], np.object_),
+            category_ids=np.array([0 if key is None else key for key in category_ids], np.int64),
+            is_known=np.array([key is not None for key in category_ids], np.bool_),
+            bins=np.array([row.bins for row in rows], np.int64).reshape(-1, 4),
+            expected=np.array([row.expected for row in rows], np.float64).reshape(-1, 4),
+            width=np.array([row.width for row in rows], np.float64).reshape(-1, 4),
+            scores=np.array([row.score for row in rows], np.float64),
+            served=np.array([row.served for row in rows], np.float64).reshape(-1, len(TOP_TOKENS), 4),
         )
 
     @classmethod
-    def joined(cls, parts: "Sequence[Objects]") -> "Objects":
-        columns = zip(*(vars(part).values() for part in parts or [cls.of([])]), strict=True)
-        return cls(*map(np.concatenate, columns))
+    def joined(cls, objects: "Sequence[Objects]") -> "Objects":
+        """Put objects one behind the other, e.g. those of all answers."""
+        if not objects:
+            return cls.of([])
+        return cls(
+            image_ids=np.concatenate([some.image_ids for some in objects]),
+            descs=np.concatenate([some.descs for some in objects]),
+            category_ids=np.concatenate([some.category_ids for some in objects]),
+            is_known=np.concatenate([some.is_known for some in objects]),
+            bins=np.concatenate([some.bins for some in objects]),
+            expected=np.concatenate([some.expected for some in objects]),
+            width=np.concatenate([some.width for some in objects]),
+            scores=np.concatenate([some.scores for some in objects]),
+            served=np.concatenate([some.served for some in objects]),
+        )
 
     def __len__(self) -> int:
         return len(self.scores)
 
     def rows(self, rows: Ints | Bools) -> "Objects":
-        return Objects(*(column[rows] for column in vars(self).values()))
+        """Return some of the objects, by their numbers or by a mask ``[D]``."""
+        return Objects(
+            image_ids=self.image_ids[rows],
+            descs=self.descs[rows],
+            category_ids=self.category_ids[rows],
+            is_known=self.is_known[rows],
+            bins=self.bins[rows],
+            expected=self.expected[rows],
+            width=self.width[rows],
+            scores=self.scores[rows],
+            served=self.served[rows],
+        )
 
     def boxes_norm_xyxy(self, kind: BoxKind) -> Floats:
-        """Return ``[D, 4]`` boxes in fractions of the image's sides; corners may be swapped."""
+        """Return ``[D, 4]`` boxes as fractions of the image's sides; corners may be swapped."""
         return self.bins / NUM_BINS if kind == "argmax" else self.expected
 
     def detections(self, kind: BoxKind, sizes_px: Mapping[int, tuple[int, int]]) -> Detections:
-        """Return those of known categories as detections, in pixels of the original images, whose sizes these are."""
-        known = self.rows(self.is_known)
-        sizes = np.array([sizes_px[image_id] for image_id in known.image_ids.tolist()], np.float64).reshape(-1, 2)
-        boxes = to_boxes_px_xywh(known.boxes_norm_xyxy(kind), sizes)
-        return Detections(known.image_ids, known.category_ids, boxes, known.scores)
+        """Return the objects of known categories as detections.
+
+        Args:
+            kind: which of the two boxes of each object.
+            sizes_px: image id -> original width and height, in whose pixels the boxes will be.
+        """
+        objects = self.rows(self.is_known)
+        sizes_D2 = np.array([sizes_px[image_id] for image_id in objects.image_ids.tolist()], np.float64).reshape(-1, 2)
+        boxes_px_xywh = to_boxes_px_xywh(objects.boxes_norm_xyxy(kind), sizes_D2)
+        return Detections(objects.image_ids, objects.category_ids, boxes_px_xywh, objects.scores)
 
     def served_by(self, num_tokens: int) -> "Objects":
-        """Return the same objects, expected coordinates taken from so many likeliest tokens; one of ``TOP_TOKENS``."""
+        """Return the objects with expected coordinates from the likeliest tokens; a number of ``TOP_TOKENS``."""
         return replace(self, expected=self.served[:, TOP_TOKENS.index(num_tokens)])
 
     def ordered_width(self, kind: BoxKind) -> Floats:
-        """Return the widths in the order of the box's ordered corners: swapped corners swap theirs."""
+        """Return ``[D, 4]`` widths in the order of ordered corners: where corners are swapped, so are their widths."""
         corners = self.boxes_norm_xyxy(kind)
-        swapped = corners[:, :2] > corners[:, 2:]
-        low, high = self.width[:, :2], self.width[:, 2:]
-        return np.concatenate([np.where(swapped, high, low), np.where(swapped, low, high)], axis=1)
+        is_swapped = corners[:, :2] > corners[:, 2:]
+        first, second = self.width[:, :2], self.width[:, 2:]
+        low = np.where(is_swapped, second, first)
+        high = np.where(is_swapped, first, second)
+        return np.concatenate([low, high], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +166,14 @@ class ReadAnswer:
     """What the answer for one image says; picklable, so that ranks can send it.
 
     Attributes:
-        token_ids: ``[T]``, the end token excluded.
+        token_ids: ``[T]``, without the end token.
         truncated: the length limit came before the end token.
-        unforced: the grammar never forbade what the model preferred, so that free decoding writes the same.
-        objects: the well-formed ones, in generated order.
+        unforced: the grammar never forbade what the model preferred, so free decoding writes the same answer.
+        objects: the well-formed objects, in generated order.
         failures: the kind of each malformed piece.
         coord_mass: the probability of the coord vocabulary at each position that emitted a coord token; in the text arm
-            that of the digits at each digit of a box.
-        curves: the four bin distributions of each object, where they are kept.
+            the probability of the digits, at each digit of a box.
+        curves: the four bin distributions of each object; None if they are not kept.
     """
 
     image_id: int
@@ -154,31 +191,40 @@ def read_answer(
 ) -> ReadAnswer:
     """Find the objects of an answer: their category, boxes and score. Nothing that was generated is an error.
 
-    Coord tokens give two readings of a box, that of the emitted bins and that of their distributions; digits give the
-    written number alone, which then stands for both.
+    Coord tokens give two readings of a box: the emitted bins, and the means of their distributions. For digits, both
+    readings are the written number.
+
+    Args:
+        answer: what was generated.
+        form: the form of the answer.
+        size_px: original width and height of the image.
+        categories: finds the category that a description names.
+        score: the named score of an object.
     """
     has_bins = len(form.number_ids) == NUM_BINS
-    objects, failures = form.read(answer.ids.tolist(), size_px)
+    written_objects, failures = form.read(answer.ids.tolist(), size_px)
     rows: list[ObjectRow] = []
-    for item in objects:
-        places = [number.start for number in item.numbers]
-        expected = answer.expected[places].tolist() if has_bins else [k / NUM_BINS for k in item.bins]
-        width = answer.width[places].tolist() if has_bins else [0.0] * 4
-        served = (
-            answer.served[:, places].tolist() if has_bins else [[k / NUM_BINS for k in item.bins]] * len(TOP_TOKENS)
+    for written in written_objects:
+        if has_bins:
+            places = [number.start for number in written.numbers]
+            expected = answer.expected[places].tolist()
+            width = answer.width[places].tolist()
+            served = answer.served[:, places].tolist()
+        else:
+            expected = [k / NUM_BINS for k in written.bins]
+            width = [0.0] * 4
+            served = [expected] * len(TOP_TOKENS)
+        row = ObjectRow(
+            image_id=answer.image_id,
+            desc=written.desc,
+            category_id=categories.find(written.desc),
+            bins=written.bins,
+            expected=expected,
+            width=width,
+            score=score_of(score, answer.log_probs, written),
+            served=served,
         )
-        object_score = score_of(score, answer.log_probs, item)
-        category_id = categories.find(item.desc)
-        rows.append((answer.image_id, item.desc, category_id, item.bins, expected, width, object_score, served))
-    if has_bins:  # at every token that carries a number; digits do so within a box alone
-        is_number = (answer.ids >= form.number_ids.start) & (answer.ids < form.number_ids.stop)
-        coord_mass = answer.coord_mass[is_number]
-    else:
-        in_boxes = [answer.coord_mass[at] for item in objects for at in item.numbers if form.number_ids]
-        coord_mass = np.concatenate([np.zeros(0), *in_boxes])
-    probs_TK, curves = answer.probs_TK, None
-    if probs_TK is not None:
-        curves = [tuple(BinCurve.of(probs_TK[at.start]) for at in item.numbers) for item in objects]
+        rows.append(row)
     return ReadAnswer(
         image_id=answer.image_id,
         token_ids=answer.ids,
@@ -186,50 +232,105 @@ def read_answer(
         unforced=answer.unforced,
         objects=Objects.of(rows),
         failures=failures,
-        coord_mass=coord_mass,
-        curves=curves,
+        coord_mass=_coord_mass(answer, written_objects, form.number_ids),
+        curves=_curves(answer, written_objects),
     )
+
+
+def _coord_mass(answer: "Answer", objects: Sequence["WrittenObject"], number_ids: range) -> Floats:
+    """Return the probability of the number tokens, at each position that writes a coordinate."""
+    if len(number_ids) == NUM_BINS:  # a coord token writes a coordinate wherever it is
+        is_number = (answer.ids >= number_ids.start) & (answer.ids < number_ids.stop)
+        return answer.coord_mass[is_number]
+    if not number_ids:
+        return np.zeros(0)
+    # Digits also belong to descriptions; only in the boxes of objects are they coordinates.
+    places = [number for written in objects for number in written.numbers]
+    return np.concatenate([np.zeros(0), *(answer.coord_mass[place] for place in places)])
+
+
+def _curves(answer: "Answer", objects: Sequence["WrittenObject"]) -> list[tuple[BinCurve, ...]] | None:
+    """Return the distributions of each object's coordinates; None if the answer keeps none."""
+    probs_TK = answer.probs_TK
+    if probs_TK is None:
+        return None
+    return [tuple(BinCurve.of(probs_TK[number.start]) for number in written.numbers) for written in objects]
 
 
 def seem_in_pixels(detections: Detections, sizes_px: Mapping[int, tuple[int, int]]) -> bool:
     """Say whether the numbers of answers look like pixels, although each was read as a thousandth of a side.
 
-    In images of less than 1,000 pixels a side, thousandths soon exceed the number of pixels; pixels never do.
+    In an image of fewer than 1,000 pixels a side, thousandths soon exceed the number of pixels. Pixels never do.
+
+    Args:
+        detections: boxes that were made from thousandths, ``[D]``.
+        sizes_px: image id -> original width and height.
     """
-    sizes = np.array([sizes_px[image_id] for image_id in detections.image_ids.tolist()], np.float64).reshape(-1, 1, 2)
-    corners_px = detections.boxes_px_xywh.reshape(-1, 2, 2).cumsum(axis=1)
-    in_small_images = sizes.max(axis=(1, 2)) < NUM_BINS
-    fit_as_pixels = (np.rint(corners_px / sizes * NUM_BINS) <= sizes)[in_small_images]
-    return len(fit_as_pixels) >= _FEWEST_BOXES and bool(fit_as_pixels.all())
+    sizes = np.array([sizes_px[image_id] for image_id in detections.image_ids.tolist()], np.float64)
+    sizes_D12 = sizes.reshape(-1, 1, 2)
+    corners_px_D22 = detections.boxes_px_xywh.reshape(-1, 2, 2).cumsum(axis=1)
+    written_D22 = np.rint(corners_px_D22 / sizes_D12 * NUM_BINS)
+    is_small_D = sizes_D12.max(axis=(1, 2)) < NUM_BINS
+    fits_as_pixels = (written_D22 <= sizes_D12)[is_small_D]
+    return len(fits_as_pixels) >= _FEWEST_BOXES and bool(fits_as_pixels.all())
 
 
 def distributions_of(answers: Sequence[ReadAnswer]) -> Distributions:
     """Return the curves of the first objects of each answer that keeps them."""
     images: list[ImageCurves] = []
     for answer in answers:
-        if answer.curves is not None:
-            found = answer.objects
-            boxes = (map(tuple, column.tolist()) for column in (found.bins, found.expected, found.width))
-            items = zip(found.descs, *boxes, answer.curves, strict=True)
-            kept = tuple(ObjectCurves(*item) for item in itertools.islice(items, NUM_OBJECTS))
-            images.append(ImageCurves(answer.image_id, kept))
+        if answer.curves is None:
+            continue
+        objects = answer.objects
+        columns = zip(
+            objects.descs,
+            map(tuple, objects.bins.tolist()),
+            map(tuple, objects.expected.tolist()),
+            map(tuple, objects.width.tolist()),
+            answer.curves,
+            strict=True,
+        )
+        first = [ObjectCurves(*values) for values in itertools.islice(columns, NUM_OBJECTS)]
+        images.append(ImageCurves(answer.image_id, tuple(first)))
     return Distributions(NUM_BINS, 1 / UNITS, tuple(images))
 
 
 def write_objects(path: Path, answers: Sequence[ReadAnswer]) -> None:
-    """Write ``objects.jsonl``: all objects of an image in a line, also those that name no category."""
+    """Write ``objects.jsonl``: all objects of an image in a line, also objects that name no category."""
     lines: list[dict[str, object]] = []
     for answer in answers:
-        items: list[dict[str, object]] = []
-        objects = answer.objects
-        columns = (objects.descs, objects.category_ids, objects.is_known)
-        numbers = (objects.bins, objects.expected, objects.width, objects.scores)
-        for desc, category_id, is_known, *values in zip(*(c.tolist() for c in (*columns, *numbers)), strict=True):
-            item: dict[str, object] = {"desc": desc, "category_id": category_id if is_known else None}
-            items.append(item | dict(zip(_WRITTEN, values, strict=True)))
-        about = {"failures": answer.failures, "truncated": answer.truncated}
-        lines.append({"image_id": answer.image_id, "objects": items, **about})
+        line: dict[str, object] = {
+            "image_id": answer.image_id,
+            "objects": _objects_json(answer.objects),
+            "failures": answer.failures,
+            "truncated": answer.truncated,
+        }
+        lines.append(line)
     write_text(path, "".join(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n" for line in lines))
+
+
+def _objects_json(objects: Objects) -> list[dict[str, object]]:
+    columns = zip(
+        objects.descs.tolist(),
+        objects.category_ids.tolist(),
+        objects.is_known.tolist(),
+        objects.bins.tolist(),
+        objects.expected.tolist(),
+        objects.width.tolist(),
+        objects.scores.tolist(),
+        strict=True,
+    )
+    return [
+        {
+            "desc": desc,
+            "category_id": category_id if is_known else None,
+            "bins": bins,
+            "expected": expected,
+            "width": width,
+            "score": score,
+        }
+        for desc, category_id, is_known, bins, expected, width, score in columns
+    ]
 
 
 def write_tokens(path: Path, answers: Sequence[ReadAnswer]) -> None:
@@ -241,22 +342,44 @@ def write_tokens(path: Path, answers: Sequence[ReadAnswer]) -> None:
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def score_of(name: ScoreName, log_probs: Floats, item: "WrittenObject") -> float:
-    """Return the score of an object in [0, 1], from log probabilities over the full vocabulary.
+def score_of(name: ScoreName, log_probs: Floats, written: "WrittenObject") -> float:
+    """Return the score of an object.
 
-    ``coord``: the geometric mean probability of its four coordinates, where one in digits has the probability of all of
-    them; ``desc``: that of its description's tokens; ``coord_desc``: 0.7 and 0.3 of both; ``constant``: 1, so that AP
-    depends on the order of the detections.
+    Args:
+        name: ``coord`` is the geometric mean of the probabilities of its four coordinates (a coordinate in digits has
+            the product of its digits'). ``desc`` is the geometric mean over the tokens of its description.
+            ``coord_desc`` is 0.7 ``coord`` + 0.3 ``desc``. ``constant`` is 1, so that AP depends on the order of the
+            detections.
+        log_probs: ``[T]`` of the answer's tokens, over the full vocabulary.
+        written: says which tokens write the object.
+
+    Returns:
+        A number in [0, 1].
     """
     if name == "constant":
         return 1.0
-    coord = math.exp(math.fsum(math.fsum(log_probs[at]) for at in item.numbers) / len(item.numbers))
-    desc = math.exp(math.fsum(log_probs[item.words]) / len(log_probs[item.words]))
-    return {"coord": coord, "desc": desc, "coord_desc": _COORD_WEIGHT * coord + (1 - _COORD_WEIGHT) * desc}[name]
+    log_probs_of_numbers = [math.fsum(log_probs[number]) for number in written.numbers]
+    log_probs_of_words = log_probs[written.words]
+    coord = math.exp(math.fsum(log_probs_of_numbers) / len(log_probs_of_numbers))
+    desc = math.exp(math.fsum(log_probs_of_words) / len(log_probs_of_words))
+    if name == "coord":
+        return coord
+    if name == "desc":
+        return desc
+    return _COORD_WEIGHT * coord + (1 - _COORD_WEIGHT) * desc
 
 
 def unread_sentence(decoding: Decoding, metrics: Mapping[str, float], *, form: str) -> str | None:
-    """Say that answers hold text and not one object that can be read: those are not pictures without objects."""
+    """Warn if answers hold text, but not one object that can be read: those are not pictures without objects.
+
+    Args:
+        decoding: prefix of the metrics.
+        metrics: of the evaluation.
+        form: the form of answer that was expected, as a user names it.
+
+    Returns:
+        The warning; None if an object was read, or there was no text.
+    """
     malformed = metrics.get(f"{decoding}/malformed", 0.0)
     if metrics.get(f"{decoding}/num_objects", 0.0) or not malformed:
         return None
@@ -270,11 +393,22 @@ def unread_sentence(decoding: Decoding, metrics: Mapping[str, float], *, form: s
 
 
 def unknown_sentence(folder: DecodingFolder, decoding: Decoding, metrics: Mapping[str, float]) -> str | None:
-    """Say which descriptions name no category, where most objects have such a one and AP is low; else None."""
-    total, unknown = (metrics.get(f"{decoding}/{name}", 0.0) for name in ("num_objects", "unknown_category"))
-    if not unknown or 2 * unknown < total or any(metrics.get(f"{decoding}/{kind}/AP", 0) >= _LOW for kind in BOX_KINDS):
+    """List descriptions that name no category, if AP is low and at least half of the objects have such descriptions.
+
+    Args:
+        folder: where ``unknown.json`` is.
+        decoding: prefix of the metrics.
+        metrics: of the evaluation.
+
+    Returns:
+        A sentence with the most frequent descriptions, or None.
+    """
+    num_objects = metrics.get(f"{decoding}/num_objects", 0.0)
+    num_unknown = metrics.get(f"{decoding}/unknown_category", 0.0)
+    highest_ap = max(metrics.get(f"{decoding}/{kind}/AP", 0.0) for kind in BOX_KINDS)
+    if not num_unknown or 2 * num_unknown < num_objects or highest_ap >= _LOW:
         return None
-    names = read_model(dict[str, int], folder.unknown, what="descriptions and their counts")
-    how_many = "none" if unknown == total else f"{total - unknown:,.0f}"
-    frequent = ", ".join(show(name) for name in list(names)[:_SHOWN_NAMES])
-    return f"{decoding}: {how_many} of {total:,.0f} written objects names a category; most frequent: {frequent}"
+    counts = read_model(dict[str, int], folder.unknown, what="descriptions and their counts")
+    frequent = ", ".join(show(desc) for desc in list(counts)[:_SHOWN_NAMES])
+    num_known = "none" if num_unknown == num_objects else f"{num_objects - num_unknown:,.0f}"
+    return f"{decoding}: {num_known} of {num_objects:,.0f} written objects names a category; most frequent: {frequent}"

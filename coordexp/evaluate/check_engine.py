@@ -1,7 +1,7 @@
 """How far another engine's answers are from our own of the same checkpoint: ``coordexp evaluate --check-engine``.
 
-vLLM and transformers share a median of a few tokens of a greedy answer in half precision. Before answers of an engine
-stand for a checkpoint in a comparison, one wants to know by how much they differ, in texts, coordinates and AP.
+In half precision, greedy answers of vLLM and transformers agree for a median of a few tokens only. Before an engine's
+answers represent a checkpoint in a comparison, this measures the difference in texts, coordinates and AP.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,15 +21,16 @@ from coordexp.metrics import BOX_KINDS
 
 @dataclass(frozen=True)
 class EngineCheck:
-    """Answers given by an engine beside those that we generate.
+    """An engine's answers compared with ours.
 
     Attributes:
-        num_images: that were asked.
-        identical_fraction: of the answers, those that are the same token for token.
-        num_coordinates: of objects that stand at the same place of both answers with the same description.
-        largest_bins: the largest difference of one of these, in bins.
-        p95_bins: the difference that 95 % of them stay below; None without any.
-        precision: AP by who wrote the answers, ``given`` or ``ours``, and by kind of boxes; None where undefined.
+        num_images: images that were answered by both.
+        identical_fraction: the fraction of answers that are equal token for token.
+        num_coordinates: coordinates of objects with the same position in both answers and the same description; only
+            these are compared.
+        largest_bins: the largest difference of a coordinate, in bins; None if none is compared.
+        p95_bins: the 95th percentile of the differences, in bins; None if none is compared.
+        precision: AP by who wrote the answers, ``given`` or ``ours``, and by kind of boxes; None if undefined.
     """
 
     num_images: int
@@ -40,7 +41,7 @@ class EngineCheck:
     precision: Mapping[str, Mapping[str, float | None]]
 
     def lines(self, generations: Path) -> list[str]:
-        """Return what a person reads, a sentence a line."""
+        """Return sentences for a person; ``generations`` is the file of the engine's answers."""
         identical = f"{self.identical_fraction:.1%} of {counted(self.num_images, 'answer')}"
         lines = [f"{generations}: {identical} are ours, token for token"]
         if self.num_coordinates:
@@ -51,37 +52,49 @@ class EngineCheck:
         else:
             lines.append("no object has the same place and name in both answers, so that no coordinate is compared")
         for kind in BOX_KINDS:
-            values = (self.precision[who][kind] for who in ("given", "ours"))
-            given, ours = ("undefined" if value is None else f"{value:.4f}" for value in values)
-            lines.append(f"AP by {kind} boxes: {given} of the given answers, {ours} of ours")
+            given_ap = _shown(self.precision["given"][kind])
+            our_ap = _shown(self.precision["ours"][kind])
+            lines.append(f"AP by {kind} boxes: {given_ap} of the given answers, {our_ap} of ours")
         return lines
+
+
+def _shown(ap: float | None) -> str:
+    return "undefined" if ap is None else f"{ap:.4f}"
 
 
 def check_engine(
     settings: EvaluationSettings, *, on_images: Callable[[int], None] | None = None
 ) -> tuple[EngineCheck, EvaluationData]:
-    """Generate answers ourselves, read the given ones of the same images, and compare.
+    """Read the given answers, generate our own for the same images, and compare.
 
     Args:
-        settings: of an evaluation that reads ``generations``; ``num_images`` says of how many images.
+        settings: of an evaluation that reads ``generations``; ``num_images`` limits the images of both.
         on_images: called with the number of answers just finished, of both kinds.
+
+    Returns:
+        The comparison, and the images with the given answers.
     """
     given_data = open_data(settings)
+    our_data = replace(given_data, given=None)
+    our_settings = replace(settings, generations=None)
     answering = open_model(settings, given_data.truth.categories.values())
-    own_settings = replace(settings, generations=None)
-    own_data = replace(given_data, given=None)
-    given = _answers(Evaluation(answering, given_data, settings, curves_of=()), on_images)
-    own = _answers(Evaluation(answering, own_data, own_settings, curves_of=()), on_images)
+    given_answers = _answers(Evaluation(answering, given_data, settings, curves_of=()), on_images)
+    our_answers = _answers(Evaluation(answering, our_data, our_settings, curves_of=()), on_images)
 
-    differences = _coordinate_differences(given, own)
-    num_identical = sum(np.array_equal(given[key].token_ids, own[key].token_ids) for key in given)
+    differences = _coordinate_differences(given_answers, our_answers)
+    num_identical = sum(
+        np.array_equal(answer.token_ids, our_answers[image_id].token_ids) for image_id, answer in given_answers.items()
+    )
     check = EngineCheck(
-        num_images=len(given),
-        identical_fraction=num_identical / len(given),
+        num_images=len(given_answers),
+        identical_fraction=num_identical / len(given_answers),
         num_coordinates=len(differences),
         largest_bins=max(differences, default=None),
         p95_bins=float(np.quantile(differences, 0.95)) if differences else None,
-        precision={"given": _precision(given.values(), given_data), "ours": _precision(own.values(), own_data)},
+        precision={
+            "given": _precision(given_answers.values(), given_data),
+            "ours": _precision(our_answers.values(), our_data),
+        },
     )
     return check, given_data
 
@@ -92,14 +105,17 @@ def _answers(evaluation: Evaluation, on_images: OnImages | None) -> dict[int, Re
     return {answer.image_id: answer for answer in answers}
 
 
-def _coordinate_differences(given: Mapping[int, ReadAnswer], own: Mapping[int, ReadAnswer]) -> list[int]:
-    """Return the differences in bins of all coordinates of objects with the same place and description in both."""
+def _coordinate_differences(
+    given_answers: Mapping[int, ReadAnswer], our_answers: Mapping[int, ReadAnswer]
+) -> list[int]:
+    """Return the differences, in bins, of the coordinates of objects with equal position and description in both."""
     differences: list[int] = []
-    for image_id, answer in given.items():
-        mine, theirs = own[image_id].objects, answer.objects
-        for index in range(min(len(mine), len(theirs))):
-            if mine.descs[index] == theirs.descs[index]:
-                differences += np.abs(mine.bins[index] - theirs.bins[index]).tolist()
+    for image_id, given_answer in given_answers.items():
+        given = given_answer.objects
+        ours = our_answers[image_id].objects
+        for position in range(min(len(ours), len(given))):
+            if ours.descs[position] == given.descs[position]:
+                differences += np.abs(ours.bins[position] - given.bins[position]).tolist()
     return differences
 
 

@@ -1,4 +1,4 @@
-"""An evaluation outside of training: the functions that open what its settings name."""
+"""An evaluation outside of training: functions that open the data and the model that its settings name."""
 
 import tempfile
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ from coordexp.runs.folder import EvaluationFolder, RunFolder
 
 
 def make_set(settings: EvaluationSettings, set_dir: Path) -> DataSet:
-    """Read annotations and pictures once, into a set below ``set_dir``, or check the one that is there.
+    """Read annotations and pictures once, into a set below ``set_dir``, or check the set that is there.
 
     Raises:
         DataError: if they cannot be used.
@@ -46,8 +46,11 @@ def make_set(settings: EvaluationSettings, set_dir: Path) -> DataSet:
     data = Data.model_validate(
         {
             "format": "coco" if truth.federated is None else "lvis",
-            **dict.fromkeys(("train_annotations", "val_annotations"), settings.annotations),
-            **dict.fromkeys(("train_images", "val_images"), settings.images),
+            # The schema asks for training data too; only the validation split is read below.
+            "train_annotations": settings.annotations,
+            "train_images": settings.images,
+            "val_annotations": settings.annotations,
+            "val_images": settings.images,
             "boxes_in": reading.boxes_in,
             "categories": {"merge": reading.merge},
             "max_bad_fraction": reading.max_bad_fraction,
@@ -61,7 +64,7 @@ def open_data(settings: EvaluationSettings) -> EvaluationData:
     """Return images, ground truth and given answers; needs no model.
 
     Raises:
-        DataError: if they cannot be used, or an alias stands for no category.
+        DataError: if they cannot be used, or an alias names no category.
     """
     if settings.set_path is None:
         with tempfile.TemporaryDirectory() as folder:
@@ -72,17 +75,18 @@ def open_data(settings: EvaluationSettings) -> EvaluationData:
 
 
 def _data_of(settings: EvaluationSettings, data_set: DataSet) -> EvaluationData:
-    read = data_set.load("val")
-    samples = read.samples
+    split = data_set.load("val")
+    samples = split.samples
     is_subset = settings.num_images is not None and settings.num_images < len(samples)
     if settings.num_images is not None:
         samples = [samples[index] for index in stratified_subset(samples, settings.num_images)]
+    # Errors name the user's own file, and not the copy in the set.
     truth = replace(read_ground_truth(data_set.ground_truth), path=settings.annotations)
-    remarks = (*read.notes, *read.warnings, *truth.size_remarks)
-    if read.rejected:
-        first = read.rejected[0]
-        left_out = f"{counted(len(read.rejected), 'record')} left out, e.g. {first.where}: {first.reason}"
-        remarks = (*remarks, left_out)
+    remarks = [*split.notes, *split.warnings, *truth.size_remarks]
+    if split.rejected:
+        first = split.rejected[0]
+        remarks.append(f"{counted(len(split.rejected), 'record')} left out, e.g. {first.where}: {first.reason}")
+
     given = None
     if settings.generations is not None:
         answers = read_given_answers(
@@ -92,20 +96,30 @@ def _data_of(settings: EvaluationSettings, data_set: DataSet) -> EvaluationData:
             names=truth.names,
             prefers_text=settings.answer == "qwen-json",
         )
-        given, remarks = answers.by_image, (*remarks, *answers.remarks)
+        given = answers.by_image
+        remarks += answers.remarks
     categories = CategoryIndex(truth.categories, aliases=settings.aliases)
-    return EvaluationData(truth, samples, categories, is_subset, given, remarks)
+    return EvaluationData(truth, samples, categories, is_subset, given, tuple(remarks))
 
 
 def open_evaluation(settings: EvaluationSettings, data: EvaluationData) -> Evaluation:
-    """Load the model and plan the evaluation; a CoordExpError says that one of the images does not fit."""
+    """Load the model and plan the evaluation.
+
+    Raises:
+        CoordExpError: if the model cannot be used, or an image does not fit it.
+    """
     return Evaluation(open_model(settings, data.truth.categories.values()), data, settings)
 
 
 def scale_warning(settings: EvaluationSettings, folder: EvaluationFolder, data: EvaluationData) -> str | None:
-    """Return a warning where an untouched model seems to answer in pixels, although its family does not.
+    """Return a warning if a model that answers in JSON seems to write pixels, although its family does not.
 
-    A model that others have tuned may: its boxes, read as thousandths, then give an AP that means nothing.
+    A model that somebody has tuned may do so. Its boxes, read as thousandths, give an AP that means nothing.
+
+    Args:
+        settings: of the evaluation.
+        folder: its results.
+        data: its images.
     """
     if settings.answer != "qwen-json":
         return None
@@ -123,7 +137,11 @@ def scale_warning(settings: EvaluationSettings, folder: EvaluationFolder, data: 
 
 
 def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> AnsweringModel:
-    """Load a checkpoint, on the GPU where there is one; an untouched model is asked for these categories.
+    """Load a checkpoint, on the GPU if there is one.
+
+    Args:
+        settings: name the checkpoint, its adapter, and how it is asked.
+        categories: names that an untouched model is asked for.
 
     Raises:
         CoordExpError: if the checkpoint cannot be used.
@@ -133,22 +151,24 @@ def open_model(settings: EvaluationSettings, categories: Iterable[str]) -> Answe
     device = "cuda" if torch.cuda.is_available() else None
     loaded = load(settings.model, adapter=settings.adapter, device=device)
     tokenizer = loaded.processor.tokenizer
+    # A checkpoint is asked as it was trained, unless the settings say otherwise or it does not know.
     trained = _trained_with(settings.adapter, lambda: find_checkpoint(settings.model, weights=False))
+    min_pixels = None if trained is None else trained.min_pixels
+    max_pixels = None if trained is None else trained.max_pixels
+    trained_prompt = DEFAULT_PROMPT if trained is None else trained.prompt
     image_spec = ImageSpec.from_processor(
-        loaded.processor.image_processor,
-        min_pixels=None if trained is None else trained.min_pixels,
-        max_pixels=settings.max_pixels or (None if trained is None else trained.max_pixels),
+        loaded.processor.image_processor, min_pixels=min_pixels, max_pixels=settings.max_pixels or max_pixels
     )
     if settings.answer == "qwen-json":
         family = family_of(inner_model(loaded.model).config.model_type, where=settings.model)
         question = detection_prompt(categories, template=settings.prompt or PROMPT)
         prompt = Prompt.build(tokenizer, question, may_think=True)
-        # Whether the prompt has opened the model's reasoning already.
+        # Some chat templates open the model's reasoning themselves, so that the answer holds its end only.
         thinks = str(tokenizer.decode(list(prompt.after))).rstrip().endswith("<think>")
         pixels_of = image_spec if family.json_boxes == "pixels" else None
         answers = JsonFormat(tokenizer, thinks=thinks, pixels_of=pixels_of)
     else:
-        prompt = Prompt.build(tokenizer, settings.prompt or (DEFAULT_PROMPT if trained is None else trained.prompt))
+        prompt = Prompt.build(tokenizer, settings.prompt or trained_prompt)
         answers = SequenceFormat(_vocab(settings, loaded), tokenizer)
 
     encode = encoder_of_prompts(tokenizer, prompt, image_spec)
@@ -167,47 +187,57 @@ def _vocab(settings: EvaluationSettings, loaded: LoadedModel) -> CoordVocab:
 
 
 def slower(settings: EvaluationSettings) -> list[str]:
-    """Return a sentence where a model answers more slowly than others; nothing of one still to be downloaded."""
-    directory = None if settings.generations else local_checkpoint(settings.model)
-    family = None if directory is None else model_family(directory)
-    return [family.slower] if family is not None and family.slower else []
+    """Return a sentence if the model's family answers more slowly than others.
+
+    Nothing is known about a checkpoint that is still to be downloaded.
+    """
+    if settings.generations:
+        return []
+    directory = local_checkpoint(settings.model)
+    if directory is None:
+        return []
+    family = model_family(directory)
+    return [family.slower] if family.slower else []
 
 
 def unlike_training(settings: EvaluationSettings) -> list[str]:
-    """Return a sentence for each thing in which a checkpoint is asked otherwise than it was trained.
+    """Return a sentence for each setting in which a checkpoint is asked in another way than it was trained.
 
-    Of a checkpoint that is still to be downloaded nothing is known.
+    Nothing is known about a checkpoint that is still to be downloaded.
     """
     directory = local_checkpoint(settings.model) if settings.adapter is None else settings.adapter
-    trained = None if directory is None else _trained_with(settings.adapter, lambda: directory)
+    if directory is None:
+        return []
+    trained = _trained_with(settings.adapter, lambda: directory)
     if trained is None:
         return []
-    found: list[str] = []
+    sentences: list[str] = []
     if settings.max_pixels not in (None, trained.max_pixels):
-        found.append(
+        sentences.append(
             f"{directory} was trained on images of at most {trained.max_pixels:,} pixels and is asked with "
             f"{settings.max_pixels:,}; other sizes than those of training can cost nearly all of AP (.47 fell to .003 "
             "on drawn shapes); leave --max-pixels out"
         )
-    # No training of ours had the vendor's words.
+    # An untouched model is asked in its vendor's words, which no training of ours used.
     if settings.prompt not in (None, trained.prompt) and settings.answer != "qwen-json":
-        found.append(
+        sentences.append(
             f"{directory} was trained with the prompt {trained.prompt!r} and is asked with {settings.prompt!r}; leave "
-            "--prompt out to take that of training"
+            "--prompt out to take the prompt of training"
         )
-    return found
+    return sentences
 
 
 def _trained_with(adapter: Path | None, checkpoint: Callable[[], Path]) -> TrainedWith | None:
-    """Return what the adapter says, or where there is none the checkpoint, which is looked for then alone."""
+    """Return how the adapter was trained; without an adapter, the checkpoint, which is looked for only then."""
     return read_trained_with(checkpoint()) if adapter is None else read_adapter(adapter).trained_with
 
 
 def default_output(settings: EvaluationSettings) -> Path:
     """Return where results go by default: beside the checkpoint, in ``eval/NAME-ANNOTATIONS``.
 
-    ``runs/tiny/C-s0/merged`` on ``instances_val.json`` gives ``runs/tiny/C-s0/eval/merged-instances_val``.
-    With an adapter, the adapter's place and name are taken; a checkpoint that is not a folder gives ``./eval/...``.
+    For example, ``runs/tiny/C-s0/merged`` on ``instances_val.json`` gives
+    ``runs/tiny/C-s0/eval/merged-instances_val``. An adapter's results go beside the adapter. If the checkpoint is not a
+    folder, the results go to ``./eval/...``.
     """
     checkpoint = Path(settings.model) if settings.adapter is None else settings.adapter
     name = checkpoint.resolve().name if checkpoint.is_dir() else settings.model.replace("/", "-")
@@ -223,7 +253,11 @@ def default_output(settings: EvaluationSettings) -> Path:
 
 
 def check_output(output: Path) -> None:
-    """Check that the folder of the results can be written, before hours are spent on them; leaves nothing behind."""
+    """Check that the folder of the results can be written, before hours are spent on them. Leaves nothing behind.
+
+    Raises:
+        ResourceError: if it cannot be written.
+    """
     try:
         with tempfile.TemporaryFile(dir=nearest_existing(output.absolute())):
             pass

@@ -1,8 +1,8 @@
-"""The coord distributions of some objects, whole: ``distributions.json``, for a report's curves.
+"""The whole coord distributions of some objects: ``distributions.json``, for a report's curves.
 
-For a fixed set of images, fixed by the data alone so that all groups have the same, the four bin
-distributions of up to four objects each. They are those of the headline numbers: recorded while
-generating, from raw logits over the coord vocabulary.
+The images are chosen by the data alone, so that all groups have the same. Of each image, up to four objects are kept,
+with four bin distributions each. They are the distributions behind the headline numbers: recorded while generating,
+from raw logits over the coord vocabulary.
 """
 
 import hashlib
@@ -19,15 +19,16 @@ from coordexp.files import read_model, write_json
 from coordexp.runs.folder import DecodingFolder
 
 NUM_IMAGES = 24
-NUM_OBJECTS = 4
-UNITS = 100_000
+NUM_OBJECTS = 4  # of each image
+UNITS = 100_000  # probabilities are written as whole numbers of 1/UNITS, which keeps the file small
 
 
 @dataclass(frozen=True)
 class BinCurve:
     """One distribution over the 1000 bins: ``{"start": 120, "units": [1, 7, 90210, ...]}``.
 
-    ``units`` are the probabilities of each bin from ``start`` on, in 1e-5, rounded; those outside have less than half.
+    ``units`` are the probabilities of the bins from ``start`` on, in 1e-5, rounded. All other bins have less than half
+    a unit.
     """
 
     start: int
@@ -35,12 +36,13 @@ class BinCurve:
 
     @classmethod
     def of(cls, probs_K: NDArray[np.float32]) -> "BinCurve":
-        """Round a distribution and cut the zeros at both ends."""
+        """Round a distribution ``[K]``, and cut the zeros off both ends."""
         units = np.rint(probs_K.astype(np.float64) * UNITS).astype(np.int64)
-        places = np.flatnonzero(units)
-        if not places.size:
+        bins = np.flatnonzero(units)
+        if not bins.size:
             return cls(0, ())
-        start, stop = int(places[0]), int(places[-1]) + 1
+        start = int(bins[0])
+        stop = int(bins[-1]) + 1
         return cls(start, tuple(units[start:stop].tolist()))
 
 
@@ -80,13 +82,21 @@ class Distributions:
 
     @classmethod
     def read(cls, path: Path) -> "Distributions":
-        """Read what :meth:`write` wrote; a DataError names a file that is missing or holds something else."""
+        """Read what :meth:`write` wrote.
+
+        Raises:
+            DataError: if the file is missing or holds something else.
+        """
         return read_model(cls, path, what="coord distributions")
 
 
 def images_with_curves(ground_truth: GroundTruth, image_ids: Collection[int]) -> frozenset[int]:
-    """Choose up to 24 images, spread over the number of objects; the ids alone decide, not their order."""
+    """Choose up to 24 images, spread over the number of objects. The ids decide, and not their order."""
     counts = Counter(ground_truth.image_ids[~ground_truth.is_crowd].tolist())
-    order = sorted(image_ids, key=lambda key: (counts[key], hashlib.sha256(str(key).encode()).hexdigest()))
-    n = min(NUM_IMAGES, len(order))
-    return frozenset(order[(2 * rank + 1) * len(order) // (2 * n)] for rank in range(n))
+    # Among images with equally many objects the hash of the id decides, so that no order of a file gets in.
+    order = sorted(
+        image_ids, key=lambda image_id: (counts[image_id], hashlib.sha256(str(image_id).encode()).hexdigest())
+    )
+    num_chosen = min(NUM_IMAGES, len(order))
+    # The middle of each of num_chosen equal stretches of the order.
+    return frozenset(order[(2 * rank + 1) * len(order) // (2 * num_chosen)] for rank in range(num_chosen))

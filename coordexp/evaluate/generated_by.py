@@ -1,14 +1,15 @@
-"""What wrote the answers behind a file of detections: ``generated_by.json``, and what a comparison says of it.
+"""Which engine wrote the answers behind a file of detections: ``generated_by.json``, and sentences for a comparison.
 
 The same checkpoint writes other answers on another engine, in another precision, or in batches of another size. A
-comparison of two losses must not be one of two engines, so the engine is part of a row.
+comparison of two losses must not become a comparison of two engines, so a report states the engine of each row.
 
-The detections themselves stay as they are: two engines that write the same boxes leave the same bytes.
+The engine is recorded beside the detections and not in them: engines that write the same boxes leave the same bytes.
 """
 
 import importlib.metadata
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,14 +31,14 @@ class GeneratedBy:
     """The engine of one file of detections.
 
     Attributes:
-        engine: ``coordexp``, or as whoever wrote the file calls it, such as ``vllm``.
+        engine: ``coordexp``, or the name that the writer of the file gave, such as ``vllm``.
         version: of the engine.
         precision: of the weights, such as ``bfloat16``.
-        batch_size: images answered together; None where an engine forms its own batches.
+        batch_size: images answered together; None if the engine forms its own batches.
         decoding: ``constrained`` or ``free``.
-        penalties: what bent the choice of tokens, such as ``repetition 1.05``; ``none``.
+        penalties: what changed the choice of tokens, such as ``repetition 1.05``; or ``none``.
         device: by name, with the number of processes.
-        libraries: name -> version of what computes.
+        libraries: name -> version of the libraries that compute.
     """
 
     engine: str = UNKNOWN
@@ -53,7 +54,14 @@ class GeneratedBy:
     def here(
         cls, answering: "AnsweringModel", settings: "EvaluationSettings", decoding: "Decoding", *, num_processes: int
     ) -> "GeneratedBy":
-        """Describe this process and those beside it, which generate as it does."""
+        """Describe this engine.
+
+        Args:
+            answering: the model.
+            settings: of the evaluation.
+            decoding: ``constrained`` or ``free``.
+            num_processes: processes that share the images and generate in the same way.
+        """
         return cls(
             engine="coordexp",
             version=importlib.metadata.version("coordexp"),
@@ -69,33 +77,33 @@ class GeneratedBy:
     def of_evaluation(
         cls, answering: "AnsweringModel", settings: "EvaluationSettings", *, num_processes: int
     ) -> "dict[Decoding, GeneratedBy]":
-        """Return what writes the answers of an evaluation: this engine, or whoever wrote the answers it is given."""
+        """Return the engine under each decoding: this one, or the engine that wrote the answers that are given."""
         if settings.generations is None:
             return {
                 decoding: cls.here(answering, settings, decoding, num_processes=num_processes)
                 for decoding in settings.decoding
             }
-        given = generator_of(settings.generations).record or cls()
-        return {decoding: replace(given, decoding=decoding) for decoding in settings.decoding}
+        record = generator_of(settings.generations).record or cls()
+        return {decoding: replace(record, decoding=decoding) for decoding in settings.decoding}
 
     def write(self, detections: Path) -> None:
-        """Write what generated a file of detections into the folder of that file."""
+        """Write the record into the folder of a file of detections."""
         write_json(detections.parent / GENERATED_BY, asdict(self), indent=1)
 
 
 @dataclass(frozen=True)
 class Generator:
-    """What is known of a file's engine: the record, None without one; and why a record could not be read."""
+    """What is known of a file's engine."""
 
-    record: GeneratedBy | None = None
-    problem: str = ""
+    record: GeneratedBy | None = None  # None if there is none, or it could not be read
+    problem: str = ""  # why it could not be read
 
 
 def generator_of(detections: Path) -> Generator:
-    """Return what generated a file of detections, as ``generated_by.json`` in its folder says.
+    """Return what generated a file of detections, from ``generated_by.json`` in its folder.
 
-    That file holds one record for all files of the folder; or, as in published results, one for each by its name up to
-    the first dot.
+    That file holds one record for all files of the folder. In published results it holds one record for each file, by
+    the file's name up to the first dot.
     """
     path = detections.parent / GENERATED_BY
     if not path.is_file():
@@ -111,63 +119,75 @@ def generator_of(detections: Path) -> Generator:
 
 
 def engine_sentences(generators: Mapping[str, Generator]) -> list[str]:
-    """Say what the rows of a comparison share, and caution where they differ; nothing where nothing is known.
+    """Return a sentence on what the rows of a comparison share, and a caution for each field in which they differ.
 
     Args:
         generators: by the name of each row, such as a group or a run.
+
+    Returns:
+        Sentences; none if nothing is known of any row.
     """
     problems = list(dict.fromkeys(generator.problem for generator in generators.values() if generator.problem))
     records = {name: generator.record for name, generator in generators.items() if generator.record is not None}
     if not records:
         return problems
-    sentences: list[str] = []
-    shared = [_written(name, values) for name, values in _values(records).items() if len(set(values.values())) == 1]
+    shared: list[str] = []
+    cautions: list[str] = []
+    for field_name, value_of_row in _values(records).items():
+        values = set(value_of_row.values())
+        if len(values) > 1:
+            cautions.append(
+                f"CAUTION: rows were generated with another {field_name.replace('_', ' ')}: {_by_value(value_of_row)}. "
+                "Another engine, precision or batch alone can change answers and AP; coordexp evaluate --check-engine "
+                "measures by how much."
+            )
+        else:
+            shared.append(_shown(field_name, values.pop()))
+
+    sentences = [*problems]
     if shared:
         rows = f"all {counted(len(records), 'row')}" if len(records) > 1 else next(iter(records))
-        sentences.append(f"Generated alike, {rows}: {', '.join(part for part in shared if part)}.")
-    for name, values in _values(records).items():
-        if len(set(values.values())) > 1:
-            sentences.append(
-                f"CAUTION: rows were generated with another {name.replace('_', ' ')}: {_by_value(values)}. Another "
-                "engine, precision or batch alone can change answers and AP; coordexp evaluate --check-engine measures "
-                "by how much."
-            )
+        sentences.append(f"Generated alike, {rows}: {', '.join(text for text in shared if text)}.")
+    sentences += cautions
     unknown = [name for name in generators if name not in records]
     if unknown:
         sentences.append(f"Not known what generated {_names(unknown)}: no {GENERATED_BY} beside their files.")
-    return [*problems, *sentences]
+    return sentences
 
 
 def _values(records: Mapping[str, GeneratedBy]) -> dict[str, dict[str, str]]:
-    """Return field -> row -> value as text, of what decides answers; ``decoding`` is the reading's own matter."""
-    values: dict[str, dict[str, str]] = {}
-    for of_field in fields(GeneratedBy):
-        if of_field.name in ("libraries", "decoding"):
-            continue
-        values[of_field.name] = {name: str(getattr(record, of_field.name) or "") for name, record in records.items()}
-    for library in sorted({library for record in records.values() for library in record.libraries}):
+    """Return field -> row -> value as text. ``decoding`` is left out: a comparison states it elsewhere."""
+    values: dict[str, dict[str, str]] = {
+        "engine": {name: record.engine for name, record in records.items()},
+        "version": {name: record.version for name, record in records.items()},
+        "precision": {name: record.precision for name, record in records.items()},
+        "batch_size": {name: str(record.batch_size or "") for name, record in records.items()},
+        "penalties": {name: record.penalties for name, record in records.items()},
+        "device": {name: record.device for name, record in records.items()},
+    }
+    libraries = set(itertools.chain.from_iterable(record.libraries for record in records.values()))
+    for library in sorted(libraries):
         values[library] = {name: record.libraries.get(library, "") for name, record in records.items()}
     return values
 
 
-def _written(name: str, values: Mapping[str, str]) -> str:
-    """Return a shared value as a person says it; "" for one that is not known."""
-    value = next(iter(values.values()))
+def _shown(field_name: str, value: str) -> str:
+    """Return a shared value in words; "" if it is not known."""
     if value in ("", UNKNOWN, "None"):
         return ""
-    forms = {
-        "engine": "{}", "version": "version {}", "precision": "{}", "batch_size": "batches of {}",
-        "penalties": "penalties {}", "device": "on {}",
+    prefixes = {
+        "engine": "", "version": "version ", "precision": "", "batch_size": "batches of ", "penalties": "penalties ",
+        "device": "on ",
     }  # fmt: skip
-    return forms.get(name, f"{name} {{}}").format(value)
+    return prefixes.get(field_name, f"{field_name} ") + value
 
 
-def _by_value(values: Mapping[str, str]) -> str:
-    """Return ``float32 (A, C), bfloat16 (vllm)``."""
-    rows: dict[str, list[str]] = {}
-    for name, value in values.items():
-        rows.setdefault(value or UNKNOWN, []).append(name)
-    return ", ".join(f"{value} ({_names(names)})" for value, names in rows.items())
+def _by_value(value_of_row: Mapping[str, str]) -> str:
+    """Return e.g. ``float32 (A, C), bfloat16 (vllm)``."""
+    rows_of_value: dict[str, list[str]] = {}
+    for row, value in value_of_row.items():
+        rows_of_value.setdefault(value or UNKNOWN, []).append(row)
+    return ", ".join(f"{value} ({_names(rows)})" for value, rows in rows_of_value.items())
 
 
 def _names(names: Sequence[str]) -> str:

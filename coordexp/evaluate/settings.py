@@ -25,21 +25,24 @@ class EvaluationSettings:
         decoding: ``constrained`` (under the object grammar), ``free``, or both.
         score: the named score of a detection.
         aliases: further descriptions -> category names.
-        details: also write ``analysis.json`` and ``distributions.json``.
-        model: directory or hub id, or ``embedded``. From here on training has its own.
+        details: whether to write ``analysis.json`` and ``distributions.json`` too.
+        model: directory or hub id, or ``embedded``. An evaluation of training uses none of the settings from here on:
+            it has its model and data in memory.
         adapter: directory of a trained adapter for ``model``.
         annotations: COCO instances file.
         images: folder of its images.
         reading: how the annotations are read.
-        set_path: the set that was made of them; None: it is made for this evaluation alone.
-        num_images: only so many images, spread over the number of objects, fixed by the data; None for all.
-        answer: the form of an answer: the target sequence in coord tokens or in digits, or the JSON of an untouched
-            Qwen3-VL; None: coord tokens where the tokenizer has them, else digits.
-        generations: answers to read instead of generating them; None to generate.
-        prompt: the instruction; None for that of training where the checkpoint says it, else for the default of the
-            answer's form. An untouched model is asked for ``{categories}``, which stands for those of the annotation
-            file.
-        max_pixels: image size limit; None for that of training where the checkpoint says it, else for its own.
+        set_path: the set that was made of the annotations and images; None to make it for this evaluation alone.
+        num_images: number of images, chosen by the data alone and spread over the number of objects; None for all.
+        answer: the form of an answer: the target sequence in coord tokens (``coord``) or in digits (``text``), or the
+            JSON of an untouched Qwen3-VL (``qwen-json``). None for coord tokens if the tokenizer has them, and digits
+            if not.
+        generations: file of answers that are read instead of generated; None to generate.
+        prompt: the instruction. None for the prompt of training if the checkpoint records it, and the default of the
+            answer's form if not. In the prompt of an untouched model, ``{categories}`` is replaced by the categories of
+            the annotation file.
+        max_pixels: image size limit. None for the limit of training if the checkpoint records it, and the checkpoint's
+            own if not.
         num_threads: CPU threads of a process; None leaves it to torch. It can change last digits.
     """
 
@@ -63,7 +66,7 @@ class EvaluationSettings:
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse settings that contradict each other."""
         if self.generations is not None and len(self.decoding) != 1:
             raise ConfigError(
                 "--generations: a file of answers is one decoding; expected --decoding constrained or free"
@@ -73,9 +76,11 @@ class EvaluationSettings:
 
     @property
     def failure_kinds(self) -> Sequence[str]:
+        """The kinds of malformed pieces that such answers can have."""
         return JSON_FAILURE_KINDS if self.answer == "qwen-json" else FAILURE_KINDS
 
     @property
     def headline(self) -> Decoding:
-        only = self.generations is not None or self.answer == "qwen-json"
-        return self.decoding[0] if only else "constrained"
+        """The decoding whose AP is the result."""
+        has_one_decoding = self.generations is not None or self.answer == "qwen-json"
+        return self.decoding[0] if has_one_decoding else "constrained"

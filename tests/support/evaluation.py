@@ -14,7 +14,7 @@ from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.names.categories import CategoryIndex
 from coordexp.evaluate.analysis import Analysis, analyse_boxes
-from coordexp.evaluate.answers import Objects, ReadAnswer
+from coordexp.evaluate.answers import ObjectRow, Objects, ReadAnswer
 from coordexp.evaluate.evaluation import EvaluationData, score
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import BOX_KINDS, TOP_TOKENS
@@ -34,14 +34,14 @@ class Item(NamedTuple):
 
 
 def objects_of(images: Mapping[int, Sequence[Item]]) -> Objects:
-    return Objects.of(
-        [
-            (image_id, desc, category_id, bins, means, width, score, [means] * len(TOP_TOKENS))
-            for image_id, items in images.items()
-            for desc, bins, category_id, expected, width, score in items
-            for means in [expected or [k / 1000 for k in bins]]
-        ]
-    )
+    rows = []
+    for image_id, items in images.items():
+        for item in items:
+            means = item.expected or [k / 1000 for k in item.bins]
+            served = [means] * len(TOP_TOKENS)
+            row = ObjectRow(image_id, item.desc, item.category_id, item.bins, means, item.width, item.score, served)
+            rows.append(row)
+    return Objects.of(rows)
 
 
 def answers_of(
@@ -81,7 +81,8 @@ def read_objects(path: Path) -> Objects:
     rows = []
     for line in map(json.loads, path.read_bytes().removesuffix(b"\n").split(b"\n")):
         for item in line["objects"]:
-            rows.append((line["image_id"], *(item[name] for name in names), [item["expected"]] * len(TOP_TOKENS)))
+            served = [item["expected"]] * len(TOP_TOKENS)
+            rows.append(ObjectRow(line["image_id"], *(item[name] for name in names), served=served))
     return Objects.of(rows)
 
 

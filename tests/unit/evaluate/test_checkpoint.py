@@ -26,40 +26,41 @@ def settings_of(shapes: Path, **changes) -> EvaluationSettings:
 
 
 def test_results_go_beside_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    merged, adapter = tmp_path / "C-s0" / "merged", tmp_path / "C-s0" / "step_000580"
+    merged = tmp_path / "C-s0" / "merged"
+    adapter = tmp_path / "C-s0" / "step_000580"
     merged.mkdir(parents=True)
     adapter.mkdir()
-    at = tmp_path / "C-s0" / "eval"
+    results = tmp_path / "C-s0" / "eval"
 
     def output(model: object, **changes) -> Path:
         return default_output(EvaluationSettings(model=str(model), annotations=Path("x/instances_val.json"), **changes))
 
-    assert output(merged) == at / "merged-instances_val"
-    assert output(merged, num_images=50) == at / "merged-instances_val-50"
-    given = {"generations": Path("x/answers.jsonl"), "decoding": ("free",)}
-    assert output(merged, **given) == at / "merged-instances_val-answers"
-    found = output("org/model", num_images=50, answer="qwen-json", decoding=("free",))
-    assert found == Path("eval/org-model-instances_val-qwen-json-50")
+    assert output(merged) == results / "merged-instances_val"
+    assert output(merged, num_images=50) == results / "merged-instances_val-50"
+    of_generations = output(merged, generations=Path("x/answers.jsonl"), decoding=("free",))
+    assert of_generations == results / "merged-instances_val-answers"
+    of_json = output("org/model", num_images=50, answer="qwen-json", decoding=("free",))
+    assert of_json == Path("eval/org-model-instances_val-qwen-json-50")
     assert output("embedded", answer="text") == Path("eval/embedded-instances_val-text")
-    assert output("embedded", adapter=adapter) == at / "step_000580-instances_val"
+    assert output("embedded", adapter=adapter) == results / "step_000580-instances_val"
     assert output("org/model") == Path("eval/org-model-instances_val")
     monkeypatch.chdir(merged)
-    assert output(".") == at / "merged-instances_val"
+    assert output(".") == results / "merged-instances_val"
 
 
-def test_a_part_of_the_images_is_always_the_same_part(shapes: Path) -> None:
+def test_a_subset_of_the_images_is_always_the_same(shapes: Path) -> None:
     assert len(open_data(settings_of(shapes)).samples) == 40
-    part = open_data(settings_of(shapes, num_images=10))
+    subset = open_data(settings_of(shapes, num_images=10))
     again = open_data(settings_of(shapes, num_images=10))
-    assert len(part.samples) == 10
-    assert [s.image_id for s in part.samples] == [s.image_id for s in again.samples]
-    assert len({len(sample.objects) for sample in part.samples}) > 1
+    assert len(subset.samples) == 10
+    assert [sample.image_id for sample in subset.samples] == [sample.image_id for sample in again.samples]
+    assert len({len(sample.objects) for sample in subset.samples}) > 1
     assert len(open_data(settings_of(shapes, num_images=400)).samples) == 40
 
 
 @pytest.mark.parametrize("decoding", [("constrained",), ("constrained", "free")])
 def test_answers_in_json_cannot_be_constrained(decoding: tuple) -> None:
-    with pytest.raises(ConfigError, match="--answer qwen-json is decoded freely only"):
+    with pytest.raises(ConfigError, match="--answer qwen-json"):
         EvaluationSettings(answer="qwen-json", decoding=decoding)
 
 
@@ -92,14 +93,16 @@ def test_a_checkpoint_is_asked_as_it_was_trained_or_something_else_is_said(shape
     assert unlike_training(settings(prompt="Name all.", max_pixels=4096)) == []
     assert unlike_training(settings("nobody/has-this", **other)) == []
     of_pixels, of_words = unlike_training(settings(**other))
-    assert of_pixels.startswith(f"{checkpoint} was trained on images of at most 4,096 pixels and is asked with 2,048; ")
-    assert of_words.startswith(f"{checkpoint} was trained with the prompt 'Name all.' and is asked with 'What is ")
+    for fact in (str(checkpoint), "4,096", "2,048", "--max-pixels"):
+        assert fact in of_pixels
+    for fact in (str(checkpoint), "'Name all.'", "'What is there?'", "--prompt"):
+        assert fact in of_words
     assert unlike_training(settings(**other, answer="qwen-json", decoding=("free",))) == [of_pixels]
 
 
 def test_aliases_stand_for_categories(shapes: Path) -> None:
     open_data(settings_of(shapes, aliases={"crimson disc": "red circle"}))
-    with pytest.raises(DataError, match="alias 'crimson disc' stands for 'no such thing'"):
+    with pytest.raises(DataError, match="'crimson disc'.*'no such thing'"):
         open_data(settings_of(shapes, aliases={"crimson disc": "no such thing"}))
 
 
@@ -107,7 +110,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(
     check_output(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
-    with pytest.raises(ResourceError, match=r"file/x: expected a folder that can be written"):
+    with pytest.raises(ResourceError, match=r"file/x"):
         check_output(tmp_path / "file" / "x")
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -153,36 +154,39 @@ def some_answers_end_at_once(base):
         handle.remove()
 
 
+def _tokens_by_image(answers: Sequence[ReadAnswer]) -> dict[int, list[int]]:
+    return {answer.image_id: answer.token_ids.tolist() for answer in answers}
+
+
 def test_free_decoding_takes_over_what_the_grammar_did_not_change(native, shapes: Path, tmp_path: Path) -> None:
     split, both = split_of(native, shapes), EvaluationSettings(batch_size=4, max_new_tokens=48)
     evaluation = split.evaluation(both)
     done: list[int] = []
     with some_answers_end_at_once(native):
         constrained = evaluation.answer("constrained", evaluation.queues)
-        assert 0 < sum(one.unforced for one in constrained) < NUM_IMAGES
+        num_unforced = sum(answer.unforced for answer in constrained)
+        assert 0 < num_unforced < NUM_IMAGES
         free = evaluation.answer("free", evaluation.queues, on_images=done.append)
         assert sum(done) == NUM_IMAGES
-        taken = {one.image_id: one for one in constrained}
+        constrained_of = {answer.image_id: answer for answer in constrained}
         assert len(free) == NUM_IMAGES
-        for one in free:
-            assert (one is taken[one.image_id]) == one.unforced
-        assert sum(one.unforced for one in free) == sum(one.unforced for one in constrained)
+        for answer in free:
+            assert (answer is constrained_of[answer.image_id]) == answer.unforced
+        assert sum(answer.unforced for answer in free) == num_unforced
         metrics = split.run(both, tmp_path / "both")
         alone = split.run(replace(both, decoding=("free",)), tmp_path / "alone")
         # A process that takes another one's place knows nothing of its answers.
         late = split.evaluation(both).answer("free", evaluation.queues)
-    assert {one.image_id: one.token_ids.tolist() for one in late} == {
-        one.image_id: one.token_ids.tolist() for one in free
-    }
+    assert _tokens_by_image(late) == _tokens_by_image(free)
     for name, value in without_time(alone).items():
         assert metrics[name] == pytest.approx(value, abs=1e-5), name
     answers = [(tmp_path / name / "free" / "answers.jsonl").read_text() for name in ("both", "alone")]
     assert answers[0] == answers[1]
     # Speed is of the answers that were written: their boxes a second and images a second, in one and the same time.
-    written = [one for one in free if not one.unforced]
+    written = [answer for answer in free if not answer.unforced]
     seconds = len(written) / metrics["free/images_per_second"]
-    boxes = sum(len(one.objects) for one in written)
-    assert metrics["free/boxes_per_second"] * seconds == pytest.approx(boxes)
+    num_boxes = sum(len(answer.objects) for answer in written)
+    assert metrics["free/boxes_per_second"] * seconds == pytest.approx(num_boxes)
     assert metrics["free/seconds"] > seconds
     with some_answers_end_at_once(native):
         fuller = split.run(replace(both, batch_size=NUM_IMAGES), tmp_path / "fuller")
@@ -205,8 +209,8 @@ def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path:
     output = EvaluationFolder(tmp_path / "two")
     assert score(data, settings, on_second_rank, output) == {}
     assert not output.path.exists()
-    found = score(data, settings, lambda way: evaluation.answer(way, evaluation.queues[0::2]) + sent[way], output)
-    assert without_time(found) == without_time(alone)
+    shared = score(data, settings, lambda way: evaluation.answer(way, evaluation.queues[0::2]) + sent[way], output)
+    assert without_time(shared) == without_time(alone)
     for decoding in settings.decoding:
         assert len(list((tmp_path / "one" / decoding).iterdir())) == 8
         for path in (tmp_path / "one" / decoding).glob("[!g]*"):  # who generated it is asked of each engine
@@ -287,9 +291,10 @@ def test_details_are_written_where_they_are_asked_for(native, shapes: Path, tmp_
         num_objects = 0
         for image in curves.images:
             assert len(image.objects) == min(4, len(lines[image.image_id]))
-            for found, row in zip(image.objects, lines[image.image_id], strict=False):
-                assert (list(found.bins), list(found.expected)) == (row["bins"], row["expected"])
-                for curve, mean, width in zip(found.curves, row["expected"], row["width"], strict=True):
+            for curves_of_object, row in zip(image.objects, lines[image.image_id], strict=False):
+                assert list(curves_of_object.bins) == row["bins"]
+                assert list(curves_of_object.expected) == row["expected"]
+                for curve, mean, width in zip(curves_of_object.curves, row["expected"], row["width"], strict=True):
                     p, k = np.array(curve.units) / 1e5, np.arange(len(curve.units)) + curve.start
                     assert p.sum() == pytest.approx(1, abs=5e-3)
                     assert (p @ k) / p.sum() / 1000 == pytest.approx(mean, abs=2e-3)
@@ -321,10 +326,10 @@ def test_unknown_descriptions_are_counted_and_aliases_help(native, shapes: Path,
 
 def test_what_does_not_fit_together_is_refused(native, shapes: Path, tmp_path: Path) -> None:
     split = split_of(native, shapes)
-    with pytest.raises(DataError, match="no image to evaluate"):
+    with pytest.raises(DataError, match=split.annotations.name):
         split.data(num_images=0)
-    one = answers_of({split.samples[0].image_id: []})
-    for wrong, num_images in ((one + one, 2), (one, NUM_IMAGES), (answers_of({77: []}), 1)):
-        with pytest.raises(DataError, match=rf"{len(wrong)} answers for {num_images} images; expected one each"):
+    answers = answers_of({split.samples[0].image_id: []})
+    for wrong, num_images in ((answers * 2, 2), (answers, NUM_IMAGES), (answers_of({77: []}), 1)):
+        with pytest.raises(DataError, match=rf"\b{len(wrong)} answers.*\b{num_images} images"):
             split.score({}, tmp_path, "free", answers=wrong, num_images=num_images)
     assert not list(tmp_path.glob("free/detections*"))

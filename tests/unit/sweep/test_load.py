@@ -153,9 +153,6 @@ def test_a_searched_weight_keeps_the_knobs_of_the_term():
     ("overrides", "sentence"),
     [
         (["sweep.group=B", _space("objective.lambda_coord_ce: {values: [1.0, 2.0]}")], r"lambda_coord_ce .*group B"),
-            ["sweep.group=B", _space("objective.lambda_coord_ce: {values: [1.0, 2.0]}")],
-            "objective.lambda_coord_ce .*group B",
-        ),
         (
             [_space("custom.coord_soft_ce_w1.target_sigma: {values: [1.0, 2.0]}")],
             r"custom\.coord_soft_ce_w1\.target_sigma .*group C.* text_ce, coord_ce, box_l1",

@@ -89,21 +89,21 @@ def answer_file(folder: Path, *lines: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("lines", "facts"),
     [
-        ([{"image_id": 1, "text": ""}], r"no answer for 1 of 2 images, the first of them 2"),
-        ([{"image_id": 1, "text": ""}, {"image_id": 1, "text": "a"}], r":2: a second answer for image 1"),
-        ([{"image_id": 9, "text": ""}], r":1: the annotations have no image 9"),
-        ([{"image_id": 1}], r":1: expected text or token_ids"),
-        ([{"image_id": 1, "text": "", "token_ids": []}], r":1: expected text or token_ids"),
-        ([{"image_id": 1, "token_ids": ["a"]}], r":1: token_ids.0: "),
-        ([{"image_id": 1, "text": "", "finish_reason": "abort"}], r":1: finish_reason: "),
-        (["{"], r":1: line 1 column 2: not valid JSON"),
-        ([], r"no answer for 2 of 2 images"),
+        ([{"image_id": 1, "text": ""}], r"\b1 of 2 images.*\b2;"),
+        ([{"image_id": 1, "text": ""}, {"image_id": 1, "text": "a"}], r"jsonl:2: .*image 1"),
+        ([{"image_id": 9, "text": ""}], r"jsonl:1: .*image 9"),
+        ([{"image_id": 1}], r"jsonl:1: .*text or token_ids"),
+        ([{"image_id": 1, "text": "", "token_ids": []}], r"jsonl:1: .*text or token_ids"),
+        ([{"image_id": 1, "token_ids": ["a"]}], r"jsonl:1: token_ids.0: "),
+        ([{"image_id": 1, "text": "", "finish_reason": "abort"}], r"jsonl:1: finish_reason: "),
+        (["{"], r"jsonl:1: .*line 1 column 2.*JSON"),
+        ([], r"\b2 of 2 images"),
     ],
 )
-def test_a_file_that_is_wrong_is_one_sentence(tmp_path: Path, lines: list, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, lines: list, facts: str) -> None:
+    with pytest.raises(DataError, match=facts):
         read_given_answers(answer_file(tmp_path, *lines), known={1, 2, 3}, wanted=[1, 2])
 
 
@@ -158,7 +158,7 @@ def test_a_number_as_text_is_an_id_and_with_leading_zeros_a_file(tmp_path: Path)
 
 def test_a_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("image_id,text\n1,a\n")
-    with pytest.raises(DataError, match="a table.*to_json"):
+    with pytest.raises(DataError, match=r"a\.csv.*to_json"):
         read_given_answers(tmp_path / "a.csv", known={1}, wanted=[1])
 
 
@@ -178,26 +178,26 @@ def test_an_engine_that_gives_both_is_read_by_what_fits_the_reader(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("lines", "facts"),
     [
         ([{"custom_id": f"request-{n}", **chat("a")} for n in range(3)],
-         r":1: the annotations have no image called 'request-0'; .*\(3 of 3 answers"),
+         r":1: .*'request-0'.*3 of 3"),
         ([{"custom_id": f"request-{n}", **chat("a")} for n in (1, 2)],
-         r":1: the annotations have no image called 'request-1'"),
+         r":1: .*'request-1'"),
         ([{"custom_id": "1", **chat("a")}, {"custom_id": "2", "response": None, "error": {"code": "rate_limit"}}],
-         r"1 of 2 requests failed, the first at .*:2: .*rate_limit"),
+         r"1 of 2 requests.*:2: .*rate_limit"),
         ([{"custom_id": "1", "response": {"status_code": 400, "body": {"error": {"message": "too long"}}}}],
-         "1 of 1 request failed, .*too long"),
-        ([{"custom_id": "1", **chat(None, "content_filter")}], "holds no text .*content_filter"),
-        ([{"image_id": 1, "outputs": [{"text": "a"}, {"text": "b"}]}], "2 choices for one image"),
-        ([{"text": "a"}], ":1: the record names no image"),
-        ([{"image_id": 1, "text": {"<OD>": {}}}], ":1: expected text or token_ids"),
-        ([{"image_id": 1, "bbox": [1, 2, 3, 4], "score": 1}], ":1: expected text or token_ids .* got image_id, bbox"),
-        (["[1"], "not valid JSON"),
+         "1 of 1 request.*too long"),
+        ([{"custom_id": "1", **chat(None, "content_filter")}], "content_filter"),
+        ([{"image_id": 1, "outputs": [{"text": "a"}, {"text": "b"}]}], "2 choices"),
+        ([{"text": "a"}], ":1: .*image"),
+        ([{"image_id": 1, "text": {"<OD>": {}}}], ":1: .*text or token_ids"),
+        ([{"image_id": 1, "bbox": [1, 2, 3, 4], "score": 1}], ":1: .*text or token_ids.*image_id, bbox"),
+        (["[1"], "JSON"),
     ],
 )  # fmt: skip
-def test_an_answer_that_is_not_there_is_never_taken_for_an_empty_one(tmp_path: Path, lines: list, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_an_answer_that_is_not_there_is_never_taken_for_an_empty_one(tmp_path: Path, lines: list, facts: str) -> None:
+    with pytest.raises(DataError, match=facts):
         read_given_answers(answer_file(tmp_path, *lines), known=FILES, wanted=[1], names=ImageNames(FILES))
 
 
@@ -219,7 +219,7 @@ def test_texts_and_ids_become_the_same_tokens(native) -> None:
     assert tokens(text=text, finish_reason="length") == ids
     assert tokens(text=f"{text}<|im_end|>", finish_reason="length") == whole  # it has ended all the same
     assert tokens(text="") == [vocab.end_id]
-    with pytest.raises(DataError, match=r"image 1 has token id 999999; the model has ids 0 to"):
+    with pytest.raises(DataError, match=r"image 1.*\b999999\b"):
         tokens(token_ids=(999_999,))
-    with pytest.raises(DataError, match=r"a: no text holds <\|object_ref_start\|>.*skip_special_tokens=False"):
+    with pytest.raises(DataError, match=r"^a: .*<\|object_ref_start\|>.*skip_special_tokens=False"):
         tokens(text="red circle")
