@@ -124,12 +124,12 @@ def _box_cautions(inputs: StudyInputs) -> list[str]:
     """Warn of equal scores, whose order may make a winner, and of files that have not seen all images."""
     truth = read_ground_truth(inputs.annotations)
     runs = {run.name: run for run in inputs.compared}
-    shown_names = {
-        name: run.group if len(inputs.own_detections[run.group]) == 1 else name for name, run in runs.items()
-    }
-    detections = {
-        name: read_detections(inputs.own_detections[run.group][run.seed], truth) for name, run in runs.items()
-    }
+    shown_names: dict[str, str] = {}
+    detections: dict[str, Detections] = {}
+    for name, run in runs.items():
+        paths_by_seed = inputs.own_detections[run.group]
+        shown_names[name] = run.group if len(paths_by_seed) == 1 else name
+        detections[name] = read_detections(paths_by_seed[run.seed], truth)
     images_with_boxes = {name: np.unique(boxes.image_ids) for name, boxes in detections.items()}
     sentences: list[str] = []
     partial_sentences: list[str] = []
