@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 import shutil
 from collections.abc import Callable
 from hashlib import sha256
@@ -88,27 +89,27 @@ def test_a_number_or_detection_that_was_changed_is_found(published: Path) -> Non
     pair = next(iter(numbers["pairs"]))
     numbers["pairs"][pair]["p_holm"] += 1e-6
     (published / NUMBERS).write_text(json.dumps(numbers))
-    with pytest.raises(ComparisonError, match=f"pairs.{pair}.p_holm is .*but from the detections beside it follows"):
+    with pytest.raises(ComparisonError, match=re.escape(f"pairs.{pair}.p_holm")):
         check(published)
     numbers["pairs"][pair]["p_holm"] -= 1e-6
     (published / NUMBERS).write_text(json.dumps(numbers))
     assert check(published) > 30
     numbers["decomposition"]["C"]["mean_iou"][0] += 1e-6
     (published / NUMBERS).write_text(json.dumps(numbers))
-    with pytest.raises(ComparisonError, match=r"decomposition.C.mean_iou\[0\] is"):
+    with pytest.raises(ComparisonError, match=r"decomposition.C.mean_iou\[0\]"):
         check(published)
     numbers["decomposition"]["C"]["mean_iou"][0] -= 1e-6
     (published / NUMBERS).write_text(json.dumps(numbers))
     path = published / "detections" / "C-s0.json.gz"
     rows = json.loads(gzip.decompress(path.read_bytes()))
     path.write_bytes(gzip.compress(json.dumps(rows[1:]).encode()))
-    with pytest.raises(ComparisonError, match="groups.C.AP is"):
+    with pytest.raises(ComparisonError, match=r"groups\.C\.AP"):
         check(published)
     path.unlink()
-    with pytest.raises(DataError, match=r"C-s0.json.gz: file not found"):
+    with pytest.raises(DataError, match=r"C-s0\.json\.gz"):
         check(published)
     (published / NUMBERS).write_text("{}")
-    with pytest.raises(DataError, match=r"numbers.json: expected the numbers of published results"):
+    with pytest.raises(DataError, match=r"numbers\.json"):
         check(published)
 
 
@@ -117,12 +118,12 @@ def test_a_number_or_detection_that_was_changed_is_found(published: Path) -> Non
     [
         (
             lambda n: n["computed"].update(resamples=-5),
-            "computed.resamples: Input should be greater than or equal to 1",
+            "computed.resamples",
         ),
-        (lambda n: n.update(more={"AP": 1}), "more.AP is 1.0, but"),
-        (lambda n: n["seeds"].update({"../../x": {"0": 0.5}}), "seeds.../../x.[key]: String should match pattern"),
-        (lambda n: n["groups"].update(A={}), "groups.A.AP is missing, but from the detections beside it follows 0."),
-        (lambda n: n.update(pairs={}), "pairs.A - B.difference is missing"),
+        (lambda n: n.update(more={"AP": 1}), "more.AP"),
+        (lambda n: n["seeds"].update({"../../x": {"0": 0.5}}), "seeds.../../x."),
+        (lambda n: n["groups"].update(A={}), "groups.A.AP"),
+        (lambda n: n.update(pairs={}), "pairs.A - B.difference"),
     ],
 )
 def test_numbers_that_are_too_much_too_few_or_lead_elsewhere_are_refused(
@@ -151,7 +152,7 @@ def test_published_units_are_drawn_again(plain: Study, plain_dir: Path, tmp_path
     assert check(tmp_path / "results") > 100
     del found["computed"]["unit_by"]
     (tmp_path / "results" / NUMBERS).write_text(json.dumps(found))
-    with pytest.raises(ComparisonError, match="but from the detections beside it follows"):
+    with pytest.raises(ComparisonError, match=r"numbers\.json: "):
         check(tmp_path / "results")
 
 
@@ -190,7 +191,7 @@ def test_results_without_data_are_checked_against_the_annotations_that_are_given
     path = folder / "detections" / "C-s0.json.gz"
     rows = json.loads(gzip.decompress(path.read_bytes()))
     path.write_bytes(gzip.compress(json.dumps(rows[1:]).encode()))
-    with pytest.raises(ComparisonError, match="groups.C.AP is"):
+    with pytest.raises(ComparisonError, match=r"groups\.C\.AP"):
         check(folder, annotations=annotations)
 
 
@@ -199,7 +200,7 @@ def test_annotations_that_are_given_beside_published_ones_must_be_the_same(publi
     assert check(published, annotations=annotations) > 30
     other = published / "other.json"
     other.write_text(annotations.read_text() + "\n")
-    with pytest.raises(DataError, match="not the annotations"):
+    with pytest.raises(DataError, match=r"other\.json"):
         check(published, annotations=other)
 
 

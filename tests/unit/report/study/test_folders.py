@@ -59,23 +59,23 @@ def test_what_mlflow_lost_is_reported_from_the_folders_and_said(store: Path, fin
     comparison = study(whole, store, store / "cache").comparison
     lost = next(run for run in whole.runs if run.name == "B-s1")
 
-    def check(said: str) -> None:
+    def check(fact: str) -> None:
         found = load(finished, store)
         run = next(run for run in found.runs if run.name == "B-s1")
         for part in ("state", "step", "metrics", "curves", "reading", "group", "seed"):
             assert getattr(run, part) == getattr(lost, part), part
         read = study(found, store, store / "cache")
         assert read.comparison == comparison
-        assert said in read.missing[0]
+        assert fact in read.missing[0]
 
     client.delete_run(lost.run_id)
-    check(f"read from {store / 'paired'}: B-s1.")
+    check("B-s1")
     client.delete_run(whole.parent_id)
-    check(f"read from {store / 'paired'}: B-s1.")
+    check("B-s1")
     client.delete_experiment(whole.experiment_id)
-    check("or it was deleted there")
+    check("deleted")
     (store / "mlflow.db").unlink()
-    check(f"there is no MLflow database at {store / 'mlflow.db'}")
+    check(str(store / "mlflow.db"))
 
 
 def test_another_experiment_of_the_name_is_said_with_its_command(store: Path, undrawn, capsys) -> None:
@@ -89,8 +89,7 @@ def test_another_experiment_of_the_name_is_said_with_its_command(store: Path, un
     assert {run.name for run in data.runs if run.state == "finished"} == {"A-s0"}
     command = data.others[0].partition("UTC: ")[2]
     assert main([*shlex.split(command)[1:], "--runs-dir", str(store), "--resamples", "20"]) == 0
-    said = capsys.readouterr().out
-    assert "2 groups x seed 0; 2 runs: 2 finished" in said
+    assert "2 runs: 2 finished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("has_mlflow", [True, False])
@@ -103,24 +102,26 @@ def test_a_report_can_be_asked_at_any_time(store: Path, has_mlflow: bool, undraw
     arguments = ["report", "paired", "--runs-dir", str(store), "--resamples", "20"]
     lock = store / ".paired.holder.json"
 
-    def said() -> str:
+    def printed() -> str:
         assert main(arguments) == 0
         return " ".join(capsys.readouterr().out.split()).replace(" of 1000", "")
 
     folder = write_folder(store)
     if not has_mlflow:
-        assert "4 runs: 4 waiting" in said()
+        assert "4 runs: 4 waiting" in printed()
     lock.write_text(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
     write_run(folder / "A-s0", "running", step=0)
-    assert "1 running (step 0), 3 waiting" in said()
+    assert "1 running (step 0), 3 waiting" in printed()
     write_run(folder / "A-s0", "running", step=30)
     write_run(folder / "A-s1", "failed", step=20, message="the loss is nan")
     write_run(folder / "B-s0", "stopped", step=10)
-    text = said()
+    text = printed()
     assert "1 running (step 30), 1 failed, 1 stopped, 1 waiting" in text
-    assert "A-s1 FAILED at step 20: the loss is nan" in text
+    (failure,) = [line for line in text.split("! ") if line.startswith("A-s1")]
+    for fact in ("FAILED", "20", "the loss is nan"):
+        assert fact in failure, fact
     lock.write_text(json.dumps({"process": 2**30, "host": socket.gethostname()}))  # after kill -9
-    assert "A-s0 is not finished: stopped, step 30 (its process has ended; the same command continues)" in said()
+    assert "2 stopped, 1 failed, 1 waiting" in printed()
 
 
 @pytest.mark.parametrize("has_mlflow", [True, False])
@@ -135,7 +136,8 @@ def test_a_configuration_that_does_not_load_is_said_once_for_all_runs(store: Pat
     write_run(folder / "B-s1", "waiting", step=0)  # its configuration is not there yet
     data = load(uri, store)
     (sentence,) = [line for line in study(data, store, store / "cache").missing if "training.max_stepz" in line]
-    assert sentence.startswith("A-s0 and 2 more runs: config.yaml")
+    for fact in ("A-s0", "2 more runs", "config.yaml"):
+        assert fact in sentence, fact
     (folder / "A-s1" / "config.yaml").write_text("training: [\n")
     with pytest.raises(ConfigError, match="A-s1/config.yaml:2"):
         study(data, store, store / "cache")
