@@ -18,8 +18,8 @@ from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError, DataError, kind_of, show
 from coordexp.files import JsonValue, lfs_problem
 
-_NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")  # an escape can make it of quoted text
-
+_NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
+"""Characters that an escape in quoted text can make and that no value of ours has."""
 
 _MAY_BE_PLAIN = re.compile(r"[\w/.+-][\w/.+@:,()= -]*")
 _NO_LINE_WIDTH = 1_000_000
@@ -34,31 +34,31 @@ class Document:
     places: dict[str, str]
 
     def where(self, key: str) -> str:
-        """Return ``file:line`` of a dotted key, or the file where the key is not in it."""
+        """Return ``file:line`` of a dotted key, or the file if it does not have the key."""
         return self.places.get(key, str(self.path))
 
 
 class _Constructor(RoundTripConstructor):
-    """A date is text: no key is one."""
+    """Reads our files; a date is text, since no key of ours is a date."""
 
 
 class _ForeignConstructor(SafeConstructor):
-    """The same for files of other tools, whose readers take the last one of equal keys without a word."""
+    """Reads files of other tools, whose own readers take the last of equal keys without a word; a date is text."""
 
     def check_mapping_key(self, node: object, key_node: object, mapping: object, key: object, value: object) -> bool:
         return True
 
 
 class _Representer(SafeRepresenter):
-    """Put a text in quotes wherever a reader might take it for something else.
+    """Puts a text in quotes wherever a reader might take it for something else.
 
     Left to itself, ruamel writes ``?0`` without quotes, which then is the key 0, and breaks lines at U+2028.
     """
 
     def represent_str(self, data: str) -> ScalarNode:
-        style = None  # ruamel then puts quotes around what looks like a number, a bool or a date
+        style = None  # ruamel then puts quotes around what looks like a number, a bool or a date.
         if not data.isprintable():
-            style = '"'  # the only style with escapes
+            style = '"'  # The only style with escapes.
         elif not _MAY_BE_PLAIN.fullmatch(data):
             style = "'"
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
@@ -70,7 +70,11 @@ _Representer.add_representer(str, _Representer.represent_str)
 
 
 def read_mapping(path: Path) -> Document:
-    """Read a YAML file that holds one mapping with text keys, each once; a ConfigError names file and line."""
+    """Read a YAML file that holds one mapping with text keys, each once.
+
+    Raises:
+        ConfigError: naming file and line.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -86,19 +90,27 @@ def read_mapping(path: Path) -> Document:
         raise ConfigError(f"{path}: expected a YAML mapping of sections, got {got}")
     lines: dict[str, int] = {}
     tree = _plain(loaded, str(path), lines)
-    assert isinstance(tree, dict)
+    assert isinstance(tree, dict)  # A CommentedMap becomes a dictionary.
     return Document(path, tree, {key: f"{path}:{line}" for key, line in lines.items()})
 
 
 def parse_value(text: str, *, name: str) -> JsonValue:
-    """Parse one YAML value, as after ``KEY=``; ``name`` is what errors call it."""
+    """Parse one YAML value, as after ``KEY=``.
+
+    Args:
+        text: of the value.
+        name: what errors call it.
+
+    Raises:
+        ConfigError: if there is no value, or it is not valid YAML.
+    """
     if not text.strip():
         raise ConfigError(f"{name}: no value given; write null to unset a key")
     return _plain(_loaded(text, name), name, {})
 
 
 def parse_foreign(text: str) -> object:
-    """Parse YAML that another tool wrote: plain values, ``yes`` and dates as text, the last one of equal keys.
+    """Parse YAML that another tool wrote: ``yes`` and dates are text, and of equal keys the last one counts.
 
     Raises:
         DataError: if it is not valid YAML.
@@ -127,27 +139,37 @@ def written_yaml(value: JsonValue, *, flow: bool | None = False, width: int = _N
     yaml.width = width
     text = io.StringIO()
     yaml.dump(value, text)
-    return text.getvalue().removesuffix("...\n")  # which ends a document of one scalar
+    return text.getvalue().removesuffix("...\n")  # It ends a document of one scalar.
 
 
-@functools.lru_cache(maxsize=128)  # a command reads the shipped files again and again, and parsing is slow
+@functools.lru_cache(maxsize=128)  # A command reads the shipped files again and again, and parsing is slow.
 def _loaded(text: str, name: str) -> object:
+    """Return what a YAML document holds, with the lines of its keys; ``name`` is what errors call it."""
     yaml = YAML()
     yaml.Constructor = _Constructor
     try:
         return yaml.load(text)
     except MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        problem = (error.problem or error.context or "").partition(" with value")[0]  # which may be a secret
+        # Without the value, which may be a secret.
+        problem = (error.problem or error.context or "").partition(" with value")[0]
         raise ConfigError(f"{name}{line}: not valid YAML ({problem})") from None
     except YAMLError as error:
         raise ConfigError(f"{name}: not valid YAML ({str(error).splitlines()[0]})") from None
-    except (ValueError, LookupError, RecursionError):  # behind an explicit tag: !!int x
+    except (ValueError, LookupError, RecursionError):  # A value behind an explicit tag: !!int x
         raise ConfigError(f"{name}: not valid YAML (a value is not what its tag says, or too deep)") from None
 
 
 def _plain(value: object, name: str, lines: dict[str, int], prefix: str = "", line: int = 0) -> JsonValue:
-    """Return a value without what YAML keeps beside it, and put the line of each dotted key into ``lines``."""
+    """Return a value without what YAML keeps beside it, and put the line of each dotted key into ``lines``.
+
+    Args:
+        value: as the library gives it.
+        name: what errors call the document.
+        lines: dotted key -> line, added to.
+        prefix: stands before the keys of the value.
+        line: of the value; 0 if not known.
+    """
     place = f"{name}:{line}" if line else name
     match value:
         case None | bool():
@@ -161,11 +183,12 @@ def _plain(value: object, name: str, lines: dict[str, int], prefix: str = "", li
         case CommentedMap():
             tree: Tree = {}
             for key, below in value.items():
-                at = value.lc.key(key)[0] + 1 if key in value.lc.data else line  # what is merged in has the line of <<
+                # A key that is merged in by << has no line of its own, and gets that of the mapping.
+                line_of_key = value.lc.key(key)[0] + 1 if key in value.lc.data else line
                 if not isinstance(key, str):
-                    raise ConfigError(f"{name}:{at}: key {key!r} is not text; quote it if it is a name")
-                lines[f"{prefix}{key}"] = at
-                tree[key] = _plain(below, name, lines, f"{prefix}{key}.", at)
+                    raise ConfigError(f"{name}:{line_of_key}: key {key!r} is not text; quote it if it is a name")
+                lines[f"{prefix}{key}"] = line_of_key
+                tree[key] = _plain(below, name, lines, f"{prefix}{key}.", line_of_key)
             return tree
         case list():
             return [_plain(item, name, lines, f"{prefix}[]", line) for item in value]  # pyright: ignore

@@ -30,21 +30,21 @@ class Fingerprint:
 
     Attributes:
         config: the keys of the resolved configuration that can change a number, nested.
-        code: hash of each source that can change a number, by its path.
-        packages: versions of the packages that compute.
-        data: hash of annotations and images; None where not known.
-        weights: hash of the base's weights, which no seed changes; None where not known.
-        tokens: hash of the order and content of the training sequences; None where not known.
+        code: path of each source that can change a number -> its hash.
+        packages: package that computes -> its version.
+        data: hash of annotations and images; None if not known.
+        weights: hash of the base's weights, which no seed changes; None if not known.
+        tokens: hash of the order and content of the training sequences; None if not known.
         evaluation: hash of the evaluation's settings and of the sources that evaluate.
-        source: git commit and hash of the uncommitted changes, to find the code again, outside a repository neither.
-            It is not compared, ``code`` is.
+        source: git commit and hash of the uncommitted changes, to find the code again; empty outside a repository. It
+            is not compared, ``code`` is.
         files: hash of each other file that is read: ``base/config.json``, ``deepspeed/zero2.json``.
-        worker: what the run's own worker found itself to compute with, at its start: threads, precision, switches,
+        worker: what the run's own worker found itself to compute with when it started: threads, precision, switches,
             versions; empty until then.
-        machine: hardware around a worker and a hash of all installed packages, which may differ between machines; not
-            compared.
-        went_on: the values, in turn, of each key of ``config`` that was changed when the run went on: such as change
-            rounding only.
+        machine: hardware around a worker and a hash of all installed packages. They may differ between machines and are
+            not compared.
+        went_on: each key of ``config`` that was changed when the run went on -> its values in turn. Only keys that
+            change rounding can be.
     """
 
     config: Mapping[str, JsonValue]
@@ -64,20 +64,24 @@ class Fingerprint:
     def short(self) -> str:
         """Twelve hex digits by which an interrupted run knows itself again.
 
-        They stand for all that is known before a worker starts, but what changes rounding only, and the metrics of
-        detections: one that is added changes no other number.
+        They stand for everything that is known before a worker starts, with two exceptions: keys that change rounding
+        only, and the metrics of detections. A metric that is added changes no other number.
         """
-        code = {path: found for path, found in self.code.items() if not is_metric(path)}
+        code = {path: source_hash for path, source_hash in self.code.items() if not is_metric(path)}
         config = {key: value for key, value in leaves(self.config).items() if not is_rounding(key)}
-        known = dataclasses.replace(self, config=config, code=code, source={}, worker={}, machine={}, went_on={})
-        return sha256_of_text(known.to_json())[:12]
+        before_start = dataclasses.replace(self, config=config, code=code, source={}, worker={}, machine={}, went_on={})
+        return sha256_of_text(before_start.to_json())[:12]
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "Fingerprint":
-        """Read what :meth:`to_json` wrote, or raise a ComparisonError."""
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ComparisonError: if it is no fingerprint.
+        """
         try:
             return parse_model(cls, text)
         except ValueError as error:
@@ -94,12 +98,22 @@ def fingerprint(
     packages: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> Fingerprint:
-    """Return the fingerprint of a run, each part as :class:`Fingerprint` says of it.
+    """Return the fingerprint of a run.
 
-    Without ``code`` and ``packages`` they are those installed here, for the terms that the run computes.
+    Args:
+        config: of the run.
+        code: as of :class:`Fingerprint`; by default the sources installed here, for the terms that the run computes.
+        data: as of :class:`Fingerprint`.
+        weights: likewise.
+        tokens: likewise.
+        packages: likewise; by default the versions installed here.
+        files: likewise.
     """
-    code = code_of_run(tuple(config.objective.extra)) if code is None else code
-    evaluating = {path: found for path, found in code.items() if path.startswith(_EVALUATION) and not is_metric(path)}
+    if code is None:
+        code = code_of_run(tuple(config.objective.extra))
+    evaluating = {
+        path: source_hash for path, source_hash in code.items() if path.startswith(_EVALUATION) and not is_metric(path)
+    }
     return Fingerprint(
         config=scientific(config),
         code=dict(code),
@@ -114,7 +128,11 @@ def fingerprint(
 
 
 def read_fingerprint(path: Path) -> Fingerprint:
-    """Read the fingerprint that a run has stored, or raise a ComparisonError that names the file."""
+    """Read the fingerprint that a run has stored.
+
+    Raises:
+        ComparisonError: naming the file.
+    """
     try:
         return Fingerprint.from_json(path.read_bytes().decode("utf-8", "replace"))
     except (OSError, ComparisonError) as error:
@@ -136,25 +154,30 @@ def package_versions() -> Mapping[str, str]:
 @functools.cache
 def installed_packages() -> str:
     """Return a hash of names and versions of all installed packages, as ``pip list`` has them."""
-    found = {f"{package.name}=={package.version}" for package in importlib.metadata.distributions()}
-    return sha256_of_text("\n".join(sorted(found)))[:16]
+    # A set: a package may be found in two places of the path.
+    requirements = {f"{package.name}=={package.version}" for package in importlib.metadata.distributions()}
+    return sha256_of_text("\n".join(sorted(requirements)))[:16]
 
 
 @functools.cache
 def git_state(root: Path = PACKAGE) -> dict[str, str]:
-    """Return ``commit`` and, where there are uncommitted changes below ``root``, their hash as ``changes``.
+    """Return ``commit`` and, if there are uncommitted changes below ``root``, their hash as ``changes``.
 
-    Empty where there is no repository, no commit or no git.
+    Without a repository, a commit or git it is empty.
     """
     try:
         commit = _git(root, "rev-parse", "HEAD").strip()
         changes = _git(root, "diff", "HEAD", "--", ".") + _git(root, "status", "--porcelain", "--", ".")
     except (OSError, subprocess.SubprocessError):
         return {}
-    return {"commit": commit} | ({"changes": sha256_of_text(changes)} if changes else {})
+    state = {"commit": commit}
+    if changes:
+        state["changes"] = sha256_of_text(changes)
+    return state
 
 
 def _git(root: Path, *arguments: str) -> str:
+    """Return what a git command prints; an OSError or SubprocessError if it fails."""
     command = ["git", "-C", str(root), *arguments]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=20, encoding="utf-8", errors="replace")
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, check=True, timeout=20, encoding="utf-8", errors="replace")
+    return process.stdout
