@@ -136,11 +136,11 @@ def boxes_by_group(experiments: Sequence[OverExperiment]) -> dict[str, BoxKind]:
     first_runs: dict[str, tuple[OverExperiment, RunRecord]] = {}
     for experiment in experiments:
         for run in experiment.runs:
-            other, other_run = first_runs.setdefault(run.group, (experiment, run))
-            if other_run.reading != run.reading:
+            first, first_run = first_runs.setdefault(run.group, (experiment, run))
+            if first_run.reading != run.reading:
                 raise ConfigError(
-                    f"group {run.group} is read by {other_run.reading} in {other.name} and by {run.reading} in "
-                    f"{experiment.name}; read it alike with --reading {experiment.name}/{run.group}={other_run.reading}"
+                    f"group {run.group} is read by {first_run.reading} in {first.name} and by {run.reading} in "
+                    f"{experiment.name}; read it alike with --reading {experiment.name}/{run.group}={first_run.reading}"
                 )
     return {group: run.reading for group, (_, run) in first_runs.items()}
 
@@ -151,8 +151,7 @@ def reference_of(experiments: Sequence[OverExperiment]) -> str:
     Raises:
         ComparisonError: if the experiments share no group.
     """
-    first, *others = experiments
-    shared = [group for group in first.groups if all(group in other.groups for other in others)]
+    shared = [group for group in experiments[0].groups if all(group in experiment.groups for experiment in experiments)]
     if not shared:
         names = ", ".join(experiment.name for experiment in experiments)
         raise ComparisonError(f"{names} have no group in common, so there is none to compare the others with")
