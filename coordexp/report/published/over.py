@@ -85,7 +85,14 @@ def publish_over(study: OverStudy, artifacts: Artifacts, output: Path, *, withou
             pack(study.annotations, building / ANNOTATIONS)
         else:
             num_images = study.readings["own"].num_images
-            write_readme(building, output, study.title, num_images, annotations_sha256)
+            write_readme(
+                building,
+                output,
+                study.title,
+                num_images,
+                annotations=study.annotations,
+                annotations_sha256=annotations_sha256,
+            )
         _write_runs(study, artifacts, building)
         write_json(building / NUMBERS, numbers, indent=1)
         for path in write_over(study, building):
