@@ -56,19 +56,28 @@ class Snapshot:
 
 
 def watched(experiment: str | None, runs_dir: Path) -> Path:
-    """Return the folder of an experiment, or of the one that a command began last."""
-    there = {folder.name: _changed(folder.record) or 0.0 for folder in experiments_in(runs_dir)}
-    name = experiment or max(there, key=lambda name: there[name], default=None)
+    """Return the folder of an experiment, or of the one that a command began last.
+
+    Raises:
+        ConfigError: if it has not begun in ``runs_dir``; the nearest name is in the sentence.
+    """
+    begun_at = {folder.name: _changed(folder.record) or 0.0 for folder in experiments_in(runs_dir)}
+    name = experiment or max(begun_at, key=lambda name: begun_at[name], default=None)
     if name is not None and (runs_dir / name).is_dir():
         return runs_dir / name
-    found = f"no experiment {name!r} ({nearest_of(name, list(there))})" if name and there else "no experiment"
-    raise ConfigError(f"{runs_dir.absolute()} has {found}; --watch shows one that has begun in --runs-dir")
+    what_lacks = "no experiment"
+    if name and begun_at:
+        what_lacks = f"no experiment {name!r} ({nearest_of(name, list(begun_at))})"
+    raise ConfigError(f"{runs_dir.absolute()} has {what_lacks}; --watch shows one that has begun in --runs-dir")
 
 
 def watch(read: Callable[[float], Snapshot], console: Console, *, interval: float | None = None) -> None:
     """Show an experiment until all its runs have ended, or Ctrl-C; the last picture stays, with every run.
 
-    ``read`` returns where it stands at a Unix time. A terminal gets one picture that changes, a pipe one each time.
+    Args:
+        read: returns where the experiment stands at a Unix time.
+        console: a terminal gets one picture that changes, a pipe one each time.
+        interval: seconds between two looks; None: two in a terminal, thirty in a pipe.
     """
     if not console.is_terminal:
         with contextlib.suppress(KeyboardInterrupt):
@@ -104,30 +113,46 @@ def _picture(snapshot: Snapshot, console: Console, *, height: int | None) -> Ren
 
 
 def read_experiment(directory: Path, now: float) -> Snapshot:
-    """Return where the experiment in ``RUNS_DIR/EXPERIMENT`` stands; ``now`` in Unix time."""
-    folder, record = ExperimentFolder(directory), None
+    """Return where an experiment stands.
+
+    Args:
+        directory: ``RUNS_DIR/EXPERIMENT``.
+        now: in Unix time.
+    """
+    folder = ExperimentFolder(directory)
+    record: ExperimentRecord | None = None
     with contextlib.suppress(ConfigError, OSError):  # damaged, or away for a moment
         record = read_record(directory)
-    started, holder = _changed(folder.record), last_holder(folder)
-    is_gone = holder is not None and holder.has_ended()
-    begun_after = None if is_gone else started
+    started = _changed(folder.record)
+    holder = last_holder(folder)
+    is_command_gone = holder is not None and holder.has_ended()
+    begun_after = None if is_command_gone else started
     runs: list[BoardRow] = []
     messages: list[Message] = []
-    signs = [started]
+    signs_of_life = [started]
     for name in _names(directory, record):
         run = RunFolder(directory / name)
         row, message = _read_run(run, record, now=now, begun_after=begun_after)
         runs.append(row)
         if message:
             messages.append(Message(name, row.state, message))
-        signs += [_changed(path) for path in (run.status, run.live, run.progress_log)]
+        signs_of_life += [_changed(path) for path in (run.status, run.live, run.progress_log)]
 
-    seen = max((sign for sign in signs if sign is not None), default=None)
+    last_sign = max((sign for sign in signs_of_life if sign is not None), default=None)
     is_over = bool(runs) and all(run.state in ("finished", "failed", "stopped", "pruned") for run in runs)
-    is_left = is_gone and bool(runs) and now - (now if seen is None else seen) > _QUIET_SECONDS
+    # A run goes on for a moment after its command has gone.
+    is_quiet = last_sign is not None and now - last_sign > _QUIET_SECONDS
+    is_left = is_command_gone and bool(runs) and is_quiet
     note = "the ablation's process has ended; the same command continues" if is_left and not is_over else ""
     return Snapshot(
-        folder.name, str(directory), tuple(runs), tuple(messages), started, seen, note, ended=is_over or is_left
+        experiment=folder.name,
+        source=str(directory),
+        runs=tuple(runs),
+        messages=tuple(messages),
+        started=started,
+        seen=last_sign,
+        note=note,
+        ended=is_over or is_left,
     )
 
 
@@ -146,17 +171,21 @@ def _read_run(
     folder: RunFolder, record: ExperimentRecord | None, *, now: float, begun_after: float | None
 ) -> tuple[BoardRow, str]:
     """Return a run's row, and why it failed or stopped, or the last alarm of one that runs."""
-    status, changed = read_status(folder.path), _changed(folder.status)
+    status = read_status(folder.path)
+    status_changed = _changed(folder.status)
     events = EventTail(folder)
     alarms = [event.text for event in events.new() if event.kind in ("alarm", "warning")]
     row = read_row(folder, status, events, now=now)
     if row.ap is None:
         row = replace(row, ap=_recorded_ap(folder, record))
-    if status.state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
-        row = replace(row, state="waiting", now="waits")  # left by an earlier command; this one will try again
+    is_of_earlier_command = status_changed is not None and begun_after is not None and status_changed < begun_after
+    if status.state != "finished" and is_of_earlier_command:
+        row = replace(row, state="waiting", now="waits")  # the command that goes on now will try it again
     if status.message:
         return row, status.message
-    return row, alarms[-1] if alarms and row.state == "running" else ""
+    if alarms and row.state == "running":
+        return row, alarms[-1]
+    return row, ""
 
 
 def _recorded_ap(folder: RunFolder, record: ExperimentRecord | None) -> float | None:
@@ -164,10 +193,10 @@ def _recorded_ap(folder: RunFolder, record: ExperimentRecord | None) -> float | 
     metrics: Mapping[str, float] = {}
     with contextlib.suppress(OSError):
         metrics = last_values(read_rows(folder.metrics))
-    recorded = record.reading if record else dict[str, BoxKind]()
+    reading_by_group = record.reading if record else dict[str, BoxKind]()
     # The trials of a sweep are read as the group that it tunes.
-    default: BoxKind = "argmax" if set(recorded.values()) == {"argmax"} else "expected"
-    reading = recorded.get(folder.name.rpartition("-s")[0], default)
+    default: BoxKind = "argmax" if set(reading_by_group.values()) == {"argmax"} else "expected"
+    reading = reading_by_group.get(folder.name.rpartition("-s")[0], default)
     return metrics.get(headline(reading), metrics.get(subset_headline(reading)))
 
 
@@ -183,7 +212,12 @@ def render(
 ) -> RenderableType:
     """Return what is known of an experiment above a board of all runs, those at work first.
 
-    ``height`` is how many lines there are, None for as many as it takes; ``ascii_only``: for no other characters.
+    Args:
+        snapshot: where the experiment stands.
+        now: in Unix time.
+        width: cells of the terminal.
+        height: lines of the terminal; None: as many as it takes.
+        ascii_only: whether the terminal can show no other characters.
     """
     title = Text(f"{plain(snapshot.experiment)}  ", style="bold")
     title.append(plain(snapshot.source), style="dim")
@@ -209,5 +243,5 @@ def render(
     shown = [Text(cropped(line.plain, width, ascii_only=ascii_only), style=line.style, no_wrap=True) for line in lines]
     if not snapshot.runs:
         return Group(*shown)
-    rest = None if height is None else max(4, height - len(shown))
-    return Group(*shown, board(snapshot.runs, (), width=width, height=rest, ascii_only=ascii_only))
+    board_height = None if height is None else max(4, height - len(shown))
+    return Group(*shown, board(snapshot.runs, (), width=width, height=board_height, ascii_only=ascii_only))

@@ -91,13 +91,13 @@ def _error_chart(decomposition: Decomposition, looks: dict[str, Look]) -> Chart:
             # An error whose fix costs a little AP50 gets no bar.
             measured = [measure for measure in (AP50, *ERRORS) if measure.name in values]
             bars[group] = [(measure.head, max(values[measure.name].value, 0.0)) for measure in measured]
-    longest = max((sum(length for _, length in parts) for parts in bars.values()), default=0.0) or 1.0
+    longest = max((sum(length for _, length in sections) for sections in bars.values()), default=0.0) or 1.0
 
     def draw(axes: "Axes") -> None:
-        for row, (group, parts) in enumerate(bars.items()):
+        for row, (group, sections) in enumerate(bars.items()):
             top = row * _BAR_ROW_HEIGHT
             label_row(axes, top, group, f"AP50 {written(decomposition.value[group][AP50.name].value)}")
-            _draw_bar(axes, top + LABEL_HEIGHT, group, looks[group], parts, named_from=_NAMED_SHARE * longest)
+            _draw_bar(axes, top + LABEL_HEIGHT, group, looks[group], sections, named_from=_NAMED_SHARE * longest)
         rows_only(axes, _BAR_ROW_HEIGHT * len(bars), "AP50")
         axes.set_xlim(0, longest * 1.01)
 
@@ -111,11 +111,11 @@ def _error_chart(decomposition: Decomposition, looks: dict[str, Look]) -> Chart:
 
 
 def _draw_bar(
-    axes: "Axes", top: float, group: str, look: Look, parts: Sequence[_BarPart], *, named_from: float
+    axes: "Axes", top: float, group: str, look: Look, sections: Sequence[_BarPart], *, named_from: float
 ) -> None:
-    """Draw the parts of a bar beside each other, the first in full colour; those of some length with their names."""
+    """Draw the sections of a bar beside each other, the first in full colour; those of some length with their names."""
     start = 0.0
-    for place, (name, length) in enumerate(parts):
+    for place, (name, length) in enumerate(sections):
         shade = 1.0
         if place > 0:
             shade = 0.5 if place % 2 else 0.25

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from coordexp.data.units import UnitNames
-from coordexp.errors import ComparisonError
+from coordexp.errors import ComparisonError, ConfigError
 from coordexp.metrics import BoxKind
 from coordexp.report.over.experiments import OverExperiment, experiments_over
 from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.data import ExperimentData, missing_runs
+from coordexp.report.study.data import ExperimentData, RunRecord, missing_runs
 from coordexp.report.study.ground import find_annotations, read_facts, units_of
 from coordexp.report.study.inputs import Detections, OnProgress, Settings, detections_of_runs
 from coordexp.statistics.leads import Leads, compare_leads
@@ -55,11 +55,7 @@ class OverStudy:
     @property
     def boxes(self) -> dict[str, BoxKind]:
         """The boxes of each group's own reading."""
-        kinds: dict[str, BoxKind] = {}
-        for experiment in self.experiments:
-            for run in experiment.runs:
-                kinds.setdefault(run.group, run.reading)
-        return kinds
+        return boxes_by_group(self.experiments)
 
     def label(self, experiment_name: str) -> str:
         """Return the value of the key in an experiment, as a table writes it."""
@@ -79,11 +75,12 @@ def compare_over(
         on_progress: called with (what, done, total).
 
     Raises:
-        ConfigError: if the key does not tell the experiments apart.
+        ConfigError: if the key does not tell the experiments apart, or a group is read otherwise in one of them.
         ComparisonError: if they differ in anything else, were evaluated on other images, share no group, or have left
             no detections.
     """
     experiments = experiments_over(key, data, artifacts, allow_differences=settings.allow_differences)
+    boxes_by_group(experiments)
     annotations = find_annotations(data, artifacts)
     if annotations is None:
         raise ComparisonError(f"the annotations that {data.name} were evaluated on are not on this machine")
@@ -130,14 +127,31 @@ def leads_by_reading(
     }
 
 
+def boxes_by_group(experiments: Sequence[OverExperiment]) -> dict[str, BoxKind]:
+    """Return the boxes of each group's own reading, the same in all experiments.
+
+    Raises:
+        ConfigError: if a group is read otherwise in another experiment: a lead would then change by the reading.
+    """
+    first_runs: dict[str, tuple[OverExperiment, RunRecord]] = {}
+    for experiment in experiments:
+        for run in experiment.runs:
+            first, first_run = first_runs.setdefault(run.group, (experiment, run))
+            if first_run.reading != run.reading:
+                raise ConfigError(
+                    f"group {run.group} is read by {first_run.reading} in {first.name} and by {run.reading} in "
+                    f"{experiment.name}; read it alike with --reading {experiment.name}/{run.group}={first_run.reading}"
+                )
+    return {group: run.reading for group, (_, run) in first_runs.items()}
+
+
 def reference_of(experiments: Sequence[OverExperiment]) -> str:
     """Return the group that the others are compared with: A, or the first one that every experiment has.
 
     Raises:
         ComparisonError: if the experiments share no group.
     """
-    first, *others = experiments
-    shared = [group for group in first.groups if all(group in other.groups for other in others)]
+    shared = [group for group in experiments[0].groups if all(group in experiment.groups for experiment in experiments)]
     if not shared:
         names = ", ".join(experiment.name for experiment in experiments)
         raise ComparisonError(f"{names} have no group in common, so there is none to compare the others with")

@@ -104,10 +104,10 @@ def _value_in(key: str, name: str, runs: Sequence[RunRecord], artifacts: Artifac
 def _refuse_equal_values(key: str, experiments: Sequence[OverExperiment]) -> None:
     names_by_label: dict[str, str] = {}
     for experiment in experiments:
-        other_name = names_by_label.setdefault(experiment.label, experiment.name)
-        if other_name != experiment.name:
+        first_name = names_by_label.setdefault(experiment.label, experiment.name)
+        if first_name != experiment.name:
             raise ConfigError(
-                f"--over {key}: it is {experiment.label} in both {other_name} and {experiment.name}; expected another "
+                f"--over {key}: it is {experiment.label} in both {first_name} and {experiment.name}; expected another "
                 "value in each experiment"
             )
 
@@ -125,19 +125,19 @@ def _refuse_other_differences(key: str, experiments: Sequence[OverExperiment], a
             fingerprint = fingerprint_of(run, artifacts)
             if fingerprint is None:
                 continue  # it has not begun
-            other, other_fingerprint = first_with_run.setdefault(run.name, (experiment, fingerprint))
-            if other is experiment:
+            first, first_fingerprint = first_with_run.setdefault(run.name, (experiment, fingerprint))
+            if first is experiment:
                 continue
             has_counterpart = True
-            differences = _other_differences(key, (other, other_fingerprint), (experiment, fingerprint))
+            differences = _other_differences(key, (first, first_fingerprint), (experiment, fingerprint))
             if differences:
                 raise ComparisonError(
-                    f"{run.name} of {other.name} and of {experiment.name} differ in more than {key} and the steps that "
+                    f"{run.name} of {first.name} and of {experiment.name} differ in more than {key} and the steps that "
                     f"follow from it: {_listed(differences)}; make them equal, or give --allow-differences to see the "
                     "report all the same"
                 )
         if place and not has_counterpart:
-            names = ", ".join(other.name for other in experiments[:place])
+            names = ", ".join(earlier.name for earlier in experiments[:place])
             raise ComparisonError(
                 f"{experiment.name} has no group and seed in common with {names}, so its leads cannot be compared with "
                 f"theirs over {key}"

@@ -58,15 +58,15 @@ def print_over(study: OverStudy, console: Console) -> None:
 
 def over_markdown(study: OverStudy) -> str:
     """Return the comparison as Markdown."""
-    parts = [f"# {plain_markdown(study.title)}"]
-    parts += [f"**{plain_markdown(sentence)}**" for sentence in over_sentences(study)]
-    parts.append(plain_markdown(over_summary(study)))
+    blocks = [f"# {plain_markdown(study.title)}"]
+    blocks += [f"**{plain_markdown(sentence)}**" for sentence in over_sentences(study)]
+    blocks.append(plain_markdown(over_summary(study)))
     if study.missing:
-        parts += ["## What is missing", _markdown_list(study.missing)]
+        blocks += ["## What is missing", _markdown_list(study.missing)]
     for table in over_tables(study):
-        parts += [f"## {plain_markdown(table.title)}", markdown_table(table)]
-    parts += ["## Notes", _markdown_list(over_notes(study))]
-    return "\n\n".join(parts) + "\n"
+        blocks += [f"## {plain_markdown(table.title)}", markdown_table(table)]
+    blocks += ["## Notes", _markdown_list(over_notes(study))]
+    return "\n\n".join(blocks) + "\n"
 
 
 def over_latex(study: OverStudy) -> str:

@@ -76,8 +76,8 @@ _README = """# {title}
 Published without its data: neither pictures nor annotations are in this folder, and the page has no images. If the
 experiment has recorded names, units and tags of the images, they are in `images.json.gz`.
 
-The numbers follow from the detections in `detections/` and from the annotations of {images}. The SHA-256 of the file
-of annotations is
+The numbers follow from the detections in `detections/` and from the annotations of {images}, which were in the file
+`{file_name}`. The SHA-256 of that file, not packed, is
 
     {sha256}
 
@@ -87,7 +87,9 @@ Whoever has the file computes the numbers again, which checks its hash first:
 """
 
 
-def write_readme(building: Path, output: Path, title: str, num_images: int, annotations_sha256: str) -> None:
+def write_readme(
+    building: Path, output: Path, title: str, num_images: int, *, annotations: Path, annotations_sha256: str
+) -> None:
     """Write what results without data lack, and how to compute them again.
 
     Args:
@@ -95,12 +97,14 @@ def write_readme(building: Path, output: Path, title: str, num_images: int, anno
         output: the folder that it becomes.
         title: of what is published.
         num_images: of the ground truth.
+        annotations: the ground truth, of which the name is written.
         annotations_sha256: of the ground truth, not packed.
     """
     directory = Path(os.path.relpath(output))
     text = _README.format(
         title=title,
         images=counted(num_images, "validation image"),
+        file_name=annotations.name,
         sha256=annotations_sha256,
         directory=output.name if directory.is_relative_to("..") else directory,
     )

@@ -85,7 +85,14 @@ def publish_over(study: OverStudy, artifacts: Artifacts, output: Path, *, withou
             pack(study.annotations, building / ANNOTATIONS)
         else:
             num_images = study.readings["own"].num_images
-            write_readme(building, output, study.title, num_images, annotations_sha256)
+            write_readme(
+                building,
+                output,
+                study.title,
+                num_images,
+                annotations=study.annotations,
+                annotations_sha256=annotations_sha256,
+            )
         _write_runs(study, artifacts, building)
         write_json(building / NUMBERS, numbers, indent=1)
         for path in write_over(study, building):
@@ -113,7 +120,9 @@ def check_over(directory: Path, annotations: Path | None, on_progress: OnProgres
     settings = settings_again(directory, published.computed)
     facts = None if settings.image_facts is None else read_image_facts(settings.image_facts)
     units = units_of(settings, truth_path, facts)
-    files = {reading: _published_files(directory, published, reading) for reading in published.readings}
+    files: dict[ReadingName, FilesOver] = {}
+    for reading in published.readings:
+        files[reading] = _published_files(directory, published, reading)
     readings = leads_by_reading(truth_path, files, published.reference, settings, units, on_progress=on_progress)
 
     again = {reading: leads_record(leads) for reading, leads in readings.items()}

@@ -63,7 +63,14 @@ def publish(study: Study, artifacts: Artifacts, output: Path, *, without_data: b
             pack(annotations, building / ANNOTATIONS)
         else:
             study = replace(study, gallery=())
-            write_readme(building, output, data.title, study.num_images, annotations_sha256)
+            write_readme(
+                building,
+                output,
+                data.title,
+                study.num_images,
+                annotations=annotations,
+                annotations_sha256=annotations_sha256,
+            )
         _write_runs(study, artifacts, building)
         write_json(building / NUMBERS, numbers, indent=1)
         for path in write_report(study, building):

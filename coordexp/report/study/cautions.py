@@ -143,9 +143,12 @@ def _box_cautions(inputs: StudyInputs) -> list[str]:
             )
         if run.foreign is None:
             continue  # a run of ours has seen every image
-        others = [other for other, other_run in runs.items() if other_run.group != run.group]
-        num_lacking = {other: len(np.setdiff1d(images_with_boxes[other], images_with_boxes[name])) for other in others}
-        most = max(others, key=lambda other: num_lacking[other], default=name)
+        num_lacking: dict[str, int] = {}  # images on which another group has boxes and this file has none
+        for rival_name, rival in runs.items():
+            if rival.group != run.group:
+                lacking = np.setdiff1d(images_with_boxes[rival_name], images_with_boxes[name])
+                num_lacking[rival_name] = len(lacking)
+        most = max(num_lacking, key=lambda rival_name: num_lacking[rival_name], default=name)
         if num_lacking.get(most, 0) > max(_FEW_IMAGES, _MANY_IMAGES * len(truth.sizes_px)):
             partial_sentences.append(
                 f"{shown_names[name]} has no box on {num_lacking[most]} of "

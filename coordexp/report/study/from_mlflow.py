@@ -79,8 +79,8 @@ def find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Expe
     if name in by_name:
         return by_name[name]
     if name is not None:
-        others = nearest_of(name, sorted(by_name)) if by_name else "it has no other experiment"
-        raise TrackingError(f"{where} has no experiment {name!r}, or it was deleted there; {others}")
+        hint = nearest_of(name, sorted(by_name)) if by_name else "it has no other experiment"
+        raise TrackingError(f"{where} has no experiment {name!r}, or it was deleted there; {hint}")
     by_id = {experiment.experiment_id: experiment for experiment in by_name.values()}
     newest_runs = _search_runs(client, list(by_id), limit=1) if by_id else []
     if not newest_runs:

@@ -27,8 +27,8 @@ def find_annotations(data: ExperimentData, artifacts: Artifacts) -> Path | None:
     if not paths_by_run:
         return None
     hashes = {path: sha256_of_file(path) for path in set(paths_by_run.values())}
-    (first_name, first_path), *others = paths_by_run.items()
-    for name, path in others:
+    first_name, first_path = next(iter(paths_by_run.items()))
+    for name, path in paths_by_run.items():
         if hashes[path] != hashes[first_path]:
             raise ComparisonError(
                 f"{first_name} and {name} were evaluated on other validation data ({first_path} and {path} "

@@ -48,12 +48,12 @@ def about_lines(study: Study) -> list[tuple[str, str]]:
     readings = study.data.readings
     lines: list[tuple[str, str]] = []
     for group, terms in study.about.groups.items():
-        read = _IN_DIGITS if group in study.about.in_digits else f"boxes read by {_READ_BY[readings[group]]}"
+        read_by = _IN_DIGITS if group in study.about.in_digits else f"boxes read by {_READ_BY[readings[group]]}"
         summands = [
             weighted.term.name if weighted.weight == 1 else f"{weighted.weight:g} x {weighted.term.name}"
             for weighted in terms
         ]
-        lines.append((group, f"loss = {' + '.join(summands)}; {read}"))
+        lines.append((group, f"loss = {' + '.join(summands)}; {read_by}"))
     lines += study.about.facts
     if study.fairness is not None and study.fairness.rounding:
         lines.append(("last digits", f"may differ by {'; '.join(study.fairness.rounding)}"))
@@ -167,8 +167,8 @@ def _reading_note(data: ExperimentData) -> str:
     for group, runs in by_group(data.trained).items():
         groups_by_kind[runs[0].reading].append(group)
     readings = [f"{', '.join(groups)} by {_READ_BY[kind]}" for kind, groups in groups_by_kind.items() if groups]
-    other = "Another one needs no new run: report --reading GROUP=argmax, or =expected."
-    return f"Own reading: {'; '.join(readings)}. {other}"
+    way_on = "Another one needs no new run: report --reading GROUP=argmax, or =expected."
+    return f"Own reading: {'; '.join(readings)}. {way_on}"
 
 
 def clipping_note(data: ExperimentData) -> list[str]:

@@ -80,27 +80,27 @@ def show_table(table: Table, console: Console) -> None:
 def to_markdown(study: Study) -> str:
     """Return every sentence and table of a study as Markdown."""
     study = better_first(study)
-    parts = [f"# {plain_markdown(study.data.title)}", study_summary(study)]
+    blocks = [f"# {plain_markdown(study.data.title)}", study_summary(study)]
     if study.verdict:
-        parts.append(f"**{plain_markdown(study.verdict)}**")
+        blocks.append(f"**{plain_markdown(study.verdict)}**")
     about = about_lines(study)
     if about:
         facts = [f"- **{plain_markdown(name)}**: {plain_markdown(text)}" for name, text in about]
-        parts += [f"## {ABOUT}", "\n".join(facts)]
+        blocks += [f"## {ABOUT}", "\n".join(facts)]
     terms = terms_table(study.about)
     if terms is not None:
-        parts += [f"### {terms.title}", markdown_table(terms), *map(plain_markdown, terms.notes)]
+        blocks += [f"### {terms.title}", markdown_table(terms), *map(plain_markdown, terms.notes)]
     for section in _sections(study):
-        parts.append(f"## {plain_markdown(section.title)}")
+        blocks.append(f"## {plain_markdown(section.title)}")
         if section.lines:
-            parts.append("\n".join(f"- {plain_markdown(line)}" for line in section.lines))
+            blocks.append("\n".join(f"- {plain_markdown(line)}" for line in section.lines))
         for table in section.tables:
-            parts += [markdown_table(table), *map(plain_markdown, table.notes)]
+            blocks += [markdown_table(table), *map(plain_markdown, table.notes)]
         if section.title == "Fairness" and study.fairness is not None and study.fairness.rows:
-            parts.append(markdown_table(_fairness_table(study.fairness)))
+            blocks.append(markdown_table(_fairness_table(study.fairness)))
     for label, command in next_commands(study.data):
-        parts += [f"{plain_markdown(label)}:", f"```\n{command}\n```"]
-    return "\n\n".join(parts) + "\n"
+        blocks += [f"{plain_markdown(label)}:", f"```\n{command}\n```"]
+    return "\n\n".join(blocks) + "\n"
 
 
 def to_latex(study: Study) -> str:

@@ -202,3 +202,14 @@ def test_published_results_over_a_key_follow_from_their_detections(
     path.write_bytes(gzip.compress(json.dumps(json.loads(gzip.decompress(path.read_bytes()))[1:]).encode()))
     assert main(check) == 2
     assert "readings.own" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_group_that_is_read_otherwise_in_one_experiment_is_refused(
+    amounts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(amounts, "--reading", "few/B=argmax") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    (option,) = re.findall(r"--reading (\S+)", error)
+    assert report(amounts, "--reading", "few/B=argmax", "--reading", option, "--format", "csv") == 0

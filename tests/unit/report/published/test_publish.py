@@ -171,6 +171,7 @@ def test_results_without_data_are_checked_against_the_annotations_that_are_given
     digest = sha256(annotations.read_bytes()).hexdigest()
     readme = (folder / "README.md").read_text()
     assert digest in readme
+    assert "instances_val.json" in readme
     assert "--annotations FILE" in readme
 
     assert main(["report", "--check", str(folder)]) == 2
