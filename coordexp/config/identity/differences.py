@@ -8,9 +8,9 @@ Four kinds of differences are compared:
 - what each run's worker found itself to compute with (``worker``): threads, precision, switches, versions.
 
 A hash may differ only if a declared difference explains it: with the factor ``data.structure`` the token streams
-differ, with the factor ``objective`` they must not. A seed explains another order of samples, so every pair of runs with
-one seed must agree in it; it explains no other base. Code may never differ. But groups that compute other loss terms
-have other sources, each of which one of the two runs lacks.
+differ, with the factor ``objective`` they must not. A seed explains another order of samples, so every pair of runs
+with one seed must agree in it; it explains no other base. Code may never differ. But groups that compute other loss
+terms have other sources, each of which one of the two runs lacks.
 
 What changes rounding only may differ, since a run may go on with more CPUs or fewer workers after others have finished.
 Groups cannot set it, and a comparison reports it (:func:`rounding_only`).
