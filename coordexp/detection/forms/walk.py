@@ -162,7 +162,7 @@ class Walk:
             raise DataError(f"{self.path}: {how_many}{self.unread[0]}")
         if self.own_images and lacks_scores:
             raise DataError(
-                f"{self.path}: its annotations have no score, so it seems to be a ground truth; expected detections"
+                f"{self.path}: its annotations have no score, as those of a ground truth; expected detections"
             )
         category_names = [key for key in self.categories if isinstance(key, str)]
         if 0 < len(category_names) < len(self.categories):
