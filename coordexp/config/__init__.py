@@ -1,4 +1,10 @@
-"""The configuration of an experiment and of its runs: load it, fingerprint and compare runs."""
+"""The configuration of an experiment and of its runs: load it, fingerprint and compare runs.
+
+- ``schema``: the keys, one file for each section; ``keys``: what they decide, and views of a configuration by it;
+- ``load``: from files and overrides to a validated experiment, with ``yaml_file``, ``trees`` and ``groups``;
+- ``explain``, ``removed``, ``tuning``: what is wrong with a configuration, in a sentence with its place;
+- ``identity``: what a run's numbers depend on, and whether two runs may be compared.
+"""
 
 from coordexp.config.identity.differences import (
     KeyDifference,

@@ -1,4 +1,7 @@
-"""Whether ``ablation.tune`` can be what it says, as far as the configuration tells; the loss terms are asked later."""
+"""Whether a plan of ``ablation.tune`` can be carried out and is fair, as far as the configuration tells.
+
+Whether a loss term has the knobs that are searched is checked later, when the terms are loaded.
+"""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +14,11 @@ from coordexp.config.trees import leaves, value_at, within
 from coordexp.errors import ConfigError, nearest_of
 
 _SECTIONS = ("training", "objective", "custom")
+"""Sections in which keys can be searched."""
+
 _OTHER_WORK = frozenset(("data", "base", "tokens", "evaluation"))
+"""Parts of a run that no searched key may decide: all trials have the same data, steps and evaluation."""
+
 _TRIAL_NAME = re.compile(r".*\.t\d{3,}")
 
 
@@ -56,15 +63,16 @@ def check_tuning(config: ExperimentConfig, *, where: Where) -> None:
 
 
 def _check_shared_keys(config: ExperimentConfig, tune: Tune, where: Where) -> None:
+    """Refuse a key that is searched in all groups if a group fixes it."""
     overlays = config.ablation.model_dump(mode="json")["groups"]
     for key in tune.space:
         place = f"{where(f'{SPACE}.{key}')}: {SPACE}"
         _check_key(config, key, place)
         setters = [name for name, overlay in overlays.items() if any(_touches(leaf, key) for leaf in leaves(overlay))]
         if setters:
-            others = [name for name in config.groups if name not in setters]
+            groups_without = [name for name in config.groups if name not in setters]
             way_on = f"search it for single groups (ablation.tune.groups.{setters[0]})"
-            if others:
+            if groups_without:
                 way_on += f", or take it out of {_list_of(setters)}"
             raise ConfigError(
                 f"{place}: {key} is fixed by group {_list_of(setters)}, so it cannot be searched for all groups; "
@@ -73,6 +81,7 @@ def _check_shared_keys(config: ExperimentConfig, tune: Tune, where: Where) -> No
 
 
 def _check_keys_of_groups(config: ExperimentConfig, tune: Tune, where: Where) -> None:
+    """Refuse a key that is searched in one group if that would favour the group."""
     factor = config.ablation.factor
     for group, space in tune.groups.items():
         for key in space:
@@ -109,24 +118,27 @@ def _check_key(config: ExperimentConfig, key: str, place: str) -> None:
 
 
 def _check_halving(config: ExperimentConfig, tune: Tune, where: Where) -> None:
-    place, every = where("ablation.tune.asha"), config.evaluation.every_steps
+    """Refuse to stop trials early if nothing is evaluated before they end."""
     if not tune.asha.enabled:
         return
-    if every is None:
+    place = where("ablation.tune.asha")
+    evaluation_steps = config.evaluation.every_steps
+    if evaluation_steps is None:
         raise ConfigError(
             f"{place}: ablation.tune.asha decides by AP during training, but evaluation.every_steps is null; set it, "
             "or ablation.tune.asha.enabled=false"
         )
-    steps, first = tune.max_steps or config.training.max_steps, tune.asha.grace_steps or every
-    if steps is not None and first >= steps:
+    steps_of_trial = tune.max_steps or config.training.max_steps
+    first_decision = tune.asha.grace_steps or evaluation_steps
+    if steps_of_trial is not None and first_decision >= steps_of_trial:
         raise ConfigError(
-            f"{place}: ablation.tune.asha first decides after {first} steps, and a trial has {steps}; evaluate more "
-            "often (evaluation.every_steps), or ablation.tune.asha.enabled=false"
+            f"{place}: ablation.tune.asha first decides after {first_decision} steps, and a trial has "
+            f"{steps_of_trial}; evaluate more often (evaluation.every_steps), or ablation.tune.asha.enabled=false"
         )
 
 
 def _touches(leaf: str, key: str) -> bool:
-    """Return whether a key that a group sets is a searched one, or one is below the other."""
+    """Return whether a key that a group sets is the searched key, or one of the two is below the other."""
     return within(leaf, (key,)) or within(key, (leaf,))
 
 

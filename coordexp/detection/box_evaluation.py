@@ -45,12 +45,14 @@ class BoxEvaluation:
         return self.table(which.area).average_precision(which, category=category)
 
     def table(self, area: str = "all") -> PrecisionTable:
+        """Return precision and recall in an area range of :data:`AREA_RANGES_PX2`."""
         if area not in self._tables:
             matches = self._matches if area == "all" else self._matcher.matches(area)
             self._tables[area] = PrecisionTable.of(matches)
         return self._tables[area]
 
     def table_on_images(self, image_ids: Collection[int]) -> PrecisionTable:
+        """Return precision and recall as if these were all images; nothing is matched again."""
         weights = np.isin(self._matcher.image_ids, list(image_ids)).astype(np.uint16)
         return PrecisionTable.of(self._matches, weights)
 

@@ -181,9 +181,12 @@ def _kinds(matcher: Matcher, pairs: Pairs, image: Ints) -> tuple[Ints, Ints, Boo
     gt_order = np.flatnonzero(~truth.is_crowd)
     gt_order = gt_order[np.argsort(truth.image_ids[gt_order], kind="stable")]
     dt_order = np.lexsort((-detections.scores, image))
+    dt_begin = np.searchsorted(image[dt_order], np.arange(matcher.num_images + 1))
+    ids_and_end = np.append(matcher.image_ids, np.iinfo(np.int64).max)
+    gt_begin = np.searchsorted(truth.image_ids[gt_order], ids_and_end)
     error, meant_row = classify_errors(
-        np.searchsorted(image[dt_order], np.arange(matcher.num_images + 1)),
-        np.searchsorted(truth.image_ids[gt_order], np.append(matcher.image_ids, np.iinfo(np.int64).max)),
+        dt_begin,
+        gt_begin,
         np.ascontiguousarray(detections.boxes_px_xywh[dt_order]),
         detections.category_ids[dt_order],
         np.ascontiguousarray(truth.boxes_px_xywh[gt_order]),

@@ -55,6 +55,7 @@ class Federated:
     frequency: Mapping[int, str]
 
     def on_images(self, image_ids: Collection[int]) -> "Federated":
+        """Return what it says of some images."""
         chosen_ids = list(image_ids)
         return Federated(
             negative=self.negative[np.isin(self.negative[:, 0], chosen_ids)],

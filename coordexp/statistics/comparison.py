@@ -154,10 +154,12 @@ def compare_readings(
 
     comparisons = dict[N, Comparison]()
     for name, hashes_of_groups in hashes.items():
-        runs = {
-            group: {number: drawn[content] for number, content in hashes_of_seeds.items()}
-            for group, hashes_of_seeds in hashes_of_groups.items()
-        }
+        runs: dict[str, dict[int, Drawn]] = {}
+        value_by_seed: dict[str, dict[int, Estimate]] = {}
+        for group, hashes_of_seeds in hashes_of_groups.items():
+            runs_of_group = {number: drawn[content] for number, content in hashes_of_seeds.items()}
+            runs[group] = runs_of_group
+            value_by_seed[group] = {number: _estimate({number: run}) for number, run in runs_of_group.items()}
         comparisons[name] = Comparison(
             metric=metric,
             groups=tuple(runs),
@@ -165,10 +167,7 @@ def compare_readings(
             num_images=truth.num_images,
             resamples=resamples,
             value={group: _estimate(runs_of_group) for group, runs_of_group in runs.items()},
-            value_by_seed={
-                group: {number: _estimate({number: run}) for number, run in runs_of_group.items()}
-                for group, runs_of_group in runs.items()
-            },
+            value_by_seed=value_by_seed,
             pairs=_pairs(runs, file_pairs[name], p_swap, family_of_group),
             seed=seed,
             images_a_category=images_a_category(truth, numbered),
@@ -178,6 +177,7 @@ def compare_readings(
 
 
 def _estimate(runs: Mapping[int, Drawn]) -> Estimate:
+    """Return the mean of runs with its interval."""
     return group_total(runs).estimate.of_precision()
 
 

@@ -50,7 +50,7 @@ def reading_sentence(readings: Mapping[ReadingName, Comparison]) -> str:
     if not own_reading.pairs:
         return ""
     best = max(own_reading.groups, key=lambda group: own_reading.value[group].value)
-    compared = [name for name in READINGS if name in readings]
+    compared: list[ReadingName] = [name for name in READINGS if name in readings]
     holding: list[str] = []
     contrary: list[str] = []
     for name in compared:

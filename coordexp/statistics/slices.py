@@ -3,7 +3,7 @@
 Slices are looked at after the fact, and there are many: they say where to look. Draws are those of the whole sample, so
 the number of a slice's images differs from draw to draw, and slices of one draw can be compared.
 
-    tags, sizes, ...  -> _Part: which images, which objects       before anything is measured
+    tags, sizes, ...  -> _Selection: which images, which objects  before anything is measured
                       -> [1 + R, 2] AP and AP50 of each file      _measure
                       -> Slice: estimates and pairs               _described, then _with_contrasts, _corrected
 
@@ -127,7 +127,7 @@ class Slices:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Selection:
     """A slice before anything is measured on it: which images it has and what is counted there.
 
     Attributes:
@@ -189,29 +189,29 @@ def compare_slices(
     truth = read_ground_truth(Path(annotations_json))
     numbered = numbered_units(annotations_json, units, None)
     drawn_units = numbered or Units.single(len(truth.sizes_px))
-    parts = _parts(truth, tags, drawn_units)
+    selections = _selections(truth, tags, drawn_units)
     draws = drawn_units.spread(image_weights(drawn_units.num_units, resamples=resamples, seed=seed))
     weights = np.vstack([unit_weights(len(truth.sizes_px)), draws])  # The first row is the images as they are.
 
     files = [(group, number, path) for group, seeds in detections.items() for number, path in sorted(seeds.items())]
-    runs_of_parts: list[dict[str, dict[int, Floats]]] = [{group: {} for group in detections} for _ in parts]
+    runs_of_selections: list[dict[str, dict[int, Floats]]] = [{group: {} for group in detections} for _ in selections]
     for num_done, (group, number, path) in enumerate(files, start=1):
         matcher = Matcher(truth, in_fair_order(truth, read_detections(Path(path), truth)))
-        for runs, values in zip(runs_of_parts, _measure(matcher, parts, weights), strict=True):
+        for runs, values in zip(runs_of_selections, _measure(matcher, selections, weights), strict=True):
             runs[group][number] = values
         if on_progress is not None:
             on_progress(num_done, len(files))
 
     has_units = drawn_units.has_several
     slices = [
-        _described(part, runs, families or {}, has_units=has_units, shows_units=numbered is not None)
-        for part, runs in zip(parts, runs_of_parts, strict=True)
+        _described(selection, runs, families or {}, has_units=has_units, shows_units=numbered is not None)
+        for selection, runs in zip(selections, runs_of_selections, strict=True)
     ]
-    slices = _with_contrasts(slices, parts, runs_of_parts, families or {}, has_units=has_units)
+    slices = _with_contrasts(slices, selections, runs_of_selections, families or {}, has_units=has_units)
     slices, num_tests = _corrected(slices)
     return Slices(
         slices=tuple(slices),
-        largest={tag: parts[index].value for tag, index in _largest(parts).items()},
+        largest={tag: selections[index].value for tag, index in _largest(selections).items()},
         num_tests=num_tests,
         resamples=resamples,
         seed=seed,
@@ -219,47 +219,47 @@ def compare_slices(
     )
 
 
-def _parts(truth: GroundTruth, tags: Tags, units: Units) -> list[_Part]:
+def _selections(truth: GroundTruth, tags: Tags, units: Units) -> list[_Selection]:
     """Return all slices of a ground truth; those without objects only if they are values of a tag."""
     image_ids = np.array(sorted(truth.sizes_px), np.int64)
     is_object = ~truth.is_crowd
     image_of_object = np.searchsorted(image_ids, truth.image_ids)
     num_objects_of_image = np.bincount(image_of_object[is_object], minlength=len(image_ids))
 
-    def of_images(tag: str, value: str, is_in: Bools, *, is_tested: bool = False) -> _Part:
+    def of_images(tag: str, value: str, is_in: Bools, *, is_tested: bool = False) -> _Selection:
         """Return the slice of whole images ``[N]``."""
         num_objects = int(num_objects_of_image[is_in].sum())
         num_units = len(np.unique(units.of_image[is_in]))
-        return _Part(tag, value, is_tested, is_in, num_objects, num_units)
+        return _Selection(tag, value, is_tested, is_in, num_objects, num_units)
 
-    def of_objects(tag: str, value: str, is_chosen: Bools) -> _Part:
+    def of_objects(tag: str, value: str, is_chosen: Bools) -> _Selection:
         """Return the slice of some objects ``[G]``, in the images that have any."""
         has_chosen = np.zeros(len(image_ids), np.bool_)
         has_chosen[image_of_object[is_chosen]] = True
         return replace(of_images(tag, value, has_chosen), num_objects=int(np.count_nonzero(is_chosen)))
 
-    parts: list[_Part] = []
+    selections: list[_Selection] = []
     for tag in tags.tags:
         value_of_image = [tag.of_image.get(image_id) for image_id in image_ids.tolist()]
         for value in tag.values:
             has_value = np.array([value_here == value for value_here in value_of_image], np.bool_)
-            parts.append(of_images(tag.name, value, has_value, is_tested=True))
+            selections.append(of_images(tag.name, value, has_value, is_tested=True))
     for size, (smallest_px2, largest_px2) in AREA_RANGES_PX2.items():
         if size != "all":
             has_size = is_object & (truth.areas_px2 >= smallest_px2) & (truth.areas_px2 <= largest_px2)
-            parts.append(replace(of_objects(SIZE, size, has_size), area=size))
+            selections.append(replace(of_objects(SIZE, size, has_size), area=size))
     for fewest, most in OBJECT_COUNTS:
         has_count = num_objects_of_image >= fewest
         if most is not None:
             has_count &= num_objects_of_image <= most
-        parts.append(of_images(OBJECTS, _count_name(fewest, most), has_count))
+        selections.append(of_images(OBJECTS, _count_name(fewest, most), has_count))
     category_ids = sorted(truth.categories)
     is_of_category = [is_object & (truth.category_ids == category_id) for category_id in category_ids]
     by_objects = sorted(range(len(category_ids)), key=lambda index: -np.count_nonzero(is_of_category[index]))
     for index in sorted(by_objects[:MAX_CATEGORIES]):
-        part = of_objects(CATEGORY, truth.categories[category_ids[index]], is_of_category[index])
-        parts.append(replace(part, category=index))
-    return [part for part in parts if part.is_tested or part.num_objects]
+        selection = of_objects(CATEGORY, truth.categories[category_ids[index]], is_of_category[index])
+        selections.append(replace(selection, category=index))
+    return [selection for selection in selections if selection.is_tested or selection.num_objects]
 
 
 def _count_name(low: int, high: int | None) -> str:
@@ -268,28 +268,28 @@ def _count_name(low: int, high: int | None) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _measure(matcher: Matcher, parts: Sequence[_Part], weights: Weights) -> list[Floats]:
-    """Measure one file on every part.
+def _measure(matcher: Matcher, selections: Sequence[_Selection], weights: Weights) -> list[Floats]:
+    """Measure one file on every selection.
 
     Args:
         matcher: of the file, on all images.
-        parts: the slices.
+        selections: the slices.
         weights: ``[1 + R, N]`` copies of each image, the first row the images as they are.
 
     Returns:
-        ``[1 + R, 2]`` AP and AP50 of each part.
+        ``[1 + R, 2]`` AP and AP50 of each selection.
     """
-    areas = {"all", *(part.area for part in parts)}
+    areas = {"all", *(selection.area for selection in selections)}
     matches = {area: matcher.matches(area) for area in areas}
     by_category = _precisions(matches["all"], weights)
     measured: list[Floats] = []
-    for part in parts:
-        if part.category is not None:
-            measured.append(by_category[:, :, part.category])
-        elif part.area != "all":
-            measured.append(mean_of_numbers(_precisions(matches[part.area], weights)))
+    for selection in selections:
+        if selection.category is not None:
+            measured.append(by_category[:, :, selection.category])
+        elif selection.area != "all":
+            measured.append(mean_of_numbers(_precisions(matches[selection.area], weights)))
         else:
-            measured.append(mean_of_numbers(_precisions(on_images(matches["all"], part.is_in), weights)))
+            measured.append(mean_of_numbers(_precisions(on_images(matches["all"], selection.is_in), weights)))
     return measured
 
 
@@ -309,19 +309,19 @@ def _drawn(runs: Mapping[int, Floats], metric: int, num_units: int | None) -> di
 
 
 def _described(
-    part: _Part, runs: RunsOfGroups, families: Mapping[str, str], *, has_units: bool, shows_units: bool
+    selection: _Selection, runs: RunsOfGroups, families: Mapping[str, str], *, has_units: bool, shows_units: bool
 ) -> Slice:
     """Return a slice with what was measured on it; p is not corrected yet.
 
     Args:
-        part: the slice.
+        selection: the slice.
         runs: what was measured.
         families: group -> family; equal numbers of groups of two families are not the same training seed.
         has_units: whether any unit has several images.
         shows_units: whether units were asked for.
     """
-    num_drawn_units = part.num_units if has_units else None
-    has_intervals = part.num_units >= max(FEWEST_OF_SLICE, FEWEST_IMAGES)
+    num_drawn_units = selection.num_units if has_units else None
+    has_intervals = selection.num_units >= max(FEWEST_OF_SLICE, FEWEST_IMAGES)
 
     def estimates(metric: int) -> dict[str, Estimate | None]:
         by_group: dict[str, Estimate | None] = {}
@@ -339,15 +339,15 @@ def _described(
         if estimate is None:
             pairs.append(SlicePair(a, b, None))
             continue
-        is_tested = part.is_tested and estimate.low is not None
+        is_tested = selection.is_tested and estimate.low is not None
         pairs.append(SlicePair(a, b, estimate.of_difference(), total.p if is_tested else None))
     return Slice(
-        tag=part.tag,
-        value=part.value,
-        is_tested=part.is_tested,
-        num_images=part.num_images,
-        num_units=part.num_units if shows_units else None,
-        num_objects=part.num_objects,
+        tag=selection.tag,
+        value=selection.value,
+        is_tested=selection.is_tested,
+        num_images=selection.num_images,
+        num_units=selection.num_units if shows_units else None,
+        num_objects=selection.num_objects,
         ap=estimates(_AP),
         ap50=estimates(_AP50),
         pairs=tuple(pairs),
@@ -366,21 +366,21 @@ def _estimate(total: Total, *, has_intervals: bool) -> Estimate | None:
     return total.estimate if has_intervals else Estimate(total.value)
 
 
-def _largest(parts: Sequence[_Part]) -> dict[str, int]:
-    """Return tag -> index of its part with most images; a tag of which no part has intervals is absent."""
+def _largest(selections: Sequence[_Selection]) -> dict[str, int]:
+    """Return tag -> index of its selection with most images; a tag of which no selection has intervals is absent."""
     largest: dict[str, int] = {}
-    for index, part in enumerate(parts):
-        if not part.is_tested or part.num_units < FEWEST_OF_SLICE:
+    for index, selection in enumerate(selections):
+        if not selection.is_tested or selection.num_units < FEWEST_OF_SLICE:
             continue
-        if part.tag not in largest or part.num_images > parts[largest[part.tag]].num_images:
-            largest[part.tag] = index
+        if selection.tag not in largest or selection.num_images > selections[largest[selection.tag]].num_images:
+            largest[selection.tag] = index
     return largest
 
 
 def _with_contrasts(
     slices: Sequence[Slice],
-    parts: Sequence[_Part],
-    runs_of_parts: Sequence[RunsOfGroups],
+    selections: Sequence[_Selection],
+    runs_of_selections: Sequence[RunsOfGroups],
     families: Mapping[str, str],
     *,
     has_units: bool,
@@ -391,20 +391,20 @@ def _with_contrasts(
 
     Args:
         slices: without contrasts.
-        parts: of each slice.
-        runs_of_parts: of each slice what was measured on it.
+        selections: of each slice.
+        runs_of_selections: of each slice what was measured on it.
         families: group -> family.
         has_units: whether any unit has several images.
     """
-    largest = _largest(parts)
+    largest = _largest(selections)
     contrasted: list[Slice] = []
-    for index, (current, part) in enumerate(zip(slices, parts, strict=True)):
-        index_of_largest = largest.get(part.tag) if part.is_tested else None
-        if index_of_largest is None or index_of_largest == index or part.num_units < FEWEST_OF_SLICE:
+    for index, (current, selection) in enumerate(zip(slices, selections, strict=True)):
+        index_of_largest = largest.get(selection.tag) if selection.is_tested else None
+        if index_of_largest is None or index_of_largest == index or selection.num_units < FEWEST_OF_SLICE:
             contrasted.append(current)
             continue
-        runs_beyond = _runs_beyond(runs_of_parts[index], runs_of_parts[index_of_largest])
-        num_units = min(part.num_units, parts[index_of_largest].num_units) if has_units else None
+        runs_beyond = _runs_beyond(runs_of_selections[index], runs_of_selections[index_of_largest])
+        num_units = min(selection.num_units, selections[index_of_largest].num_units) if has_units else None
         pairs: list[SlicePair] = []
         for pair in current.pairs:
             is_one_family = families.get(pair.a) == families.get(pair.b)

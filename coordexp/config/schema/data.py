@@ -121,15 +121,17 @@ class Data(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _path_takes_the_place_of_four(cls, said: object) -> object:
-        if not isinstance(said, dict) or said.get("path") is None:
-            return said
-        return {**said, "format": "auto", **dict.fromkeys(FOUR)}
+    def _path_takes_the_place_of_four(cls, data: object) -> object:
+        """Let ``path`` unset the format and the four paths of a file that is extended."""
+        if not isinstance(data, dict) or data.get("path") is None:
+            return data
+        return {**data, "format": "auto", **dict.fromkeys(FOUR)}
 
     @field_validator("unit_by")
     @classmethod
     def _pattern_has_a_group(cls, value: str | None) -> str | None:
-        if value is None or not ("(" in value or ")" in value):
+        is_pattern = value is not None and ("(" in value or ")" in value)
+        if value is None or not is_pattern:
             return value
         try:
             pattern = re.compile(value)
@@ -148,14 +150,16 @@ class Data(Section):
         missing = [name for name in FOUR if self.model_dump()[name] is None]
         if self.format not in ("shapes", "auto") and missing:
             raise ValueError(f"format {self.format} needs {', '.join('data.' + name for name in missing)}")
-        is_jsonl = self.path is not None or any(map(self.is_jsonl, (self.train_annotations, self.val_annotations)))
-        if self.bbox_format is not None and not is_jsonl:
+        has_jsonl = self.is_jsonl(self.train_annotations) or self.is_jsonl(self.val_annotations)
+        may_be_jsonl = self.path is not None or has_jsonl
+        if self.bbox_format is not None and not may_be_jsonl:
             raise ValueError("bbox_format is for JSONL, and neither data.train_annotations nor data.val_annotations is")
         if self.min_pixels is not None and self.max_pixels is not None and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels {self.min_pixels} is above max_pixels {self.max_pixels}")
         return self
 
     def is_jsonl(self, annotations: Path | None) -> bool:
-        return self.format == "jsonl" or (
-            self.format == "coco" and annotations is not None and annotations.suffix == ".jsonl"
-        )
+        """Return whether annotations are read as JSONL: by the format, or with format coco by their name."""
+        if self.format == "jsonl":
+            return True
+        return self.format == "coco" and annotations is not None and annotations.suffix == ".jsonl"

@@ -17,11 +17,14 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 def _whole(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 WHOLE = BeforeValidator(_whole)
-"""Takes a whole number that is written as ``1e3``, too; it stands last."""
+"""Also accepts a whole number that is written as ``1e3``. It stands last among annotations, so pydantic applies it
+before the strict integer."""
 
 
 def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
@@ -70,11 +73,12 @@ class Section(BaseModel):
 
 
 def key(default: _T, role: Role, *, decides: Sequence[Part] = ()) -> _T:
+    """Declare a key of a section: its default, what it decides of a run, and which parts of the run follow from it."""
     return Field(default=default, json_schema_extra=declaration(role, decides))
 
 
 def declaration(role: Role, decides: Sequence[Part] = ()) -> JsonDict:
-    """Return what a field keeps of its role, for a key that has no default."""
+    """Return what a field keeps of its role, for a key without a default."""
     return {"role": role, "decides": list(decides)}
 
 
@@ -91,16 +95,21 @@ class Key:
 
 def declared_keys(root: type[Section], *, prefix: str = "") -> dict[str, Key]:
     """Return every key of a section and those below it by its dotted name, in the order of the schema."""
-    found: dict[str, Key] = {}
+    keys: dict[str, Key] = {}
     for name, field in root.model_fields.items():
-        members = get_args(field.annotation) if isinstance(field.annotation, types.UnionType) else (field.annotation,)
-        sections = [member for member in members if isinstance(member, type) and issubclass(member, Section)]
-        if len(sections) < len(members):  # more than sections: it may have a value of its own
+        dotted = f"{prefix}{name}"
+        kinds = get_args(field.annotation) if isinstance(field.annotation, types.UnionType) else (field.annotation,)
+        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
+        has_own_value = len(sections) < len(kinds)  # as null, or a list instead of a section
+        if has_own_value:
             declared = cast("dict[str, Any]", field.json_schema_extra or {})
-            description = " ".join((field.description or "").split())
-            found[f"{prefix}{name}"] = Key(
-                f"{prefix}{name}", declared["role"], frozenset(declared["decides"]), description, Path in members
+            keys[dotted] = Key(
+                name=dotted,
+                role=declared["role"],
+                decides=frozenset(declared["decides"]),
+                description=" ".join((field.description or "").split()),
+                is_path=Path in kinds,
             )
         for section in sections:
-            found |= declared_keys(section, prefix=f"{prefix}{name}.")
-    return found
+            keys |= declared_keys(section, prefix=f"{dotted}.")
+    return keys

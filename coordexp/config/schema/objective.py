@@ -80,8 +80,10 @@ class CoordOffset(Section):
 
     @model_validator(mode="after")
     def _ids_are_distinct(self) -> "CoordOffset":
-        if isinstance(self.ids, tuple) and (not self.ids or len(set(self.ids)) < len(self.ids)):
-            raise ValueError(f"ids: got {len(self.ids)}, {len(set(self.ids))} of them different; expected each id once")
+        if isinstance(self.ids, tuple):
+            num_different = len(set(self.ids))
+            if not self.ids or num_different < len(self.ids):
+                raise ValueError(f"ids: got {len(self.ids)}, {num_different} of them different; expected each id once")
         return self
 
 
@@ -111,7 +113,8 @@ class ExtraTerm(Section):
     @model_validator(mode="after")
     def _knobs_are_single_values(self) -> "ExtraTerm":
         for name, value in (self.model_extra or {}).items():
-            if not isinstance(value, Scalar) or (isinstance(value, float) and not math.isfinite(value)):
+            is_finite = not isinstance(value, float) or math.isfinite(value)
+            if not isinstance(value, Scalar) or not is_finite:
                 raise ValueError(f"{name}: got {value!r}, expected a number, text, true, false or null")
         return self
 
@@ -161,6 +164,8 @@ class TermWeight:
 
     @property
     def why_zero(self) -> str | None:
-        """Say which key makes the weight 0, as ``objective.alpha_l1 is 0``; None where none does."""
-        zero = next((key for key, factor in self.factors.items() if not factor), None)
-        return None if zero is None else f"{zero} is {'false' if isinstance(self.factors[zero], bool) else '0'}"
+        """Say which key makes the weight 0, as ``objective.alpha_l1 is 0``; None if none does."""
+        for name, factor in self.factors.items():
+            if not factor:
+                return f"{name} is false" if isinstance(factor, bool) else f"{name} is 0"
+        return None

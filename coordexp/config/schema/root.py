@@ -26,8 +26,8 @@ _DISTRIBUTION = "custom.coord_soft_ce_w1.enabled"
 class RunConfig(Section):
     """Every key of one run: one group, one seed.
 
-    ``ablation`` has no groups and this seed alone, so that what other groups do cannot change a run. Workers get it as
-    JSON and look nothing up.
+    ``ablation`` has no groups and only this seed, so what other groups do cannot change a run. Workers get it as JSON
+    and look nothing up.
     """
 
     experiment: Experiment = Experiment()
@@ -55,38 +55,48 @@ class RunConfig(Section):
     def term_weights(self) -> Mapping[str, TermWeight]:
         """The weight of each term of the specification that looks at coordinates, by its name.
 
-        Group A is plain cross-entropy by definition: where no other term of positive weight was asked for, a positive
+        Group A is plain cross-entropy by definition: if no other term of positive weight was asked for, a positive
         ``lambda_coord_ce`` does not scale it.
         """
-        own, distribution = self.objective, self.custom.coord_soft_ce_w1
-        geometry = {"objective.use_geom_loss": own.use_geom_loss, "objective.lambda_coord": own.lambda_coord}
-        switch = {"custom.coord_soft_ce_w1.enabled": distribution.enabled}
-        others = own.use_geom_loss or distribution.enabled or any(one.weight > 0 for one in own.extra.values())
-        factors: dict[str, dict[str, float]] = {
-            "coord_ce": {
-                "objective.use_coord_ce": own.use_coord_ce,
-                "objective.lambda_coord_ce": own.lambda_coord_ce if others else float(own.lambda_coord_ce > 0),
-            },
-            "box_l1": {**geometry, "objective.alpha_l1": own.alpha_l1},
-            "box_giou": {**geometry, "objective.beta_giou": own.beta_giou},
-            "soft_ce": {**switch, "custom.coord_soft_ce_w1.soft_ce_weight": distribution.soft_ce_weight},
-            "w1": {**switch, "custom.coord_soft_ce_w1.w1_weight": distribution.w1_weight},
-            "gate": {**switch, "custom.coord_soft_ce_w1.gate_weight": distribution.gate_weight},
+        objective = self.objective
+        distribution = self.custom.coord_soft_ce_w1
+        has_extra_term = any(term.weight > 0 for term in objective.extra.values())
+        has_other_term = objective.use_geom_loss or distribution.enabled or has_extra_term
+        lambda_coord_ce = objective.lambda_coord_ce if has_other_term else float(objective.lambda_coord_ce > 0)
+        coord_ce = {
+            "objective.use_coord_ce": objective.use_coord_ce,
+            "objective.lambda_coord_ce": lambda_coord_ce,
         }
-        return {name: TermWeight(keys) for name, keys in factors.items()}
+        geometry = {
+            "objective.use_geom_loss": objective.use_geom_loss,
+            "objective.lambda_coord": objective.lambda_coord,
+        }
+        switch = {"custom.coord_soft_ce_w1.enabled": distribution.enabled}
+        return {
+            "coord_ce": TermWeight(coord_ce),
+            "box_l1": TermWeight({**geometry, "objective.alpha_l1": objective.alpha_l1}),
+            "box_giou": TermWeight({**geometry, "objective.beta_giou": objective.beta_giou}),
+            "soft_ce": TermWeight({**switch, "custom.coord_soft_ce_w1.soft_ce_weight": distribution.soft_ce_weight}),
+            "w1": TermWeight({**switch, "custom.coord_soft_ce_w1.w1_weight": distribution.w1_weight}),
+            "gate": TermWeight({**switch, "custom.coord_soft_ce_w1.gate_weight": distribution.gate_weight}),
+        }
 
     def unsupervised(self, blind: Iterable[str] = ()) -> str:
         """Return the sentence that refuses a run without a term of positive weight that sees a coordinate.
 
-        ``blind`` are further terms of positive weight, which see none.
+        Args:
+            blind: names of further terms of positive weight, which see none.
         """
-        weights = [self.term_weights["coord_ce"]] if self.text_arm else self.term_weights.values()
-        zeros = [found for weight in weights if (found := weight.why_zero)]
+        weights = list(self.term_weights.values())
+        if self.text_arm:
+            weights = [self.term_weights["coord_ce"]]
+        zeros = [weight.why_zero for weight in weights if weight.why_zero is not None]
         zeros += [f"objective.extra.{name} is 0" for name, term in self.objective.extra.items() if not term.weight]
-        why = sorted(dict.fromkeys(zeros), key=lambda zero: zero.endswith("false"))  # the weights first
-        why += [f"objective.extra.{name} sees no coordinate" for name in blind]
+        # Weights of 0 stand before switches that are off.
+        reasons = sorted(dict.fromkeys(zeros), key=lambda zero: zero.endswith("false"))
+        reasons += [f"objective.extra.{name} sees no coordinate" for name in blind]
         arm = "a text arm" if self.text_arm else "custom.coord_tokens.enabled"
-        return f"{arm} needs a coordinate term of positive weight, but {', '.join(why)}; set one of them"
+        return f"{arm} needs a coordinate term of positive weight, but {', '.join(reasons)}; set one of them"
 
     @property
     def reading(self) -> BoxKind:
@@ -94,10 +104,12 @@ class RunConfig(Section):
 
         Cross-entropy trains the most likely bin, every other term the whole distribution. Digits have no mean.
         """
-        own = self.evaluation.reading.get(self.experiment.group)
-        others = [weight.value for name, weight in self.term_weights.items() if name != "coord_ce"]
-        others += [term.weight for term in self.objective.extra.values()]
-        return own or ("expected" if any(others) and not self.text_arm else "argmax")
+        reading_of_group = self.evaluation.reading.get(self.experiment.group)
+        if reading_of_group is not None:
+            return reading_of_group
+        other_weights = [weight.value for name, weight in self.term_weights.items() if name != "coord_ce"]
+        other_weights += [term.weight for term in self.objective.extra.values()]
+        return "expected" if any(other_weights) and not self.text_arm else "argmax"
 
     @property
     def global_batch_size(self) -> int:
@@ -112,9 +124,10 @@ class RunConfig(Section):
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether runs keep to algorithms that repeat every bit, as ``training.deterministic`` says or leaves open."""
-        asked = self.training.deterministic
-        return self.cluster.gpus_per_worker == 0 if asked is None else asked
+        """Whether runs keep to algorithms that repeat every bit: as asked, by default only without GPUs."""
+        if self.training.deterministic is None:
+            return self.cluster.gpus_per_worker == 0
+        return self.training.deterministic
 
     def with_steps(self, num_images: int) -> Self:
         """Return the run with ``training.max_steps`` in place of ``training.epochs``, for this many training images."""
@@ -122,7 +135,8 @@ class RunConfig(Section):
         if epochs is None:
             return self
         steps_an_epoch = math.ceil(num_images / self.global_batch_size)
-        steps = max(1, math.ceil(round(epochs * steps_an_epoch, 6)))  # 0.7 x 10 is a little more than 7 in floats
+        # Rounded first: 0.7 x 10 is a little more than 7 in floats, and would be 8 steps.
+        steps = max(1, math.ceil(round(epochs * steps_an_epoch, 6)))
         training = self.training.model_copy(update={"max_steps": steps, "epochs": None})
         return self.model_validate({**dict(self), "training": training})
 
@@ -131,52 +145,65 @@ class RunConfig(Section):
     def _distribution_losses_stand_alone(cls, data: object) -> object:
         """Turn off cross-entropy on coord tokens if the distribution losses are on and ``use_coord_ce`` is not set.
 
-        So that a file with only their switch is what specification 003 means by it; the same holds for a group.
+        A file with only their switch is then what specification 003 means by it. The same holds for a group.
         """
         if not isinstance(data, dict):
             return data
         tree = cast(Tree, data)
-        objective, custom = tree.get("objective", {}), cast(object, tree.get("custom"))
+        objective = tree.get("objective", {})
         if not isinstance(objective, dict) or "use_coord_ce" in objective:
             return tree
-        is_on = custom.coord_soft_ce_w1.enabled if isinstance(custom, Custom) else value_at(tree, _DISTRIBUTION) is True
+        custom = cast(object, tree.get("custom"))
+        is_on = value_at(tree, _DISTRIBUTION) is True
+        if isinstance(custom, Custom):  # The values are validated already, as in :meth:`with_steps`.
+            is_on = custom.coord_soft_ce_w1.enabled
         if is_on:
             tree = merged(tree, {"objective": {"use_coord_ce": False}})
+
         groups = value_at(tree, "ablation.groups")
-        for name, overlay in groups.items() if isinstance(groups, dict) else ():
-            own, said = value_at(overlay, _DISTRIBUTION), value_at(overlay, "objective")
-            is_set = isinstance(said, dict) and "use_coord_ce" in said
-            if isinstance(own, bool) and own != is_on and not is_set:
-                tree = merged(tree, nested(["ablation", "groups", name, "objective", "use_coord_ce"], not own))
+        if not isinstance(groups, dict):
+            return tree
+        for name, overlay in groups.items():
+            is_on_in_group = value_at(overlay, _DISTRIBUTION)
+            objective_of_group = value_at(overlay, "objective")
+            is_set = isinstance(objective_of_group, dict) and "use_coord_ce" in objective_of_group
+            if isinstance(is_on_in_group, bool) and is_on_in_group != is_on and not is_set:
+                path = ["ablation", "groups", name, "objective", "use_coord_ce"]
+                tree = merged(tree, nested(path, not is_on_in_group))
         return tree
 
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
-        """Refuse what holds for whole experiments too; their runs are checked on their own."""
-        size, step = self.data.bucket_size, self.global_batch_size
+        """Refuse keys that contradict each other, in a run and in what all runs of an experiment share."""
         switches = {
             "objective.use_coordexp_loss": self.objective.use_coordexp_loss,
             "custom.coord_soft_ce_w1.enabled": self.custom.coord_soft_ce_w1.enabled,
         }
-        if self.text_arm and any(switches.values()):
-            switched_on = ", ".join(key for key, on in switches.items() if on)
-            raise ValueError(f"{switched_on} would have no effect without custom.coord_tokens.enabled: true")
+        switched_on = [key for key, is_on in switches.items() if is_on]
+        if self.text_arm and switched_on:
+            raise ValueError(f"{', '.join(switched_on)} would have no effect without custom.coord_tokens.enabled: true")
         if self.text_arm and self.data.structure == "spec":
             raise ValueError(
                 "data.structure: spec adds two tokens, and custom.coord_tokens.enabled: false adds none; use "
                 "data.structure: native"
             )
-        if size is not None and not self.data.length_buckets:
-            raise ValueError(f"data.bucket_size: {size} has no effect without data.length_buckets: true")
-        if size is not None and step % size:
-            raise ValueError(f"data.bucket_size: {size} does not divide a step of {step} images")
+        bucket_size = self.data.bucket_size
+        if bucket_size is not None and not self.data.length_buckets:
+            raise ValueError(f"data.bucket_size: {bucket_size} has no effect without data.length_buckets: true")
+        if bucket_size is not None and self.global_batch_size % bucket_size:
+            raise ValueError(
+                f"data.bucket_size: {bucket_size} does not divide a step of {self.global_batch_size} images"
+            )
         if self.trains_offset and self.training.tuning == "full":
             raise ValueError("custom.coord_offset needs frozen tables; training.tuning: full trains them (choose one)")
         return self
 
     @model_validator(mode="after")
     def _can_be_run(self) -> Self:
-        # A further term says itself what it sees, where it is known.
+        """Refuse a run without a coordinate term of positive weight, or with a reading that it does not have.
+
+        Whether a further term sees coordinates is checked later, when the terms are loaded.
+        """
         weights = [weight.value for weight in self.term_weights.values()]
         if not any(weights) and not any(term.weight for term in self.objective.extra.values()):
             raise ValueError(self.unsupervised())
@@ -218,32 +245,43 @@ class ExperimentConfig(RunConfig):
 
     def reduced(self, group: str, seed: int) -> "ExperimentConfig":
         """Return the experiment with one of its runs; what all runs share stays as it is."""
-        one = self.run(group, seed)
-        own = {name: overlay for name, overlay in self.ablation.groups.items() if name == group}
+        groups = {name: overlay for name, overlay in self.ablation.groups.items() if name == group}
         experiment = self.experiment.model_copy(update={"group": group, "seed": seed})
-        ablation = one.ablation.model_copy(update={"groups": own})
+        ablation = self.run(group, seed).ablation.model_copy(update={"groups": groups})
         return self.model_validate({**dict(self), "experiment": experiment, "ablation": ablation})
 
     @model_validator(mode="after")
-    def _can_be_run(self) -> Self:  # in the place of a run's own check: the shared keys are no run
-        shared, wrong = self.model_dump(mode="json"), list[InitErrorDetails]()
-        overlays = self.ablation.model_dump()["groups"]  # not as JSON, where a NaN would be null
+    def _can_be_run(self) -> Self:
+        """Make and validate the runs, instead of a run's own check: the keys that runs share are no run."""
+        shared = self.model_dump(mode="json")
+        overlays = self.ablation.model_dump()["groups"]  # Not as JSON, where a NaN would be null.
+        errors: list[InitErrorDetails] = []
         for group, overlay in (overlays or {self.experiment.group: {}}).items():
-            place = ("ablation", "groups", group) if overlays else ()
             tree = merged(merged(shared, overlay), {"experiment": {"group": group}})
             tree["ablation"] = self.ablation.of_run(group).model_dump(mode="json")
             try:
                 self._groups[group] = RunConfig.model_validate(tree)
             except ValidationError as error:
-                for found in error.errors(include_url=False):
-                    loc, ctx = (*place, *found["loc"]), found.get("ctx", {})
-                    wrong.append({"type": found["type"], "loc": loc, "input": found["input"], "ctx": ctx})
-        if wrong:
-            raise ValidationError.from_exception_data("ExperimentConfig", wrong)
-        self._runs.update(
-            {f"{group}-s{seed}": self.run(group, seed) for seed in self.ablation.seeds for group in self._groups}
-        )
+                errors += _errors_below(error, ("ablation", "groups", group) if overlays else ())
+        if errors:
+            raise ValidationError.from_exception_data("ExperimentConfig", errors)
+        for seed in self.ablation.seeds:
+            for group in self._groups:
+                self._runs[f"{group}-s{seed}"] = self.run(group, seed)
         return self
+
+
+def _errors_below(error: ValidationError, place: tuple[str, ...]) -> list[InitErrorDetails]:
+    """Return the errors of a run as errors of the experiment, their places counted from its top."""
+    return [
+        {
+            "type": detail["type"],
+            "loc": (*place, *detail["loc"]),
+            "input": detail["input"],
+            "ctx": detail.get("ctx", {}),
+        }
+        for detail in error.errors(include_url=False)
+    ]
 
 
 KEYS = declared_keys(ExperimentConfig)

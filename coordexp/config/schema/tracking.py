@@ -16,17 +16,20 @@ _EXPECTED = (
 
 
 def address_problem(uri: str) -> str | None:
-    """Return why an address of MLflow is refused, without a word of what it holds; None for a good one.
+    """Return why an address of MLflow is refused, without a word of what it holds; None for a good address.
 
     It is written into configurations, records and commands to paste, so it may hold no user, password or token. The
     path of a sqlite database may have any character that a path has, but no query.
     """
-    scheme, separator, rest = uri.partition("://")
+    scheme, separator, behind_scheme = uri.partition("://")
     scheme = scheme.lower()
     is_file = scheme == "sqlite"
     if _CONTROL.search(uri) or (" " in uri and not is_file):
         return "holds a space, a line break or another control character"
-    has_secret = "@" in rest.partition("/")[0] if is_file else "@" in uri or _SECRET.search(unquote(uri))
+    if is_file:
+        has_secret = "@" in behind_scheme.partition("/")[0]
+    else:
+        has_secret = "@" in uri or _SECRET.search(unquote(uri)) is not None
     if has_secret or (scheme in ("http", "https", "sqlite") and "?" in uri):
         return (
             "must hold no user, password, token or query, since it is written into records; set them in the "
@@ -42,16 +45,17 @@ def address_problem(uri: str) -> str | None:
     if not separator or scheme == "file":
         return f"cannot be used: {_EXPECTED} (MLflow's file store is no longer supported)"
     if is_file:
-        return None if rest.startswith("/") else f"names no database file: {_EXPECTED}"
-    return None if rest.strip("/") and not rest.startswith("/") else f"is no address: {_EXPECTED}"
+        return None if behind_scheme.startswith("/") else f"names no database file: {_EXPECTED}"
+    has_host = bool(behind_scheme.strip("/")) and not behind_scheme.startswith("/")
+    return None if has_host else f"is no address: {_EXPECTED}"
 
 
 def _is_web_address(uri: str) -> bool:
-    """Return whether an address has a host, and a port that is a number where it has one."""
+    """Return whether an address has a host, and a valid port if it has one."""
     try:
-        parts = urlsplit(uri)
-        return bool(parts.hostname) and parts.port != 0  # the port is read here, and refused if it is none
-    except ValueError:
+        address = urlsplit(uri)
+        return bool(address.hostname) and address.port != 0
+    except ValueError:  # Reading the port raises it if the port is no number.
         return False
 
 
@@ -65,6 +69,7 @@ class Tracking(Section):
 
     @model_validator(mode="after")
     def _uri_holds_no_secret(self) -> "Tracking":
-        if self.uri is not None and (problem := address_problem(self.uri)) is not None:
+        problem = None if self.uri is None else address_problem(self.uri)
+        if problem is not None:
             raise ValueError(f"uri {problem}")
         return self

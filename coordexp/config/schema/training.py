@@ -94,20 +94,25 @@ class Training(Section):
     @model_validator(mode="before")
     @classmethod
     def _epochs_replace_the_default(cls, data: object) -> object:
-        given = cast("dict[str, object]", data) if isinstance(data, dict) else {}
-        return {"max_steps": None, **given} if given.get("epochs") is not None else data
+        """Let ``epochs`` alone unset the default of ``max_steps``."""
+        if not isinstance(data, dict):
+            return data
+        values = cast("dict[str, object]", data)
+        if values.get("epochs") is None:
+            return values
+        return {"max_steps": None, **values}
 
     @model_validator(mode="after")
     def _keys_agree(self) -> "Training":
         if (self.max_steps is None) == (self.epochs is None):
-            both = "both are given" if self.epochs is not None else "both are null"
-            raise ValueError(f"max_steps and epochs: {both}; set one of them, and the other to null")
-        rates = {"vit_lr": self.vit_lr, "aligner_lr": self.aligner_lr}
-        idle = [f"{name}: {rate:g}" for name, rate in rates.items() if rate is not None]
-        if idle and not self.lora.vision:
+            problem = "both are null" if self.epochs is None else "both are given"
+            raise ValueError(f"max_steps and epochs: {problem}; set one of them, and the other to null")
+        vision_rates = {"vit_lr": self.vit_lr, "aligner_lr": self.aligner_lr}
+        shown_rates = [f"{name}: {rate:g}" for name, rate in vision_rates.items() if rate is not None]
+        if shown_rates and not self.lora.vision:
             raise ValueError(
-                f"{' and '.join(idle)} would move nothing, since lora.vision: false trains neither vision tower nor "
-                "aligner; leave it out, or set lora.vision: true"
+                f"{' and '.join(shown_rates)} would move nothing, since lora.vision: false trains neither vision tower "
+                "nor aligner; leave it out, or set lora.vision: true"
             )
         return self
 

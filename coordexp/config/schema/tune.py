@@ -36,31 +36,35 @@ class Tune(Section):
 
     @property
     def how(self) -> Method:
-        """How points are proposed, where ``method`` leaves it open too."""
-        return self.method or ("grid" if self.num_trials is None else "random")
+        """How points are proposed: by ``method``, or by what ``num_trials`` implies if it is null."""
+        if self.method is not None:
+            return self.method
+        return "grid" if self.num_trials is None else "random"
 
     @property
     def tuned_keys(self) -> tuple[str, ...]:
         """Every key that may differ between groups because it is tuned."""
-        return tuple(dict.fromkeys([*self.space, *(name for own in self.groups.values() for name in own)]))
+        keys = list(self.space)
+        for space in self.groups.values():
+            keys += space
+        return tuple(dict.fromkeys(keys))
 
     def reduced(self, group: str) -> "Tune":
         """Return what concerns one group: a run knows nothing of the further spaces of others."""
-        own = {name: space for name, space in self.groups.items() if name == group}
-        return self.model_copy(update={"groups": own})
+        groups = {name: space for name, space in self.groups.items() if name == group}
+        return self.model_copy(update={"groups": groups})
 
     @field_validator("space", mode="before")
     @classmethod
-    def _space_has_dotted_keys(cls, given: object) -> object:
-        return dotted_space(given)
+    def _space_has_dotted_keys(cls, space: object) -> object:
+        return dotted_space(space)
 
     @field_validator("groups", mode="before")
     @classmethod
-    def _spaces_have_dotted_keys(cls, given: object) -> object:
-        if not isinstance(given, dict):
-            return given
-        spaces = cast("dict[str, object]", given)
-        return {name: dotted_space(space) for name, space in spaces.items()}
+    def _spaces_have_dotted_keys(cls, spaces: object) -> object:
+        if not isinstance(spaces, dict):
+            return spaces
+        return {name: dotted_space(space) for name, space in cast("dict[str, object]", spaces).items()}
 
     @model_validator(mode="after")
     def _has_a_size(self) -> "Tune":
@@ -85,32 +89,34 @@ class Tune(Section):
         return self
 
 
-def dotted_space(given: object) -> object:
-    """Return a space with one dotted key for each parameter, of what may be nested; a list stands for its values.
+def dotted_space(space: object) -> object:
+    """Return a space with one dotted key for each parameter; a list becomes a parameter with these values.
 
-    What is no mapping is returned as it is: validation says what is wrong with it.
+    A space may be nested, as sections are. Anything else than a mapping is returned as it is: validation says what is
+    wrong with it.
     """
-    if not isinstance(given, dict):
-        return given
-    flat: dict[str, object] = {}
-    for given_key, value in _parameters(cast("Mapping[str, object]", given)):
-        name = _weight_of(given_key)
-        before = flat.get(name)
-        is_a_list = isinstance(value, dict) and "values" in value
-        if isinstance(before, dict) and isinstance(value, dict) and not is_a_list:
-            # A file's range, and one end of it from an override; a list takes the place of a range.
-            value = cast("dict[str, object]", before) | cast("dict[str, object]", value)
-        flat[name] = value
-    return flat
+    if not isinstance(space, dict):
+        return space
+    parameters: dict[str, object] = {}
+    for written_key, parameter in _parameters(cast("Mapping[str, object]", space)):
+        dotted_key = _with_weight(written_key)
+        parameter_before = parameters.get(dotted_key)
+        is_list = isinstance(parameter, dict) and "values" in parameter
+        if isinstance(parameter_before, dict) and isinstance(parameter, dict) and not is_list:
+            # A file's range, and one end of it from an override. A list takes the place of a range.
+            parameter = cast("dict[str, object]", parameter_before) | cast("dict[str, object]", parameter)
+        parameters[dotted_key] = parameter
+    return parameters
 
 
-def _weight_of(key: str) -> str:
-    """Return the key itself, and of a further loss term that of its weight, as a configuration writes it."""
-    is_a_term = key.startswith("objective.extra.") and key.count(".") == _DOTS_OF_A_TERM
-    return f"{key}.weight" if is_a_term else key
+def _with_weight(key: str) -> str:
+    """Return the key of the weight for a further loss term, as a configuration writes it; any other key as it is."""
+    is_term = key.startswith("objective.extra.") and key.count(".") == _DOTS_OF_A_TERM
+    return f"{key}.weight" if is_term else key
 
 
 def _parameters(tree: Mapping[str, object], *, prefix: str = "") -> Iterable[tuple[str, object]]:
+    """Yield the dotted key and the raw parameter of everything that is searched in a space."""
     for name, value in tree.items():
         dotted = f"{prefix}{name}"
         if isinstance(value, list | tuple):

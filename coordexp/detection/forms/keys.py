@@ -23,6 +23,8 @@ Image = tuple[Key | None, str]
 
 NO_IMAGE: Image = (None, "")
 
+# Names of an image's id and file, of a category's name, of its id or name, and of a score. The first one counts that
+# has a value.
 _IDS = ("imageid", "imgid")
 _NAMES = (
     "filename", "imagename", "file", "imgpath", "imagepath", "imgname", "image", "img", "picture", "path", "filepath",
@@ -36,6 +38,7 @@ _CATEGORIES = (
     "classes", "categories", "categoryids", "classids", "predclass", "predlabel", "object",
 )  # fmt: skip
 _SCORES = ("score", "confidence", "conf", "probability", "prob")
+# Longer names of a score, such as pred_scores or box_confidence: only if none of the names above has a value.
 _OTHER_SCORE = re.compile(
     r"(pred|prediction|predicted|det|detection|box|bbox|class|cls|category|label|conf|confidence|object|avg|mean)?"
     r"(score|confidence|conf|probability|prob)s?"
@@ -47,6 +50,7 @@ NESTED = frozenset({
 })  # fmt: skip
 """What holds the detections of an image, or of a whole file."""
 
+# Columns that stand beside a column of boxes, one value for each box.
 COLUMN_LABELS = (
     "labels", "predclasses", "predlabels", "classes", "categoryids", "classids", "categorynames", "classnames",
     "labelnames", "names", "categories", "category", "label", "class", "clsids", "cls",
@@ -81,6 +85,8 @@ _COLUMN_FRAMES = {
 EITHER_LAYOUT = frozenset({"boxes", "boundingboxes", "predboxes", "bboxes"})
 """Under these names some tools write corners and others sizes: the numbers decide."""
 
+# Numbers of a box that have names of their own. x, y, width and height are clear within a box only: beside a class, x
+# and y may be the centre.
 _NAMED_CORNERS = (
     ("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"), ("left", "top", "right", "bottom"),
     ("x0", "y0", "x1", "y1"), ("minx", "miny", "maxx", "maxy"), ("startx", "starty", "endx", "endy"),

@@ -45,7 +45,7 @@ def read_file(path: Path) -> ResultFile:
     if path.suffix.lower() == ".txt" and not begins_as_json:
         return _of_lines(path, read_text_files([path]))
     result = _read_plain(content, path, is_packed=is_packed)
-    return Walk(path).file_of(parsed(content, path)) if result is None else result
+    return Walk(path).result_of(parsed(content, path)) if result is None else result
 
 
 def _read_plain(content: bytes, path: Path, *, is_packed: bool) -> ResultFile | None:

@@ -131,7 +131,7 @@ class Walk:
         """Remember whether the frame was given."""
         self.is_frame_given = self.frame is not None
 
-    def file_of(self, value: object) -> ResultFile:
+    def result_of(self, value: object) -> ResultFile:
         """Return what a parsed file holds.
 
         If the file lists its own images and categories, they are known by their names: its ids need not be those of
@@ -162,7 +162,7 @@ class Walk:
             raise DataError(f"{self.path}: {how_many}{self.unread[0]}")
         if self.own_images and lacks_scores:
             raise DataError(
-                f"{self.path}: its annotations have no score, so it seems to be a ground truth; expected detections"
+                f"{self.path}: its annotations have no score, as those of a ground truth; expected detections"
             )
         category_names = [key for key in self.categories if isinstance(key, str)]
         if 0 < len(category_names) < len(self.categories):
@@ -240,7 +240,7 @@ class Walk:
             self._not_read(where, f"there is {' and '.join(sorted(full_holders))}: which of them are the detections?")
             return
         if holders:
-            name = (full_holders or holders)[0]
+            name = (full_holders or holders)[0]  # Of several empty holders any will do.
             self.visit(fields[name], image, (*where, _spelled(name, value)))
             return
         if isinstance(fields.get("failure"), str) and image != NO_IMAGE:  # MegaDetector's

@@ -70,7 +70,7 @@ def test_an_experiment_reduced_to_one_run_plans_the_same_run():
     assert (reduced.groups, reduced.ablation.seeds) == (("B",), (7,))
     assert reduced.run("B", 7) == config.run("B", 7)
     assert reduced.objective == config.objective
-    with pytest.raises(ConfigError, match="there is no group 'C'"):
+    with pytest.raises(ConfigError, match="'C'"):
         config.reduced("C", 0)
 
 
@@ -80,53 +80,47 @@ def test_without_groups_the_configuration_is_the_run():
     run = config.run("mine", 3)
     assert run.objective == config.objective
     assert run.ablation.groups == {}
-    with pytest.raises(ConfigError, match="there is no group 'A'; there is mine"):
+    with pytest.raises(ConfigError, match="'A'.*mine"):
         config.run("A", 0)
 
 
 @pytest.mark.parametrize(
-    ("groups", "message"),
+    ("groups", "facts"),
     [
-        (
-            "[A, Bx]",
-            r"config\.yaml:1: ablation\.groups: there is no file groups/Bx\.yaml for group 'Bx'; did you mean B\?",
-        ),
-        ("[A, A]", r"config\.yaml:1: ablation\.groups: A is listed twice"),
-        ("{a b: {}}", r"ablation\.groups\.a b: got 'a b', expected letters"),
+        ("[A, Bx]", r"config\.yaml:1: ablation\.groups: .*groups/Bx\.yaml.*'Bx'.*\bB\?"),
+        ("[A, A]", r"config\.yaml:1: ablation\.groups: A\b"),
+        ("{a b: {}}", r"ablation\.groups\.a b: .*'a b'"),
     ],
 )
-def test_bad_lists_of_groups(groups: str, message: str):
-    with pytest.raises(ConfigError, match=message):
+def test_bad_lists_of_groups(groups: str, facts: str):
+    with pytest.raises(ConfigError, match=facts):
         _load(f"ablation: {{groups: {groups}}}\n")
 
 
 @pytest.mark.parametrize(
-    ("group", "message"),
+    ("group", "facts"),
     [
         (
             "objective: {use_geom_loss: true}\n",
-            r"^groups/X\.yaml:1: group X: objective: use_geom_loss needs use_coordexp_loss",
+            r"^groups/X\.yaml:1: group X: objective: use_geom_loss .*use_coordexp_loss",
         ),
-        (
-            "objective: {use_coord_ce: false}\n",
-            r"^groups/X\.yaml: group X: custom\.coord_tokens\.enabled needs a coord",
-        ),
+        ("objective: {use_coord_ce: false}\n", r"^groups/X\.yaml: group X: custom\.coord_tokens\.enabled "),
         (
             "\nobjective: {lambda_cord: 2}\n",
-            r"^groups/X\.yaml:2: group X: unknown key objective\.lambda_cord; did you mean",
+            r"^groups/X\.yaml:2: group X: .*objective\.lambda_cord\b.*objective\.lambda_coord\b",
         ),
-        ("objective: {lambda_coord: .nan}\n", r"^groups/X\.yaml:1: group X: objective\.lambda_coord: got nan"),
+        ("objective: {lambda_coord: .nan}\n", r"^groups/X\.yaml:1: group X: objective\.lambda_coord: .*nan"),
         (
             "objective: {lambda_coord: 2}\ntraining:\n  learning_rate: 3e-4\n",
-            r"^groups/X\.yaml:3: group X: training\.learning_rate is outside ablation\.factor \(objective, custom",
+            r"^groups/X\.yaml:3: group X: training\.learning_rate .*ablation\.factor \(objective, custom",
         ),
-        ("custom: {coord_offset: {tie_head: false}}\n", r"custom\.coord_offset\.tie_head is outside ablation\.factor"),
-        ("extends: A.yaml\n", r"^groups/X\.yaml:1: a group holds only its difference"),
+        ("custom: {coord_offset: {tie_head: false}}\n", r"custom\.coord_offset\.tie_head .*ablation\.factor"),
+        ("extends: A.yaml\n", r"^groups/X\.yaml:1: .*extend"),
     ],
 )
-def test_bad_group_files(group: str, message: str):
+def test_bad_group_files(group: str, facts: str):
     _write("groups/X.yaml", group)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts):
         _load("ablation: {groups: [A, X]}\n")
 
 
@@ -134,10 +128,10 @@ def test_another_factor_admits_other_keys():
     text = "ablation: {factor: [training], groups: {slow: {training: {learning_rate: 1.0e-5}}, fast: {}}}\n"
     config = _load(text)
     assert config.run("slow", 0).training.learning_rate == 1e-5
-    with pytest.raises(ConfigError, match=r"config\.yaml:1: group slow: training\.learning_rate is outside"):
+    with pytest.raises(ConfigError, match=r"config\.yaml:1: group slow: training\.learning_rate\b"):
         _load(text.replace("[training]", "[training.max_steps]"))
     # A prefix is a whole name: training does not admit trainings.
-    with pytest.raises(ConfigError, match=r"ablation\.factor: unknown key train; did you mean training\?"):
+    with pytest.raises(ConfigError, match=r"ablation\.factor: .*\btrain\b.*\btraining\?"):
         _load(text.replace("[training]", "[train]"))
 
 
@@ -145,15 +139,18 @@ def test_an_override_reaches_into_a_group():
     config = _load("ablation: {groups: [A, B]}\n", "ablation.groups.B.objective.lambda_coord=5")
     assert config.run("B", 0).objective.lambda_coord == 5.0
     assert config.run("A", 0).objective.lambda_coord == 1.0
-    with pytest.raises(ConfigError, match=r"override 'ablation\.groups\.B\.training\.max_steps=3': group B: .*outside"):
+    with pytest.raises(
+        ConfigError, match=r"override 'ablation\.groups\.B\.training\.max_steps=3': group B: training\.max_steps\b"
+    ):
         _load("ablation: {groups: [A, B]}\n", "ablation.groups.B.training.max_steps=3")
-    with pytest.raises(ConfigError, match=r"there is no group 'BB'; did you mean B\?"):
+    with pytest.raises(ConfigError, match=r"'BB'.*\bB\?"):
         _load("ablation: {groups: [A, B]}\n", "ablation.groups.BB.objective.lambda_coord=5")
 
 
 def test_an_override_that_every_group_undoes_is_refused():
     with pytest.raises(
-        ConfigError, match=r"override 'objective\.use_coord_ce=true': has no effect, since every group sets"
+        ConfigError,
+        match=r"override 'objective\.use_coord_ce=true': .*\(A, B\).*ablation\.groups\.A\.objective\.use_coord_ce",
     ):
         _load("ablation: {groups: [A, B]}\n", "objective.use_coord_ce=true")
     assert _load("ablation: {groups: [A, B]}\n", "objective.use_coordexp_loss=true").objective.use_coordexp_loss
@@ -198,11 +195,10 @@ NOTHING_BUT_TEXT = [
 
 @pytest.mark.parametrize(("text", "named"), NOTHING_BUT_TEXT)
 def test_weights_that_leave_nothing_but_text_are_named(text: str, named: str):
-    sentence = r"needs a coordinate term of positive weight, but (.*, )?" + named
-    with pytest.raises(ConfigError, match=r"^config\.yaml: .*" + sentence) as alone:
+    with pytest.raises(ConfigError, match=r"^config\.yaml: .*" + named) as alone:
         _load(text)
     _write("groups/X.yaml", text)
-    with pytest.raises(ConfigError, match=r"^groups/X\.yaml: group X: .*" + sentence) as in_group:
+    with pytest.raises(ConfigError, match=r"^groups/X\.yaml: group X: .*" + named) as in_group:
         _load("ablation: {groups: [A, X]}\n")
     assert all("\n" not in str(caught.value) for caught in (alone, in_group))
 
@@ -241,9 +237,9 @@ def test_another_reading_is_the_same_run():
         assert fingerprint(before) == fingerprint(after)
     # A group that this command leaves out may keep its reading; a name that is no group at all would do nothing.
     _load(text, "ablation.groups=[B]", "evaluation.reading.A=expected")
-    with pytest.raises(ConfigError, match=r"override .*: evaluation\.reading\.a: there is no group 'a'"):
+    with pytest.raises(ConfigError, match=r"override .*: evaluation\.reading\.a: .*'a'.*\bA\?"):
         _load(text, "evaluation.reading.a=expected")
-    with pytest.raises(ConfigError, match=r"evaluation\.reading\.A: .*'mean'.*expected 'argmax' or 'expected'"):
+    with pytest.raises(ConfigError, match=r"evaluation\.reading\.A: .*'mean'.*'argmax'.*'expected'"):
         _load(text, "evaluation.reading.A=mean")
 
 
@@ -251,5 +247,5 @@ def test_a_text_arm_has_one_reading():
     _write("groups/T.yaml", "custom: {coord_tokens: {enabled: false}}\n")
     text = "ablation: {groups: [A, T], factor: [objective, custom.coord_tokens]}\n"
     assert _load(text, "evaluation.reading.T=argmax").run("T", 0).reading == "argmax"
-    with pytest.raises(ConfigError, match=r"evaluation\.reading\.T: got expected, but a text arm"):
+    with pytest.raises(ConfigError, match=r"evaluation\.reading\.T: .*custom\.coord_tokens\.enabled"):
         _load(text, "evaluation.reading.T=expected")

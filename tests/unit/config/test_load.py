@@ -1,4 +1,5 @@
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_exponents_without_a_dot_are_numbers():
 
 
 def test_a_sweep_is_told_from_an_experiment():
-    with pytest.raises(ConfigError, match=r"^config\.yaml: that is a sweep.* coordexp sweep --config config\.yaml$"):
+    with pytest.raises(ConfigError, match=r"^config\.yaml: .* coordexp sweep --config config\.yaml$"):
         _load("name: s\nexperiment: tiny.yaml\nspace: {objective.alpha_l1: [1.0, 2.0]}\n")
 
 
@@ -90,7 +91,7 @@ def test_extends_is_a_chain_that_ends():
     assert (training.max_steps, training.logging_steps, training.checkpoint_steps) == (8, 3, 9)
     assert config.runs["R-s0"].objective.alpha_l1 == 3.0
     _write("far/root.yaml", "training: {logging_steps: 0}\n")
-    with pytest.raises(ConfigError, match=r"far/root\.yaml:1: training\.logging_steps: got 0"):
+    with pytest.raises(ConfigError, match=r"far/root\.yaml:1: training\.logging_steps: .*\b0\b"):
         _load("extends: middle.yaml\n")
     assert _load("extends: tiny.yaml\n").training.max_steps == 360  # of coordexp, which extends another itself
 
@@ -137,62 +138,53 @@ def test_overrides_are_applied_in_order():
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("override", "facts"),
     [
-        ("training.max_steps", "override 'training.max_steps': expected KEY=VALUE"),
-        ("ablation.groups=[A,", r"the value ends before its \]; a shell cuts .* as in 'ablation.groups=\[A, B\]'"),
-        ("experiments/tiny.yaml", "expected KEY=VALUE .* a file is given as --config experiments/tiny.yaml"),
-        ("training.max_steps=many", "training.max_steps: got 'many', expected an integer"),
-        ("training.max_stpes=1", "override 'training.max_stpes=1': unknown key .*did you mean training.max_steps"),
-        ("custom={coord_offset: {embd_lr: 1}}", "override .*: unknown key custom.coord_offset.embd_lr; did you mean"),
+        ("training.max_steps", "KEY=VALUE"),
+        ("ablation.groups=[A,", r"\]; .*'ablation.groups=\[A, B\]'"),
+        ("experiments/tiny.yaml", "KEY=VALUE .*--config experiments/tiny.yaml"),
+        ("training.max_steps=many", "training.max_steps: .*'many'.*integer"),
+        ("training.max_stpes=1", r"training.max_stpes\b.* training.max_steps\?"),
+        ("custom={coord_offset: {embd_lr: 1}}", r"custom.coord_offset.embd_lr\b.* custom.coord_offset.embed_lr\?"),
     ],
 )
-def test_bad_overrides(override: str, message: str):
-    with pytest.raises(ConfigError, match=message):
+def test_bad_overrides(override: str, facts: str):
+    with pytest.raises(ConfigError, match=rf"override '{re.escape(override)}': .*{facts}"):
         _load("training: {max_steps: 7}\n", override)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "facts"),
     [
-        (
-            "training:\n  max_stpes: 3\n",
-            r"^config\.yaml:2: unknown key training\.max_stpes; did you mean training\.max_st",
-        ),
-        ("trainig: {}\n", r"^config\.yaml:1: unknown key trainig; did you mean training\?"),
-        ("zzzzzz: 3\n", r"unknown key zzzzzz; a configuration has experiment, model, data, training, custom"),
-        (
-            "data: {bucket_size: 8, length_buckets: false}\n",
-            r"bucket_size: 8 has no effect without data\.length_buckets",
-        ),
-        ("training: {max_steps: '3'}\n", r"training\.max_steps: got '3', expected an integer"),
-        ("training: {learning_rate: .nan}\n", r"training\.learning_rate: got nan, expected a finite number"),
-        ("training: {tuning: qlora}\n", r"training\.tuning: got 'qlora', expected 'lora', 'dora' or 'full'"),
-        ("ablation: {seeds: [1, 1]}\n", r"ablation\.seeds: must be distinct, got \[1, 1\]"),
-        ("custom: {coord_offset: {ids: {start: 3}}}\n", r"custom\.coord_offset\.ids\.end is missing"),
+        ("training:\n  max_stpes: 3\n", r"^config\.yaml:2: .*training\.max_stpes\b.*training\.max_steps\?"),
+        ("trainig: {}\n", r"^config\.yaml:1: .*\btrainig\b.*\btraining\?"),
+        ("zzzzzz: 3\n", r"zzzzzz\b.*experiment, model, data, training, custom"),
+        ("data: {bucket_size: 8, length_buckets: false}\n", r"bucket_size: 8\b.*data\.length_buckets"),
+        ("training: {max_steps: '3'}\n", r"training\.max_steps: .*'3'.*integer"),
+        ("training: {learning_rate: .nan}\n", r"training\.learning_rate: .*nan.*finite"),
+        ("training: {tuning: qlora}\n", r"training\.tuning: .*'qlora'.*'lora'.*'dora'.*'full'"),
+        ("ablation: {seeds: [1, 1]}\n", r"ablation\.seeds: .*\[1, 1\]"),
+        ("custom: {coord_offset: {ids: {start: 3}}}\n", r"custom\.coord_offset\.ids\.end\b"),
         (
             "custom: {coord_offset: {enabled: true}}\ntraining: {tuning: full}\n",
-            r"^config\.yaml: custom\.coord_offset needs",
+            r"^config\.yaml: custom\.coord_offset .*training\.tuning: full",
         ),
-        (
-            "objective: {use_geom_loss: true}\n",
-            r"^config\.yaml:1: objective: use_geom_loss needs use_coordexp_loss: true",
-        ),
-        ("objective: {use_coord_ce: false}\n", r"custom\.coord_tokens\.enabled needs a coordinate term"),
+        ("objective: {use_geom_loss: true}\n", r"^config\.yaml:1: objective: use_geom_loss .*use_coordexp_loss: true"),
+        ("objective: {use_coord_ce: false}\n", r"custom\.coord_tokens\.enabled .*objective\.use_coord_ce is false"),
         (
             "custom: {coord_tokens: {enabled: false}}\ndata: {structure: spec}\n",
-            r"data\.structure: spec adds two tokens, and custom\.coord_tokens\.enabled: false adds none",
+            r"data\.structure: spec .*custom\.coord_tokens\.enabled: false .*data\.structure: native",
         ),
         (
             "data: {format: coco, val_images: v}\n",
-            r"format coco needs data\.train_annotations, data\.train_images, data\.val_a",
+            r"coco .*data\.train_annotations, data\.train_images, data\.val_annotations$",
         ),
-        ("model: {revision: main}\n", r"revision has no effect on the embedded base"),
-        ("evaluation: {decoding: [free]}\n", r"decoding must include constrained"),
+        ("model: {revision: main}\n", r"revision .*model\.path"),
+        ("evaluation: {decoding: [free]}\n", r"decoding .*constrained"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(text: str, message: str):
-    with pytest.raises(ConfigError, match=message) as caught:
+def test_what_is_wrong_is_said_in_one_sentence(text: str, facts: str):
+    with pytest.raises(ConfigError, match=facts) as caught:
         _load(text)
     assert "\n" not in str(caught.value)
 
@@ -201,19 +193,21 @@ def test_all_errors_are_listed_the_first_as_headline():
     with pytest.raises(ConfigError) as caught:
         _load("model: {dtype: int8}\ntraining:\n  max_steps: x\n  lr: 3\n", "evaluation.batch_size=0")
     lines = str(caught.value).splitlines()
-    assert lines[0] == "config.yaml:1: model.dtype: got 'int8', expected 'auto', 'float32', 'bfloat16' or 'float16'"
-    assert all(line.startswith("  also ") for line in lines[1:])
-    assert len(lines) == 4
-    assert "config.yaml:3: training.max_steps: got 'x'" in lines[1]
-    assert "config.yaml:4: unknown key training.lr" in lines[2]
-    assert "override 'evaluation.batch_size=0': evaluation.batch_size: got 0" in lines[3]
+    facts_of_lines = [
+        ("config.yaml:1: model.dtype:", "'int8'"),
+        ("config.yaml:3: training.max_steps:", "'x'"),
+        ("config.yaml:4:", "training.lr"),
+        ("override 'evaluation.batch_size=0': evaluation.batch_size:", "0"),
+    ]
+    for line, facts in zip(lines, facts_of_lines, strict=True):
+        assert [fact for fact in facts if fact not in line] == []
 
 
 def test_an_error_in_the_extended_file_names_that_file():
     _write("base.yaml", "model: {dtype: float32}\ntraining:\n  max_steps: x\n")
     with pytest.raises(ConfigError, match=r"^base\.yaml:3: training\.max_steps"):
         _load("extends: base.yaml\n")
-    with pytest.raises(ConfigError, match=r"^config\.yaml:2: training\.max_steps: got 'y'"):
+    with pytest.raises(ConfigError, match=r"^config\.yaml:2: training\.max_steps: .*'y'"):
         _load("extends: base.yaml\ntraining: {max_steps: y}\n")
 
 
@@ -317,10 +311,17 @@ def test_distribution_losses_alone_are_distribution_supervision_only():
     assert not ExperimentConfig(custom=Custom.model_validate(custom)).objective.use_coord_ce
 
 
-@pytest.mark.parametrize("said", ["objective: {use_coord_ce: true}\n", "extends: base.yaml\n", ""])
-def test_who_says_use_coord_ce_is_heard(said: str):
+@pytest.mark.parametrize(
+    ("first_lines", "overrides"),
+    [
+        ("objective: {use_coord_ce: true}\n", []),
+        ("extends: base.yaml\n", []),
+        ("", ["objective.use_coord_ce=true"]),
+    ],
+)
+def test_use_coord_ce_counts_wherever_it_is_set(first_lines: str, overrides: list[str]):
     _write("base.yaml", "objective: {use_coord_ce: true}\n")
-    config = _load(said + DISTRIBUTION, *([] if said else ["objective.use_coord_ce=true"]))
+    config = _load(first_lines + DISTRIBUTION, *overrides)
     assert config.objective.use_coord_ce
     assert config.custom.coord_soft_ce_w1.enabled
 

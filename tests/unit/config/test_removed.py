@@ -1,5 +1,7 @@
 """What was removed is said in one sentence where somebody still uses it."""
 
+import re
+
 import pytest
 
 from coordexp.cli.main import main
@@ -17,17 +19,18 @@ def test_a_removed_key_or_value_is_named_with_file_line_and_reason(entry, tmp_pa
     file = tmp_path / "mine.yaml"
     file.write_text(f"extends: tiny.yaml\n{section}:\n  {name}: {value or 1}\n")
     for overrides, place in (((), f"{file}:3"), ((f"{key}={value or 1}",), "override")):
-        with pytest.raises(ConfigError, match=r"was removed in 0\.2") as refused:
+        with pytest.raises(ConfigError) as refused:
             load_config(file, overrides)
         headline = str(refused.value).splitlines()[0]
         assert headline.startswith(place)
-        assert headline.endswith("; delete the key") != bool(value)
-        assert f"{entry} was removed in 0.2: {KEYS[entry]}" in headline
+        assert ("delete" in headline) != bool(value)
+        assert entry in headline
+        assert KEYS[entry] in headline
 
 
 def test_a_removed_key_of_a_group_or_a_factor_is_one_too():
     for override in ("ablation.groups.A.data.packing=true", "ablation.factor=[data.packing]"):
-        with pytest.raises(ConfigError, match=r"data\.packing was removed in 0\.2"):
+        with pytest.raises(ConfigError, match=rf"data\.packing\b.*{re.escape(KEYS['data.packing'])}"):
             load_config("experiments/tiny.yaml", [override])
 
 
@@ -35,4 +38,6 @@ def test_a_removed_key_of_a_group_or_a_factor_is_one_too():
 def test_a_removed_command_says_what_to_do_instead(command, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([*command.split(), "some", "--other=1"])
-    assert f"coordexp {command} was removed in 0.2: {COMMANDS[command]}" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert f"coordexp {command} " in message
+    assert COMMANDS[command] in message

@@ -43,15 +43,15 @@ def test_every_key_knows_its_line(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "facts"),
     [
-        ("a:\n  b: 1\n  b: 2\n", r"config\.yaml:3: .*duplicate key"),
-        ("a: [1\n", r"config\.yaml:2: not valid YAML"),
-        ("a:\n\tb: 1\n", r"config\.yaml:2: not valid YAML"),
-        ("", r"config\.yaml: expected a YAML mapping of sections, got nothing"),
-        ("- a\n", r"got a list"),
+        ("a:\n  b: 1\n  b: 2\n", r"config\.yaml:3: .*duplicate"),
+        ("a: [1\n", r"config\.yaml:2: "),
+        ("a:\n\tb: 1\n", r"config\.yaml:2: "),
+        ("", r"config\.yaml: .*empty"),
+        ("- a\n", r"config\.yaml: .*\blist\b"),
     ],
 )
-def test_bad_text_names_the_line(tmp_path: Path, text: str, message: str):
-    with pytest.raises(ConfigError, match=message):
+def test_bad_text_names_the_line(tmp_path: Path, text: str, facts: str):
+    with pytest.raises(ConfigError, match=facts):
         _read(tmp_path, text)
