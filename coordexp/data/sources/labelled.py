@@ -46,9 +46,11 @@ def coco_of(
     pictures = list(pictures)
     other_categories = {name for picture in pictures for name, _ in picture.boxes} - set(categories)
     names = [*categories, *sorted(other_categories)]
+    # A name that stands twice has the id of its first place, and the order of its last one. Both decide the bytes of
+    # the ground truth, and so whether a set is still the same.
     id_of_category: dict[str, int] = {}
-    for category_id, name in enumerate(names, start=1):
-        id_of_category.setdefault(name, category_id)  # a name that stands twice has the id of the first one
+    for category_id, name in reversed([*enumerate(names, start=1)]):
+        id_of_category[name] = category_id
 
     images: list[Image] = []
     annotations: list[Annotation] = []
@@ -67,7 +69,7 @@ def coco_of(
 
     num_good = len(annotations)
     bad_entries = [BadEntry(place, "", reason) for place, reason in enumerate(bad, start=num_good)]
-    category_entries = [Category(category_id, name) for name, category_id in id_of_category.items()]
+    category_entries = [Category(category_id, name) for name, category_id in reversed(id_of_category.items())]
     return CocoFile(
         path=path,
         categories=Entries(category_entries, [], np.arange(len(category_entries))),

@@ -1,4 +1,4 @@
-"""Names of the classes: from the schema of a parquet file, or from a card."""
+"""Names of the classes: from the schema of a parquet file, or from a card (``README.md``) beside a data set."""
 
 import json
 import re
@@ -11,6 +11,7 @@ from coordexp.data.sources.text_file import read_text
 from coordexp.errors import DataError
 
 _CARD = "README.md"
+_FRONT_MATTER = re.compile(r"---\n(.*?)\n---", re.DOTALL)
 
 
 def names_in_schema(shard: Path) -> list[str]:
@@ -29,47 +30,62 @@ def class_names(folder: Path) -> list[str]:
     for place in (folder, *folder.parents[:2]):
         card = place / _CARD
         if card.is_file():
-            match = re.match(r"---\n(.*?)\n---", read_text(card), re.DOTALL)
-            try:
-                names = _names_below(parse_foreign(match[1])) if match is not None else []
-            except DataError:
-                names = []
+            names = _names_in_card(card)
             if names:
                 return names
     return []
 
 
-def _names_below(value: object) -> list[str]:
-    """Return the first list of class names below a description of features, of the objects if it has such."""
-    objects = _feature_of_objects(value)
-    return _first_names(value if objects is None else objects)
-
-
-def _feature_of_objects(value: object) -> object:
-    """Return the description of the column ``objects``, of a schema or of a card; None without one."""
-    if isinstance(value, dict):
-        if "objects" in value:
-            return value["objects"]
-        if value.get("name") == "objects":
-            return value
-        value = list(value.values())
-    if not isinstance(value, list):
-        return None
-    return next((found for found in map(_feature_of_objects, value) if found is not None), None)
-
-
-def _number_of(key: object) -> int:
-    return int(str(key)) if str(key).isdigit() else 0
-
-
-def _first_names(value: object) -> list[str]:
-    if isinstance(value, list):
-        return next((names for names in map(_first_names, value) if names), [])
-    if not isinstance(value, dict):
+def _names_in_card(card: Path) -> list[str]:
+    front_matter = _FRONT_MATTER.match(read_text(card))
+    if front_matter is None:
         return []
-    names = value.get("names")
+    try:
+        return _names_below(parse_foreign(front_matter[1]))
+    except DataError:
+        return []  # a README of another purpose
+
+
+def _names_below(description: object) -> list[str]:
+    """Return the first list of class names below a description of features, of the objects if it has such."""
+    objects = _feature_of_objects(description)
+    return _first_names(description if objects is None else objects)
+
+
+def _feature_of_objects(description: object) -> object:
+    """Return the description of the column ``objects``, of a schema or of a card; None without one."""
+    if isinstance(description, dict):
+        if "objects" in description:
+            return description["objects"]
+        if description.get("name") == "objects":
+            return description
+        description = list(description.values())
+    if not isinstance(description, list):
+        return None
+    for item in description:
+        feature = _feature_of_objects(item)
+        if feature is not None:
+            return feature
+    return None
+
+
+def _first_names(description: object) -> list[str]:
+    """Return the first ``names`` below a description, as a list or as a table by number."""
+    if isinstance(description, list):
+        for item in description:
+            names = _first_names(item)
+            if names:
+                return names
+        return []
+    if not isinstance(description, dict):
+        return []
+    names = description.get("names")
     if isinstance(names, dict):
         names = [names[key] for key in sorted(names, key=_number_of)]
     if isinstance(names, list) and names:
         return [str(name) for name in names]
-    return _first_names(list(value.values()))
+    return _first_names(list(description.values()))
+
+
+def _number_of(key: object) -> int:
+    return int(str(key)) if str(key).isdigit() else 0

@@ -9,13 +9,16 @@ from coordexp.errors import DataError, is_name
 from coordexp.files import kept_json, lfs_problem, replace_directory, write_json
 from coordexp.stages import report_stage
 
-_PICTURES_MADE = ".unpacked.json"
-_ENDINGS = ((b"\xff\xd8", ".jpg"), (b"\x89PNG", ".png"), (b"RIFF", ".webp"), (b"GIF8", ".gif"), (b"BM", ".bmp"))
 BATCH_ROWS = 256
+_UNPACKED = ".unpacked.json"
+"""In a folder of unpacked pictures: from which files they are, and the name of each row's picture."""
+_ENDINGS = ((b"\xff\xd8", ".jpg"), (b"\x89PNG", ".png"), (b"RIFF", ".webp"), (b"GIF8", ".gif"), (b"BM", ".bmp"))
+"""How the bytes of a picture begin -> the ending of its file."""
 
 
 def opened_parquet(path: Path):  # noqa: ANN201 - pyarrow has no types
     """Open a parquet file; a DataError says that it is none, or cut short."""
+    # Imported here: it takes a second, and only data in parquet files need it.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -36,20 +39,27 @@ def has_boxes(path: Path) -> bool:
 
 
 def unpack_pictures(shards: Sequence[Path], folder: Path) -> list[str]:
-    """Write the pictures of parquet files to a folder, unless they are there, and return the name of each row's.
+    """Write the pictures of parquet files to a folder, unless they are there; the folder is whole or absent.
 
-    A row without a picture has the name "". The folder is whole or absent.
+    Args:
+        shards: the parquet files.
+        folder: for the pictures.
+
+    Returns:
+        The name of each row's picture; "" for a row without one.
     """
     stats = {shard: shard.stat() for shard in shards}
     made_of = [[shard.name, stat.st_size, stat.st_mtime_ns] for shard, stat in stats.items()]
-    known = kept_json(folder / _PICTURES_MADE)
-    known_names = known.get("names") if isinstance(known, dict) and known.get("made_of") == made_of else None
-    if isinstance(known_names, list):
-        return [str(name) for name in known_names]
+    record = kept_json(folder / _UNPACKED)
+    if isinstance(record, dict) and record.get("made_of") == made_of:
+        recorded_names = record.get("names")
+        if isinstance(recorded_names, list):
+            return [str(name) for name in recorded_names]
+
     num_rows = sum(opened_parquet(shard).metadata.num_rows for shard in shards)
     names: list[str] = []
+    taken: set[str] = set()
     with replace_directory(folder) as building:
-        taken: set[str] = set()
         for shard in shards:
             for batch in opened_parquet(shard).iter_batches(batch_size=BATCH_ROWS, columns=["image"]):
                 for picture in batch.column("image").to_pylist():
@@ -59,18 +69,26 @@ def unpack_pictures(shards: Sequence[Path], folder: Path) -> list[str]:
                     taken.add(name)
                     names.append(name)
                 report_stage("pictures unpacked", len(names), num_rows)
-        write_json(building / _PICTURES_MADE, {"made_of": made_of, "names": names})
+        write_json(building / _UNPACKED, {"made_of": made_of, "names": names})
     return names
 
 
-def _packed_picture(picture: object, place: int, taken: set[str]) -> tuple[str, bytes | None]:
-    """Return the name and the bytes of the picture of a row, which may say its name, alone or twice."""
+def _packed_picture(picture: object, row: int, taken: set[str]) -> tuple[str, bytes | None]:
+    """Return the name and the bytes of a row's picture; "" and None without bytes.
+
+    The picture's own name is used if no earlier picture has it, else the number of the row.
+
+    Args:
+        picture: the cell: bytes, or ``{"bytes": ..., "path": ...}``.
+        row: its number.
+        taken: names of earlier pictures.
+    """
     content = picture.get("bytes") if isinstance(picture, dict) else picture
     if not isinstance(content, bytes) or not content:
         return "", None
-    said = picture.get("path") if isinstance(picture, dict) else None
-    name = PurePosixPath(said.replace("\\", "/")).name if isinstance(said, str) else ""
+    path = picture.get("path") if isinstance(picture, dict) else None
+    name = PurePosixPath(path.replace("\\", "/")).name if isinstance(path, str) else ""
     if PurePosixPath(name).suffix.lower() in PICTURES and is_name(name) and name not in taken:
         return name, content
-    ending = next((ending for head, ending in _ENDINGS if content.startswith(head)), ".jpg")
-    return f"{place:07d}{ending}", content
+    endings = [ending for head, ending in _ENDINGS if content.startswith(head)]
+    return f"{row:07d}{endings[0] if endings else '.jpg'}", content

@@ -1,4 +1,4 @@
-"""Metadata files and parquet files -> rows."""
+"""Metadata files (JSONL, CSV, parquet) and parquet files with pictures -> rows."""
 
 import csv
 import io
@@ -15,7 +15,8 @@ from coordexp.data.sources.text_file import read_text
 from coordexp.errors import DataError, kind_of
 
 METADATA_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
-_CSV_LIMIT = 2**27  # characters of a cell; Python's own limit is 131,072, about 2,000 boxes
+_CSV_LIMIT = 2**27
+"""Characters of a cell. Python's own limit is 131,072, which is about 2,000 boxes."""
 
 
 class Row(NamedTuple):
@@ -27,6 +28,11 @@ class Row(NamedTuple):
 
 
 def metadata_rows(path: Path) -> Iterator[Row]:
+    """Return the rows of a metadata file, by its ending.
+
+    Raises:
+        DataError: if the file as a whole cannot be read.
+    """
     match path.suffix.lower():
         case ".csv":
             return _csv_rows(path)
@@ -37,6 +43,7 @@ def metadata_rows(path: Path) -> Iterator[Row]:
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file of JSON: its lines, or the entries of its one list."""
     content = read_unmarked(path)
     if content.lstrip()[:1] == b"[":
         try:
@@ -76,8 +83,9 @@ def parquet_rows(shards: Sequence[Path]) -> Iterator[Row]:
     for shard in shards:
         file = opened_parquet(shard)
         columns = [name for name in file.schema_arrow.names if name != "image"]
-        start = 0
+        first_row = 0
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
-            rows: list[dict[str, object]] = batch.to_pylist()
-            yield from (Row(f"{shard.name}: row {start + at}", row) for at, row in enumerate(rows))
-            start += len(rows)
+            records: list[dict[str, object]] = batch.to_pylist()
+            for number, record in enumerate(records, start=first_row):
+                yield Row(f"{shard.name}: row {number}", record)
+            first_row += len(records)

@@ -1,7 +1,7 @@
 """Hugging Face's data sets of boxes: an ``imagefolder`` with its metadata file, or parquet files with their pictures.
 
 A record names a picture and its objects: ``{"file_name": "a.jpg", "objects": {"bbox": [[x, y, width, height]],
-"categories": [0]}}``, boxes in pixels as COCO has them. Categories are names, or numbers whose names stand in the
+"categories": [0]}}``. Boxes are in pixels as COCO has them. Categories are names, or numbers whose names stand in the
 schema of the parquet files or in the card of the data set (``README.md``).
 """
 
@@ -26,13 +26,19 @@ _NAME_KEYS = ("file_name", "image", "image_path", "path")
 
 @dataclass(frozen=True)
 class HuggingFaceSource(CocoSource):
-    """A split as an ``imagefolder``: its metadata file is ``annotations``, its pictures are files in ``images``."""
+    """A split as an ``imagefolder``: its metadata file is ``annotations``, its pictures are files in ``images``.
 
-    within: str = ""  # the folder of the split's pictures, where one file holds several splits
-    card_folder: Path | None = None  # where a card of the data set may be
+    Attributes:
+        within: the folder of the split's pictures, if one file holds several splits; it ends in a slash.
+        card_folder: where a card of the data set may be; None for the folder of the metadata file.
+    """
+
+    within: str = ""
+    card_folder: Path | None = None
     is_converted = True
 
     def file(self) -> CocoFile:
+        """Return the entries of all pictures of the split."""
         folder = ImageFolder(self.images)
         pictures: list[Labelled] = []
         bad: list[str] = []
@@ -53,7 +59,7 @@ class HuggingFaceSource(CocoSource):
 
 
 def picture_names(metadata: Path) -> Iterator[str]:
-    """Yield the names of pictures in a metadata file; what cannot be read is said where it is read as a whole."""
+    """Yield the names of pictures in a metadata file; rows that cannot be read are passed over."""
     for row in metadata_rows(metadata):
         name = _picture_name(row.record)
         if isinstance(name, str):
@@ -64,7 +70,9 @@ def picture_names(metadata: Path) -> Iterator[str]:
 class ParquetSource(CocoSource):
     """A split as parquet files; ``images`` is the folder into which the pictures are unpacked before they are read.
 
-    ``annotations`` is the folder of the parquet files.
+    Attributes:
+        shards: the parquet files; ``annotations`` is their folder.
+        card_folder: where a card of the data set may be; None for the folder of the files.
     """
 
     shards: tuple[Path, ...] = ()
@@ -76,11 +84,12 @@ class ParquetSource(CocoSource):
         return self.annotations  # the pictures are inside the files
 
     def file(self) -> CocoFile:
-        picture_names = unpack_pictures(self.shards, self.images)
+        """Unpack the pictures, and return their entries."""
+        names_of_pictures = unpack_pictures(self.shards, self.images)
         names = names_in_schema(self.shards[0]) or class_names(self.card_folder or self.annotations)
         pictures: list[Labelled] = []
         bad: list[str] = []
-        for name, row in zip(picture_names, parquet_rows(self.shards), strict=True):
+        for name, row in zip(names_of_pictures, parquet_rows(self.shards), strict=True):
             try:
                 if not name:
                     raise DataError(
@@ -93,22 +102,25 @@ class ParquetSource(CocoSource):
         return coco_of(self.annotations, pictures, categories=names, bad=bad, notes=_notes_on_names(pictures, names))
 
 
-def _notes_on_names(pictures: Sequence[Labelled], names: Sequence[str]) -> list[str]:
-    if names or not any(re.fullmatch(r"class \d+", name) for picture in pictures for name, _ in picture.boxes):
-        return []
-    return [
-        "categories are numbers that nothing names, and are called class 0, class 1, ...; a README.md with "
-        "dataset_info and class_label names them"
-    ]
-
-
 def _picture_name(record: Mapping[str, object]) -> object:
     name = value_of_keys(record, _NAME_KEYS)
     return name.get("path") if isinstance(name, dict) else name
 
 
 def _size(record: Mapping[str, object]) -> tuple[int, int] | None:
+    """Return width and height in pixels as a record says them; None if it does not."""
     width, height = id_of(record.get("width")), id_of(record.get("height"))
     if type(width) is int and type(height) is int and min(width, height) > 0:
         return width, height
     return None
+
+
+def _notes_on_names(pictures: Sequence[Labelled], names: Sequence[str]) -> list[str]:
+    """Return a note if categories are numbers that nothing names."""
+    used_names = {name for picture in pictures for name, _ in picture.boxes}
+    if names or not any(re.fullmatch(r"class \d+", name) for name in used_names):
+        return []
+    return [
+        "categories are numbers that nothing names, and are called class 0, class 1, ...; a README.md with "
+        "dataset_info and class_label names them"
+    ]

@@ -1,7 +1,8 @@
-"""Ultralytics' ``data.yaml``."""
+"""Ultralytics' ``data.yaml``: names of the classes, places of the splits, and whether rows hold key points."""
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from coordexp.config.yaml_file import parse_foreign
@@ -13,27 +14,43 @@ from coordexp.errors import DataError, show
 
 
 def set_of_yaml(path: Path) -> YoloSet | None:
-    """Return what Ultralytics' file of a data set says; None for any other YAML."""
+    """Return what Ultralytics' file of a data set says; None for any other YAML.
+
+    Raises:
+        DataError: if a place or a class name in it cannot be used.
+    """
     text = read_text(path)
     try:
-        said = parse_foreign(text)
-    except DataError:  # a YAML file of another purpose may lie beside the pictures
+        content = parse_foreign(text)
+    except DataError:
+        return None  # a YAML file of another purpose may lie beside the pictures
+    if not isinstance(content, dict) or "train" not in content or not ({"names", "nc", "val"} & content.keys()):
         return None
-    if not isinstance(said, dict) or "train" not in said or not ({"names", "nc", "val"} & said.keys()):
-        return None
-    names = _class_names(path, said.get("names", []))
+    names = _class_names(path, content.get("names", []))
+    base = str(content.get("path") or ".")
     splits: Places = {}
     for split, keys in SPLIT_KEYS.items():
-        value = next((said[key] for key in keys if said.get(key)), None)
-        places = [value] if isinstance(value, str) else value
-        if isinstance(places, list):
-            splits[split] = tuple(_place(path, str(said.get("path") or "."), str(place)) for place in places)
-    inside = all(place.is_relative_to(path.parent) for places in splits.values() for place in places)
-    root = path.parent if inside else Path(os.path.commonpath([place for part in splits.values() for place in part]))
-    root = root if root.is_dir() else root.parent
-    # null says that there are none: long rows are polygons then, whatever they look like.
-    says_points = said["kpt_shape"] is not None if "kpt_shape" in said else None
+        values = [content[key] for key in keys if content.get(key)]
+        if not values:
+            continue
+        written_places = [values[0]] if isinstance(values[0], str) else values[0]
+        if isinstance(written_places, list):
+            splits[split] = tuple(_place(path, base, str(written)) for written in written_places)
+    # Without kpt_shape the rows themselves must tell. ``kpt_shape: null`` says that there are no key points: long rows
+    # are polygons then, whatever they look like.
+    says_points = content["kpt_shape"] is not None if "kpt_shape" in content else None
+    root = _root(path, splits)
     return YoloSet(root, make_sources(root, names, splits, says_points=says_points), path.name)
+
+
+def _root(path: Path, splits: Places) -> Path:
+    """Return the folder of the YAML file if all places lie in it, else the folder that they share."""
+    places = [place for of_split in splits.values() for place in of_split]
+    if all(place.is_relative_to(path.parent) for place in places):
+        root = path.parent
+    else:
+        root = Path(os.path.commonpath(places))
+    return root if root.is_dir() else root.parent
 
 
 def _class_names(path: Path, names: object) -> list[str]:
@@ -42,25 +59,40 @@ def _class_names(path: Path, names: object) -> list[str]:
         return [str(name) for name in names]
     if not isinstance(names, dict):
         raise DataError(f"{path}: names is {show(names)}, expected a list, or a table by number")
-    numbered: dict[int, str] = {}
+    name_of_number: dict[int, str] = {}
     for key, name in names.items():
         if not re.fullmatch(r"\d{1,6}", str(key)):
             raise DataError(f"{path}: names has the key {show(key)}, expected the number of a class, as in 0: cat")
-        numbered[int(key)] = str(name)
-    return [numbered.get(number, f"class {number}") for number in range(max(numbered, default=-1) + 1)]
+        name_of_number[int(key)] = str(name)
+    num_classes = max(name_of_number, default=-1) + 1
+    return [name_of_number.get(number, f"class {number}") for number in range(num_classes)]
 
 
-def _place(says: Path, base: str, written: str) -> Path:
-    """Return the folder or list that ``data.yaml`` means: it often names a place on the machine where it was made."""
-    base, written = base.replace("\\", "/"), written.replace("\\", "/").rstrip("/")
+def _place(yaml_path: Path, base: str, written: str) -> Path:
+    """Return the folder or list that ``data.yaml`` means.
+
+    It often names a place on the machine where it was made. Then the path below the file's folder is taken that agrees
+    with the written one furthest from its end.
+
+    Args:
+        yaml_path: the file.
+        base: its ``path``.
+        written: the place as it is written.
+    """
+    for candidate in _candidates(yaml_path.parent, base.replace("\\", "/"), written.replace("\\", "/").rstrip("/")):
+        place = _in_any_case(candidate, yaml_path.parent)
+        if place is not None:
+            images = inner_folders(place, "images")
+            return images[0] if images else place
+    raise DataError(f"{yaml_path}: {show(written)} is not there, and nothing that ends so below {yaml_path.parent}")
+
+
+def _candidates(folder: Path, base: str, written: str) -> Iterator[Path]:
+    yield folder / base / written
+    yield folder / written
     parts = [part for part in PurePosixPath(base, written).parts if part not in ("..", ".", "/")]
-    endings = (PurePosixPath(*parts[at:]) for at in range(len(parts)))
-    for place in (says.parent / base / written, says.parent / written, *(says.parent / ending for ending in endings)):
-        there = _in_any_case(place, says.parent)
-        if there is not None:
-            images = inner_folders(there, "images")
-            return images[0] if images else there
-    raise DataError(f"{says}: {show(written)} is not there, and nothing that ends so below {says.parent}")
+    for start in range(len(parts)):
+        yield folder / PurePosixPath(*parts[start:])
 
 
 def _in_any_case(place: Path, folder: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""Folders and files of a YOLO data set, in any case."""
+"""Folders and files of a YOLO data set, whose names are found in any case."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,16 +9,27 @@ PICTURE_FOLDERS = ("images", "JPEGImages", "img", "imgs")
 
 
 def inner_folders(folder: Path, name: str) -> list[Path]:
-    """Return the folders of a folder that have a name, in any case; none where it cannot be listed."""
+    """Return the folders of a folder that have a name, in any case; none if the folder cannot be listed."""
     try:
         named = [place for place in folder.iterdir() if place.name.lower() == name.lower()]
-    except OSError:  # a folder above the data may belong to others
+    except OSError:
+        # A folder above the data may belong to others, and must not stop the search.
         return []
     return sorted(place for place in named if place.is_dir())
 
 
+def picture_folders(folder: Path) -> list[Path]:
+    """Return the folders of a folder that are called as folders of pictures are."""
+    return [place for name in PICTURE_FOLDERS for place in inner_folders(folder, name)]
+
+
 def find_in_any_case(folder: Path, parts: Sequence[str]) -> Path | None:
-    """Return the folder or file at a path below ``folder``, written in any case; None without one."""
+    """Return the folder or file at a path below ``folder``, written in any case; None without one.
+
+    Args:
+        folder: where the path begins.
+        parts: of the path.
+    """
     for part in parts:
         exact = folder / part
         if exact.exists():
@@ -26,10 +37,10 @@ def find_in_any_case(folder: Path, parts: Sequence[str]) -> Path | None:
             continue
         if not folder.is_dir():
             return None
-        near = sorted(place for place in folder.iterdir() if place.name.lower() == part.lower())
-        if not near:
+        in_other_case = sorted(place for place in folder.iterdir() if place.name.lower() == part.lower())
+        if not in_other_case:
             return None
-        folder = near[0]
+        folder = in_other_case[0]
     return folder
 
 
