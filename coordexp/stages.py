@@ -149,8 +149,9 @@ class _StageLines(_Display):
             if now - self._last_line < LINE_SECONDS or noted.is_over:
                 return
             self._last_line = now
-            left = noted.left_text(now)
-        self._print(f"{stage}: {done:,} of {total:,}{f', {left}' if left else ''}")
+            time_left = noted.left_text(now)
+        line = f"{stage}: {done:,} of {total:,}"
+        self._print(f"{line}, {time_left}" if time_left else line)
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -77,7 +77,7 @@ def build_param_groups(
             "training.optimizer: multimodal has no group for the coord offsets, so that their learning rates "
             "would have no effect; use training.optimizer: multimodal_coord_offset"
         )
-    parameters: dict[Part, list[nn.Parameter]] = {part: [] for part in get_args(Part)}
+    parameters: dict[Part, list[nn.Parameter]] = {module: [] for module in get_args(Part)}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             parameters[part_of(name)].append(parameter)
@@ -87,10 +87,10 @@ def build_param_groups(
         ("vit_lr", vit_lr, "vision"),
         ("aligner_lr", aligner_lr, "aligner"),
     ]
-    for key, rate, part in optional_rates:
-        if rate is not None and not parameters[part]:
+    for key, rate, module in optional_rates:
+        if rate is not None and not parameters[module]:
             raise ConfigError(
-                f"training.{key} is {rate}, but no parameter of the {part} trains; leave it out, or set "
+                f"training.{key} is {rate}, but no parameter of the {module} trains; leave it out, or set "
                 "training.lora.vision: true"
             )
 
@@ -103,14 +103,14 @@ def build_param_groups(
         "coord_head_offset": (head_lr, offset_weight_decay),
     }
     groups: list[ParamGroup] = []
-    for part, (rate, decay) in settings.items():
-        note = _TIED_NOTE if part == "coord_embed_offset" and has_one_offset_table else ""
+    for module, (rate, decay) in settings.items():
+        note = _TIED_NOTE if module == "coord_embed_offset" and has_one_offset_table else ""
         lr = learning_rate if rate is None else rate
-        decayed = [parameter for parameter in parameters[part] if parameter.ndim > 1]
-        not_decayed = [parameter for parameter in parameters[part] if parameter.ndim <= 1]
+        decayed = [parameter for parameter in parameters[module] if parameter.ndim > 1]
+        not_decayed = [parameter for parameter in parameters[module] if parameter.ndim <= 1]
         groups += [
-            ParamGroup(name=part, params=decayed, lr=lr, weight_decay=decay, note=note),
-            ParamGroup(name=f"{part}_no_decay", params=not_decayed, lr=lr, weight_decay=0.0, note=note),
+            ParamGroup(name=module, params=decayed, lr=lr, weight_decay=decay, note=note),
+            ParamGroup(name=f"{module}_no_decay", params=not_decayed, lr=lr, weight_decay=0.0, note=note),
         ]
     return [group for group in groups if group["params"]]
 

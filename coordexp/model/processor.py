@@ -160,8 +160,8 @@ def _with_image_tokens(texts: Sequence[str], num_tokens: Iterable[int]) -> list[
     counts = iter(num_tokens)
     expanded: list[str] = []
     for text in texts:
-        first, *others = text.split(IMAGE_TOKEN)
-        expanded.append(first + "".join(IMAGE_TOKEN * next(counts) + between for between in others))
+        before, *after_images = text.split(IMAGE_TOKEN)
+        expanded.append(before + "".join(IMAGE_TOKEN * next(counts) + after for after in after_images))
     return expanded
 
 

@@ -225,8 +225,8 @@ def _choose_lengths(draft: _Draft, base: Base, data: Mapping[Split, SplitData]) 
     """Choose lengths of sequence and answer, by the longest ones of the data."""
     draft.choose("data.max_length", _NO_LIMIT)
     run = draft.load()
-    both = of_both_splits(facts_of(data["train"]), facts_of(data["val"]))
-    longest = longest_sequence(run, base, both, max_objects=run.data.max_objects)
+    facts = of_both_splits(facts_of(data["train"]), facts_of(data["val"]))
+    longest = longest_sequence(run, base, facts, max_objects=run.data.max_objects)
     answer = longest.length - longest.prompt
     comment = (
         f"the longest sequence has {longest.length} tokens: {longest.prompt} of prompt and image, {answer} of answer"

@@ -109,10 +109,10 @@ def local_checkpoint(path_or_id: str | Path, *, revision: str | None = None) -> 
 
 def hub_answers() -> bool:
     """Return whether the hub's host takes connections, within three seconds."""
-    parts = urlsplit(constants.ENDPOINT)
+    address = urlsplit(constants.ENDPOINT)
     try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((parts.hostname or "", port), timeout=_HUB_SECONDS).close()
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname or "", port), timeout=_HUB_SECONDS).close()
     except (OSError, ValueError):
         return False
     return True
@@ -229,10 +229,10 @@ def _refuse_other_weights(directory: Path) -> None:
             "python zero_to_fp32.py . . --safe_serialization"
         )
     if sharded_state:
-        parts = shlex.quote(str(sharded_state[0].parent))
+        shard_folder = sharded_state[0].parent
         raise CheckpointError(
-            f"{directory}: FSDP left the weights in parts, in {sharded_state[0].parent.name}; gather them: "
-            f"accelerate merge-weights {parts} {shlex.quote(str(directory))}"
+            f"{directory}: FSDP left the weights in parts, in {shard_folder.name}; gather them: "
+            f"accelerate merge-weights {shlex.quote(str(shard_folder))} {shlex.quote(str(directory))}"
         )
 
 

@@ -211,5 +211,5 @@ def _is_unchanged(base: StoredModel, file: str, members: Mapping[str, TensorSpec
 
 def _with_dtype(section: JsonObject, dtype: str) -> JsonObject:
     """Return a section with another dtype, and without ``torch_dtype``, the old name of that key."""
-    others = {key: value for key, value in section.items() if key != "torch_dtype"}
-    return others | {"dtype": dtype}
+    without_old_key = {key: value for key, value in section.items() if key != "torch_dtype"}
+    return without_old_key | {"dtype": dtype}

@@ -26,10 +26,10 @@ def family_of(model_type: object, *, where: object) -> Family:
     """
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
-    *others, last = FAMILIES
+    *first_types, last_type = FAMILIES
     raise CheckpointError(
         f"{where}: model_type is {show(model_type)}{_REFUSED.get(str(model_type), '')}; expected "
-        f"{', '.join(others)} or {last}"
+        f"{', '.join(first_types)} or {last_type}"
     )
 
 

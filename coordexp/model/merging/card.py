@@ -78,8 +78,8 @@ def card_text(facts: TrainingFacts, report: MergeReport) -> str:
         rows["prompt"] = f"`{_cell(facts.trained_with.prompt)}`"
         rows["pictures"] = f"of at most {facts.trained_with.max_pixels:,} pixels, larger ones are shrunk"
     title = facts.run or "A merged checkpoint"
-    parts = [_front_matter(facts), f"# {title}\n", f"{_sentence(facts)}\n", _table(rows), _use(facts, report)]
-    return "\n".join(parts)
+    sections = [_front_matter(facts), f"# {title}\n", f"{_sentence(facts)}\n", _table(rows), _use(facts, report)]
+    return "\n".join(sections)
 
 
 def _sentence(facts: TrainingFacts) -> str:
