@@ -28,7 +28,7 @@ from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.search.group_file import group_file
 from coordexp.search.point import point_text
-from coordexp.search.record import TuningRecord, read_record
+from coordexp.search.record import LEARNED_AP, TuningRecord, read_record
 from coordexp.search.split import divide_training_images, split_hash
 from coordexp.stages import show_stages
 from coordexp.tracking.publish import ParentRun, Recorder, is_recorded
@@ -227,6 +227,12 @@ def _decide(session: Session, tuning: Tuning, pending: TuningTrials, recorder: R
         own = tuned.own_values
         beside = "" if tuned.best == own else f"; its own values have AP {own.ap:.4f}" if own.ap is not None else ""
         session.show(f"{group}  chosen: {point_text(tuned.best.point)} (AP {tuned.best.ap or 0.0:.4f}{beside})")
+    without = [group for group in pending.groups if not tuning.record.groups[group].has_learned]
+    if without:
+        session.show(
+            f"no trial of {', '.join(without)} reached AP {LEARNED_AP:g}, so that the choice there says nothing; "
+            "trials of more steps would (ablation.tune.max_steps, under another experiment.name)"
+        )
     _store(session, tuning, recorder)
 
 
