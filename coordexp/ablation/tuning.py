@@ -28,7 +28,7 @@ from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.search.group_file import group_file
 from coordexp.search.point import point_text
-from coordexp.search.record import TuningRecord, read_record
+from coordexp.search.record import LEARNED_AP, TuningRecord, read_record
 from coordexp.search.split import divide_training_images, split_hash
 from coordexp.stages import show_stages
 from coordexp.tracking.publish import ParentRun, Recorder, is_recorded
@@ -112,6 +112,8 @@ def tune_groups(session: Session, tuning: Tuning, recorder: Recorder, function: 
         ``session.ending_if_stopped`` says.
     """
     pending = tuning.undecided()
+    if not pending.groups:
+        _store(session, tuning, recorder)
     if not pending.groups and not _lacks_trials(session, tuning):
         return ""
     with show_stages(session.console, title="prepares the trials"):
@@ -203,6 +205,17 @@ def _plan_line(tuning: Tuning, pending: TuningTrials) -> str:
     )
 
 
+def _store(session: Session, tuning: Tuning, recorder: Recorder) -> None:
+    """Store what is chosen with the experiment's own run; a server that is away gets it from the same command."""
+    if tuning.record is None:
+        return
+    folder = ExperimentFolder.of(tuning.config).tuning
+    spaces = {group: list(tuned.space) for group, tuned in tuning.record.groups.items()}
+    with contextlib.suppress(TrackingError):
+        session.tracker.log_file(recorder.parent_id, folder.record, folder.path.name)
+        session.tracker.set_tags(recorder.parent_id, {"tuned": json.dumps(spaces)})
+
+
 def _decide(session: Session, tuning: Tuning, pending: TuningTrials, recorder: Recorder) -> None:
     """Choose a point for each group, write that down for good, and say it."""
     folder = ExperimentFolder.of(tuning.config).tuning
@@ -214,10 +227,13 @@ def _decide(session: Session, tuning: Tuning, pending: TuningTrials, recorder: R
         own = tuned.own_values
         beside = "" if tuned.best == own else f"; its own values have AP {own.ap:.4f}" if own.ap is not None else ""
         session.show(f"{group}  chosen: {point_text(tuned.best.point)} (AP {tuned.best.ap or 0.0:.4f}{beside})")
-    with contextlib.suppress(TrackingError):  # the file is in the folder, and the report stores it again
-        session.tracker.log_file(recorder.parent_id, folder.record, folder.path.name)
-        spaces = {group: list(tuned.space) for group, tuned in tuning.record.groups.items()}
-        session.tracker.set_tags(recorder.parent_id, {"tuned": json.dumps(spaces)})
+    without = [group for group in pending.groups if not tuning.record.groups[group].has_learned]
+    if without:
+        session.show(
+            f"no trial of {', '.join(without)} reached AP {LEARNED_AP:g}, so that the choice there says nothing; "
+            "trials of more steps would (ablation.tune.max_steps, under another experiment.name)"
+        )
+    _store(session, tuning, recorder)
 
 
 def _write_group_files(tuning: Tuning, record: TuningRecord) -> None:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordexp.ablation.tune_lines import tuning_lines
 from coordexp.campaign.preparation import check_plans
 from coordexp.cluster.capacity import local_slots
 from coordexp.config import load_config
@@ -83,6 +84,10 @@ def _examine(path: Path, overrides: list[str], pictures: Pictures) -> Check[Long
     names = [plan.name for plan in plans]
     names = names if len(names) <= 6 else [*names[:5], f"and {len(names) - 5} more"]
     yield ok("configuration", f"{run.experiment.name}: {counted(len(plans), 'run')}, {', '.join(names)}")
+    if run.ablation.tune is not None:
+        planned = yield from attempt("tuning", lambda: tuning_lines(run))
+        if planned:
+            yield ok("tuning", " ".join(planned[0].split()))
     machine = Machine.here()
     yield ok("machine", machine.describe())
     # Both may wait for an answer: they do it while files are read.
@@ -111,7 +116,7 @@ def _without_loss(run: RunConfig) -> str:
 
     def keep(key: Key) -> bool:
         is_of_run = key.role in ("results", "rounding", "input") and key.name != "experiment.seed"
-        return is_of_run and "loss" not in key.decides
+        return is_of_run and "loss" not in key.decides and not key.name.startswith("ablation.")
 
     return json.dumps(select(run, keep), sort_keys=True)
 

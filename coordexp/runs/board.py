@@ -161,6 +161,23 @@ def seconds_for_all(rows: Sequence[BoardRow], *, num_waiting: int, durations: Se
     return max([work / num_places, *seconds_left])
 
 
+def durations_of_open_runs(finished: Mapping[int, Sequence[float]], open_steps: Sequence[int]) -> list[float]:
+    """Return how long the finished runs would have taken, had they the steps of an average run that is still to end.
+
+    Trials of a tuning are shorter than the runs behind them.
+
+    Args:
+        finished: seconds that runs took, by their steps; 0 where these are not known.
+        open_steps: the steps of each run that has not ended.
+    """
+    durations: list[float] = []
+    for num_steps, seconds_of_runs in finished.items():
+        is_known = num_steps > 0 and bool(open_steps) and all(open_steps)
+        factor = fmean(open_steps) / num_steps if is_known else 1.0
+        durations += [factor * seconds for seconds in seconds_of_runs]
+    return durations
+
+
 def footer(states: Counter[State], *, seconds: float | None = None) -> str:
     """Return e.g. ``2 running, 12 finished, 3 waiting, 1 failed; about 12 min 0 s left for all``."""
     line = ", ".join(f"{states[state]} {state}" for state in _COUNTED if states[state])

@@ -13,7 +13,7 @@ from typing import Literal
 from rich.console import Console
 
 from coordexp.errors import CoordExpError
-from coordexp.runs.board import BoardRow, footer, read_row, seconds_for_all
+from coordexp.runs.board import BoardRow, durations_of_open_runs, footer, read_row, seconds_for_all
 from coordexp.runs.executor import Follower, RunListener, Surroundings
 from coordexp.runs.live import EventTail
 from coordexp.runs.plan import RunPlan
@@ -217,19 +217,23 @@ class ProgressDisplay(Follower, RunListener):
     def _count_others(self) -> None:
         """Count the runs that do not run now. What an earlier command left unfinished will be begun again: it waits."""
         states = Counter[State]()
-        durations: list[float] = []
+        finished: dict[int, list[float]] = {}  # seconds that runs took, by their steps
+        open_steps: list[int] = []
         for plan in self._plans():
             status = plan.status()
             followed = self._begun.get(plan.name)
+            num_steps = plan.config.training.max_steps or 0
             if status.state == "finished":
-                durations.append(status.seconds)
+                finished.setdefault(num_steps, []).append(status.seconds)
+            elif status.state != "pruned":
+                open_steps.append(num_steps)
             has_ended_now = followed is not None and status.state != "running"
             if status.state in ("finished", "pruned") or has_ended_now:
                 states[status.state] += 1
             elif followed is None:
                 states["waiting"] += 1
         self._others = states
-        self._durations = durations
+        self._durations = durations_of_open_runs(finished, open_steps)
 
 
 def clock_time(seconds: float) -> str:

@@ -9,6 +9,9 @@ from coordexp.config.schema.search import Method, Number, Parameter
 from coordexp.files import read_model, write_json
 from coordexp.metrics import BoxKind
 
+LEARNED_AP = 0.01
+"""An AP below it is that of a detector that has found nothing yet."""
+
 State = Literal["waiting", "running", "finished", "failed", "stopped", "pruned"]
 
 
@@ -38,6 +41,11 @@ class TunedGroup(Section):
     @property
     def own_values(self) -> TriedPoint:
         return self.trials[0]
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether a trial has an AP at all; among those of 0 the first one is chosen, which says nothing."""
+        return any(trial.ap is not None and trial.ap >= LEARNED_AP for trial in self.trials)
 
     @property
     def failed(self) -> tuple[TriedPoint, ...]:

@@ -227,3 +227,39 @@ def test_a_group_that_joins_is_tuned_as_the_others_were_and_theirs_stay(base, ru
     after = read_record(record).groups
     assert {group: after[group] for group in "AC"} == before
     assert after["A2"].best.point == {"training.learning_rate": 3.0e-4}
+
+
+def test_optuna_and_halving_work_for_every_group_and_the_own_values_are_never_stopped(base, runs_dir):
+    tune = {
+        "space": {"training.learning_rate": {"low": 1.0e-5, "high": 1.0e-2, "scale": "log"}},
+        "method": "optuna",
+        "num_trials": 5,
+        "max_steps": 4,
+        "tuning_split": {"num_images": 4},
+        "asha": {"reduction_factor": 2},
+    }
+    sections = {
+        "ablation": {"groups": {"A": {}, "C": GEOMETRY}, "tune": tune},
+        "evaluation": {"every_steps": 1, "subset_images": 3},
+    }
+    config = make_config(base, runs_dir, "halved", **sections)
+    folder = ExperimentFolder.of(config)
+
+    for stop in (("A.t003-s1000", 2), ("C-s0", 2)):
+        assert run(config, StandIn(stop_at=stop))[0] == 130
+    code, text = run(config, StandIn())
+
+    assert code == 0, text
+    whole = make_config(base, runs_dir, "halved-whole", **sections)
+    assert run(whole, StandIn())[0] == 0
+    record = read_record(folder.tuning.record)
+    assert record.groups == read_record(ExperimentFolder.of(whole).tuning.record).groups
+    states = [trial.state for tuned in record.groups.values() for trial in tuned.trials]
+    assert states.count("pruned") > 0
+    assert len(states) == 10
+    for tuned in record.groups.values():
+        assert tuned.own_values.state == "finished"
+        assert tuned.best.state == "finished"
+        assert tuned.best.ap == max(trial.ap for trial in tuned.trials if trial.state == "finished")
+    group = yaml.safe_load(folder.tuning.group_file("C").read_text())
+    assert group == {**GEOMETRY, "training": {"learning_rate": record.groups["C"].best.point["training.learning_rate"]}}

@@ -15,7 +15,7 @@ from coordexp.report.study.study import Study
 from coordexp.report.study.tuned import edge_of, tuning_of
 from coordexp.report.text.tables import UNDEFINED, Table, with_interval, written
 from coordexp.search.point import point_text, short_key
-from coordexp.search.record import TunedGroup, TuningRecord
+from coordexp.search.record import LEARNED_AP, TunedGroup, TuningRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,7 +125,13 @@ def _sentences(record: TuningRecord, groups: Mapping[str, TunedGroup]) -> list[s
         f"of the training images and were judged on {record.num_val:,} others{units}{left_out}. A group with more keys "
         "searches each of them more thinly."
     ]
-    kept = [group for group, tuned in groups.items() if tuned.best == tuned.own_values]
+    without = [group for group, tuned in groups.items() if not tuned.has_learned]
+    if without:
+        sentences.append(
+            f"No trial of {', '.join(without)} reached AP {LEARNED_AP:g}: the choice there says nothing, and trials "
+            "need more steps."
+        )
+    kept = [group for group, tuned in groups.items() if tuned.best == tuned.own_values and tuned.has_learned]
     if kept:
         sentences.append(f"No point was better than the own values of {', '.join(kept)}.")
     failed = [trial for tuned in groups.values() for trial in tuned.failed]

@@ -6,7 +6,16 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from coordexp.runs.board import BoardRow, board, cropped, footer, row_line, row_of, seconds_for_all
+from coordexp.runs.board import (
+    BoardRow,
+    board,
+    cropped,
+    durations_of_open_runs,
+    footer,
+    row_line,
+    row_of,
+    seconds_for_all,
+)
 from coordexp.runs.live import Live, RunEvent
 from coordexp.runs.status import RunStatus
 
@@ -141,3 +150,10 @@ def test_names_steer_no_terminal():
 def test_a_wide_character_counts_as_two_columns():
     assert cropped("検出検出", 5, ascii_only=False) == "検出…"
     assert cropped("abc", 3, ascii_only=False) == "abc"
+
+
+def test_short_trials_foretell_long_runs_by_their_steps():
+    assert durations_of_open_runs({90: [30.0, 50.0]}, [90, 360, 360, 630]) == [120.0, 200.0]
+    assert durations_of_open_runs({360: [30.0]}, [360, 360]) == [30.0]
+    assert durations_of_open_runs({0: [30.0]}, [0]) == [30.0]  # steps that are not known yet
+    assert durations_of_open_runs({90: [30.0]}, []) == [30.0]
