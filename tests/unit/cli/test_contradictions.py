@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.cli.main import main
+from coordexp.config import load_config
 from coordexp.data.sources.source import SPLITS
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.model.expand import cast_checkpoint
@@ -106,7 +107,10 @@ def test_a_dry_run_says_which_data_is_not_here(verb, capsys, tmp_path, monkeypat
     assert "the image folder is empty" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda path: path.stem)
+WITH_OFFSETS = [path for path in sorted(EXPERIMENTS.glob("*.yaml")) if load_config(path).custom.coord_offset.enabled]
+
+
+@pytest.mark.parametrize("path", WITH_OFFSETS, ids=lambda path: path.stem)
 def test_one_switch_turns_the_offset_off_anywhere(path, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("coordexp.campaign.preparation.local_checkpoint", lambda path, revision: None)
