@@ -58,18 +58,19 @@ class Data(Section):
     val_fraction: Annotated[float, Field(strict=True, gt=0, lt=1)] = key(0.2, "results", decides=["data", "tokens"])
     """Share of the pictures of data.path for validation, if the data set has no split."""
     unit_by: Text | None = key(None, "plan", decides=["data", "tokens"])
-    """What says which pictures belong together (frames of a clip, a patient, a slide); with a parenthesis: a pattern
-    that is searched in the path of a picture below its folder, whose first group is the unit; else a field of the image
-    in the annotations, or a column of data.tags. A unit stays on one side of data.val_fraction and of a tuning split;
-    null: each picture is one of its own."""
+    """What says which pictures belong together: the frames of a clip, the pictures of a patient, the tiles of a slide.
+    A value with a parenthesis is a pattern that is searched in the path of a picture below its folder; its first group
+    is the unit. Any other value is a field of the image in the annotations, or a column of data.tags. A unit stays on
+    one side of data.val_fraction and of a tuning split. null: each picture is a unit of its own."""
     tags: Path | tuple[Text, ...] | None = key(None, "plan", decides=["data"])
     """What else is known of pictures, for slices of a report: a list of fields of the image in the annotations, or one
     CSV file with the columns file, tag, ..."""
     split_seed: Seed = key(0, "results", decides=["data", "tokens"])
-    """Seed of that split and of evaluation.max_images, the same for every group and experiment.seed."""
+    """Seed of the split by data.val_fraction and of evaluation.max_images, the same for every group and
+    experiment.seed."""
     boxes_in: Literal["auto", "shown", "stored"] = key("auto", "results", decides=["data", "tokens"])
-    """If EXIF turns a picture, its boxes are of the picture as shown, or of its stored pixels; auto: what boxes and
-    sizes prove, else as shown."""
+    """If EXIF turns a picture: whether its boxes are of the picture as shown or of its stored pixels. auto: what boxes
+    and sizes prove, otherwise as shown."""
     categories: Categories = Categories()
     train_annotations: Path | None = key(None, "input", decides=["data", "tokens"])
     """Annotations of the training images."""
@@ -108,7 +109,7 @@ class Data(Section):
     max_train_images: PositiveInt | None = key(None, "results", decides=["data", "tokens"])
     """Train on a random subset of this size; a smaller one is part of a larger one; null: all."""
     train_subset_seed: Seed = key(0, "results", decides=["data", "tokens"])
-    """Seed of that subset, the same for every group and experiment.seed."""
+    """Seed of the choice of data.max_train_images, the same for every group and experiment.seed."""
     length_buckets: StrictBool = key(True, "results", decides=["tokens"])
     """Batches of similar lengths: less padding, a less random order."""
     bucket_size: PositiveInt | None = key(None, "results", decides=["tokens"])

@@ -26,8 +26,8 @@ class Evaluation(Section):
     aliases: dict[str, str] = key({}, "results", decides=["evaluation"])
     """Further descriptions of a category: description -> category name."""
     reading: dict[Name, BoxKind] = key({}, "plan")
-    """How a group's headline reads its boxes, group -> argmax or expected; default: argmax if cross-entropy alone
-    trains its coordinates, else expected."""
+    """How a group's headline reads its boxes, group -> argmax or expected. By default: argmax if cross-entropy alone
+    trains its coordinates, otherwise expected."""
     every_steps: PositiveInt | None = key(None, "results", decides=["evaluation"])
     """Steps between evaluations on a subset, for AP over steps; null: only the end."""
     subset_images: PositiveInt = key(200, "results", decides=["evaluation"])

@@ -63,7 +63,8 @@ class Tracking(Section):
     """Where runs are recorded."""
 
     uri: str | None = key(None, "machine")
-    """MLflow server or database; null: MLFLOW_TRACKING_URI, else a SQLite file in experiment.runs_dir."""
+    """MLflow server or database. null: MLFLOW_TRACKING_URI if it is set, otherwise a SQLite file in
+    experiment.runs_dir."""
     max_artifact_mib: NaturalInt = key(512, "machine")
     """Larger merged checkpoints stay in their run's folder, and MLflow lists where that is."""
 

@@ -23,8 +23,8 @@ class Tune(Section):
     """What is searched in single groups besides, {C: {objective.lambda_coord: [0.3, 1.0, 3.0]}}; within
     ablation.factor."""
     method: Method | None = key(None, "results")
-    """How points are proposed: grid (all of them), random, or optuna (TPE, which learns from results); null: grid
-    without num_trials, else random."""
+    """How points are proposed: grid (all of them), random, or optuna (TPE, which learns from results). null: grid
+    without num_trials, otherwise random."""
     num_trials: PositiveInt | None = key(None, "results")
     """Trials of each group, the group's own values being the first; null: as many as the grid has points."""
     max_steps: PositiveInt | None = key(None, "results")

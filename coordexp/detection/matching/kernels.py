@@ -162,8 +162,11 @@ def classify_errors(
     meant = np.full(len(dt_boxes), _NO_BOX, np.int64)
     for image in range(len(dt_begin) - 1):
         for d in range(dt_begin[image], dt_begin[image + 1]):
-            same_iou, other_iou, used_iou = 0.0, 0.0, 0.0
-            same_gt, other_gt = _NO_BOX, _NO_BOX
+            same_iou = 0.0
+            other_iou = 0.0
+            used_iou = 0.0
+            same_gt = _NO_BOX
+            other_gt = _NO_BOX
             for g in range(gt_begin[image], gt_begin[image + 1]):
                 iou = _iou(dt_boxes, d, gt_boxes, g, False)
                 if gt_category[g] != dt_category[d]:
