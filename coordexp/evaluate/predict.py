@@ -1,7 +1,6 @@
 """Find objects in pictures with a trained checkpoint: ``coordexp predict``, and ``coordexp.predict`` in Python.
 
-A picture is handled as a sample without ground truth, so its answer, boxes and scores are those that an evaluation
-gives it.
+A picture is handled as a sample without ground truth, so that its answer, boxes and scores are those of an evaluation.
 """
 
 import json

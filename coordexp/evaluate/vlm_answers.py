@@ -1,15 +1,16 @@
 """Zero-shot answers of other models, read by the package supervision: ``pip install "coordexp[vlm]"``.
 
-Gemini, PaliGemma, Florence-2, DeepSeek-VL2 and Moondream each write boxes in a way of their own. What their
-texts say becomes a file of detections, which is measured like any other and can be a row of a report.
+Gemini, PaliGemma, Florence-2, DeepSeek-VL2 and Moondream each write boxes in their own way. Their texts become a file
+of detections, which is measured like any other and can be a row of a report.
 """
 
 import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,17 @@ from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import DataError, ResourceError, counted, show
 
 _BOX = re.compile(r'"box_2d"|"bbox_2d"|(?:<loc\d{4}>){4}|<\|det\|>')
-"""What opens a box in a text, by which lost ones are counted."""
+"""What opens a box in a text. Boxes that supervision did not read are counted by it."""
+_CONTENT = re.compile(r"[^\s\[\]{}`]")  # a text of brackets and backticks alone is an empty list, and can be read
+
+
+class _BoxRow(NamedTuple):
+    """One box of a known category, in pixels of the original image."""
+
+    image_id: int
+    category_id: int
+    box_px_xywh: Sequence[float]
+    score: float
 
 
 def read_vlm_answers(
@@ -33,74 +44,95 @@ def read_vlm_answers(
     aliases: dict[str, str],
     wanted: Collection[int],
 ) -> tuple[Detections, list[str]]:
-    """Read a file with a line an image: ``{"image_id": 7, "text": "..."}``, or with ``file_name``, or an engine's own.
+    """Read answers that another model wrote.
 
-    ``text`` may be the object that a model's own processor returns (Florence-2, Moondream). ``label`` names
-    the category of boxes whose answer names none, as Moondream's, which is asked for one; it may then have several
-    lines an image. Answers for images that are not ``wanted`` are left out.
+    Args:
+        answer: the model, as supervision names it.
+        generations: a file with a line for each image: ``{"image_id": 7, "text": "..."}``, or with ``file_name``, or in
+            an engine's own form. ``text`` may also be the object that a model's own processor returns (Florence-2,
+            Moondream). ``label`` names the category of boxes without a name: Moondream is asked for one category at a
+            time, and its file may have several lines for an image.
+        truth: the annotations.
+        images: folder of the images, whose sizes are read if the annotations lack them.
+        aliases: further descriptions -> category names.
+        wanted: ids of the images that need an answer; answers for other images are left out.
 
     Returns:
-        Detections, all with the score 1 if the model writes none; and sentences about how much was read, and how.
+        Detections, with the score 1 if the model writes none; and sentences about what was read.
 
     Raises:
         ResourceError: if supervision is not installed.
-        DataError: if a line is something else, an image is unknown, or one that is wanted has no line.
+        DataError: if a line is something else, an image is unknown, or a wanted image has no line.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of OpenCV, which boxes do not need
+            warnings.simplefilter("ignore")  # it warns about OpenCV, which boxes do not need
             from supervision import Detections as Parsed  # pyright: ignore[reportMissingImports] - an extra
     except ImportError:
         raise ResourceError('answers of other models are read by supervision; pip install "coordexp[vlm]"') from None
     index = CategoryIndex(truth.categories, aliases=aliases)
     lines, remarks = _wanted_lines(generations, truth, wanted)
-    rows: list[tuple[int, int, list[float], float]] = []
+    rows: list[_BoxRow] = []
     unknown = Counter[str]()
-    num_unreadable = num_malformed = 0
+    num_without_box = 0
+    num_lost_boxes = 0
     for line, image_id in lines:
         if not isinstance(line.text, str | dict):
-            num_unreadable += 1
+            num_without_box += 1
             continue
         size = truth.sizes_px[image_id] or read_header(images / truth.file_names[image_id]).shown
         text = line.text if isinstance(line.text, str) else ""
         try:
-            # Of some models supervision takes what their own processor makes of the text.
-            is_object = isinstance(line.text, str) and answer in ("florence_2", "moondream")
-            parsed = Parsed.from_vlm(answer, json.loads(text) if is_object else line.text, resolution_wh=size)
+            # For these models supervision takes the object that their own processor makes of the text.
+            is_object_in_text = isinstance(line.text, str) and answer in ("florence_2", "moondream")
+            content = json.loads(text) if is_object_in_text else line.text
+            parsed = Parsed.from_vlm(answer, content, resolution_wh=size)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-            num_unreadable += 1  # whatever a model has written
+            num_without_box += 1  # a model may write anything
             continue
-        labels = parsed.data.get("class_name", [line.label or ""] * len(parsed.xyxy))
-        scores = np.ones(len(parsed.xyxy)) if parsed.confidence is None else parsed.confidence
-        num_unreadable += not len(parsed.xyxy) and bool(re.search(r"[^\s\[\]{}`]", text.replace("```json", "")))
-        num_malformed += max(0, len(_BOX.findall(text)) - len(parsed.xyxy))
-        for box, label, score in zip(parsed.xyxy.tolist(), labels, scores, strict=True):
+
+        num_boxes = len(parsed.xyxy)
+        if not num_boxes and _CONTENT.search(text.replace("```json", "")):
+            num_without_box += 1
+        num_lost_boxes += max(0, len(_BOX.findall(text)) - num_boxes)
+        labels = parsed.data.get("class_name", [line.label or ""] * num_boxes)
+        scores = np.ones(num_boxes) if parsed.confidence is None else parsed.confidence
+        for box_px_xyxy, label, score in zip(parsed.xyxy.tolist(), labels, scores, strict=True):
             category_id = index.find(str(label))
-            x1, x2, y1, y2 = *sorted(box[::2]), *sorted(box[1::2])
             if category_id is None:
                 unknown[str(label)] += 1
             else:
-                rows.append((image_id, category_id, [x1, y1, x2 - x1, y2 - y1], float(score)))
-    image_ids, category_ids, boxes, found_scores = zip(*rows, strict=True) if rows else ((), (), (), ())
-    detections = Detections(
-        np.array(image_ids, np.int64),
-        np.array(category_ids, np.int64),
-        np.array(boxes, np.float64).reshape(-1, 4),
-        np.array(found_scores, np.float64),
+                rows.append(_BoxRow(image_id, category_id, _to_xywh(box_px_xyxy), float(score)))
+    counts = (
+        f"{counted(len(rows), 'box')} from {counted(len(lines), 'answer')}; without a box: {num_without_box}; "
+        f"boxes that could not be read: {num_lost_boxes}; of a name that is no category: {unknown.total()}"
     )
-    frequent = ", ".join(f"{show(name)} {count}" for name, count in unknown.most_common(5))
-    read = (
-        f"{counted(len(rows), 'box')} from {counted(len(lines), 'answer')}; without a box: {num_unreadable}; "
-        f"boxes that could not be read: {num_malformed}; of a name that is no category: {unknown.total()}"
-        + (f" (most frequent: {frequent})" if frequent else "")
+    if unknown:
+        frequent = ", ".join(f"{show(name)} {count}" for name, count in unknown.most_common(5))
+        counts += f" (most frequent: {frequent})"
+    return _detections(rows), [*remarks, counts]
+
+
+def _to_xywh(box_xyxy: Sequence[float]) -> list[float]:
+    """Return a box whose corners may be swapped as left, top, width and height."""
+    left, right = sorted(box_xyxy[::2])
+    top, bottom = sorted(box_xyxy[1::2])
+    return [left, top, right - left, bottom - top]
+
+
+def _detections(rows: Sequence[_BoxRow]) -> Detections:
+    return Detections(
+        np.array([row.image_id for row in rows], np.int64),
+        np.array([row.category_id for row in rows], np.int64),
+        np.array([row.box_px_xywh for row in rows], np.float64).reshape(-1, 4),
+        np.array([row.score for row in rows], np.float64),
     )
-    return detections, [*remarks, read]
 
 
 def _wanted_lines(
     generations: Path, truth: GroundTruth, wanted: Collection[int]
 ) -> tuple[list[tuple[AnswerRecord, int]], tuple[str, ...]]:
-    """Return the answers for the images that are wanted, each with its image, and how the images were found."""
+    """Return the answers for the wanted images, each with its image id, and remarks on how the images were found."""
     answers = read_answers(generations)
     images = images_of(answers, generations, known=truth.sizes_px.keys(), names=truth.names)
     seen: set[int] = set()
@@ -113,5 +145,5 @@ def _wanted_lines(
     missing = sorted(set(wanted) - seen)
     if missing:
         raise DataError(f"{generations}: no answer for {len(missing)} of {len(wanted)} images, such as {missing[0]}")
-    lines = zip(answers, images.image_ids, strict=True)
-    return [(answer, image_id) for answer, image_id in lines if image_id in wanted], images.remarks
+    pairs = zip(answers, images.image_ids, strict=True)
+    return [(answer, image_id) for answer, image_id in pairs if image_id in wanted], images.remarks

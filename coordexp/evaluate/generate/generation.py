@@ -1,12 +1,13 @@
-"""Greedy generation that keeps, per token, what scores and expected boxes need.
+"""Greedy generation that records, for each token, what scores and expected boxes need.
 
-Answers are of very different lengths, so a queue of images passes through a fixed number of rows: where an answer ends,
-the next image begins (:mod:`coordexp.evaluate.generate.rows`).
+Answers differ much in length, so a queue of images passes through a fixed number of rows: when an answer ends, the next
+image begins in its row (:mod:`coordexp.evaluate.generate.rows`).
 
-Shapes: D hidden, L padded length, N rows that begin.
+Shapes: B rows, D hidden, L padded length, N rows that begin.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
@@ -26,30 +27,39 @@ from coordexp.evaluate.generate.stock import answers_of_batches
 from coordexp.model.families import family_of
 from coordexp.model.head_bypass import float32_head
 
-_BATCHES_A_QUEUE = 2  # longer queues keep rows busier where answers are not as expected, shorter ones share out better
-_REFILLS = 4  # prompts are read when so large a share of the rows is free: a forward pass for each would cost more
-_LOOK_EVERY = {"cpu": 1}  # steps from one look at which answers have ended to the next, by device
-_LOOK_ELSEWHERE = 4  # the host waits for a device at each look
+# Images in a queue, in batches. Longer queues keep rows busier if answers are not as long as expected; shorter queues
+# are shared more evenly between processes.
+_BATCHES_A_QUEUE = 2
+_REFILLS = 4  # refill when at least 1/4 of the rows are free: a forward pass for each prompt alone would cost more
+# Steps between two looks at which answers have ended, by device. At each look the host waits for the device, which
+# costs nothing on a CPU.
+_LOOK_EVERY = {"cpu": 1}
+_LOOK_ELSEWHERE = 4
 
 
 def image_queues(lengths: Sequence[int], *, expected: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Cut samples into queues of alike answers, the longest first, so that no row waits long for another one.
+    """Cut samples into queues of answers that are about equally long, the longest first: no row waits long for another.
 
-    Queues depend on the data alone. Processes that share the work take whole queues, so that each image meets the same
-    neighbours, and the same rounding, however many processes there are.
+    Queues depend on the data alone. Processes that share the work take whole queues, so each image has the same
+    neighbours, and the same rounding, for any number of processes.
 
-    ``lengths``: tokens of each prompt; where answers are alike, prompts of alike lengths are read together.
-    ``expected``: what is known of the length of each answer, in any unit, such as the objects that are there.
+    Args:
+        lengths: tokens of each prompt; among equally long answers, prompts of similar length come together.
+        expected: what is known about the length of each answer, in any unit, such as its number of objects.
+        batch_size: rows.
+
+    Returns:
+        Indices of samples.
     """
     order = sorted(range(len(lengths)), key=lambda index: (-expected[index], -lengths[index]))
-    num_queues = -(-len(order) // (_BATCHES_A_QUEUE * batch_size))
+    num_queues = math.ceil(len(order) / (_BATCHES_A_QUEUE * batch_size))
     ends = [len(order) * number // max(1, num_queues) for number in range(num_queues + 1)]
     return [order[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def prompts_at_once(num_rows: int) -> int:
-    """Return how many prompts are read in one forward pass, and how many rows are free before any is."""
-    return -(-num_rows // _REFILLS)
+    """Return how many prompts one forward pass reads: as many as rows must be free before it."""
+    return math.ceil(num_rows / _REFILLS)
 
 
 @torch.inference_mode()
@@ -64,38 +74,40 @@ def generate_queue(
     curves_of: Collection[int] = (),
     on_images: Callable[[int], None] | None = None,
 ) -> list[Answer]:
-    """Generate greedily for the images of one queue; returns their answers in the order in which they ended.
+    """Generate greedily for the images of one queue.
 
     Args:
         answering: the model, in evaluation mode.
-        samples: encoded samples with empty targets; read once each, as rows become free.
+        samples: encoded samples with empty targets; each is read once, when a row becomes free.
         queue: indices of samples, see :func:`image_queues`.
         grammar: constrains the answers, on the model's device; None for free decoding.
         batch_size: rows.
         max_new_tokens: length limit of an answer, the end token included.
         curves_of: image ids whose bin distributions are kept whole.
         on_images: called with the number of images just finished.
+
+    Returns:
+        The answers, in the order in which they ended.
     """
     owner = inner_model(answering.model)
     assert isinstance(owner, PreTrainedModel)
-    recurrent = family_of(owner.config.model_type, where="the model").recurrent
-    new_rows = partial(AnswerRows, answering=answering, grammar=grammar, max_new_tokens=max_new_tokens)
-    encoded = (samples[index] for index in queue)  # read as rows become free
-    answers = (answers_of_batches if recurrent else _answers_of_rows)(
+    is_recurrent = family_of(owner.config.model_type, where="the model").recurrent
+    generate = answers_of_batches if is_recurrent else _answers_of_rows
+    answers_as_they_end = generate(
         owner,
         answering,
-        encoded,
-        new_rows,
+        (samples[index] for index in queue),
+        partial(AnswerRows, answering=answering, grammar=grammar, max_new_tokens=max_new_tokens),
         num_samples=len(queue),
         num_rows=min(batch_size, len(queue)),
         curves_of=curves_of,
     )
-    found: list[Answer] = []
-    for ended in answers:
-        found += ended
+    answers: list[Answer] = []
+    for ended in answers_as_they_end:
+        answers += ended
         if on_images is not None:
             on_images(len(ended))
-    return found
+    return answers
 
 
 def _answers_of_rows(
@@ -108,12 +120,24 @@ def _answers_of_rows(
     num_rows: int,
     curves_of: Collection[int],
 ) -> Iterator[list[Answer]]:
-    """Pass samples through rows that are given on; yields answers as they end."""
-    reattach_coord_offset_hooks(owner)  # its own forward pass, which would, is not called
-    core, head = owner.base_model, owner.get_output_embeddings()
+    """Pass samples through rows that take the next image when an answer ends; yields answers as they end.
+
+    Args:
+        owner: the unwrapped model.
+        answering: the model with all that belongs to it.
+        samples: encoded samples with empty targets.
+        new_rows: returns this many empty rows.
+        num_samples: how many samples there are.
+        num_rows: rows.
+        curves_of: image ids whose bin distributions are kept whole.
+    """
+    reattach_coord_offset_hooks(owner)  # the owner's forward pass would do it, and is not called here
+    core = owner.base_model
+    head = owner.get_output_embeddings()
     assert isinstance(core, PreTrainedModel)
     assert head is not None
-    # accelerate puts bfloat16 around the forward pass of a model that trains whole; here is called what is inside.
+    # If a model trains whole, accelerate wraps its forward pass in bfloat16 autocast. The core is called without that
+    # wrapper here, and needs the same.
     half = torch.autocast(core.device.type, torch.bfloat16, enabled="_original_forward" in vars(owner))
     language_model = core.get_submodule("language_model")
     assert isinstance(language_model, PreTrainedModel)
@@ -122,9 +146,11 @@ def _answers_of_rows(
     def begin(chosen: Sequence[EncodedSample]) -> None:
         """Read the prompts of some samples, and choose their first tokens."""
         batch = collate(chosen, pad_id=answering.pad_id, image_token_id=answering.image_token_id)
-        ends = [row * batch.input_ids.shape[1] + sample.length - 1 for row, sample in enumerate(chosen)]
-        batch = (batch.pin_memory() if core.device.type == "cuda" else batch).to(core.device, non_blocking=True)
-        # No token sees what comes behind it: padding on the right needs no mask, and attention has its fastest kernel.
+        last_N = torch.tensor([row * batch.input_ids.shape[1] + sample.length - 1 for row, sample in enumerate(chosen)])
+        if core.device.type == "cuda":
+            batch = batch.pin_memory()
+        batch = batch.to(core.device, non_blocking=True)
+        # Attention is causal: padding on the right needs no mask, and without one attention has its fastest kernel.
         with half:
             outputs = core(
                 input_ids=batch.input_ids,
@@ -133,8 +159,9 @@ def _answers_of_rows(
                 image_grid_thw=batch.image_grid_thw,
                 use_cache=True,
             )
-        hidden_ND = outputs.last_hidden_state.flatten(0, 1).index_select(0, upload(torch.tensor(ends), core.device))
-        deltas = core.rope_deltas  # how much further the position behind a prompt is than its length
+        hidden_ND = outputs.last_hidden_state.flatten(0, 1).index_select(0, upload(last_N, core.device))
+        # An image takes fewer rotary positions than tokens, so the position after a prompt is not its length.
+        deltas = core.rope_deltas
         assert isinstance(deltas, torch.Tensor)
         lengths = [sample.length for sample in chosen]
         begun = rows.begin(
@@ -147,12 +174,14 @@ def _answers_of_rows(
         with float32_head(answering.model):
             rows.choose(head(hidden_ND), begun)
 
-    num_waiting, at_once = num_samples, prompts_at_once(num_rows)
-    every = _LOOK_EVERY.get(core.device.type, _LOOK_ELSEWHERE)
+    num_waiting = num_samples
+    look_every = _LOOK_EVERY.get(core.device.type, _LOOK_ELSEWHERE)
     for step in itertools.count(1):
-        while num_waiting and len(rows.free) >= (number := min(at_once, num_waiting)):
-            begin(list(itertools.islice(samples, number)))
-            num_waiting -= number
+        num_next = min(prompts_at_once(num_rows), num_waiting)
+        while num_waiting and len(rows.free) >= num_next:
+            begin(list(itertools.islice(samples, num_next)))
+            num_waiting -= num_next
+            num_next = min(num_next, num_waiting)
         if not rows.used:
             break
         if not num_waiting and 2 * len(rows.used) <= len(rows):
@@ -161,5 +190,7 @@ def _answers_of_rows(
             hidden_BD = core(**rows.next_inputs()).last_hidden_state[:, 0]
         with float32_head(answering.model):
             rows.choose(head(hidden_BD))
-        if step % every == 0 and (ended := rows.ended()):
-            yield rows.take(ended)
+        if step % look_every == 0:
+            ended = rows.ended()
+            if ended:
+                yield rows.take(ended)

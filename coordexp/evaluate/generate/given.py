@@ -1,8 +1,8 @@
-"""Answers that another engine wrote, or an earlier evaluation: each is read in one forward pass, teacher-forced.
+"""Answers that another engine or an earlier evaluation wrote: each is read in one forward pass, teacher-forced.
 
 A serving engine writes answers many times faster than a loop over ``generate``, but gives no distribution over 1000
-bins. The same checkpoint reads them here: every log probability and distribution of an answer comes from one
-pass over prompt and answer, as generation would have recorded them, to rounding.
+bins. The same checkpoint reads the answers here. One pass over prompt and answer gives every log probability and
+distribution that generation would have recorded, up to rounding.
 
 Shapes: B sequences, L padded length, D hidden, T positions that predict a token of an answer, V vocabulary, K bins.
 """
@@ -26,7 +26,7 @@ from coordexp.evaluate.generate.answer import Answer, finish_answer, read_raw_lo
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.model.head_bypass import float32_head, pass_through_head
 
-_CHUNK_ELEMENTS = 16 * 1024 * 1024  # of the logits that exist at a time
+_CHUNK_ELEMENTS = 16 * 1024 * 1024  # logits that exist at a time
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ class GivenAnswer:
     """The answer for an image: its text, or its tokens.
 
     Attributes:
+        image_id: the image.
         text: what was written, special tokens included.
-        token_ids: the same as the ids of this checkpoint's tokenizer, which are exact.
-        finish_reason: ``length``: the limit came before the end token; ``stop``, or absent: the answer is whole.
+        token_ids: what was written, as ids of this checkpoint's tokenizer; exact, where a text may be tokenised anew.
+        finish_reason: ``length`` if the limit came before the end token; ``stop`` or None if the answer is whole.
     """
 
     image_id: int
@@ -47,10 +48,10 @@ class GivenAnswer:
 
 @dataclass(frozen=True)
 class GivenAnswers:
-    """The answers of a file by image id, and what is to be said of how their images were found."""
+    """The answers of a file."""
 
-    by_image: Mapping[int, GivenAnswer]
-    remarks: tuple[str, ...] = ()
+    by_image: Mapping[int, GivenAnswer]  # by image id
+    remarks: tuple[str, ...] = ()  # sentences on how their images were found
 
 
 def read_given_answers(
@@ -61,18 +62,18 @@ def read_given_answers(
     names: ImageNames | None = None,
     prefers_text: bool = False,
 ) -> GivenAnswers:
-    """Read a file of answers, one an image; those of images that are known but not wanted are left out.
+    """Read a file of answers, one for each image. Answers for images that are known but not wanted are left out.
 
     Args:
-        path: in any form that :func:`coordexp.detection.forms.answers.read_answers` knows.
+        path: a file in any form that :func:`coordexp.detection.forms.answers.read_answers` knows.
         known: ids of the images of the annotation file.
-        wanted: ids of those that need an answer.
-        names: the names of their files.
-        prefers_text: of an engine's record that has text and token ids the text is taken, because the ids are those of
+        wanted: ids of the images that need an answer.
+        names: the names of the images' files.
+        prefers_text: whether to take the text of a record that has text and token ids, because the ids belong to
             another tokenizer.
 
     Raises:
-        DataError: if a line is something else, or an image is unknown, there twice, or missing.
+        DataError: if a line is something else, or an image is unknown, has two answers, or has none.
     """
     records = read_answers(path)
     images = images_of(records, path, known=known, names=names or ImageNames({}))
@@ -95,7 +96,8 @@ def _given_answer(record: AnswerRecord, image_id: int, *, prefers_text: bool) ->
     if record.is_cut is None:
         raise DataError(f"{record.place}: finish_reason: got {show(record.finish_reason)}, expected stop or length")
     finish_reason = "length" if record.is_cut else "stop"
-    if record.token_ids is not None and not (prefers_text and record.text is not None):
+    takes_text = record.token_ids is None or (prefers_text and record.text is not None)
+    if not takes_text:
         token_ids = record.token_ids
         if not isinstance(token_ids, list):
             raise DataError(f"{record.place}: token_ids: got {show(token_ids)}, expected a list of whole numbers")
@@ -111,32 +113,46 @@ def _given_answer(record: AnswerRecord, image_id: int, *, prefers_text: bool) ->
 
 
 def target_ids(answers: Mapping[int, GivenAnswer], answering: AnsweringModel, *, source: Path) -> dict[int, list[int]]:
-    """Return the tokens of each answer, those of a whole one with the end token; ``source``: the file, for errors.
+    """Turn answers into tokens of the model.
+
+    Args:
+        answers: by image id.
+        answering: the model that will read them.
+        source: their file, for errors.
+
+    Returns:
+        The tokens of each answer, by image id. A whole answer ends with the end token.
 
     Raises:
-        DataError: if ids are not the model's, or all texts lack the tokens that only special tokens can be.
+        DataError: if ids are not the model's, or no text holds the special token that opens an object.
     """
-    end_id, open_id = answering.answers.end_id, answering.answers.open_id
-    found: dict[int, list[int]] = {}
+    end_id = answering.answers.end_id
+    open_id = answering.answers.open_id
+    stop_ids = (end_id, answering.pad_id)
+    targets: dict[int, list[int]] = {}
     for image_id, answer in answers.items():
-        ids = answer.token_ids
-        ids = answering.tokenizer.encode(answer.text or "", add_special_tokens=False) if ids is None else list(ids)
+        if answer.token_ids is None:
+            ids = answering.tokenizer.encode(answer.text or "", add_special_tokens=False)
+        else:
+            ids = list(answer.token_ids)
         wrong = next((token for token in ids if not 0 <= token < answering.vocab_size), None)
         if wrong is not None:
             raise DataError(
                 f"{source}: image {image_id} has token id {wrong}; the model has ids 0 to {answering.vocab_size - 1}"
             )
-        stop = next((at for at, token in enumerate(ids) if token in (end_id, answering.pad_id)), len(ids))
+        stop = next((position for position, token in enumerate(ids) if token in stop_ids), len(ids))
         is_cut = stop == len(ids) and answer.finish_reason == "length"
-        found[image_id] = ids[:stop] if is_cut else [*ids[:stop], end_id]
+        targets[image_id] = ids[:stop] if is_cut else [*ids[:stop], end_id]
+
+    # Engines drop special tokens from a text by default. Then not one object can be read, in any text.
     texts = [image_id for image_id, answer in answers.items() if answer.text]
-    if open_id is not None and texts and not any(open_id in found[image_id] for image_id in texts):
+    if open_id is not None and texts and not any(open_id in targets[image_id] for image_id in texts):
         marker = answering.tokenizer.convert_ids_to_tokens(open_id)
         raise DataError(
             f"{source}: no text holds {marker}, which opens an object: expected texts with their special tokens "
             "(skip_special_tokens=False in vLLM and SGLang), or token_ids"
         )
-    return found
+    return targets
 
 
 @torch.inference_mode()
@@ -148,7 +164,7 @@ def read_batch(
     targets: Mapping[int, Sequence[int]],
     curves_of: Collection[int] = (),
 ) -> list[Answer]:
-    """Read the answers of one batch; what comes back is what generating them would have left.
+    """Read the answers of one batch of images.
 
     Args:
         answering: the model, in evaluation mode.
@@ -156,10 +172,14 @@ def read_batch(
         batch: indices of samples.
         targets: image id -> the tokens of :func:`target_ids`.
         curves_of: image ids whose bin distributions are kept whole.
+
+    Returns:
+        The answers as generating them would have recorded them.
     """
-    model, pad_id, end_id = answering.model, answering.pad_id, answering.answers.end_id
-    chosen = [replace(sample, target_ids=list(targets[sample.image_id])) for sample in map(samples.__getitem__, batch)]
-    inputs = collate(chosen, pad_id=pad_id, image_token_id=answering.image_token_id).to(answering.device)
+    model = answering.model
+    prompts = [samples[index] for index in batch]
+    chosen = [replace(prompt, target_ids=list(targets[prompt.image_id])) for prompt in prompts]
+    inputs = collate(chosen, pad_id=answering.pad_id, image_token_id=answering.image_token_id).to(answering.device)
     with pass_through_head(model):
         hidden_BLD: Tensor = model(
             input_ids=inputs.input_ids,
@@ -170,29 +190,37 @@ def read_batch(
             use_cache=False,
         ).logits
     hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, inputs.supervised_rows)
-    parts = hidden_TD.split([len(sample.target_ids) for sample in chosen])
-    found: list[Answer] = []
-    for sample, own_TD in zip(chosen, parts, strict=True):
-        values_ST, probs_TK = _read_hidden(answering, own_TD, sample.target_ids)
-        if sample.image_id not in curves_of:
-            probs_TK = None
-        stop_ids = (end_id, pad_id)
-        found.append(finish_answer(sample.image_id, sample.target_ids, values_ST, stop_ids=stop_ids, probs_TK=probs_TK))
-    return found
+    hidden_per_answer = hidden_TD.split([len(sample.target_ids) for sample in chosen])
+
+    answers: list[Answer] = []
+    for sample, answer_hidden_TD in zip(chosen, hidden_per_answer, strict=True):
+        values_ST, probs_TK = _read_hidden(answering, answer_hidden_TD, sample.target_ids)
+        answer = finish_answer(
+            sample.image_id,
+            sample.target_ids,
+            values_ST,
+            stop_ids=(answering.answers.end_id, answering.pad_id),
+            probs_TK=probs_TK if sample.image_id in curves_of else None,
+        )
+        answers.append(answer)
+    return answers
 
 
 def _read_hidden(
     answering: AnsweringModel, hidden_TD: Tensor, target_ids: Sequence[int]
 ) -> tuple[Tensor, Tensor | None]:
-    """Return on the CPU what the logits of an answer say; projected chunk by chunk, so that no ``[T, V]`` exists."""
+    """Return the statistics and distributions of an answer, on the CPU.
+
+    Hidden states are projected chunk by chunk: all logits ``[T, V]`` at once could take more memory than the model.
+    """
     head = inner_model(answering.model).get_output_embeddings()
-    assert head is not None, "pass_through_head has refused a model without a head"
+    assert head is not None, "pass_through_head refuses a model without a head"
     targets_T = torch.tensor(target_ids, dtype=torch.int64, device=hidden_TD.device)
-    rows = max(1, _CHUNK_ELEMENTS // answering.vocab_size)
+    chunk_size = max(1, _CHUNK_ELEMENTS // answering.vocab_size)
     values: list[Tensor] = []
     probs: list[Tensor] = []
     with float32_head(answering.model):
-        for hidden_ND, target_N in zip(hidden_TD.split(rows), targets_T.split(rows), strict=True):
+        for hidden_ND, target_N in zip(hidden_TD.split(chunk_size), targets_T.split(chunk_size), strict=True):
             values_SN, p_NK = read_raw_logits(head(hidden_ND).float(), target_N, answering.answers.number_ids)
             values.append(values_SN)
             if p_NK is not None:

@@ -1,4 +1,4 @@
-"""A model that is evaluated, with all that belongs to it: tokenizer, images, prompt and the form of its answers."""
+"""A model that is evaluated, with its tokenizer, image size, prompt and form of answer."""
 
 import contextlib
 import platform
@@ -30,9 +30,10 @@ class AnsweringModel:
 
     Attributes:
         model: its own generation defaults are ignored.
+        tokenizer: of the prompt and the answers.
         image_spec: how patches become pixel values.
         answers: the form of its answers.
-        encode: puts its prompt to samples, without targets.
+        encode: turns samples into prompts, without targets.
     """
 
     model: PreTrainedModel | PeftModel
@@ -47,11 +48,10 @@ class AnsweringModel:
 
     @property
     def hardware(self) -> str:
-        """The device by its name, with the threads of a CPU."""
+        """The name of the device; a CPU's with its number of threads."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
-        threads = torch.get_num_threads()
-        return f"{_processor()}, {counted(threads, 'thread')}"
+        return f"{_processor()}, {counted(torch.get_num_threads(), 'thread')}"
 
     @property
     def vocab_size(self) -> int:
@@ -59,24 +59,26 @@ class AnsweringModel:
 
     @property
     def pad_id(self) -> int:
-        """Stands behind the end of an answer, and ends one as the end token does."""
+        """The padding token: it follows the end of an answer, and ends an answer as the end token does."""
         if not isinstance(self.tokenizer.pad_token_id, int):
             raise TokenizerError("the tokenizer has no padding token; expected pad_token in its configuration")
         return self.tokenizer.pad_token_id
 
     @property
     def image_token_id(self) -> int:
-        found = self.tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
-        if not isinstance(found, int):
+        """The token that stands for a patch of the image in a prompt."""
+        token_id = self.tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+        if not isinstance(token_id, int):
             raise TokenizerError(f"the tokenizer has no token {IMAGE_TOKEN!r}")
-        return found
+        return token_id
 
     @cached_property
     def grammar(self) -> ObjectGrammar:
-        found = self.answers.grammar(self.vocab_size)
-        if found is None:
+        """What constrained decoding allows, on the model's device; a ConfigError if answers have no grammar."""
+        grammar = self.answers.grammar(self.vocab_size)
+        if grammar is None:
             raise ConfigError("this kind of answer has no grammar to constrain it; use free decoding")
-        return found.to(self.device)
+        return grammar.to(self.device)
 
     @contextlib.contextmanager
     def evaluating(self) -> Generator[None]:
@@ -111,7 +113,7 @@ def encoder_of_prompts(
 
 
 def _processor() -> str:
-    """Return the name of the CPU, where the system tells it."""
+    """Return the name of the CPU as the system tells it, or its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

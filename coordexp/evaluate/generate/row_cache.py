@@ -1,7 +1,7 @@
-"""Keys and values of rows of different lengths: transformers' cache layer, written at a column of each row's own.
+"""Keys and values of rows of different lengths: transformers' cache layer, with a next column for each row.
 
-transformers' cache appends one column to all rows. Here a row that takes a new image begins again at the first column
-while its neighbours are far along, so each row has its own next column, and what lies beyond it is masked::
+The cache of transformers appends one column to all rows. Here a row that takes a new image begins again at the first
+column while its neighbours are far along. So each row has its own next column, and the columns behind it are masked::
 
     row 0  prompt prompt prompt answer answer [next]
     row 1  prompt prompt [next]  old    old    old      behind its next column: the former image, masked
@@ -23,7 +23,7 @@ from transformers import Cache, DynamicLayer, PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-_STRIDE = 64  # columns by which tables grow: one by one, each step would copy the whole cache
+_STRIDE = 64  # columns by which tables grow; if they grew by one, each step would copy the whole cache
 _ATTENTION = "coordexp_rows"
 # The cache's name among a model's arguments and outputs. transformers 5.24 renamed it: since then the old name warns at
 # every decoding step, and 5.40 drops it.
@@ -32,12 +32,12 @@ _CACHE_NAME = "cache" if Version(transformers.__version__) >= Version("5.24") el
 
 @dataclass
 class NextColumns:
-    """Where the next keys and values of each row go, the same in every layer; the rows change it, the layers read it.
+    """Where the next keys and values of each row go. The rows write it, and all layers read it.
 
     Attributes:
         row_B: ``[B]`` 0 to B - 1.
-        column_B: ``[B]`` the column of each row.
-        width: columns that any row uses; a number on the host, so that slicing by it does not wait for the device.
+        column_B: ``[B]`` the next column of each row.
+        width: number of columns in use; on the host, so that slicing by it does not wait for the device.
     """
 
     row_B: Tensor
@@ -46,22 +46,23 @@ class NextColumns:
 
 
 class RowLayer(DynamicLayer):
-    """Keys and values of one layer: a step writes a column of each row, and reads those that are in use."""
+    """Keys and values of one layer. A step writes one column in each row, and reads the columns in use."""
 
     def __init__(self, next_columns: NextColumns) -> None:
+        """Begin without a table; the first prompt decides its shape and dtype."""
         super().__init__()
         self._next = next_columns
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Write ``[B, H, 1, D]``, and return ``[B, H, width, D]``; called by the model's attention."""
-        place = self._next
+        """Write keys and values ``[B, H, 1, D]``, and return ``[B, H, width, D]``; called by the model's attention."""
+        columns = self._next
         keys, values = self.tables
-        # Under autocast keys are float32, made so by the rotary embedding, and so is a cache that began with them.
-        keys[place.row_B, :, place.column_B] = key_states[:, :, 0].to(keys.dtype)
-        values[place.row_B, :, place.column_B] = value_states[:, :, 0].to(values.dtype)
-        return keys[:, :, : place.width], values[:, :, : place.width]
+        # Under autocast the rotary embedding makes keys float32, and the table has the dtype of the first prompt.
+        keys[columns.row_B, :, columns.column_B] = key_states[:, :, 0].to(keys.dtype)
+        values[columns.row_B, :, columns.column_B] = value_states[:, :, 0].to(values.dtype)
+        return keys[:, :, : columns.width], values[:, :, : columns.width]
 
     @property
     def tables(self) -> tuple[Tensor, Tensor]:
@@ -71,7 +72,13 @@ class RowLayer(DynamicLayer):
         return self.keys, self.values
 
     def put(self, row_N: Tensor, prompt: DynamicLayer, *, num_rows: int) -> None:
-        """Take over the ``[N, H, L, D]`` of prompts, from the first column on."""
+        """Copy the keys and values of prompts into their rows, from the first column on.
+
+        Args:
+            row_N: ``[N]`` the rows.
+            prompt: keys and values ``[N, H, L, D]``.
+            num_rows: rows of the table, if this is the first prompt.
+        """
         assert prompt.keys is not None
         assert prompt.values is not None
         if self.keys is None:
@@ -86,24 +93,25 @@ class RowLayer(DynamicLayer):
         values[row_N, :, :num_columns] = prompt.values
 
     def widen(self, num_columns: int) -> None:
-        """Make room for this many columns; new ones are zero, since masked values must still be finite."""
+        """Make room for this many columns. New ones are zero: attention multiplies masked values too, by 0."""
         keys, values = self.tables
         self.keys = widened(keys, dim=2, size=num_columns)
         self.values = widened(values, dim=2, size=num_columns)
 
     def keep(self, row_N: Tensor) -> None:
-        """Keep some rows alone, in this order."""
+        """Drop all rows but these ``[N]``, which get this order."""
         keys, values = self.tables
-        self.keys, self.values = keys[row_N], values[row_N]
+        self.keys = keys[row_N]
+        self.values = values[row_N]
 
 
 @contextlib.contextmanager
 def row_attention(language_model: PreTrainedModel) -> Generator[None]:
-    """Have a model attend from the one new token of each row, whatever its own attention is.
+    """Have a model attend from the one new token of each row, in place of its own attention.
 
-    A mask of each row's own goes with any implementation that way. And query heads that share keys become the queries
-    of one head: the attention of transformers 5.17 copies each key for every head that reads it, which for eight heads
-    a key is most of a step.
+    There are two reasons. Each row needs a mask of its own, which not every implementation takes. And the attention of
+    transformers 5.17 copies each key for every query head that reads it, which takes most of a step if eight heads
+    share a key. Here the query heads that share a key become the queries of one head.
     """
     # transformers has a public way to set it, and none to ask for it.
     implementation = language_model.config._attn_implementation  # pyright: ignore[reportPrivateUsage]
@@ -125,7 +133,20 @@ def _attend(
     scaling: float,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
-    """Return ``[B, 1, Q, D]`` of queries ``[B, Q, 1, D]`` and keys ``[B, H, L, D]``; ``[B, 1, 1, L]`` is the mask."""
+    """Attend from one token of each row; the signature is that of transformers' attention functions.
+
+    Args:
+        module: the attention layer, which is not needed.
+        query: ``[B, Q, 1, D]``.
+        key: ``[B, H, L, D]``, where each of the H heads serves Q / H queries.
+        value: ``[B, H, L, D]``.
+        attention_mask: ``[B, 1, 1, L]`` bool, True for columns that the row sees.
+        scaling: factor of the products of queries and keys.
+        kwargs: settings of other implementations.
+
+    Returns:
+        ``[B, 1, Q, D]``, and no attention weights.
+    """
     num_rows, num_queries, _, size = query.shape
     grouped = query.view(num_rows, key.shape[1], num_queries // key.shape[1], size)
     attended = F.scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
@@ -136,13 +157,13 @@ ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, _attend)
 
 
 def widened(table: Tensor, *, dim: int, size: int) -> Tensor:
-    """Return a table with room for ``size`` along ``dim``, zero where it is new; itself where it has that."""
-    missing = size - table.shape[dim]
-    if missing <= 0:
+    """Return a table with room for ``size`` along ``dim``, padded with zeros; the table itself if it has room."""
+    num_missing = size - table.shape[dim]
+    if num_missing <= 0:
         return table
-    missing += -size % _STRIDE
-    dims_behind = table.ndim - 1 - dim
-    return F.pad(table, [0, 0] * dims_behind + [0, missing])  # F.pad names the last dimension first
+    num_missing += -size % _STRIDE  # up to the next multiple of the stride
+    num_dims_after = table.ndim - 1 - dim
+    return F.pad(table, [0, 0] * num_dims_after + [0, num_missing])  # F.pad names the last dimension first
 
 
 def cache_argument(layers: Sequence[DynamicLayer]) -> dict[str, Cache]:

@@ -1,6 +1,7 @@
-"""The rows in which answers are written, a token of each at a step; a row takes the next image when its answer ends.
+"""The rows in which answers are written. Each step writes a token in every row.
 
-Every row has its own length: a batch that waits for its longest answer computes mostly padding. One row's life::
+When an answer ends, its row takes the next image. So rows have different lengths; a batch that waited for its longest
+answer would compute mostly padding. One row's life::
 
               begin(prompt)            choose(logits)              choose, end token or limit
       free  ------------------>  begun  ------------->  writing  -------------------------->  ended
@@ -8,9 +9,10 @@ Every row has its own length: a batch that waits for its longest answer computes
         |                                               +----+ next_inputs, choose              |
         +------------------------------------- take ------------------------------------------- +
 
-The host steers by numbers that it knows without asking: how many steps each row has had. What only the device knows
-(tokens, which answers have ended) stays there in a :class:`~.row_state.RowState`. Nothing here waits for the device but
-:meth:`AnswerRows.ended` and :meth:`AnswerRows.take`; the caller looks at what has ended every few steps only.
+The host steers by a number that it knows without asking the device: how many steps each row has had. What only the
+device knows (tokens, which answers have ended) stays there, in a :class:`~.row_state.RowState`. Only
+:meth:`AnswerRows.ended` and :meth:`AnswerRows.take` wait for the device, and the caller uses them every few steps. In
+between, a row whose answer has ended is fed padding, which costs less than asking.
 
 Shapes: B rows, N of them, L columns of keys and values, T tokens of an answer, V vocabulary, K bins, S statistics.
 """
@@ -36,26 +38,34 @@ class _HeldAnswer:
 
     image_id: int
     prompt_length: int
-    step_before: int  # the step before its first one
+    step_before: int  # the number of the step before its first token
     keeps_probs: bool
-    probs: list[Tensor] = field(default_factory=list[Tensor])  # [K] a step
+    probs: list[Tensor] = field(default_factory=list[Tensor])  # a distribution [K] for each step
 
 
 class AnswerRows:
-    """Rows that answers are written in.
+    """Rows in which answers are written.
 
-    Used in turns: :meth:`begin` with prompts that the model has read and :meth:`choose` their first tokens; then
-    :meth:`next_inputs` and :meth:`choose` for all rows, again and again; :meth:`take` what :meth:`ended`.
+    A caller takes turns: it calls :meth:`begin` with prompts that the model has read, and :meth:`choose` for their
+    first tokens; then :meth:`next_inputs` and :meth:`choose` for all rows, again and again; and :meth:`take` for the
+    rows of :meth:`ended`.
 
     Attributes:
-        state: of the answers, on the device.
+        state: the state of the answers, on the device.
         limit: most tokens of an answer, the end token included.
     """
 
     def __init__(
         self, num_rows: int, answering: AnsweringModel, *, grammar: ObjectGrammar | None, max_new_tokens: int
     ) -> None:
-        """Begin with empty rows; the tables of the grammar are where the logits are."""
+        """Begin with empty rows.
+
+        Args:
+            num_rows: rows.
+            answering: the model.
+            grammar: constrains the answers, on the model's device; None for free decoding.
+            max_new_tokens: length limit of an answer, the end token included.
+        """
         self.state = RowState.empty(num_rows, answering.device)
         self.limit = max_new_tokens
         self._grammar = grammar
@@ -70,6 +80,7 @@ class AnswerRows:
 
     @property
     def free(self) -> list[int]:
+        """Rows that can take an image."""
         return [row for row, answer in enumerate(self._held) if answer is None]
 
     @property
@@ -89,14 +100,17 @@ class AnswerRows:
         positions: Sequence[int],
         keep_probs: Sequence[bool],
     ) -> list[int]:
-        """Put prompts into the first free rows, and return these.
+        """Put prompts into the first free rows.
 
         Args:
             image_ids: one for each prompt.
-            prompt: keys and values of the prompts, padded on the right; None where the caller keeps them.
+            prompt: keys and values of the prompts, padded on the right; None if the caller keeps them.
             lengths: tokens of each prompt.
             positions: the rotary position of the first token of each answer.
-            keep_probs: whether to keep the bin distributions of each answer.
+            keep_probs: whether to keep the bin distributions, for each answer.
+
+        Returns:
+            The rows, in the order of the prompts.
         """
         rows = self.free[: len(image_ids)]
         row_N = self._on_device(rows)
@@ -121,9 +135,14 @@ class AnswerRows:
             layer.put(row_N, read_layer, num_rows=len(self))
 
     def choose(self, logits_NV: Tensor, rows: Sequence[int] | None = None) -> Tensor:
-        """Choose the next token of each row by raw logits, record what they say of it, and return its id ``[N]``.
+        """Choose the next token of each row, and record the statistics of its logits.
 
-        ``rows``: those that have begun since the last step; None for all rows.
+        Args:
+            logits_NV: ``[N, V]`` raw logits.
+            rows: the rows that have begun since the last step; None for all rows.
+
+        Returns:
+            ``[N]`` ids. A row whose answer has ended gets padding.
         """
         row_N = self._next.row_B if rows is None else self._on_device(rows)
         logits_NV = logits_NV.float()
@@ -135,7 +154,7 @@ class AnswerRows:
         if self._grammar is not None:
             self._follow_grammar(self._grammar, row_N, id_N, preferred_N=logits_NV.argmax(dim=1))
 
-        # The longest answer so far, by the steps that the host has counted.
+        # The longest answer so far, counted in steps by the host.
         num_tokens = 1 + max(self._num_chosen(answer) for answer in self._held if answer is not None)
         self.state.make_room(num_tokens, num_statistics=len(statistics_SN), like=statistics_SN)
         is_last_N = self.state.num_written_B[row_N] + 1 >= self.limit
@@ -144,16 +163,16 @@ class AnswerRows:
         return id_N
 
     def _allowed(self, logits_NV: Tensor, row_N: Tensor) -> Tensor:
-        """Return the logits with what the grammar forbids at minus infinity."""
+        """Return the logits, at minus infinity for tokens that the grammar forbids."""
         if self._grammar is None:
             return logits_NV
         return logits_NV.where(self._grammar.allowed_SV[self.state.grammar_state_B[row_N]], -torch.inf)
 
     def _follow_grammar(self, grammar: ObjectGrammar, row_N: Tensor, id_N: Tensor, *, preferred_N: Tensor) -> None:
-        """Move each row's grammar on, and note where it chose another token than the model preferred."""
+        """Advance each row's grammar, and note the rows in which it forbade the token that the model preferred."""
         state = self.state
         state.grammar_state_B[row_N] = grammar.advance(state.grammar_state_B[row_N], id_N)
-        # An answer that has ended gets padding, which nobody preferred.
+        # A row whose answer has ended gets padding, which is not the grammar's doing.
         is_preferred_N = (id_N == preferred_N) | ~state.is_open_B[row_N]
         state.is_unforced_B[row_N] = state.is_unforced_B[row_N] & is_preferred_N
 
@@ -164,22 +183,26 @@ class AnswerRows:
                 answer.probs.append(probs_NK[index].clone())
 
     def end_step(self) -> None:
-        """Count a step; :meth:`next_inputs` does, and so must whoever feeds the model without it."""
+        """Count a step. :meth:`next_inputs` calls it; a caller that feeds the model in another way must call it too."""
         self._num_steps += 1
 
     def next_inputs(self) -> dict[str, object]:
-        """Return what the model is given to predict the next token of every row, under ``row_attention``."""
+        """Return the inputs with which the model predicts the next token of every row, under ``row_attention``.
+
+        They are the last token of each row, its position, and a mask that hides the columns behind the row's own.
+        """
         self.end_step()
-        state, place = self.state, self._next
+        state = self.state
+        columns = self._next
         last_B = (state.num_written_B - 1).clamp(min=0)
-        place.width = max(
+        columns.width = max(
             answer.prompt_length + self._num_chosen(answer) - 1 for answer in self._held if answer is not None
         )
-        # Rows that are not used may be longer than all that are; what they write is never read.
-        place.column_B = (state.prompt_length_B + last_B).clamp(max=place.width - 1)
-        sees_BL = torch.arange(place.width, device=last_B.device) <= place.column_B.unsqueeze(1)
+        # An unused row may be longer than every used one. What it writes is never read, so it may write anywhere.
+        columns.column_B = (state.prompt_length_B + last_B).clamp(max=columns.width - 1)
+        sees_BL = torch.arange(columns.width, device=last_B.device) <= columns.column_B.unsqueeze(1)
         for layer in self._layers:
-            layer.widen(place.width)
+            layer.widen(columns.width)
         return {
             "input_ids": state.ids_BT.gather(1, last_B.unsqueeze(1)),
             "position_ids": (state.first_position_B + last_B).view(1, -1, 1).expand(3, -1, -1),
@@ -195,9 +218,10 @@ class AnswerRows:
 
     def take(self, rows: Sequence[int]) -> list[Answer]:
         """Return the answers of some rows, and free them; waits for the device."""
-        state, row_N = self.state, self._on_device(rows)
-        assert state.statistics_BTS is not None
-        # One copy from the device for both.
+        state = self.state
+        row_N = self._on_device(rows)
+        assert state.statistics_BTS is not None, "a token was chosen"
+        # One copy from the device for both columns.
         lengths, unforced = torch.stack((state.num_written_B[row_N], state.is_unforced_B[row_N])).tolist()
         longest = max(lengths, default=0)
         ids_NT = state.ids_BT[row_N, :longest].tolist()
@@ -220,7 +244,7 @@ class AnswerRows:
         return answers
 
     def keep_used(self) -> None:
-        """Drop unused rows: near the end of a queue they would only cost time."""
+        """Drop unused rows: near the end of a queue, when no image waits for them, they would only cost time."""
         rows = self.used
         row_N = self._on_device(rows)
         for layer in self._layers:
@@ -231,7 +255,7 @@ class AnswerRows:
         self._next.row_B = torch.arange(len(rows), device=row_N.device)
 
     def _num_chosen(self, answer: _HeldAnswer) -> int:
-        """Return how many tokens a row has once the present step is done, those behind an unseen end included."""
+        """Return how many tokens a row has after the present step, padding behind an end not yet seen included."""
         return min(self._num_steps - answer.step_before + 1, self.limit)
 
     def _on_device(self, numbers: Sequence[int]) -> Tensor:
