@@ -90,9 +90,9 @@ def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
         end_M = end_M[is_complete_M]
 
     start_M = last_open_T[end_M - vocab.box_length - 1] if len(end_M) else end_M
-    offsets_C = torch.from_numpy(numbers.offsets).to(ids_T.device) - numbers.num_box_tokens
+    from_end_C = torch.from_numpy(numbers.number_positions).to(ids_T.device) - numbers.num_box_tokens
     return SequenceLayout(
-        coord_positions=end_M.unsqueeze(1) + offsets_C,
+        coord_positions=end_M.unsqueeze(1) + from_end_C,
         desc_positions=position_T[in_desc_T],
         desc_object=_object_of(last_open_T[in_desc_T], start_M),
         object_spans=torch.stack([start_M, end_M + 1], dim=1),

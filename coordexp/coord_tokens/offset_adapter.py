@@ -107,23 +107,23 @@ def install_coord_offset_adapter(
         )
     if adapter_slot(model) is not None:
         raise ConfigError("the model already has a coord_offset_adapter; install it once, before PEFT wraps the model")
-    embedding, head = (module.get_parameter("weight") for module in embedding_and_head(model))
-    table_dtype = _table_dtype(dtype, embedding_dtype=embedding.dtype)
+    embedding_VD, head_VD = (module.get_parameter("weight") for module in embedding_and_head(model))
+    table_dtype = _table_dtype(dtype, embedding_dtype=embedding_VD.dtype)
     try:
         ids = as_id_list(DEFAULT_COORD_IDS if coord_ids is None else coord_ids)
     except ValueError as error:
         raise TokenizerError(f"coord_offset.ids: {error}") from None
-    _check_ids(ids, model, tokenizer, num_rows=min(embedding.shape[0], head.shape[0]))
+    _check_ids(ids, model, tokenizer, num_rows=min(len(embedding_VD), len(head_VD)))
     adapter = CoordOffsetAdapter(
         ids,
-        hidden_size=embedding.shape[1],
+        hidden_size=embedding_VD.shape[1],
         tie_head=tie_head,
         dtype=table_dtype,
-        device=embedding.device,
+        device=embedding_VD.device,
         adopts_dtype=dtype == "auto",
     )
-    embedding.requires_grad_(False)
-    head.requires_grad_(False)
+    embedding_VD.requires_grad_(False)
+    head_VD.requires_grad_(False)
     model.add_module(ADAPTER_NAME, adapter)
     attach_hooks(model)
     model.save_pretrained = _GuardedSave(model)  # pyright: ignore[reportAttributeAccessIssue] - it takes what the method does

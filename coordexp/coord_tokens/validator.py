@@ -124,21 +124,21 @@ def record_boxes(record: Mapping[str, object], *, bbox_format: BBoxFormat | None
     return RecordBoxes(objects, boxes, prequantised, form)
 
 
-def _check_strictly(what: str, box: Box, record: RecordBoxes) -> None:
-    """Refuse a box that is inverted, empty or outside of the image. ``what`` begins the message.
+def _check_strictly(subject: str, box: Box, boxes: RecordBoxes) -> None:
+    """Refuse a box that is inverted, empty or outside of the image. ``subject`` begins the message.
 
     Two equal bins are not empty: such a box is one bin wide.
     """
     x1, y1, x2, y2 = box
-    if record.prequantised:
+    if boxes.prequantised:
         if x2 < x1 or y2 < y1:
-            raise DataError(f"{what} is inverted, expected x1 <= x2 and y1 <= y2")
+            raise DataError(f"{subject} is inverted, expected x1 <= x2 and y1 <= y2")
         return
     if not all(-_SLACK <= value <= 1 + _SLACK for value in box):
-        inside = "[0, 1]" if record.form == "numbers in [0, 1]" else "its image"
-        raise DataError(f"{what} is not inside {inside}")
+        inside = "[0, 1]" if boxes.form == "numbers in [0, 1]" else "its image"
+        raise DataError(f"{subject} is not inside {inside}")
     if min(1.0, x2) <= max(0.0, x1) or min(1.0, y2) <= max(0.0, y1):
-        raise DataError(f"{what} is empty or inverted, expected x1 < x2 and y1 < y2")
+        raise DataError(f"{subject} is empty or inverted, expected x1 < x2 and y1 < y2")
 
 
 def smart28(width: int, height: int) -> tuple[int, int]:
@@ -165,7 +165,7 @@ def _format_by_range(record: Mapping[str, object], entries: list[object]) -> BBo
     values = [item["bbox_2d"] for item in entries if isinstance(item, dict) and "bbox_2d" in item]
     boxes = [box for box in values if isinstance(box, list | tuple) and len(box) == 4 and all(map(_is_number, box))]
     numbers = list(chain(*boxes))
-    # True as well if there are none. As thousandths or pixels such a box would be 1 wide at most, which is no object.
+    # Fractions, or no numbers at all. As thousandths or pixels these boxes would be at most 1 wide, which is no object.
     if all(0 <= number <= 1 for number in numbers):
         return "normalised"
     width, height = _size(record)

@@ -7,7 +7,8 @@ box goes through it and never asks which of the two it has.
 A TokenizerError refuses a tokenizer that lacks a token of an answer, or has such tokens with ids that do not fit. The
 wildcard ``<|coord_*|>`` is never part of an answer: an expansion adds it, other trainers leave it out.
 
-Shapes: M boxes, L tokens of a box, C tokens of a box that carry its numbers, D hidden, N new rows, K bins.
+Shapes: M boxes, L tokens of a box, C tokens of a box that carry its numbers, P tokens (places) of one number, D hidden,
+N new rows, K bins.
 """
 
 from collections.abc import Sequence
@@ -77,17 +78,17 @@ class NumberTokens:
         return len(self.pattern)
 
     @property
-    def offsets(self) -> NDArray[np.int64]:
+    def number_positions(self) -> NDArray[np.int64]:
         """Positions within a box of the tokens that carry its numbers, ``[C]``."""
         return np.flatnonzero(self.pattern)
 
     def write(self, bins_M4: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the ids ``[M, L]`` of boxes in bins."""
-        powers = len(self.ids) ** np.arange(self.places)[::-1]
-        values_M4P = bins_M4[..., None] // powers % len(self.ids)
+        powers_P = len(self.ids) ** np.arange(self.places)[::-1]
+        values_M4P = bins_M4[..., None] // powers_P % len(self.ids)  # the digits of a bin in base 1000 or 10
         separator_id = -1 if self.separator_id is None else self.separator_id  # without separators all are overwritten
         ids_ML = np.full((len(bins_M4), self.num_box_tokens), separator_id)
-        ids_ML[:, self.offsets] = values_M4P.reshape(-1, len(self.offsets)) + self.ids.start
+        ids_ML[:, self.number_positions] = values_M4P.reshape(-1, len(self.number_positions)) + self.ids.start
         return ids_ML
 
     def bins(self, ids_MC: Tensor) -> Tensor:
@@ -165,14 +166,14 @@ def coord_vocab(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "n
         TokenizerError: if a coord token or marker is missing, or the coord ids are not contiguous and in order.
     """
     ids = tokenizer.get_vocab()
-    first = _id_of(ids, int_to_token(0))
+    first_id = _id_of(ids, int_to_token(0))
     for k in range(NUM_BINS):
         coord_id = _id_of(ids, int_to_token(k))
-        if coord_id != first + k:
+        if coord_id != first_id + k:
             raise TokenizerError(
-                f"{int_to_token(k)} has id {coord_id}, expected {first + k}: coord ids must be contiguous"
+                f"{int_to_token(k)} has id {coord_id}, expected {first_id + k}: coord ids must be contiguous"
             )
-    numbers = NumberTokens(range(first, first + NUM_BINS))
+    numbers = NumberTokens(range(first_id, first_id + NUM_BINS))
     return _with_markers(ids, numbers, structure=structure, wildcard_id=ids.get(WILDCARD_TOKEN))
 
 
@@ -240,11 +241,11 @@ def expand_tokenizer(tokenizer: PreTrainedTokenizerBase, *, structure: Structure
     ids = tokenizer.get_vocab()
     coords = [int_to_token(k) for k in range(NUM_BINS)]
     markers = added_tokens(structure)[NUM_BINS + 1 :]
-    for tokens, what in ((coords, "coordinate tokens"), (markers, "object markers")):
+    for tokens, kind in ((coords, "coordinate tokens"), (markers, "object markers")):
         missing = [token for token in tokens if token not in ids]
         if missing and len(missing) < len(tokens):
             raise TokenizerError(
-                f"the tokenizer has {len(tokens) - len(missing)} of the {len(tokens)} {what} but not {missing[0]}; "
+                f"the tokenizer has {len(tokens) - len(missing)} of the {len(tokens)} {kind} but not {missing[0]}; "
                 "expected all of them or none: take the tokenizer from before they were added, or add the rest to it"
             )
     new_tokens = [token for token in added_tokens(structure) if token not in ids]

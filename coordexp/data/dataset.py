@@ -88,7 +88,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         self._ordering: Ordering = ordering
         self._encode_text = text_encoder(tokenizer)
 
-        num_positions = NUM_COORDS if vocab is None else len(vocab.numbers.offsets)
+        num_positions = NUM_COORDS if vocab is None else len(vocab.numbers.number_positions)
         self._no_target = Target([], np.zeros((0, num_positions), np.int64), np.zeros(0, np.int64))
 
         self._cache: dict[int, _Patches] = {}

@@ -97,11 +97,11 @@ def split_head(
     block_TK = wide_TD @ block_KD.t()
 
     keep_low = multiplies_low(hidden_TD, weight_VD)
-    text_T, text_target_T = FrozenRows.apply(wide_TD, weight_VD, targets_T, range(first_id, end_id), keep_low)
+    log_z_text_T, text_target_T = FrozenRows.apply(wide_TD, weight_VD, targets_T, range(first_id, end_id), keep_low)
     if num_adapted > num_coords:  # added markers are adapted like coord tokens, but they are text
-        text_T = torch.logaddexp(text_T, block_TK[:, num_coords:].logsumexp(dim=1))
-    coord_T = block_TK[:, :num_coords].logsumexp(dim=1)
-    log_z_T = torch.logaddexp(text_T, coord_T)
+        log_z_text_T = torch.logaddexp(log_z_text_T, block_TK[:, num_coords:].logsumexp(dim=1))
+    log_z_coord_T = block_TK[:, :num_coords].logsumexp(dim=1)
+    log_z_T = torch.logaddexp(log_z_text_T, log_z_coord_T)
 
     in_block_T = (targets_T >= first_id) & (targets_T < end_id)
     column_T1 = (targets_T - first_id).clamp(0, num_adapted - 1).unsqueeze(1)
@@ -111,18 +111,18 @@ def split_head(
     def log_z_text_at(temperature: float) -> Tensor:
         cooled_ND = wide_TD.index_select(0, coord_rows_N) / temperature
         targets_N = targets_T.index_select(0, coord_rows_N)
-        # keep_low is False here: the model computed its hidden states in the table's dtype, but not their quotient,
-        # which would be rounded.
-        text_N, _ = FrozenRows.apply(cooled_ND, weight_VD, targets_N, range(first_id, end_id), False)
+        # Never multiplied in half precision: hidden states are exact in the table's dtype, because the model computed
+        # them in it, but their quotient is not and would be rounded.
+        log_z_text_N, _ = FrozenRows.apply(cooled_ND, weight_VD, targets_N, range(first_id, end_id), False)
         if num_adapted == num_coords:
-            return text_N
-        markers_N = (cooled_ND @ block_KD[num_coords:].t()).logsumexp(dim=1)
-        return torch.logaddexp(text_N, markers_N)
+            return log_z_text_N
+        log_z_markers_N = (cooled_ND @ block_KD[num_coords:].t()).logsumexp(dim=1)
+        return torch.logaddexp(log_z_text_N, log_z_markers_N)
 
     return HeadOutput(
         log_z_T=log_z_T,
-        log_z_coord_T=coord_T,
-        log_z_text_T=text_T,
+        log_z_coord_T=log_z_coord_T,
+        log_z_text_T=log_z_text_T,
         target_logit_T=target_logit_T,
         ce_T=log_z_T - target_logit_T,
         coord_logits_NK=block_TK[:, :num_coords].index_select(0, coord_rows_N),
@@ -169,7 +169,7 @@ def plain_head(
         with torch.no_grad():
             logits_TV[:, first_id : first_id + delta_TK.shape[1]] += delta_TK
     block = range(first_id, first_id + num_coords)
-    ce_T, target_logit_T, text_T, coord_TK = Summaries.apply(logits_TV, delta_TK, targets_T, block)
+    ce_T, target_logit_T, log_z_text_T, coord_TK = Summaries.apply(logits_TV, delta_TK, targets_T, block)
 
     def log_z_text_at(temperature: float) -> Tensor:
         cooled_ND = wide_TD.index_select(0, coord_rows_N) / temperature
@@ -185,7 +185,7 @@ def plain_head(
     return HeadOutput(
         log_z_T=ce_T + target_logit_T,
         log_z_coord_T=coord_TK.logsumexp(dim=1),
-        log_z_text_T=text_T,
+        log_z_text_T=log_z_text_T,
         target_logit_T=target_logit_T,
         ce_T=ce_T,
         coord_logits_NK=coord_TK.index_select(0, coord_rows_N),

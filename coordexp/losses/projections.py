@@ -1,5 +1,8 @@
 """Chunked passes over the table of the head with gradients of their own, for :mod:`coordexp.losses.head`.
 
+Hidden states and results are float32 ("wide"). A bfloat16 table is cast chunk by chunk, or not at all if tensor cores
+can multiply it and accumulate in float32 (``keep_low``, :func:`multiplies_low`).
+
 Shapes: T supervised tokens, D hidden, V vocabulary, K adapted ids, C vocabulary rows of one chunk.
 """
 

@@ -19,6 +19,7 @@ from coordexp.errors import ConfigError
 from coordexp.losses.head import HeadOutput
 
 Unit = Literal["tokens", "text_tokens", "coord_tokens", "boxes"]
+"""What the sum of a term is divided by; ``tokens`` are all supervised tokens, text and coord."""
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
 """The order of every vector of unit counts, ``[U]``."""

@@ -63,7 +63,7 @@ def encode_target(
         ids += (*box, vocab.obj_end_id)
     ids.append(vocab.end_id)
 
-    positions_MC = np.array(box_starts, np.int64)[:, None] + numbers.offsets
+    positions_MC = np.array(box_starts, np.int64)[:, None] + numbers.number_positions
     if room is None:
         return Target(ids, positions_MC, cut_positions=np.zeros(0, np.int64))
     ids = ids[: max(0, room)]

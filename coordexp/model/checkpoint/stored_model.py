@@ -34,7 +34,7 @@ _PREDICTS_MORE = "mtp"  # in released files, the part that proposes several toke
 
 @dataclass(frozen=True)
 class TextSizes:
-    """Sizes of the language model, named as in its configuration. ``vocab_size`` counts the rows of its tables."""
+    """Sizes of the language model, named as in its configuration. ``vocab_size`` counts the rows of the embedding."""
 
     vocab_size: int
     hidden_size: int
@@ -304,7 +304,7 @@ def load_stock(
 
     Args:
         directory: folder of the checkpoint.
-        dtype: of the loaded weights; ``auto`` for that in the files.
+        dtype: dtype of the loaded weights; ``auto`` for the one in the files.
         device_map: ``meta`` for a dry run that reads no weights; None for the CPU.
         attn_implementation: kind of attention.
         title: its name in errors; None for the directory.

@@ -79,7 +79,7 @@ def test_a_box_is_written_and_read_back():
     assert digits.write(bins)[0].tolist() == [50, 50, 50, 7, 50, 53, 54, 7, 53, 54, 50, 7, 59, 59, 59]
     assert coords.write(bins)[0].tolist() == [100, 134, 440, 1099]
     for numbers in (digits, coords):
-        ids = torch.from_numpy(numbers.write(bins)[:, numbers.offsets])
+        ids = torch.from_numpy(numbers.write(bins)[:, numbers.number_positions])
         assert numbers.bins(ids).tolist() == bins.tolist()
     assert [digits.bin_of(ids) for ids in ([53], [53, 54], [50, 50, 57])] == [3, 34, 7]
 
