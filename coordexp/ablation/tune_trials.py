@@ -113,7 +113,12 @@ class TuningTrials(RunListener):
             )
         for group, trials in self.groups.items():
             failed = trials.failed()
-            if trials.best() is None and trials.is_through():
+            if not trials.is_through():
+                return (
+                    f"not every trial of group {group} has ended, so its point would be chosen from fewer than others; "
+                    "the same command continues"
+                )
+            if trials.best() is None:
                 reason = f"{failed[0].plan.name}: {failed[0].plan.status().message}" if failed else "none has an AP"
                 where = failed[0].plan.folder.error_log if failed else trials.folder.path
                 return (

@@ -16,7 +16,7 @@ from coordexp.search.record import read_record
 from tests.support import ablation, tuning
 from tests.support.tuning import StandIn, make_config, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("undrawn")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("undrawn")]
 for module in (sys.modules[__name__], ablation, tuning):
     ray.cloudpickle.register_pickle_by_value(module)
 

@@ -156,6 +156,11 @@ def notes(data: ExperimentData) -> list[str]:
             "back."
         )
     sentences.append(undefined)
+    is_tuned = any(key.startswith("ablation.tune.") for run in data.trained for key in run.params)
+    if len({run.group for run in data.trained}) > 1 and not is_tuned:
+        sentences.append(
+            "No group was tuned: defaults are compared with defaults. ablation.tune tunes each of them first."
+        )
     if len(data.groups) > 1:
         sentences.append("The total loss has other terms in every group: compare the losses beside it.")
     return [*sentences, *data.others]
