@@ -73,6 +73,6 @@ def nearest_number(sizes: Sequence[int], fraction: float) -> int:
         sizes: images of each unit, in the order in which units are taken.
         fraction: of all images.
     """
-    wanted = fraction * sum(sizes)
-    distances = [abs(total - wanted) for total in accumulate(sizes, initial=0)]
+    wanted_images = fraction * sum(sizes)
+    distances = [abs(total - wanted_images) for total in accumulate(sizes, initial=0)]
     return distances.index(min(distances))

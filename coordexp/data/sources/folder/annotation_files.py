@@ -62,11 +62,11 @@ def _one_file(path: Path, folder: Path, kind: str) -> FoundSet:
         first_folders = sorted({name.partition("/")[0] for name in picture_names(path) if "/" in name})
         splits = by_split([path.parent / name / "x" for name in first_folders], path.parent)
         if "train" in splits and "val" in splits:
-            folder_of = {split: place.parent.name for split, place in splits.items()}
-            sources: dict[Split, MakeSource] = {
-                split: _source_maker(path, kind, folder, split, within=f"{name}/") for split, name in folder_of.items()
-            }
-            return FoundSet(kind, folder, sources, f"its folders {' and '.join(folder_of.values())}")
+            sources: dict[Split, MakeSource] = {}
+            for split, place in splits.items():
+                sources[split] = _source_maker(path, kind, folder, split, within=f"{place.parent.name}/")
+            by = f"its folders {' and '.join(place.parent.name for place in splits.values())}"
+            return FoundSet(kind, folder, sources, by)
     return FoundSet(kind, folder, {"train": _source_maker(path, kind, folder, "train", within="")}, "")
 
 
