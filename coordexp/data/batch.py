@@ -134,8 +134,8 @@ class _NumberPlaces:
         #     whole object   x1 0 1 2   y1 0 1 2   x2 0 1 2   y2 0 1 2
         #     cut object     x1 0 1 2   y1 0 1                            its end is beyond the limit
         #
-        # An object is only ever cut from its end, and only the last one is. So the tokens that are left of it begin with
-        # a whole coordinate, and counting goes on through them as through those of all other objects.
+        # Only the last object is ever cut, and from its end. So the tokens that are left of it begin with a whole
+        # coordinate, and counting goes on through them as through the tokens of all other objects.
         tokens_of_a_coordinate = sample.coord_index.shape[1] // NUM_COORDS
         self.places.append(np.arange(len(in_target)) % tokens_of_a_coordinate)
         of_boxes = np.arange(sample.coord_index.size).reshape(sample.coord_index.shape)

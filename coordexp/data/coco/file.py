@@ -219,8 +219,8 @@ def _refuse_repeated_sections(content: bytes, sections: Mapping[str, Raw], path:
             if counts[section] > 1:
                 lengths = [len(value) for name, value in pairs if name == section and isinstance(value, list)]
                 raise DataError(
-                    f"{path}: {section!r} is there {counts[section]} times, with {' and '.join(map(str, lengths))} "
-                    "entries, of which a reader takes the last alone; put them into one list"
+                    f"{path}: {section!r} occurs {counts[section]} times, with {' and '.join(map(str, lengths))} "
+                    "entries; a reader would keep the last list alone. Put all entries into one list"
                 )
         return dict(pairs)
 

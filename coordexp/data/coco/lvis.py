@@ -51,6 +51,7 @@ class LvisImage(Image, gc=False, kw_only=True):
         return name if parent in {"/", folder.name} else f"{parent}/{name}"
 
     def extras(self) -> dict[str, list[int]]:
+        """Return the two lists of categories."""
         return {
             "neg_category_ids": self.neg_category_ids,
             "not_exhaustive_category_ids": self.not_exhaustive_category_ids,

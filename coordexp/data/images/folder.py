@@ -71,6 +71,7 @@ class ImageFolder:
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """How many names were read otherwise than they stand, and how: one sentence, or none."""
         if not self.read_as:
             return ()
         ways = "; ".join(f"{number:,} {way}" for way, number in self.read_as.items())

@@ -18,7 +18,7 @@ from coordexp.data.sets.split_arrays import NO_EXTENT, Lists, SplitArrays
 from coordexp.data.sources.coco.table import CocoTable, build_table, kinds_of
 from coordexp.data.sources.read_split import ReadSplit, as_coco
 from coordexp.data.split_data import Generated, SplitData
-from coordexp.data.splits.originals import Part
+from coordexp.data.splits.part import Part
 from coordexp.errors import DataError
 from coordexp.files import write_json
 

@@ -9,7 +9,7 @@ from coordexp.data.reading import Reading
 from coordexp.data.sample import Split
 from coordexp.data.sources.coco.source import CocoSource
 from coordexp.data.sources.jsonl.source import JsonlSource, ground_truth_name
-from coordexp.data.splits.originals import Part
+from coordexp.data.splits.part import Part
 
 HUGGING_FACE = "imagefolder of Hugging Face"
 Source: TypeAlias = CocoSource | JsonlSource

@@ -11,7 +11,7 @@ from coordexp.data.sources.hugging_face.parquet import has_boxes
 from coordexp.data.sources.hugging_face.rows import METADATA_NAMES
 from coordexp.data.sources.hugging_face.source import ParquetSource
 from coordexp.data.sources.split_names import by_split
-from coordexp.data.splits.originals import Part
+from coordexp.data.splits.part import Part
 from coordexp.files import sha256_of_text
 
 _SHARD_NUMBER = re.compile(r"[-_.]?\d+([-_]of[-_]\d+)?([-_.][0-9a-f]{16})?$")
