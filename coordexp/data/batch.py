@@ -129,7 +129,13 @@ class _NumberPlaces:
         """Add a sample whose target begins at the flat position ``start``."""
         in_target = np.concatenate([sample.coord_index.ravel(), sample.cut_index])
         self.positions.append(start + in_target)
-        # A cut object loses its end, so its remaining tokens begin with a whole coordinate, as those of the others do.
+        # Digits of a coordinate count 0, 1, 2; a coord token is its coordinate's only token, 0:
+        #
+        #     whole object   x1 0 1 2   y1 0 1 2   x2 0 1 2   y2 0 1 2
+        #     cut object     x1 0 1 2   y1 0 1                            its end is beyond the limit
+        #
+        # Only the last object is ever cut, and from its end. So the tokens that are left of it begin with a whole
+        # coordinate, and counting goes on through them as through the tokens of all other objects.
         tokens_of_a_coordinate = sample.coord_index.shape[1] // NUM_COORDS
         self.places.append(np.arange(len(in_target)) % tokens_of_a_coordinate)
         of_boxes = np.arange(sample.coord_index.size).reshape(sample.coord_index.shape)

@@ -46,8 +46,8 @@ class JsonLinesBuilder:
         annotated_key = "bbox_coord_tokens" if self.enabled else "bbox_coord_ints"
         built_objects: list[dict[str, object]] = []
         for entry in objects:
-            others = {name: value for name, value in entry.items() if name not in _BOX_KEYS}
-            built_objects.append({**others, "bbox": entry[annotated_key]})
+            other_fields = {name: value for name, value in entry.items() if name not in _BOX_KEYS}
+            built_objects.append({**other_fields, "bbox": entry[annotated_key]})
         built["objects"] = built_objects
         built.pop("bbox_format", None)
         if not self.enabled:

@@ -95,7 +95,7 @@ class CocoFile:
         num_swapped = self.num_swapped
         if num_swapped:
             counts[SWAPPED] += num_swapped
-        sentences += [f"{what} ({number:,} in all)" for what, number in counts.items()]
+        sentences += [f"{repair} ({number:,} in all)" for repair, number in counts.items()]
         return tuple(sentences)
 
 
@@ -119,13 +119,18 @@ class AnnotationColumns:
     def of(cls, entries: Entries[Annotation]) -> Self:
         """Return the good entries as arrays."""
         rows = entries.good
+        ids = [row.id or 0 for row in rows]
+        image_ids = [row.image_id for row in rows]
+        category_ids = [row.category_id for row in rows]
+        boxes = [row.bbox for row in rows]
+        areas = [_area(row) for row in rows]
         return cls(
             place=entries.places,
-            key=np.array([row.id or 0 for row in rows], np.int64),
-            image_id=np.array([row.image_id for row in rows], np.int64),
-            category_id=np.array([row.category_id for row in rows], np.int64),
-            box_px_xywh=np.array([row.bbox for row in rows], np.float64).reshape(-1, 4),
-            area_px2=np.array([_area(row) for row in rows], np.float64),
+            key=np.array(ids, np.int64),
+            image_id=np.array(image_ids, np.int64),
+            category_id=np.array(category_ids, np.int64),
+            box_px_xywh=np.array(boxes, np.float64).reshape(-1, 4),
+            area_px2=np.array(areas, np.float64),
             is_crowd=np.array([row.iscrowd for row in rows], np.bool_),
             is_ignored=np.array([row.ignore for row in rows], np.bool_),
         )
@@ -214,8 +219,8 @@ def _refuse_repeated_sections(content: bytes, sections: Mapping[str, Raw], path:
             if counts[section] > 1:
                 lengths = [len(value) for name, value in pairs if name == section and isinstance(value, list)]
                 raise DataError(
-                    f"{path}: {section!r} is there {counts[section]} times, with {' and '.join(map(str, lengths))} "
-                    "entries, of which a reader takes the last alone; put them into one list"
+                    f"{path}: {section!r} occurs {counts[section]} times, with {' and '.join(map(str, lengths))} "
+                    "entries; a reader would keep the last list alone. Put all entries into one list"
                 )
         return dict(pairs)
 

@@ -42,15 +42,16 @@ class LvisImage(Image, gc=False, kw_only=True):
         expected = "expected an address that ends in a folder and a file name"
         address = self.coco_url if isinstance(self.coco_url, str) else ""
         try:
-            parts = PurePosixPath(unquote(urlsplit(address).path)).parts
+            path_parts = PurePosixPath(unquote(urlsplit(address).path)).parts
         except ValueError as error:
             raise DataError(f"coco_url is {show(self.coco_url)}, {expected} ({error})") from None
-        if len(parts) < 2:
+        if len(path_parts) < 2:
             raise DataError(f"coco_url is {show(self.coco_url)}, {expected}")
-        *_, parent, name = parts
+        *_, parent, name = path_parts
         return name if parent in {"/", folder.name} else f"{parent}/{name}"
 
     def extras(self) -> dict[str, list[int]]:
+        """Return the two lists of categories."""
         return {
             "neg_category_ids": self.neg_category_ids,
             "not_exhaustive_category_ids": self.not_exhaustive_category_ids,

@@ -45,9 +45,9 @@ class ImageFolder:
     Existence is looked up in one listing of each folder: on a network disk, a call for each of 118,000 files takes
     minutes.
 
-    A name that is not there as it stands may have been written on another machine. Then the one file is taken whose
-    path agrees with the name furthest from its end, with ``/`` for ``\``, percent codes, Unicode forms and case folded,
-    and it is counted.
+    If the exact name is missing, it may have been written on another machine. Then the one file is taken whose path
+    agrees with the name furthest from its end, with ``/`` for ``\``, percent codes, Unicode forms and case folded. Such
+    names are counted.
 
     A link is followed, and refused if it leaves the root. The root itself may be a link.
     """
@@ -71,6 +71,7 @@ class ImageFolder:
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """How many names were read otherwise than they stand, and how: one sentence, or none."""
         if not self.read_as:
             return ()
         ways = "; ".join(f"{number:,} {way}" for way, number in self.read_as.items())
@@ -141,9 +142,7 @@ class ImageFolder:
         for relative in self._files_by_last_name.get(folded[-1], []):
             file_forms = _forms(relative)
             tail = _common_tail(folded, file_forms[-1])
-            pairs = zip(forms, file_forms, strict=True)
-            form = next(number for number, (wanted, there) in enumerate(pairs) if wanted[-tail:] == there[-tail:])
-            candidates.append(_Candidate(tail, form, relative))
+            candidates.append(_Candidate(tail, _first_equal_form(forms, file_forms, tail), relative))
         if not candidates:
             return None
         candidates.sort(key=lambda candidate: (-candidate.tail, candidate.form))
@@ -251,6 +250,14 @@ def _differ_in_numbers_only(first: str, second: str) -> bool:
         return False
     numbers = [[int(digits) for digits in re.findall(r"\d+", name)] for name in (first, second)]
     return numbers[0] != numbers[1]
+
+
+def _first_equal_form(forms: Sequence[Sequence[str]], file_forms: Sequence[Sequence[str]], tail: int) -> int:
+    """Return the first form in which the last ``tail`` parts of two paths are equal; they are in the last form."""
+    for number, (parts, file_parts) in enumerate(zip(forms, file_forms, strict=True)):
+        if parts[-tail:] == file_parts[-tail:]:
+            return number
+    raise AssertionError("the folded forms agree in their tail")
 
 
 def _common_tail(first: Sequence[str], second: Sequence[str]) -> int:

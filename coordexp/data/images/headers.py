@@ -43,16 +43,16 @@ def read_header(path: Path) -> Header:
     Raises:
         DataError: if the file is missing, is no picture, or is too large.
     """
-    kept = _kept_headers.headers
-    if kept is None:
+    headers = _kept_headers.headers
+    if headers is None:
         return _read_header(path)
-    if path not in kept:
+    if path not in headers:
         # A failure is kept as well: a missing file on a network disk takes as long as one that is there.
         try:
-            kept[path] = _read_header(path)
+            headers[path] = _read_header(path)
         except DataError as error:
-            kept[path] = error
-    header = kept[path]
+            headers[path] = error
+    header = headers[path]
     if isinstance(header, DataError):
         raise DataError(str(header))
     return header

@@ -99,8 +99,8 @@ def picture_hashes(folder: Path, names: Sequence[str], *, known: Path) -> NDArra
         instead.
     """
     hashes_file = _hashes_file(folder, known)
-    kept = kept_json(hashes_file)
-    entries = kept if isinstance(kept, dict) else {}
+    content = kept_json(hashes_file)
+    entries = content if isinstance(content, dict) else {}
     root = str(folder)
     different_names = list(dict.fromkeys(names))
     hashes: dict[str, str] = {}

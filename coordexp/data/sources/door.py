@@ -222,9 +222,9 @@ def save_parts(divided: DividedTraining, whole: DataSet, data: Data, place: SetP
     assert sources is not None  # they have just been written
     identity = SetIdentity(READER_VERSION, set_keys(data), _source_hash(data, sources, place))
     folder = place.data_dir / set_name(data)
-    kept = DataSet.kept(folder)
-    if kept is not None and kept.record.identity == identity:
-        return kept
+    existing_set = DataSet.kept(folder)
+    if existing_set is not None and existing_set.record.identity == identity:
+        return existing_set
     splits: dict[Split, ReadSplit] = {}
     for split, arrays in divided.parts.items():
         splits[split] = ReadSplit(

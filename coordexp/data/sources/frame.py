@@ -36,8 +36,11 @@ def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float
     first, second = boxes_px_xywh[:, :2], boxes_px_xywh[:, 2:]
     reach = (first + second) / sizes_px  # right and bottom edges, in fractions of the image
     is_beyond = (reach > 1 + FRAME_SLACK).any(axis=1)
+    # A file in pixels has some box that is larger than one pixel.
     if boxes_px_xywh.max() <= 1.0:
         return "all numbers are in [0, 1]: they look like fractions of the image's sides"
+    # Right and bottom are always greater than left and top, and inside the image. Widths and heights are not: a box in
+    # the right half of its image is seldom as wide as its left edge is far.
     could_be_corners = (second > first).all() and (second <= sizes_px * (1 + FRAME_SLACK)).all()
     if could_be_corners and is_beyond.mean() > FRAME_SLACK:
         return (
@@ -46,6 +49,7 @@ def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float
         )
     if is_beyond.mean() >= _BEYOND_SHARE:
         return _beyond_sentence(float(is_beyond.mean()))
+    # Of hundreds of boxes in photographs, some reach into the right or the lower part of their image.
     if len(reach) >= _FEWEST_OF_SMALLER and reach.max() < _WRONG_REACH:
         return (
             f"no box reaches beyond {reach.max():.0%} of its image's width or height: they look like pixels of smaller "

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from coordexp.data.coco.content import coco_content
 from coordexp.data.sets.split_arrays import SplitArrays
 from coordexp.data.split_data import Rejected, SplitData
-from coordexp.data.splits.originals import Part
+from coordexp.data.splits.part import Part
 
 _COUNTED_OVER_WHOLE = "bad records are counted over the whole set, before it is divided into training and validation"
 

@@ -55,7 +55,7 @@ class VocSource(CocoSource):
         if counts_from_zero:
             notes.append("corners count from 0, since one of them is 0 or a fraction")
         if num_difficult:
-            notes.append(f"difficult by their own word: {counted(num_difficult, 'box')}, taken as all others")
+            notes.append(f"marked difficult: {counted(num_difficult, 'box')}, taken like all others")
         return coco_of(self.annotations, pictures, bad=bad, notes=[*notes, *folder.notes])
 
 

@@ -11,7 +11,7 @@ from coordexp.data.sets.data_set import DataSet
 from coordexp.data.sets.split_arrays import SplitArrays
 from coordexp.data.splits.chosen import chosen_part
 from coordexp.data.splits.leaks import shared_pictures
-from coordexp.data.splits.originals import nearest_number
+from coordexp.data.splits.part import nearest_number
 from coordexp.data.splits.subset import stratified_subset
 from coordexp.errors import DataError
 from coordexp.files import JsonValue, sha256_of_text, write_json

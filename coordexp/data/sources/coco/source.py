@@ -18,7 +18,7 @@ from coordexp.data.sets.split_arrays import NO_EXTENT, Lists, SplitArrays
 from coordexp.data.sources.coco.table import CocoTable, build_table, kinds_of
 from coordexp.data.sources.read_split import ReadSplit, as_coco
 from coordexp.data.split_data import Generated, SplitData
-from coordexp.data.splits.originals import Part
+from coordexp.data.splits.part import Part
 from coordexp.errors import DataError
 from coordexp.files import write_json
 
@@ -30,7 +30,7 @@ class CocoSource:
     Attributes:
         annotations: the file, or the folder of the labels.
         images: folder of the pictures.
-        made: where a COCO file is written for AP if the annotations cannot serve as they are.
+        made_ground_truth: where a COCO file is written for AP if the annotations cannot serve as they are.
         reading: how annotations are read if they do not say it themselves.
         part: which of the pictures belong to the split; None for all.
         generated: what will be there, if coordexp generates the split.
@@ -40,7 +40,7 @@ class CocoSource:
 
     annotations: Path
     images: Path
-    made: Path | None = None
+    made_ground_truth: Path | None = None
     reading: Reading = field(default_factory=Reading)
     part: Part | None = None
     generated: Generated | None = None
@@ -117,8 +117,8 @@ class CocoSource:
     def ground_truth_file(self) -> Path:
         """Where the COCO file is, or will be, that AP is measured on."""
         must_be_made = self.is_converted or self.part is not None
-        if self.made is not None and (must_be_made or self.made.is_file()):
-            return self.made
+        if self.made_ground_truth is not None and (must_be_made or self.made_ground_truth.is_file()):
+            return self.made_ground_truth
         return self.annotations
 
     def ground_truth(self) -> Path:
@@ -147,13 +147,13 @@ def _ground_truth(source: CocoSource, *stamp: int) -> Path:
     """
     del stamp
     read = source.read_split(max_bad_fraction=source.reading.max_bad_fraction)
-    if source.made is None:
+    if source.made_ground_truth is None:
         return source.annotations
     if read.is_original:
-        source.made.unlink(missing_ok=True)  # a file from other keys would be taken for this one
+        source.made_ground_truth.unlink(missing_ok=True)  # a file from other keys would be taken for this one
         return source.annotations
-    write_json(source.made, {"info": {"description": read.description}, **as_coco(read)})
-    return source.made
+    write_json(source.made_ground_truth, {"info": {"description": read.description}, **as_coco(read)})
+    return source.made_ground_truth
 
 
 def _arrays(table: CocoTable, folder: Path, split_names: list[str], *, with_no_extent: bool) -> SplitArrays:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +95,93 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
     entries = usable_entries(file, folder, reading)
     images, objects, image_index = entries.images, entries.objects, entries.image_index
     turned, sizes = _frames(images, objects, image_index, folder, reading.boxes_in)
-    sizes_of_boxes = sizes[image_index]
+    checked = _check_boxes(file, entries, sizes[image_index], max_bad_fraction=max_bad_fraction)
+    ruled = checked.ruled
+
+    # Fractions are taken in the frame in which the boxes stand; then boxes are turned with their picture.
+    boxes_norm = ruled.corners_xyxy / np.tile(sizes[image_index], 2)
+    _turn_stored(boxes_norm, objects, image_index, turned)
+
+    # Boxes of no extent go their own way. The others stand image by image from here on.
+    no_extent = objects.only(~ruled.has_extent)
+    images_of_no_extent = image_index[~ruled.has_extent]
+    order = _usable_rows_by_image(ruled, image_index)
+    objects = objects.only(order)
+    boxes_norm = boxes_norm[order]
+    image_index = image_index[order]
+    first = np.searchsorted(image_index, np.arange(len(images) + 1))
+    kinds = kinds_of(objects)
+    was_clipped = ruled.was_clipped[order] & (kinds == TARGET)  # cutting a crowd changes no target
+
+    counts = {
+        **_counts_of_boxes(kinds, boxes_norm, was_clipped=was_clipped, first=first),
+        "no_extent": len(no_extent.key),
+        **_counts_of_entries(file, entries, checked.totals),
+    }
+    turn_warnings, turn_notes = turned.sentences(len(images))
+    notes_on_boxes = box_notes(
+        lambda image: images[image].name,
+        clipped=image_index[was_clipped].tolist(),
+        no_extent=images_of_no_extent.tolist(),
+    )
+    orientations = np.ones(len(images), np.uint8)
+    for image, header in turned.headers.items():
+        orientations[image] = header.orientation
+    return CocoTable(
+        images=images,
+        first=first,
+        category_ids=objects.category_id,
+        kinds=kinds,
+        boxes_px_xywh=objects.box_px_xywh,
+        boxes_norm_xyxy=boxes_norm,
+        areas_px2=objects.area_px2,
+        annotation_ids=objects.key,
+        clipped=_sums_by_image(was_clipped, first),
+        swapped=_num_swapped_by_image(file, images),
+        num_no_extent=np.bincount(images_of_no_extent, minlength=len(images)),
+        orientations=orientations,
+        categories=entries.categories,
+        counts=counts,
+        rejections=checked.rejections,
+        no_extent=no_extent,
+        warnings=(*checked.warnings, *turn_warnings),
+        notes=(*file.repairs, *folder.notes, *_repairs_of(file, images, entries.merged), *turn_notes),
+        box_notes=tuple(notes_on_boxes),
+        is_turned=bool(turned.headers),
+    )
+
+
+class _CheckedBoxes(NamedTuple):
+    """The boxes of a file by the rule, and what is wrong with the file.
+
+    Attributes:
+        ruled: ``[N]`` boxes in the unit of the file.
+        rejections: all bad entries.
+        totals: entries of each section, good and bad.
+        warnings: what looks wrong with the file as a whole.
+    """
+
+    ruled: RuledBoxes
+    rejections: Rejections
+    totals: dict[str, int]
+    warnings: list[str]
+
+
+def _check_boxes(
+    file: CocoFile, entries: UsableEntries, sizes_of_boxes: NDArray[np.float64], *, max_bad_fraction: float
+) -> _CheckedBoxes:
+    """Apply the rule for boxes, and refuse a file of which too much is bad; boxes outside their image are bad.
+
+    Args:
+        file: the entries.
+        entries: those that can be used.
+        sizes_of_boxes: ``[N, 2]`` width and height of the frame of each box.
+        max_bad_fraction: largest accepted fraction of bad images, annotations or categories.
+
+    Raises:
+        DataError: if more is bad, boxes stand in another frame, or no image is left.
+    """
+    objects = entries.objects
     corners = objects.box_px_xywh.copy()
     corners[:, 2:] += corners[:, :2]
     ruled = apply_box_rule(corners, sizes_of_boxes)
@@ -109,55 +196,16 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
     totals = {"images": file.images.total, "annotations": file.annotations.total, "categories": file.categories.total}
     rejections = _rejections(file.path, entries.bad)
     rejections.accept(totals, max_bad_fraction=max_bad_fraction, cause=shift_warning)
-    if not images:
+    if not entries.images:
         raise DataError(f"{file.path}: there is no image to use; expected at least one entry in images")
+    warnings = [warning for warning in (frame_warning, shift_warning) if warning]
+    return _CheckedBoxes(ruled, rejections, totals, warnings)
 
-    boxes_norm = ruled.corners_xyxy / np.tile(sizes_of_boxes, 2)
-    _turn_stored(boxes_norm, objects, image_index, turned)
-    no_extent = objects.only(~ruled.has_extent)
-    images_of_no_extent = image_index[~ruled.has_extent]
-    order = _usable_rows_by_image(ruled, image_index)
-    objects, boxes_norm, image_index = objects.only(order), boxes_norm[order], image_index[order]
-    first = np.searchsorted(image_index, np.arange(len(images) + 1))
-    kinds = kinds_of(objects)
-    was_clipped = ruled.was_clipped[order] & (kinds == TARGET)  # cutting a crowd changes no target
-    counts = {
-        **_counts_of_boxes(kinds, boxes_norm, was_clipped=was_clipped, first=first),
-        "no_extent": len(no_extent.key),
-        **_counts_of_entries(file, entries, totals),
-    }
-    warnings, turn_notes = turned.sentences(len(images))
-    notes_on_boxes = box_notes(
-        lambda image: images[image].name,
-        clipped=image_index[was_clipped].tolist(),
-        no_extent=images_of_no_extent.tolist(),
-    )
-    num_swapped_of = Counter(annotation.image_id for annotation in file.annotations.good if annotation.was_swapped)
-    orientations = np.ones(len(images), np.uint8)
-    for image, header in turned.headers.items():
-        orientations[image] = header.orientation
-    return CocoTable(
-        images=images,
-        first=first,
-        category_ids=objects.category_id,
-        kinds=kinds,
-        boxes_px_xywh=objects.box_px_xywh,
-        boxes_norm_xyxy=boxes_norm,
-        areas_px2=objects.area_px2,
-        annotation_ids=objects.key,
-        clipped=_sums_by_image(was_clipped, first),
-        swapped=np.array([num_swapped_of[image.image_id] for image in images], np.int64),
-        num_no_extent=np.bincount(images_of_no_extent, minlength=len(images)),
-        orientations=orientations,
-        categories=entries.categories,
-        counts=counts,
-        rejections=rejections,
-        no_extent=no_extent,
-        warnings=(*filter(None, (frame_warning, shift_warning)), *warnings),
-        notes=(*file.repairs, *folder.notes, *_repairs_of(file, images, entries.merged), *turn_notes),
-        box_notes=tuple(notes_on_boxes),
-        is_turned=bool(turned.headers),
-    )
+
+def _num_swapped_by_image(file: CocoFile, images: Sequence[CocoImage]) -> NDArray[np.int64]:
+    """Return how many boxes of each image had a negative width or height."""
+    num_of_id = Counter(annotation.image_id for annotation in file.annotations.good if annotation.was_swapped)
+    return np.array([num_of_id[image.image_id] for image in images], np.int64)
 
 
 def _usable_rows_by_image(ruled: RuledBoxes, image_index: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coordexp.data.sample import SPLITS, Split
 from coordexp.data.sources.coco.source import CocoSource, LvisSource
-from coordexp.data.sources.folder.found import HUGGING_FACE, Found, MakeSource, folders_in
+from coordexp.data.sources.folder.found import HUGGING_FACE, FoundSet, MakeSource, folders_in
 from coordexp.data.sources.folder.kinds import file_kind, may_be_annotations
 from coordexp.data.sources.folder.pictures import images_of
 from coordexp.data.sources.folder.unread import refuse_unread
@@ -19,63 +19,81 @@ from coordexp.errors import DataError
 _KEY_POINTS = re.compile(r"^person_keypoints")
 _SOURCES = {"COCO": CocoSource, "LVIS": LvisSource, "JSONL": JsonlSource, "JSON records": JsonlSource}
 _FILES_TRIED = 1_000
+"""Other tools write a file for each picture: a hundred thousand would take minutes to look at."""
+_FILES_SHOWN = 6
 
 
-def find_annotation_files(folder: Path) -> Found | None:
-    """Find annotation files of COCO, LVIS, JSONL or Hugging Face's ``imagefolder``."""
-    inside = [folder, *folders_in(folder)] if not _is_sets(folder) else [folder]
-    paths = (path for place in inside for path in sorted(place.iterdir()) if may_be_annotations(path))
-    # Other tools write a file for each picture: a hundred thousand would take minutes to look at.
-    kinds = {path: file_kind(path) for path in islice(paths, _FILES_TRIED)}
-    files = {path: kind for path, kind in kinds.items() if kind}
+def find_annotation_files(folder: Path) -> FoundSet | None:
+    """Return the data set whose annotation files lie in a folder, or in the folders in it; None without any.
+
+    Raises:
+        DataError: if the files do not say which split they are of, or one that does is damaged.
+    """
+    places = [folder] if _holds_only_sets(folder) else [folder, *folders_in(folder)]
+    candidates = (path for place in places for path in sorted(place.iterdir()) if may_be_annotations(path))
+    kind_of_candidate = {path: file_kind(path) for path in islice(candidates, _FILES_TRIED)}
+    kind_of = {path: kind for path, kind in kind_of_candidate.items() if kind}
     # COCO publishes key points beside boxes. Alone they hold the boxes themselves.
-    without_key_points = {path: kind for path, kind in files.items() if not _KEY_POINTS.match(path.name)}
-    files = without_key_points or files
-    if not files:
+    without_key_points = {path: kind for path, kind in kind_of.items() if not _KEY_POINTS.match(path.name)}
+    kind_of = without_key_points or kind_of
+    if not kind_of:
         return None
-    splits = by_split([*files], folder)
-    refuse_unread(folder, [path for path, kind in kinds.items() if not kind], splits)
-    if "train" not in splits:
-        if len(files) > 1:
-            named = ", ".join(str(path.relative_to(folder)) for path in [*files][:6])
-            raise DataError(
-                f"{folder}: {len(files)} annotation files, and none whose name says train: {named}; name them with "
-                "data.train_annotations, data.train_images, data.val_annotations and data.val_images"
-            )
-        return _one_file(next(iter(files)), folder, next(iter(files.values())))
-    by = " and ".join(str(path.relative_to(folder)) for path in splits.values())
-    made: dict[Split, MakeSource] = {
-        split: _maker(path, files[path], folder, split, within="") for split, path in splits.items()
-    }
-    return Found(files[splits["train"]], folder, made, by)
+    splits = by_split([*kind_of], folder)
+    refuse_unread(folder, [path for path, kind in kind_of_candidate.items() if not kind], splits)
+    if "train" in splits:
+        by = " and ".join(str(path.relative_to(folder)) for path in splits.values())
+        sources: dict[Split, MakeSource] = {
+            split: _source_maker(path, kind_of[path], folder, split, within="") for split, path in splits.items()
+        }
+        return FoundSet(kind_of[splits["train"]], folder, sources, by)
+    if len(kind_of) > 1:
+        named = ", ".join(str(path.relative_to(folder)) for path in [*kind_of][:_FILES_SHOWN])
+        raise DataError(
+            f"{folder}: {len(kind_of)} annotation files, and none whose name says train: {named}; name them with "
+            "data.train_annotations, data.train_images, data.val_annotations and data.val_images"
+        )
+    path, kind = next(iter(kind_of.items()))
+    return _one_file(path, folder, kind)
 
 
-def _one_file(path: Path, folder: Path, kind: str) -> Found:
-    """Return what one annotation file holds; of an ``imagefolder`` the folders of its pictures may say the splits."""
+def _one_file(path: Path, folder: Path, kind: str) -> FoundSet:
+    """Return what one annotation file holds; the folders of an ``imagefolder``'s pictures may say the splits."""
     if kind == HUGGING_FACE:
-        first_parts = sorted({name.partition("/")[0] for name in picture_names(path) if "/" in name})
-        splits = by_split([path.parent / part / "x" for part in first_parts], path.parent)
+        first_folders = sorted({name.partition("/")[0] for name in picture_names(path) if "/" in name})
+        splits = by_split([path.parent / name / "x" for name in first_folders], path.parent)
         if "train" in splits and "val" in splits:
+            sources: dict[Split, MakeSource] = {}
+            for split, place in splits.items():
+                sources[split] = _source_maker(path, kind, folder, split, within=f"{place.parent.name}/")
             by = f"its folders {' and '.join(place.parent.name for place in splits.values())}"
-            made: dict[Split, MakeSource] = {
-                split: _maker(path, kind, folder, split, within=f"{place.parent.name}/")
-                for split, place in splits.items()
-            }
-            return Found(kind, folder, made, by)
-    return Found(kind, folder, {"train": _maker(path, kind, folder, "train", within="")}, "")
+            return FoundSet(kind, folder, sources, by)
+    return FoundSet(kind, folder, {"train": _source_maker(path, kind, folder, "train", within="")}, "")
 
 
-def _maker(path: Path, kind: str, folder: Path, split: Split, *, within: str) -> MakeSource:
+def _source_maker(path: Path, kind: str, folder: Path, split: Split, *, within: str) -> MakeSource:
+    """Return what makes the source of a split.
+
+    Args:
+        path: the annotation file.
+        kind: its format.
+        folder: of the data set.
+        split: which one.
+        within: the folder of the split's pictures, if the file holds several splits.
+    """
     images = images_of(path, kind, folder, split)
     if kind == HUGGING_FACE:
         return partial(HuggingFaceSource, path, images, within=within, card_folder=folder)
     return partial(_SOURCES[kind], path, images)
 
 
-def _is_sets(folder: Path) -> bool:
+def _holds_only_sets(folder: Path) -> bool:
     """Return whether a folder only holds folders, each of which may be a data set of its own."""
-    return not any(path.is_file() and may_be_annotations(path) for path in folder.iterdir()) and not (
-        any(says_split(split, place, folder) for split in SPLITS for place in folders_in(folder))
-        or (folder / "annotations").is_dir()
-        or (folder / "images").is_dir()
-    )
+    if any(path.is_file() and may_be_annotations(path) for path in folder.iterdir()):
+        return False
+    if (folder / "annotations").is_dir() or (folder / "images").is_dir():
+        return False
+    return not any(_says_any_split(place, folder) for place in folders_in(folder))
+
+
+def _says_any_split(place: Path, folder: Path) -> bool:
+    return any(says_split(split, place, folder) for split in SPLITS)

@@ -66,8 +66,8 @@ def _with_desc(item: object) -> object:
         if key in item:
             desc_key = key
             break
-    others = {key: value for key, value in item.items() if key != desc_key}
-    return {"desc": item.get(desc_key), **others}
+    other_fields = {key: value for key, value in item.items() if key != desc_key}
+    return {"desc": item.get(desc_key), **other_fields}
 
 
 def _from_swift(objects: Mapping[str, object], texts: list[str]) -> dict[str, object]:

@@ -32,9 +32,9 @@ class _ImageIds:
     highest: int = 0
     low_ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
-    def give(self, wanted: int) -> int:
+    def give(self, wanted_id: int) -> int:
         """Return the id wanted if it is free, else another one."""
-        image_id = wanted if wanted not in self.taken else self._free_id()
+        image_id = wanted_id if wanted_id not in self.taken else self._free_id()
         self.highest = max(self.highest, image_id) if self.taken else image_id
         self.taken.add(image_id)
         return image_id

@@ -24,7 +24,7 @@ from coordexp.data.sources.jsonl.tally import Tally, raw_boxes
 from coordexp.data.sources.read_split import ReadSplit
 from coordexp.data.sources.turned import Turned, find_turned
 from coordexp.data.split_data import Rejections
-from coordexp.data.splits.originals import Part
+from coordexp.data.splits.part import Part
 from coordexp.errors import DataError
 
 

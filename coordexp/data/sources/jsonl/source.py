@@ -16,7 +16,7 @@ from coordexp.data.sources.jsonl.lines import numbered_lines
 from coordexp.data.sources.jsonl.read import description_of, read_records, with_categories
 from coordexp.data.sources.read_split import ReadSplit, as_coco
 from coordexp.data.split_data import SplitData
-from coordexp.data.splits.originals import Part
+from coordexp.data.splits.part import Part
 from coordexp.errors import DataError
 from coordexp.files import kept_json, sha256_of_file, write_json
 

@@ -21,6 +21,7 @@ class BoxChanges(NamedTuple):
     num_no_extent: int
 
     def plus(self, other: "BoxChanges") -> "BoxChanges":
+        """Return the changes of two records together."""
         return BoxChanges(
             self.num_clipped + other.num_clipped,
             self.num_swapped + other.num_swapped,
