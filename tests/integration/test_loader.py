@@ -41,8 +41,10 @@ def make_config(base, tmp_path_factory):
         made = with_changes(config, data=data, training=training or {}, experiment={"runs_dir": runs / name})
         if not RunFolder.of(made).path.parent.exists():
             RunFolder.of(made).path.parent.mkdir(parents=True)
-            for part in RunFolder.of(config).path.parent.iterdir():
-                (RunFolder.of(made).path.parent / part.name).symlink_to(part)
+            prepared_files = list(RunFolder.of(config).path.parent.iterdir())
+            assert prepared_files, "the experiment was prepared"
+            for path in prepared_files:
+                (RunFolder.of(made).path.parent / path.name).symlink_to(path)
         return made
 
     return make
@@ -188,6 +190,6 @@ def test_a_killed_loader_process_is_named_and_ends_the_run(make_config, monkeypa
 
     monkeypatch.setattr(dataset_module, "read_image", deadly)
     before = set(psutil.Process().children(recursive=True))  # of other tests
-    with pytest.raises(LoaderDiedError, match=r"data-loader process died .*\(/dev/shm\).*data\.num_workers"):
+    with pytest.raises(LoaderDiedError, match=r"/dev/shm.*data\.num_workers"):
         train(make_config("killed", num_workers=1))
     assert set(psutil.Process().children(recursive=True)) <= before

@@ -112,8 +112,10 @@ def test_every_merged_checkpoint_is_one_model_with_its_place_and_ap(base, folder
     name = f"models_{limit}"
     config = config_for(base, folder, server, name, tracking={"uri": server.url, "max_artifact_mib": limit})
     assert run(config, StandIn())[0] == 0
-    for recorded in (folder / "runs" / name).glob("*/recorded.json"):
-        recorded.unlink()  # as if the job had died just before it noted that all was recorded
+    records = list((folder / "runs" / name).glob("*/recorded.json"))
+    assert records
+    for record in records:
+        record.unlink()  # as if the job had died just before it noted that all was recorded
     assert run(config, StandIn())[0] == 0
 
     client = MlflowClient(server.url)
@@ -151,7 +153,7 @@ def test_a_server_with_passwords_refuses_a_wrong_one_in_one_sentence(cluster, tm
     with mlflow_server(cluster.database("users"), tmp_path, options=("--app-name", "basic-auth"), extra=admin) as own:
         monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "admin")
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong-s3cret")
-        with pytest.raises(TrackingError, match="refuses: it wants another user name or password") as caught:
+        with pytest.raises(TrackingError, match="password") as caught:
             open_tracker(own.url, experiment="users", artifact_root=None)
         assert "s3cret" not in str(caught.value)
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", admin["MLFLOW_AUTH_ADMIN_PASSWORD"])

@@ -133,7 +133,7 @@ BETWEEN_COMMANDS: dict[str, tuple[Callable[[Begun], None], type[Exception], str]
         r"\n  base/chat_template\.jinja  ",
     ),
     "weights of the base": (lambda begun: _other_weights(begun.base), ComparisonError, r"\n  weights  "),
-    "an image": (_other_image, DataError, r"1 of 4 training pictures .* has other bytes"),
+    "an image": (_other_image, DataError, r"1 of 4 training pictures"),
 }
 
 
@@ -191,7 +191,7 @@ def _switch(owner: object, name: str, value: object) -> Iterator[None]:
 def test_a_switch_is_noticed_by_the_worker(begun, plant, named):
     with plant():
         assert begun.add_c()[0] == 1
-    assert "C-s0 would not be comparable with A-s0: " in begun.message()
+    assert re.search(r"C-s0\b.*\bA-s0\b", begun.message())
     assert re.search(named, begun.message())
     assert begun.add_c()[0] == 0  # without it the same command continues
 

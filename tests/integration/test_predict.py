@@ -1,6 +1,7 @@
 """``coordexp predict``: the same answers as an evaluation, in pixels, with their distributions, printed and drawn."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -129,7 +130,7 @@ def test_free_decoding_says_how_many_pieces_are_malformed(checkpoint, shapes, tm
     assert main([*ask, "--decoding", "free"]) == 0
     (kept,) = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert kept["malformed"], "a checkpoint without training writes pieces that are no object"
-    assert f"malformed pieces of the answer: {len(kept['malformed'])} (" in capsys.readouterr().out
+    assert re.search(rf"malformed.*\b{len(kept['malformed'])} \(", capsys.readouterr().out)
     assert main(ask) == 0
     assert "malformed" not in capsys.readouterr().out
 
@@ -155,9 +156,9 @@ def test_a_picture_that_is_none_is_said(checkpoint, tmp_path, capsys, picture, s
 def test_folders_that_lead_to_a_checkpoint_say_to_which(checkpoint, shapes, tmp_path, capsys):
     picture = str(next((shapes / "val").iterdir()))
     assert main(["predict", "--model", str(checkpoint.parent), picture, "--output", str(tmp_path)]) == 2
-    assert f"that is the folder of a run; its checkpoint is {checkpoint}" in capsys.readouterr().err
+    assert str(checkpoint) in capsys.readouterr().err
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text("{}")
     assert main(["evaluate", *arguments(checkpoint, shapes), "--model", str(adapter)]) == 2
-    assert f"that is an adapter; expected a checkpoint, or --adapter {adapter}" in capsys.readouterr().err
+    assert f"--adapter {adapter}" in capsys.readouterr().err

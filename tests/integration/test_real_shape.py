@@ -46,14 +46,14 @@ def test_the_ids_of_the_specification_are_the_true_ones(narrow, tmp_path):
     made = (base / "base.json").stat().st_mtime_ns
     assert prepare_base(config) == base
     wrong = _config(narrow, tmp_path, "custom.coord_offset.ids={start: 151669, end: 152668}")
-    with pytest.raises(TokenizerError, match=r"ids is 151669..152668, but .* has its coord tokens at 151670..152669"):
+    with pytest.raises(TokenizerError, match=r"151669\.\.152668.*151670\.\.152669"):
         prepare_base(wrong)  # also where the base is there already
     assert (base / "base.json").stat().st_mtime_ns == made
 
 
 def test_other_ids_are_refused_before_anything_is_written(narrow, tmp_path):
     config = _config(narrow, tmp_path, "custom.coord_offset.ids={start: 151936, end: 152935}")
-    with pytest.raises(TokenizerError, match=r"custom.coord_offset.ids is 151936..152935.*; leave ids out") as caught:
+    with pytest.raises(TokenizerError, match=r"custom\.coord_offset\.ids.*151936\.\.152935") as caught:
         prepare_base(config)
     assert "\n" not in str(caught.value)
     assert not ExperimentFolder.of(config).base(config).exists()
@@ -63,11 +63,11 @@ def test_flash_attention_is_refused_before_the_data_is_prepared(narrow, tmp_path
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     changes = ("data.format=shapes", "model.attn_implementation=flash_attention_2")
     config = _config(narrow, tmp_path, *changes)
-    with pytest.raises(ResourceError, match=r"needs the package flash-attn"):
+    with pytest.raises(ResourceError, match="flash-attn"):
         prepare_experiment(config)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ResourceError, match=r"needs a CUDA device"):
+    with pytest.raises(ResourceError, match="CUDA"):
         prepare_experiment(_config(narrow, tmp_path, *changes, "cluster.executor=inline"))
     assert not ExperimentFolder.of(config).data.exists()
 

@@ -61,7 +61,7 @@ def test_the_numbers_are_those_of_the_folders_whichever_are_missing(place: tuple
             for part in ("readings", "verdict", "decomposition", "breakdowns", "fairness", "about"):
                 assert getattr(found, part) == getattr(whole, part), (name, part)
             assert found.convergence is None
-            assert "No convergence: the detections of" in "\n".join(found.missing)
+            assert "No convergence: " in "\n".join(found.missing)
         if uri.startswith("http"):
             (runs_dir / "paired").rename(away / "paired")
             assert report(uri, runs_dir, tmp_path / "elsewhere").readings == whole.readings

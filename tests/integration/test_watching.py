@@ -60,7 +60,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_the_optimizer_moves(base
     config = _with_term(monkeypatch, config, _Explodes(at_call=1, gradient=gradient))
     run = _run(config, [])
     before = {name: p.detach().clone() for name, p in run.parts.model.named_parameters()}
-    with pytest.raises(TrainingError, match=r"^step 1: .*not finite: planted\) on images \d+, \d+, \d+, \d+; the w"):
+    with pytest.raises(TrainingError, match=r"^step 1: .*\bplanted\b.*\b\d+, \d+, \d+, \d+;"):
         make_trainer(run, tmp_path / "scratch").train()
     for name, parameter in run.parts.model.named_parameters():
         assert torch.equal(parameter, before[name]), name
