@@ -109,7 +109,7 @@ class Processor:
 
         texts = [text] if isinstance(text, str) else list(text)
         pictures = [images] if isinstance(images, Image.Image) else list(images or ())
-        num_places = sum(text.count(IMAGE_TOKEN) for text in texts)
+        num_places = sum(each_text.count(IMAGE_TOKEN) for each_text in texts)
         if num_places != len(pictures):
             raise DataError(
                 f"the texts place {num_places} images with {IMAGE_TOKEN}, but {len(pictures)} images are given"

@@ -92,7 +92,9 @@ def other_names_sentence(
             f"{len(members)} of {len(stored)} weights begin with {stored_prefix!r} where the model of config.json has "
             f"{expected_prefix!r}, e.g. {wrapper}{example.stored} for {example.expected}"
         )
-    mapping = {_pattern(stored_prefix, members): expected for (stored_prefix, expected), members in most_first}
+    mapping: dict[str, str] = {}
+    for (stored_prefix, expected_prefix), members in most_first:
+        mapping[_pattern(stored_prefix, members)] = expected_prefix
     if wrapper:
         mapping[f"^{re.escape(wrapper)}"] = ""
     return f"{'; '.join(sentences)}; rename them with key_mapping={mapping} (docs/your-model.md)"

@@ -94,9 +94,12 @@ def merge(
         progress("logits of the adapter", 0, 1)
         adapted = load(directory, info.directory, dtype=dtype)
         samples = default_samples(adapted.processor)
-        before = _logits_of_both(adapted.model, samples)
+        logits_before = _logits_of_both(adapted.model, samples)
         nn.Module.to(adapted.model, "meta")  # frees its weights before the merged model is loaded
-        report = _merge(info, directory, building, samples, before, dtype=dtype, base_dtype="auto", progress=progress)
+        # The base on disk has the dtype of training by now, so nothing is left to round.
+        report = _merge(
+            info, directory, building, samples, logits_before, dtype=dtype, base_dtype="auto", progress=progress
+        )
         write_card(building, _facts_of(info, base), report)
         return report
 
@@ -146,7 +149,7 @@ def merge_model(
     dtype = _name_of_dtype(inner)
     device = inner.device
     samples = samples or default_samples(processor)
-    before = _logits_of_both(peft, samples)
+    logits_before = _logits_of_both(peft, samples)
     with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
         save_adapter(peft, scratch)
         info = read_adapter(scratch)
@@ -154,7 +157,9 @@ def merge_model(
         if gives_up:
             nn.Module.to(model, "meta")
         with _building_of(_checked_output(output, overwrite=overwrite, inputs=(source,))) as building:
-            report = _merge(info, source, building, samples, before, dtype=dtype, base_dtype=dtype, device=device)
+            report = _merge(
+                info, source, building, samples, logits_before, dtype=dtype, base_dtype=dtype, device=device
+            )
             write_card(building, facts or _facts_of(info, base), report)
             return report
 
@@ -178,7 +183,7 @@ def _merge(
     base: Path,
     building: Path,
     samples: Sequence[Inputs],
-    before: _BothLogits,
+    logits_before: _BothLogits,
     *,
     dtype: DTypeName,
     base_dtype: DTypeName,
@@ -192,7 +197,7 @@ def _merge(
         base: folder of the base, which has every row that the adapter adds to.
         building: folder to write.
         samples: model inputs on which to measure what rounding loses.
-        before: logits of base and adapter on the samples.
+        logits_before: logits of base and adapter on the samples.
         dtype: dtype of the result.
         base_dtype: dtype that the base was rounded to in training; ``auto`` if it was left as stored.
         device: where the merged model answers the samples.
@@ -221,7 +226,7 @@ def _merge(
     # Without room for the merged model on the device, the report has no logits. The proof of the weights stands.
     with contextlib.suppress(torch.OutOfMemoryError):
         nn.Module.to(merged, device)
-        report = report.with_logits(*before, answer_logits(merged, samples))
+        report = report.with_logits(*logits_before, answer_logits(merged, samples))
     report.write(building)
     progress("comparing weights", 1, 1)
     return report
@@ -249,9 +254,11 @@ def _write_merged(
         specs[HEAD] = specs[EMBEDDING]
 
     def make(name: str) -> Tensor:
-        source = EMBEDDING if name == HEAD and unties else name
-        trained_on = stored.read(source).to(stored.specs[source].cast_to(base_dtype).dtype)
-        return delta.apply(name, trained_on, specs[name].dtype)
+        name_in_base = EMBEDDING if name == HEAD and unties else name
+        # First the dtype that training saw, then that of the result: the delta belongs to the rounded weight.
+        dtype_in_training = stored.specs[name_in_base].cast_to(base_dtype).dtype
+        base_weight = stored.read(name_in_base).to(dtype_in_training)
+        return delta.apply(name, base_weight, specs[name].dtype)
 
     write_weights(base, output, specs, make, changed=delta.changes, progress=progress, stage="writing shards")
     write_config(base, output, specs, tied=base.tied and not unties, says_dtype=True)

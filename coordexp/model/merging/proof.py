@@ -80,13 +80,13 @@ class WeightProof:
         Raises:
             CheckpointError: if a number is not base plus ``delta``, rounded once.
         """
-        before = base.float()
-        expected = _sum(before, delta, magnitude)
+        base_float32 = base.float()
+        expected = _sum(base_float32, delta, magnitude)
         rounded = expected.to(merged.dtype)
         differs = rounded != merged
         if differs.any():
             exact = _sum(base.double(), delta.double(), magnitude)[differs]
-            scale = float(before.abs().max() + delta.abs().max())
+            scale = float(base_float32.abs().max() + delta.abs().max())
             merged_error = (merged[differs].double() - exact).abs()
             rounded_error = (rounded[differs].double() - exact).abs()
             is_tie = merged_error - rounded_error <= _FLOAT32_ROUNDING * scale  # False for NaN
@@ -98,7 +98,7 @@ class WeightProof:
                 )
         kind = _kind(name)
         error = merged.float() - expected
-        change = expected - before
+        change = expected - base_float32
         self.errors[kind] = self.errors.get(kind, 0.0) + float(error.square().sum(dtype=torch.float64))
         self.changes[kind] = self.changes.get(kind, 0.0) + float(change.square().sum(dtype=torch.float64))
         self.num_compared += merged.numel()
@@ -130,22 +130,22 @@ def prove_weights(
     proof = WeightProof()
     for name, tensor in merged.state_dict().items():
         is_split_head = name == HEAD and HEAD not in base.shapes  # the base has one table, the merged model two
-        before = base.weights.read(EMBEDDING if is_split_head else name)
-        if trained is not None and before.is_floating_point():
-            before = before.to(trained)
+        base_tensor = base.weights.read(EMBEDDING if is_split_head else name)
+        if trained is not None and base_tensor.is_floating_point():
+            base_tensor = base_tensor.to(trained)
         if name in layers:
             delta, magnitude = _trained(layers[name])
-            proof.add(name, tensor, before, delta, magnitude)
+            proof.add(name, tensor, base_tensor, delta, magnitude)
         elif name in tables and offset is not None:
             ids = offset.coord_ids
-            row_differs_V = (tensor != before.to(tensor.dtype)).any(dim=1)
+            row_differs_V = (tensor != base_tensor.to(tensor.dtype)).any(dim=1)
             row_differs_V[ids] = False
             if row_differs_V.any():
                 raise CheckpointError(
                     f"{name}: row {int(row_differs_V.nonzero()[0])} changed, which the adapter does not list"
                 )
-            proof.add(name, tensor[ids], before[ids], tables[name].float())
-        elif not torch.equal(tensor, before.to(tensor.dtype)):
+            proof.add(name, tensor[ids], base_tensor[ids], tables[name].float())
+        elif not torch.equal(tensor, base_tensor.to(tensor.dtype)):
             raise CheckpointError(f"{name}: differs from the base, although the adapter does not change it")
     return proof
 
