@@ -15,8 +15,9 @@ from coordexp.data.splits.tuning import TuningSplit
 from coordexp.files import write_text
 from coordexp.report.figures import INK, PALETTE, SOFT, figure_style, inline_svg, new_figure, save_figure
 from coordexp.report.page.page import render
+from coordexp.report.table import Table
 from coordexp.report.text.render import show_table
-from coordexp.report.text.tables import Table, written
+from coordexp.report.text.tables import written
 from coordexp.report.write import print_paths, writing
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.search.group_file import group_file

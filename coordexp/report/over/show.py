@@ -7,7 +7,8 @@ from coordexp.errors import counted
 from coordexp.report.charts.panels import Row, row_chart
 from coordexp.report.figures import LOOKS, Chart, Look
 from coordexp.report.over.compare import READINGS, OverStudy
-from coordexp.report.text.tables import MINUS, UNDEFINED, Table, with_interval
+from coordexp.report.table import Table
+from coordexp.report.text.tables import MINUS, UNDEFINED, with_interval
 from coordexp.statistics.leads import FEWEST_SEEDS, Lead, LeadChange, Leads
 from coordexp.statistics.results import Estimate
 from coordexp.statistics.verdict import p_is, p_value

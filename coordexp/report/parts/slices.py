@@ -7,11 +7,13 @@ from coordexp.data.units import counted_images
 from coordexp.errors import counted
 from coordexp.report.charts.panels import Row, looks_of, row_chart
 from coordexp.report.figures import LOOKS, Chart, Look
+from coordexp.report.rendered import CsvLine, Rendered
 from coordexp.report.study.inputs import Outcome, StudyInputs
 from coordexp.report.study.measures import MOST_RESAMPLES
-from coordexp.report.study.part import CsvLine, Part, Rendered
+from coordexp.report.study.part import Part
 from coordexp.report.study.study import Study, in_order_of
-from coordexp.report.text.tables import MINUS, UNDEFINED, Table, pair_name, with_interval, written
+from coordexp.report.table import Table
+from coordexp.report.text.tables import MINUS, UNDEFINED, pair_name, with_interval, written
 from coordexp.statistics.results import Estimate
 from coordexp.statistics.slices import CATEGORY, FEWEST_OF_SLICE, Slice, SlicePair, Slices, compare_slices
 from coordexp.statistics.verdict import p_value

@@ -9,11 +9,13 @@ from coordexp.config.schema.search import Parameter
 from coordexp.errors import counted
 from coordexp.report.charts.panels import looks_of, number
 from coordexp.report.figures import INK, NEUTRAL, Chart, Look, tips
+from coordexp.report.rendered import Rendered
 from coordexp.report.study.inputs import Outcome, StudyInputs
-from coordexp.report.study.part import Part, Rendered
+from coordexp.report.study.part import Part
 from coordexp.report.study.study import Study
 from coordexp.report.study.tuned import edge_of, tuning_of
-from coordexp.report.text.tables import UNDEFINED, Table, with_interval, written
+from coordexp.report.table import Table
+from coordexp.report.text.tables import UNDEFINED, with_interval, written
 from coordexp.search.point import point_text, short_key
 from coordexp.search.record import LEARNED_AP, TunedGroup, TuningRecord
 

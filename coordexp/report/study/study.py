@@ -2,20 +2,33 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from coordexp.data.units import UnitNames
+from coordexp.report.rendered import Rendered
 from coordexp.report.study.about import About, Fairness
 from coordexp.report.study.boxes import Breakdown
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.examples import EdgeDistributions, GalleryImage
-from coordexp.report.study.part import MeasuredPart, Rendered
 from coordexp.statistics.protocols import Protocols
 from coordexp.statistics.readings import ReadingName
 from coordexp.statistics.results import Comparison, Convergence, CurvePair, Decomposition, PairParts, PairResult
 from coordexp.statistics.slices import SlicePair
 
 Pair = TypeVar("Pair", PairResult, PairParts, CurvePair, SlicePair)
+
+
+class MeasuredPart(Protocol):
+    """A part of one study with its value."""
+
+    @property
+    def name(self) -> str:
+        """The part's name: its key in JSON, the stem of its plots, its place on the page."""
+        ...
+
+    def rendered(self, study: "Study") -> Rendered:
+        """Return what the part shows; pairs of groups stand as in the study's comparison."""
+        ...
 
 
 @dataclass(frozen=True)

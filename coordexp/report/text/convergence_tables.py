@@ -1,7 +1,8 @@
 """How fast groups learn, as tables: mean AP over all steps, and steps to a part of the best AP."""
 
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import UNDEFINED, Table, pair_name, with_interval, written
+from coordexp.report.table import Table
+from coordexp.report.text.tables import UNDEFINED, pair_name, with_interval, written
 from coordexp.statistics.results import CurvePair, Estimate
 
 _GROUPS_TITLE = "Convergence on the subset: mean AP over all steps, and steps to a part of the best AP"

@@ -1,7 +1,8 @@
 """How much more is needed: what two more seeds, and twice the images or units, would detect."""
 
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import Table, pair_name, written
+from coordexp.report.table import Table
+from coordexp.report.text.tables import pair_name, written
 from coordexp.statistics.power import further
 from coordexp.statistics.results import PairResult
 

@@ -6,7 +6,8 @@ from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.metrics import detection_metrics
 from coordexp.detection.protocols import PROTOCOLS
 from coordexp.metrics import AP_METRICS, GENERATION_METRICS
-from coordexp.report.text.tables import COUNTED, FILE, Table
+from coordexp.report.table import COUNTED, Table
+from coordexp.report.text.tables import FILE
 
 _MEANINGS: Mapping[str, str] = {
     "AP": "average precision as COCO defines it, mean over IoU .50 to .95",

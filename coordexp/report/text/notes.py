@@ -17,8 +17,9 @@ from coordexp.report.study.about import About
 from coordexp.report.study.artifacts import final_detections
 from coordexp.report.study.data import ExperimentData, RunRecord, by_group, state_text
 from coordexp.report.study.study import Study
+from coordexp.report.table import Table
 from coordexp.report.text.limits import limit_notes
-from coordexp.report.text.tables import MIN_OBJECTS, UNDEFINED, Table, num_objects
+from coordexp.report.text.tables import MIN_OBJECTS, UNDEFINED, num_objects
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.shipped import python_command
 from coordexp.statistics.intervals import FEW_IMAGES, FEWEST_IMAGES

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from coordexp.metrics import PLACE_MEASURES, PLACES, SLOTS
 from coordexp.report.study.data import ExperimentData, RunRecord
-from coordexp.report.text.tables import UNDEFINED, Table, mean_of
+from coordexp.report.table import Table
+from coordexp.report.text.tables import UNDEFINED, mean_of
 
 TITLE = "Where coordinates are off, on validation images: by slot of the box and by rank of the object"
 

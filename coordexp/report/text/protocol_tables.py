@@ -5,7 +5,8 @@ from itertools import pairwise
 
 from coordexp.detection.protocols import PROTOCOLS
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import UNDEFINED, Table, written
+from coordexp.report.table import Table
+from coordexp.report.text.tables import UNDEFINED, written
 from coordexp.statistics.protocols import contrary_sentences
 
 TITLE = "The same detections under other protocols"

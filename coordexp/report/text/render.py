@@ -8,6 +8,7 @@ from rich.text import Text
 
 from coordexp.report.study.about import Fairness
 from coordexp.report.study.study import Study, better_first, rendered_parts
+from coordexp.report.table import Table
 from coordexp.report.text.further_tables import TITLE as MORE
 from coordexp.report.text.further_tables import further_sentences, further_tables
 from coordexp.report.text.notes import (
@@ -31,7 +32,7 @@ from coordexp.report.text.run_tables import (
     served_tables,
 )
 from coordexp.report.text.study_tables import study_tables
-from coordexp.report.text.tables import Table, aligned, latex_table, markdown_table, plain_markdown, text_lines
+from coordexp.report.text.tables import aligned, latex_table, markdown_table, plain_markdown, text_lines
 from coordexp.report.text.why_tables import why_sentences, why_tables, why_title
 
 

@@ -18,7 +18,8 @@ from coordexp.metrics import (
     loss_head,
 )
 from coordexp.report.study.data import ExperimentData, RunRecord, by_group, state_text
-from coordexp.report.text.tables import COUNTED, FILE, UNDEFINED, Table, TableRow, mean_of, written
+from coordexp.report.table import COUNTED, Table, TableRow
+from coordexp.report.text.tables import FILE, UNDEFINED, mean_of, written
 
 _KINDS = "free/malformed/"
 _THREE_DIGITS = "{:.3f}".format

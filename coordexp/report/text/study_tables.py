@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from coordexp.data.units import counted_images
 from coordexp.metrics import AP_NAMES
 from coordexp.report.study.study import Study
+from coordexp.report.table import Table
 from coordexp.report.text.convergence_tables import convergence_tables
 from coordexp.report.text.notes import bucket_notes, sample_notes
-from coordexp.report.text.tables import FILE, UNDEFINED, Table, mean_of, pair_name, with_interval, written
+from coordexp.report.text.tables import FILE, UNDEFINED, mean_of, pair_name, with_interval, written
 from coordexp.statistics.readings import ReadingName
 from coordexp.statistics.results import Comparison, PairResult
 from coordexp.statistics.verdict import has_learned, open_reason, p_value

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from textwrap import wrap
 
@@ -11,46 +10,14 @@ from tabulate import LATEX_ESCAPE_RULES, tabulate
 
 from coordexp.errors import counted
 from coordexp.report.study.data import RunRecord
+from coordexp.report.table import Table
 from coordexp.statistics.results import CurvePair, Estimate, PairParts, PairResult
 
 UNDEFINED = "-"
 MINUS = "\u2212"
 FILE = "its file"  # what a group is read by that has one kind of boxes, since a file brings it
-COUNTED = "detections counted"  # head of what an F1 is of
 MIN_OBJECTS = 30  # of fewer, an AP says next to nothing
 _HEAD_WIDTH = 10  # letters; a longer head above short cells takes several lines
-_TEXT_COLUMNS = {
-    "group", "boxes", COUNTED, "read by", "reading", "seed", "seeds", "state", "file", "frame", "pair", "part", "place",
-    "verdict", "key", "interval", "loss term", "in words", "sum over a batch", "divided by the number of", "settings",
-    "95 % interval", "slice", "protocol", "ranking",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TableRow:
-    """One line of a table; ``is_mean`` marks a mean over the seeds that follow it."""
-
-    cells: tuple[str, ...]
-    is_mean: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of text; ``notes`` stand below it."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[TableRow, ...]
-    notes: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> "Table":
-        """Return a table of rows without means."""
-        return Table(title, tuple(columns), tuple(TableRow(tuple(cells)) for cells in rows), tuple(notes))
-
-    def is_text(self, column: str) -> bool:
-        """Return whether a column holds words; the others are numbers and stand to the right."""
-        return column in _TEXT_COLUMNS
 
 
 def aligned(lines: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> list[str]:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from coordexp.detection.decomposition import AP50, CALIBRATION, ERRORS, OTHERS, RECALLS, Measure
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import UNDEFINED, Table, pair_name, with_interval, written
+from coordexp.report.table import Table
+from coordexp.report.text.tables import UNDEFINED, pair_name, with_interval, written
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 
 MAX_PAIRS = 4

@@ -5,6 +5,7 @@ import pytest
 
 from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.study import Study
+from coordexp.report.table import Table
 from coordexp.report.text.heads import meaning
 from coordexp.report.text.notes import notes
 from coordexp.report.text.place_tables import place_tables
@@ -17,7 +18,6 @@ from coordexp.report.text.run_tables import (
     quality_tables,
     served_tables,
 )
-from coordexp.report.text.tables import Table
 
 
 def cells(table: Table, *lead: str) -> dict[str, str]:
