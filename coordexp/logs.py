@@ -1,7 +1,8 @@
-"""Logging: everything that is no run's own line goes through ``logging.getLogger("coordexp...")``.
+"""Logging: everything but the lines that a run prints goes through ``logging.getLogger("coordexp...")``.
 
-A script hears nothing of it until it asks (``coordexp/__init__.py`` has the NullHandler). The command line attaches a
-handler that writes to stderr (``coordexp/cli/log_lines.py``). A worker of a run writes to that run's ``progress.log``.
+In a script nothing is shown until the script configures logging (``coordexp/__init__.py`` has the NullHandler). The
+command line attaches a handler that writes to stderr (``coordexp/cli/log_lines.py``). A worker of a run writes to the
+``progress.log`` of that run.
 """
 
 import contextlib
@@ -13,16 +14,16 @@ PACKAGE = "coordexp"
 
 
 def is_quiet() -> bool:
-    """Return whether somebody wants no more than warnings: ``--quiet``, or a script that has set our logger so."""
+    """Return whether only warnings are wanted: by ``--quiet``, or by a script that set the level of our logger."""
     return logging.getLogger(PACKAGE).level > logging.INFO
 
 
 @contextlib.contextmanager
 def log_to_run(progress_log: Path) -> Generator[None]:
-    """Write what is logged while the block runs to a run's ``progress.log``.
+    """Write what is logged while the block runs to the ``progress.log`` of a run.
 
-    A process in which the command line has attached its handler is no worker but the command itself, with the inline
-    executor. There a person sees the lines already, and many of them are not of this run: nothing is attached.
+    If the command line has attached its handler, this process is no worker but the command itself, with the inline
+    executor. Then nothing is written: the lines are on the screen already, and many of them are about other runs.
     """
     logger = logging.getLogger(PACKAGE)
     if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
@@ -34,7 +35,8 @@ def log_to_run(progress_log: Path) -> Generator[None]:
     propagates_before = logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    logger.propagate = False  # Ray would forward to the command what a handler of the root logger writes
+    # A handler of the root logger would write to the worker's stderr, and Ray forwards that to the command.
+    logger.propagate = False
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
 """The parts of a training loop of one's own: read data, make batches, compute losses, generate (docs/python.md).
 
-No configuration, no folder of a run, no Ray and no MLflow: only a model, samples and tensors.
+They need no configuration, no folder of a run, no Ray and no MLflow, only a model, samples and tensors.
 
 Shapes: B sequences, L padded length, V vocabulary, T supervised tokens, N coord tokens, M boxes, U units.
 """
@@ -88,17 +88,17 @@ def read_data(
     Args:
         source: a folder with pictures and labels (COCO, LVIS, JSONL, Pascal VOC, YOLO, Hugging Face), or the section
             ``data`` of a configuration, as ``load_config("experiment.yaml").data``.
-        unpack_to: a folder for pictures that have to be drawn, or unpacked from parquet files. Others stay in place.
+        unpack_to: folder for pictures that are drawn, or unpacked from parquet files. Other pictures stay in place.
 
     Returns:
-        ``{"train": ..., "val": ...}``. A folder without a split is divided as ``data.val_fraction`` says.
+        ``{"train": ..., "val": ...}``. If the folder is not split, it is divided as ``data.val_fraction`` says.
 
     Raises:
-        DataError: if the data cannot be used; it names the file, the place and the way on.
+        DataError: if the data cannot be used; the message names the file, the place and the way on.
     """
     data = source if isinstance(source, Data) else Data(format="auto", path=Path(source))
     read = require(read_unwritten(data, data_dir=Path(unpack_to)))
-    assert read is not None  # what is missing was a failure
+    assert read is not None  # require has raised, if nothing could be read
     splits: dict[Split, DetectionData] = {}
     for split in SPLITS:
         loaded = require(check_read(read, data, split, accept_prequantised=True))
@@ -120,18 +120,18 @@ def collate(
     max_length: int = 4096,
     ordering: Ordering = "top_left",
 ) -> Batch:
-    """Turn samples into one batch for training: pictures are decoded, objects become tokens, all is padded.
+    """Turn samples into one batch for training: decode pictures, write objects as tokens, pad the sequences.
 
     As a ``collate_fn``: ``DataLoader(data, batch_size=8, collate_fn=partial(collate, loaded=loaded))``.
 
     Args:
-        samples: of :func:`read_data`.
-        loaded: whose tokenizer and image processor are used.
+        samples: some samples of :func:`read_data`.
+        loaded: the model, whose tokenizer and image processor are used.
         prompt: the instruction.
-        max_pixels: larger pictures are shrunk to this many pixels; None: the processor's value.
-        max_objects: the most objects of a picture, the largest ones.
-        max_length: tokens of a sample; a longer target loses its end.
-        ordering: of the objects in a target.
+        max_pixels: larger pictures are shrunk to this many pixels; None: the processor's own limit.
+        max_objects: of a picture with more objects, only the largest ones are learnt.
+        max_length: limit of a sequence in tokens; a longer target loses its end.
+        ordering: order of the objects in a target.
 
     Returns:
         A batch on the CPU; its attributes name their shapes.
@@ -158,7 +158,8 @@ def collate(
         raise TokenizerError("the tokenizer has no padding token; expected pad_token in its configuration")
     encoded = [dataset[index] for index in range(len(dataset))]
     batch = collate_encoded(encoded, pad_id=pad_id, image_token_id=image_token_id)
-    return replace(batch, attention_mask=None)  # padding is on the right, where no token sees it
+    # The padding is on the right. Attention is causal, so no token sees it, and a mask would only cost memory.
+    return replace(batch, attention_mask=None)
 
 
 def loss_of_batch(
@@ -172,15 +173,15 @@ def loss_of_batch(
     """Run the model on a batch and compute the loss, without ever making ``[T, V]`` logits of a frozen head.
 
     Args:
-        loaded: the model, with coord offsets or PEFT's adapters on it, or without.
+        loaded: the model, with or without coord offsets or PEFT's adapters.
         batch: of :func:`collate`; it is moved to the model's device.
         criterion: the weighted terms.
-        units: ``[U]`` units of the whole step by :func:`count_units`, where a step is several batches or ranks; the
-            losses of its batches then add up to that of the step. None: the batch is the step.
-        model: what is called in place of ``loaded.model``: DDP or DeepSpeed around it.
+        units: ``[U]`` units of the whole step by :func:`count_units`, if a step has several batches or ranks. The
+            losses of its batches then add up to the loss of the step. None: the batch is the step.
+        model: called in place of ``loaded.model``, such as DDP or DeepSpeed around it.
 
     Returns:
-        The loss, differentiable; and the mean of each term over its units, detached, also of those of weight 0.
+        The loss, differentiable; and the mean of each term over its units, detached. Terms of weight 0 are among them.
     """
     batch = batch.to(loaded.model.device)
     owner = inner_model(loaded.model)
@@ -198,15 +199,15 @@ def loss_of_logits(
     boxes_norm_xyxy: Tensor | None = None,
     units: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute the same loss from the logits of any model, whose sequences are written in coord tokens.
+    """Compute the same loss from the logits of any model whose sequences are written in coord tokens.
 
     Args:
-        logits_BLV: ``[B, L, V]`` logits; those at a position predict the token behind it.
+        logits_BLV: ``[B, L, V]`` logits; the logits at a position predict the token behind it.
         labels_BL: ``[B, L]`` true tokens, -100 where nothing is learnt. Objects are found in them.
         criterion: the weighted terms.
         vocab: the ids of coord tokens and markers, of :func:`coordexp.expand_vocab`.
-        boxes_norm_xyxy: ``[M, 4]`` true boxes of all complete objects, in the order of the batch; None: those that the
-            labels say, which are rounded to bins.
+        boxes_norm_xyxy: ``[M, 4]`` true boxes of all complete objects, in the order of the batch. None: the boxes that
+            the labels say, which are rounded to bins.
         units: as for :func:`loss_of_batch`.
 
     Returns:
@@ -221,13 +222,14 @@ def loss_of_logits(
     if vocab.numbers.are_text:
         raise ValueError("expected a vocabulary of coord tokens, got one whose numbers are digits")
     ids = vocab.numbers.ids
-    labels_BL = labels_BL.cpu()  # which positions count decides shapes, for which a host would wait for its device
+    # Which labels are supervised decides the shapes below. On a GPU the host would wait for the device at each of them.
+    labels_BL = labels_BL.cpu()
     rows_T = predicts_label(labels_BL).flatten().nonzero().squeeze(1)
     targets_T = labels_BL.flatten()[rows_T + 1]
     is_coord_T = (targets_T >= ids.start) & (targets_T < ids.stop)
     coord_rows_N = is_coord_T.nonzero().squeeze(1)
 
-    # flat position of a label -> its row among the coord tokens
+    # For the flat position of each label, its row among the coord tokens; -1 for any other label.
     row_at = torch.full((labels_BL.numel(),), -1)
     row_at[rows_T[coord_rows_N] + 1] = torch.arange(len(coord_rows_N))
     layouts = [parse_targets(labels_L, vocab) for labels_L in labels_BL]
@@ -244,6 +246,8 @@ def loss_of_logits(
     device = logits_BLV.device
     logits_TV = logits_BLV.flatten(0, 1).index_select(0, rows_T.to(device))
     head = head_of_logits(logits_TV, targets_T.to(device), block=ids, coord_rows_N=coord_rows_N.to(device))
+    box_image_M = torch.arange(len(layouts)).repeat_interleave(num_boxes)
+    box_object_M = torch.cat([torch.arange(int(number)) for number in num_boxes])  # counted within each image
     inputs = TermInputs(
         head=head,
         is_coord_T=is_coord_T.to(device),
@@ -251,8 +255,8 @@ def loss_of_logits(
         coord_places_N=torch.zeros_like(bins_N).to(device),
         box_rows_M4=box_rows_M4.to(device),
         boxes_norm_xyxy_M4=boxes_norm_xyxy.to(device),
-        box_image_M=torch.arange(len(layouts)).repeat_interleave(num_boxes).to(device),
-        box_object_M=torch.cat([torch.arange(int(number)) for number in num_boxes]).to(device),
+        box_image_M=box_image_M.to(device),
+        box_object_M=box_object_M.to(device),
     )
     if units is None:
         counts = {
@@ -266,6 +270,7 @@ def loss_of_logits(
 
 
 def _weighed(criterion: Criterion, inputs: TermInputs, units_U: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the weighted loss, and the mean of each term over its units."""
     loss, sums = criterion(inputs, units_U.to(inputs.head.log_z_T.device))
     means: dict[str, Tensor] = {}
     for name, value in sums.items():
@@ -290,8 +295,8 @@ class Answers:
         """Write the objects that name a category as a COCO results file; return its path.
 
         Args:
-            path: of the file.
-            boxes: ``expected``, by the means of the distributions over bins, or ``argmax``, by the bins as written.
+            path: the file to write.
+            boxes: ``expected``: the means of the distributions over bins; ``argmax``: the bins as they were written.
         """
         objects = Objects.joined([answer.objects for answer in self._read])
         path = Path(path)
@@ -309,16 +314,16 @@ def generate(
     prompt: str = DEFAULT_PROMPT,
     max_pixels: int | None = None,
 ) -> Answers:
-    """Have a model find the objects of samples, as an evaluation of coordexp does.
+    """Let a model find the objects in the pictures of samples, as an evaluation of coordexp does.
 
     Args:
-        loaded: the model, with coord offsets or PEFT's adapters on it, or without.
-        data: the samples; names of its categories decide which descriptions are detections.
-        decoding: ``constrained`` writes under the object grammar, ``free`` as the model likes.
+        loaded: the model, with or without coord offsets or PEFT's adapters.
+        data: the samples. A description that is no name of its categories is no detection.
+        decoding: ``constrained`` allows only tokens of the object grammar, ``free`` allows all.
         max_new_tokens: length limit of an answer.
-        batch_size: pictures that are answered together.
-        prompt: the instruction, as in training.
-        max_pixels: as in training.
+        batch_size: how many pictures are answered together.
+        prompt: the instruction, the same as in training.
+        max_pixels: limit of a picture's size, the same as in training.
 
     Returns:
         The answers, which can be written as a COCO results file.
@@ -336,17 +341,20 @@ def generate(
         batch_size=batch_size, max_new_tokens=max_new_tokens, decoding=(decoding,), details=False
     )
     samples = list(data)
-    of_images = EvaluationData(without_boxes(samples), samples, CategoryIndex(dict(data.categories)))
-    evaluation = Evaluation(answering, of_images, settings, curves_of=())
-    by_image = {answer.image_id: answer for answer in evaluation.answer(decoding, evaluation.queues)}
-    answers = tuple(by_image[sample.image_id] for sample in samples)
+    evaluation_data = EvaluationData(without_boxes(samples), samples, CategoryIndex(dict(data.categories)))
+    evaluation = Evaluation(answering, evaluation_data, settings, curves_of=())
+    # Answers come in the order in which they are finished, not in the order of the samples.
+    answer_of_image = {answer.image_id: answer for answer in evaluation.answer(decoding, evaluation.queues)}
+    answers = tuple(answer_of_image[sample.image_id] for sample in samples)
     predictions = tuple(prediction_of(sample, answer) for sample, answer in zip(samples, answers, strict=True))
-    return Answers(predictions, answers, of_images.sizes_px)
+    return Answers(predictions, answers, evaluation_data.sizes_px)
 
 
 def _vocab_of(loaded: LoadedModel) -> CoordVocab:
-    """Return the coordinate vocabulary, also where it was added after the model had been loaded."""
-    return coord_vocab(loaded.processor.tokenizer) if loaded.vocab is None else loaded.vocab
+    """Return the coordinate vocabulary; if the model was loaded without one, it may have been added since."""
+    if loaded.vocab is None:
+        return coord_vocab(loaded.processor.tokenizer)
+    return loaded.vocab
 
 
 def _image_spec(loaded: LoadedModel, *, max_pixels: int | None) -> ImageSpec:

@@ -1,9 +1,9 @@
-"""How far a long stage of work is: the room that does the work reports it, the command that has the terminal shows it.
+"""How far a long stage of work is: the code that does the work reports it, the command that has the terminal shows it.
 
     report_stage("pictures drawn", done, total)   # where the work is done
     with show_stages(console): ...                # in the command
 
-As with logging, neither side knows the other, so no function between them takes an argument for it. Where nobody shows
+As with logging, neither side knows the other, and no function between them has an argument for it. If nobody shows
 stages, as in a worker or in somebody's script, a report costs a look at an empty list.
 """
 
@@ -35,11 +35,11 @@ _shown_by: list[ReportStage] = []
 
 
 def report_stage(stage: str, done: int, total: int) -> None:
-    """Report how far a stage is, from any thread.
+    """Report how far a stage is. Any thread may report.
 
     Args:
         stage: what is counted, as in ``pictures drawn``.
-        done: how many are done; fewer than in the last report of this name begin the stage anew.
+        done: how many are done. If they are fewer than in the last report of this stage, the stage begins anew.
         total: how many there are.
     """
     if _shown_by:
@@ -52,16 +52,19 @@ def _ignore(stage: str, done: int, total: int) -> None:
 
 @contextlib.contextmanager
 def show_stages(console: "Console", *, title: str = "") -> Generator[ReportStage]:
-    """Show what the block reports by :func:`report_stage`; yields a function that reports as well.
+    """Show what the block reports with :func:`report_stage`.
 
-    A terminal gets a bar with the count and the time left for each stage that takes more than five seconds. Elsewhere a
-    line is written each 30 seconds. What takes less is not shown.
+    In a terminal, each stage that takes more than five seconds gets a bar with its count and the time left. Elsewhere a
+    line is written every 30 seconds. Shorter stages are not shown.
 
     Args:
-        console: where it is shown.
+        console: where they are shown.
         title: what the block does as a whole. It is shown at once: beside a spinner, or as a line.
+
+    Yields:
+        A function that reports a stage, as :func:`report_stage` does.
     """
-    from coordexp.terminal import can_redraw  # here: it brings rich, and who only reports shows nothing
+    from coordexp.terminal import can_redraw  # it imports rich, which code that only reports must not wait for
 
     if is_quiet():
         yield _ignore
@@ -79,23 +82,31 @@ def show_stages(console: "Console", *, title: str = "") -> Generator[ReportStage
 
 @dataclass
 class _Stage:
-    """How far a stage is, and since when."""
+    """How far a stage is, and since when.
 
-    begun: float  # time.monotonic()
-    first: int  # how many were done then
+    Attributes:
+        begun: ``time.monotonic()`` at its first report.
+        first: how many were done then.
+        done: how many are done.
+        total: how many there are.
+    """
+
+    begun: float
+    first: int
     done: int
     total: int
 
     @property
     def is_over(self) -> bool:
+        """Whether all are done."""
         return self.done >= self.total
 
     def left_text(self, now: float) -> str:
-        """Return e.g. ``about 40 s left``; nothing where no pace is known yet."""
+        """Return e.g. ``about 40 s left``; "" as long as nothing was done by which the pace could be known."""
         if self.done <= self.first:
             return ""
-        seconds = (now - self.begun) / (self.done - self.first) * (self.total - self.done)
-        return f"about {duration_text(seconds)} left"
+        seconds_each = (now - self.begun) / (self.done - self.first)
+        return f"about {duration_text(seconds_each * (self.total - self.done))} left"
 
 
 class _Display(Protocol):
@@ -109,7 +120,7 @@ class _Display(Protocol):
 
 
 class _Stages:
-    """The stages that were reported so far; several threads report."""
+    """The stages that were reported so far. Several threads report, so readers and writers hold ``lock``."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -120,12 +131,13 @@ class _Stages:
         stage = self.by_name.get(name)
         if stage is None or done < stage.done:
             stage = self.by_name[name] = _Stage(time.monotonic(), first=done, done=done, total=total)
-        stage.done, stage.total = done, total
+        stage.done = done
+        stage.total = total
         return stage
 
 
 class _StageLines(_Display):
-    """Writes a line on a stage where none was written for 30 seconds."""
+    """Writes a line about the reported stage if no line was written for 30 seconds."""
 
     def __init__(self, console: "Console", title: str) -> None:
         self._console = console
@@ -151,16 +163,18 @@ class _StageLines(_Display):
             self._last_line = now
             time_left = noted.left_text(now)
         line = f"{stage}: {done:,} of {total:,}"
-        self._print(f"{line}, {time_left}" if time_left else line)
+        if time_left:
+            line += f", {time_left}"
+        self._print(line)
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class _StageBars(_Display):
-    """Draws a bar for each stage that goes on for more than five seconds, below a spinner.
+    """Draws a bar for each stage that takes more than five seconds, below a spinner.
 
-    A report only notes numbers. A thread of rich draws them, a few times a second.
+    A report only stores numbers, because thousands may come in a second. A thread of rich draws them.
     """
 
     def __init__(self, console: "Console", title: str) -> None:
@@ -174,7 +188,8 @@ class _StageBars(_Display):
         self._begun = time.monotonic()
         self._spinner = Spinner("line" if console.options.ascii_only else "dots", title)
         self._picture = Picture(console, draw=self._drawing, per_second=_DRAWINGS_PER_SECOND)
-        # A command that is done before shows nothing, not even a cursor that goes and comes.
+        # Without a title, the picture is opened after five seconds. A shorter command shows nothing at all: opening a
+        # picture already hides the cursor for a moment.
         self._open_later = threading.Timer(SHORT_SECONDS, self._open)
         self._open_later.daemon = True
         self._open_lock = threading.Lock()
@@ -204,6 +219,7 @@ class _StageBars(_Display):
                 self._picture.open()
 
     def _drawing(self) -> "RenderableType":
+        """Return the bars of all stages that have taken long enough, below the spinner if there is a title."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table

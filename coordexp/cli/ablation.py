@@ -1,10 +1,10 @@
-"""Run an ablation: every group with every seed, on this machine or on a Ray cluster, then report on all.
+"""Run an ablation: train every group with every seed, on this machine or on a Ray cluster, then compare them.
 
     coordexp ablation
     coordexp ablation --config experiments/coco_qwen3vl_4b.yaml --dry-run
     ray job submit --working-dir . -- python ray_jobs/ablation.py training.max_steps=100
 
-The same command again goes on where the last one stopped.
+The same command again continues where the last one stopped.
 """
 
 import argparse
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
     from coordexp.campaign.session import Ending
     from coordexp.config.schema import ExperimentConfig
+    from coordexp.metrics import BoxKind
     from coordexp.runs.executor import TrainFunction
 
 HELP = "train and evaluate every group with every seed, then compare them"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``coordexp ablation``."""
     add_config(parser)
     add_launch(parser)
     differ = "compare runs that differ in more than ablation.factor, and show the differences in the report's header"
@@ -41,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run an ablation, or describe it for ``--dry-run``; return the exit code."""
     from coordexp.config import load_config
 
     console = runs_console(is_plain=options.plain)
@@ -49,8 +52,10 @@ def run(options: argparse.Namespace) -> int:
         overrides.append("ablation.allow_differences=true")
     overrides += tune_overrides(options.tune, options.config, overrides)
     config = load_config(options.config, overrides)
-    if moved := moved_from_temporary(config, console):
-        config = load_config(options.config, [*overrides, *moved])
+    overrides_of_place = moved_from_temporary(config, console)
+    if overrides_of_place:
+        config = load_config(options.config, [*overrides, *overrides_of_place])
+
     if options.dry_run:
         from coordexp.ablation.describe import describe
 
@@ -60,37 +65,47 @@ def run(options: argparse.Namespace) -> int:
 
 
 def tune_overrides(texts: Sequence[str], path: Path, overrides: Sequence[str]) -> list[str]:
-    """Return what ``--tune`` means as overrides of ``ablation.tune``.
+    """Translate ``--tune`` into overrides of ``ablation.tune``.
+
+    ``--tune`` alone keeps the plan of the experiment. If the experiment has none, three learning rates are tried.
 
     Args:
-        texts: ``[GROUP:]KEY=VALUES`` each; "" where the option stands alone.
-        path: of the experiment, whose plan stands if the option stands alone and there is one.
-        overrides: what else the command line changes.
+        texts: what followed each ``--tune``: ``[GROUP:]KEY=VALUES``, or "" if the option stood alone.
+        path: configuration file of the experiment.
+        overrides: the other overrides of the command line.
+
+    Raises:
+        ConfigError: if a text does not give several values.
     """
     from coordexp.config import load_config
     from coordexp.config.schema.tune import GROUP_SPACES, SPACE
 
-    changes: list[str] = []
+    plan_overrides: list[str] = []
     for text in texts:
-        key, equals, values = text.partition("=")
         if not text:
             continue
+        key, equals, values = text.partition("=")
         if not equals or not values.strip().startswith(("[", "{")):
             raise ConfigError(
                 f"--tune {text}: expected several values, as in --tune training.learning_rate=[1.0e-4,3.0e-4], or "
                 "--tune 'training.learning_rate={low: 1.0e-4, high: 1.0e-3, scale: log}' and ablation.tune.num_trials; "
                 "overrides of the experiment stand before --tune"
             )
-        group, colon, own_key = key.partition(":")
-        changes.append(f"{GROUP_SPACES}.{group}.{own_key}={values}" if colon else f"{SPACE}.{text}")
-    is_alone = bool(texts) and not changes
-    if is_alone:
+        group, colon, key_in_group = key.partition(":")
+        if colon:
+            plan_overrides.append(f"{GROUP_SPACES}.{group}.{key_in_group}={values}")
+        else:
+            plan_overrides.append(f"{SPACE}.{text}")
+
+    stands_alone = bool(texts) and not plan_overrides
+    if stands_alone:
         config = load_config(path, overrides)
-        rate = config.training.learning_rate
         if config.ablation.tune is None:
-            rates = ", ".join(f"{float(f'{rate * factor:.3g}')!r}" for factor in (1 / 3, 1.0, 3.0))
-            changes.append(f"{SPACE}.training.learning_rate=[{rates}]")
-    return changes
+            learning_rate = config.training.learning_rate
+            # Three significant digits: a third of 1e-4 would be printed with 17.
+            rates = [float(f"{learning_rate * factor:.3g}") for factor in (1 / 3, 1.0, 3.0)]
+            plan_overrides.append(f"{SPACE}.training.learning_rate={rates}")
+    return plan_overrides
 
 
 def run_and_report(
@@ -102,10 +117,17 @@ def run_and_report(
     everything: bool = False,
     function: "TrainFunction | None" = None,
 ) -> int:
-    """Do what is not finished of an ablation, report on it, and return the exit code.
+    """Do the unfinished runs of an ablation, report on it, and return the exit code.
 
-    The report is of all seeds, or of the whole ones where a budget ended it. ``everything`` prints every table,
-    ``function`` does one run (None: training).
+    The report covers all seeds. If a budget ended the ablation, it covers the seeds that every group has finished.
+
+    Args:
+        config: the experiment.
+        fresh: start over; what is there is moved aside.
+        console: where progress and the report are printed.
+        debug: show tracebacks, and what Ray prints.
+        everything: print every table of the report, not one screen.
+        function: does one run; None: training.
     """
     from coordexp.ablation.run import run_ablation
     from coordexp.train import train
@@ -123,7 +145,7 @@ def run_and_report(
 
 
 def show_ending(console: "Console", ending: "Ending") -> None:
-    """Print what the tracking server does not have, and why a command ended early."""
+    """Print what the tracking server lacks, and why the command ended early if it did."""
     for note in ending.notes:
         show(console, f"note: {note}")
     for reason in ending.missing:
@@ -133,14 +155,26 @@ def show_ending(console: "Console", ending: "Ending") -> None:
 
 
 def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[int] | None, everything: bool) -> bool:
-    """Print and store the report, of these seeds or of all; a failure here does not touch the runs."""
+    """Print and store the report; return whether there is one.
+
+    A failure is printed and not raised: the runs are finished, and the report can be made again.
+
+    Args:
+        config: the experiment.
+        console: where the report is printed.
+        seeds: the seeds that it covers; None: all.
+        everything: print every table, not one screen.
+    """
     from coordexp.report.write import report_experiment
     from coordexp.runs.folder import ExperimentFolder
     from coordexp.stages import show_stages
     from coordexp.tracking.publish import tracking_uri
 
     name = config.experiment.name
+    readings: dict[str, BoxKind] = {}
     try:
+        for group in config.groups:
+            readings[group] = config.run(group, config.experiment.seed).reading
         with show_stages(console, title="compares the runs"):
             report_experiment(
                 tracking_uri(config),
@@ -150,7 +184,7 @@ def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[i
                 allow_differences=config.ablation.allow_differences,
                 seeds=seeds,
                 everything=everything,
-                readings={group: config.run(group, config.experiment.seed).reading for group in config.groups},
+                readings=readings,
             )
     except CoordExpError as error:
         show(console, f"no report: {error}")

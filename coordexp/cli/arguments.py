@@ -1,4 +1,4 @@
-"""Arguments that several verbs take."""
+"""Options that several verbs take, and how their values are read."""
 
 import argparse
 import dataclasses
@@ -20,8 +20,9 @@ _Number = TypeVar("_Number", int, float)
 
 
 def add_config(parser: argparse.ArgumentParser, *, default: Path = Path("experiments/tiny.yaml")) -> None:
-    found = "YAML file, here or among those that come with coordexp (%(default)s)"
-    parser.add_argument("--config", type=Path, default=default, help=found)
+    """Add ``--config`` and the ``KEY=VALUE`` overrides of a configuration."""
+    config_help = "YAML file, here or among those that come with coordexp (%(default)s)"
+    parser.add_argument("--config", type=Path, default=default, help=config_help)
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="such as training.max_steps=20; VALUE is YAML"
     )
@@ -36,7 +37,7 @@ def add_plain(parser: argparse.ArgumentParser) -> None:
 
 
 def add_launch(parser: argparse.ArgumentParser) -> None:
-    """Add what an ablation and a sweep have in common beside their configuration."""
+    """Add the options that an ablation and a sweep share, beside those of their configuration."""
     add_dry_run(parser)
     parser.add_argument("--fresh", action="store_true", help="start over; what is there is moved aside")
     add_plain(parser)
@@ -48,12 +49,18 @@ def add_debug(parser: argparse.ArgumentParser, *, default: bool | str = False) -
 
 
 def launch_overrides(options: argparse.Namespace) -> list[str]:
-    executor = [f"cluster.executor={options.executor}"] if options.executor else []
-    return [*options.overrides, *executor]
+    """Return the overrides of the command line, with ``--executor`` among them."""
+    overrides = list(options.overrides)
+    if options.executor:
+        overrides.append(f"cluster.executor={options.executor}")
+    return overrides
 
 
 def moved_from_temporary(config: "ExperimentConfig", console: "Console") -> list[str]:
-    """Return the override that keeps runs of a submitted job, whose working directory goes when it ends."""
+    """Return the override that moves the runs out of a temporary folder; an empty list if they are not in one.
+
+    Ray deletes the working directory of a submitted job when the job ends, and the runs would go with it.
+    """
     from coordexp.cli.console import show
     from coordexp.runs.stop import is_temporary
 
@@ -65,12 +72,12 @@ def moved_from_temporary(config: "ExperimentConfig", console: "Console") -> list
 
 
 def number(kind: type[_Number], low: float, high: float) -> Callable[[str], _Number]:
-    """Return a parser of numbers between limits."""
+    """Return a parser of numbers from ``low`` to ``high``, for ``type=`` of an option."""
 
     def parse(text: str) -> _Number:
         try:
             value = kind(text)
-        except ValueError:  # argparse would name our function
+        except ValueError:  # argparse's own message would name this function: "invalid parse value"
             whole = "whole " if kind is int else ""
             raise argparse.ArgumentTypeError(f"expected a {whole}number, got {show(text)}") from None
         if not low <= value <= high:
@@ -85,14 +92,26 @@ seed = number(int, 0, MAX_SEED)
 
 
 def settings_of(kind: Callable[..., _Value], options: argparse.Namespace, **others: object) -> _Value:
-    """Return settings of a dataclass: each field has the option of its name, if there is one, or what is given here."""
+    """Build a dataclass of settings: each field takes the option of the same name, if there is one.
+
+    Args:
+        kind: the dataclass.
+        options: what was typed.
+        **others: fields that no option has, or that are not as they were typed.
+    """
     fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(kind)  # pyright: ignore
-    return kind(**{one.name: getattr(options, one.name) for one in fields if hasattr(options, one.name)} | others)
+    names = [field.name for field in fields if hasattr(options, field.name)]
+    typed = {name: getattr(options, name) for name in names}
+    return kind(**typed | others)
 
 
 def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
-    """Return the files of each name of ``NAME=FILE,FILE``; a folder is one file of it."""
-    found: dict[str, list[Path]] = {}
+    """Return the files of each name, from texts ``NAME=FILE,FILE``; a folder counts as one file.
+
+    Raises:
+        ConfigError: if a text has another form, a name cannot be printed, or a name stands twice.
+    """
+    files_by_name: dict[str, list[Path]] = {}
     for text in texts:
         name, _, paths = text.partition("=")
         files = _split_at_commas(paths)
@@ -102,22 +121,27 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
             raise ConfigError(
                 f"the name {show(name)} is no name: expected printable text of at most {_MAX_NAME} letters"
             )
-        if name in found:
+        if name in files_by_name:
             raise ConfigError(f"the name {name!r} is there twice; files of one detector are NAME=FILE,FILE")
-        found[name] = [Path(path) for path in files]
-    return found
+        files_by_name[name] = [Path(path) for path in files]
+    return files_by_name
 
 
 def _split_at_commas(text: str) -> list[str]:
-    """Return the paths of ``FILE,FILE``; a comma belongs to a name where the longest such path is one that exists."""
-    parts = text.split(",")
+    """Return the paths of ``FILE,FILE``.
+
+    The name of a file may hold a comma, as in ``a=fair, 2.json``. So at each place the longest text that is the path of
+    an existing file is taken as one path. If there is none, the path ends at the next comma.
+    """
+    pieces = text.split(",")
     paths: list[str] = []
     start = 0
-    while start < len(parts):
-        joined = [",".join(parts[start:stop]) for stop in range(len(parts), start + 1, -1)]
-        existing = [path for path in joined if Path(path).exists()]
-        paths.append(existing[0] if existing else parts[start])
-        start += paths[-1].count(",") + 1
+    while start < len(pieces):
+        with_commas = [",".join(pieces[start:stop]) for stop in range(len(pieces), start + 1, -1)]
+        existing = [path for path in with_commas if Path(path).exists()]
+        path = existing[0] if existing else pieces[start]
+        paths.append(path)
+        start += path.count(",") + 1
     return paths
 
 
@@ -126,7 +150,7 @@ def add_aliases(parser: argparse.ArgumentParser) -> None:
 
 
 def read_aliases(path: Path | None) -> dict[str, str]:
-    """Return further names of categories -> names of the annotation file; none without a file."""
+    """Return the category of the annotation file that each further name means; an empty dict without a file."""
     from coordexp.files import read_model
 
     if path is None:
@@ -137,11 +161,23 @@ def read_aliases(path: Path | None) -> dict[str, str]:
 def by_name(
     option: str, texts: Sequence[str], names: Sequence[str], parse: Callable[[str], _Value]
 ) -> dict[str, _Value]:
-    """Return the value of each name that ``[NAME=]VALUE`` gives one; without a name it is that of all."""
-    found: dict[str, _Value] = {}
+    """Return the value that ``[NAME=]VALUE`` gives to each name; a value without a name holds for all of them.
+
+    Args:
+        option: how the option is called, for a message.
+        texts: what was typed, in this order: of two values for one name the later one holds.
+        names: the names that may be given a value.
+        parse: turns the text of a value into the value.
+
+    Raises:
+        ConfigError: if a text names none of ``names``.
+    """
+    values: dict[str, _Value] = {}
     for text in texts:
-        name, _, value = text.rpartition("=")
+        name, _, value_text = text.rpartition("=")
         if name and name not in names:
             raise ConfigError(f"{option} {text}: there is no {name!r}; expected {', '.join(names)}")
-        found |= dict.fromkeys([name] if name else names, parse(value))
-    return found
+        value = parse(value_text)
+        for named in [name] if name else names:
+            values[named] = value
+    return values

@@ -3,9 +3,9 @@
     coordexp compare --annotations instances_val.json A=a.json B=b.json
     coordexp compare --annotations instances_val.json A=a0.json,a1.json B=b0.json,b1.json --images val2017
 
-Several files under one name are seeds of one method; a folder of YOLO's or VOC's text files is one file. The page,
-tables and plots are those of an experiment's report: AP with intervals, every pair on the same images with its interval
-and p-values, and where the differences are.
+Several files under one name are seeds of one method. A folder of YOLO's or VOC's text files counts as one file. The
+page, tables and plots are those of an experiment's report: AP with intervals; for every pair the difference on the same
+images, with its interval and p-values; and where the differences are.
 """
 
 import argparse
@@ -28,6 +28,7 @@ HELP = "compare detectors of any kind by their COCO results files"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``coordexp compare``."""
     parser.add_argument(
         "files", nargs="+", metavar="NAME=FILE[,FILE...]", help="a detector's results, a file or folder a seed"
     )
@@ -39,39 +40,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Compare the detectors, write the report's files, and print it.
+
+    Raises:
+        ComparisonError: if the files cannot be compared.
+    """
     from coordexp.report.study.data import ExperimentData
     from coordexp.report.study.foreign import foreign_rows
     from coordexp.report.study.inputs import Settings
     from coordexp.report.text.records import part_records, to_numbers
     from coordexp.report.write import study_of, write_report, writing
 
-    files, output, unit_by = named_files(options.files), options.output, unit_rule(options)
+    files = named_files(options.files)
     frames = named_frames(options.frame, list(files))
-    console, errors = output_console(), error_console()
-    command = ["coordexp", "compare", "--annotations", str(options.annotations), *options.files]
-    command += [] if options.images is None else ["--images", str(options.images)]
-    command += sample_options(options)
-    command += [] if options.aliases is None else ["--aliases", str(options.aliases)]
     aliases = read_aliases(options.aliases)
-    *first, last = files
-    name = f"Comparison of {', '.join(first)} and {last}" if first else f"Comparison of {last}"
+    output: Path = options.output
+    console = output_console()
+    errors = error_console()
     settings = Settings(
         resamples=options.resamples,
         seed=options.seed,
         num_pictures=options.pictures,
-        unit_by=unit_by,
+        unit_by=unit_rule(options),
         slices=slice_names(options),
     )
     with stage_bars():
-        results = read_files(files, options.annotations, frames, command, errors, aliases=aliases)
+        results = read_files(files, options.annotations, frames, _command(options), errors, aliases=aliases)
         with writing(output):
             scratch = output / ".artifacts"
             rows = foreign_rows(results, options.annotations, frames=frames, images=options.images, scratch=scratch)
-        del results  # as large as the files
-        data = ExperimentData(name=name, uri="", runs=tuple(rows))
+        del results  # it holds every box of every file, and nothing below needs it
+        data = ExperimentData(name=_title(list(files)), uri="", runs=tuple(rows))
         study, _ = study_of(data, output=output, runs_dir=output, settings=settings)
         if study.comparison is None:
             raise ComparisonError(" ".join(study.missing))
         paths = write_report(study, output)
     numbers = to_numbers(study.comparison, data, part_records(study))
     print_comparison(study, paths, options, console, errors, numbers=numbers)
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    """Return the words of this command, but for ``--frame`` and what only changes the output."""
+    command = ["coordexp", "compare", "--annotations", str(options.annotations), *options.files]
+    if options.images is not None:
+        command += ["--images", str(options.images)]
+    command += sample_options(options)
+    if options.aliases is not None:
+        command += ["--aliases", str(options.aliases)]
+    return command
+
+
+def _title(names: list[str]) -> str:
+    if len(names) == 1:
+        return f"Comparison of {names[0]}"
+    return f"Comparison of {', '.join(names[:-1])} and {names[-1]}"

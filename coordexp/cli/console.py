@@ -1,4 +1,4 @@
-"""One way to print, and one way to say that something went wrong: a sentence on stderr and an exit code."""
+"""The consoles of stdout and stderr, and what an error looks like: one sentence on stderr and an exit code."""
 
 import contextlib
 import errno
@@ -29,16 +29,17 @@ _MACHINE_ERRNOS = (
 
 
 def output_console(*, pipe_width: int = _PIPE_WIDTH) -> "Console":
-    """Return the console of stdout; a pipe has no width, so this one is used."""
+    """Return the console of stdout; a pipe has no width of its own and takes ``pipe_width`` columns."""
     from coordexp.cli.plain_output import PlainConsole
 
     return PlainConsole(width=None if sys.stdout.isatty() else pipe_width)
 
 
 def runs_console(*, is_plain: bool) -> "Console":
-    """Return the console of a command that runs for long: a board in a terminal, lines in a log or a plain one.
+    """Return the console of a command that takes long: a board in a terminal, or lines.
 
-    FORCE_COLOR, as CI sets it, would make rich take a log for a terminal and write its spinners there.
+    Lines are written into a file or a pipe, and with ``is_plain`` into a terminal as well. FORCE_COLOR, which CI sets,
+    would make rich take a file for a terminal and write spinners into it. So the file itself is asked.
     """
     from coordexp.cli.plain_output import PlainConsole
 
@@ -48,36 +49,36 @@ def runs_console(*, is_plain: bool) -> "Console":
 
 
 def error_console() -> "Console":
-    """Return the console of stderr, for progress and for messages beside a report in a pipe."""
+    """Return the console of stderr, for progress, and for messages while a report goes into a pipe."""
     from coordexp.cli.plain_output import PlainConsole
 
     return PlainConsole(stderr=True)
 
 
 def show(console: "Console", line: str) -> None:
-    """Print a line as it is: a person copies paths and commands from it."""
+    """Print a line without markup, colours or line breaks of rich: people copy paths and commands from it."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def safe(text: str) -> str:
-    """Return lines as they may be printed: no address with a secret, nothing that steers a terminal."""
+    """Return text that may be printed: secrets of addresses are masked, control characters replaced."""
     return plain_lines(masked(text))
 
 
 def say(text: str) -> None:
-    """Print a sentence on stderr: an error or a warning, which may repeat what a user or a file gave."""
+    """Print an error or a warning on stderr, made :func:`safe`: it may repeat what a user typed or a file holds."""
     sys.stderr.write(f"{safe(text)}\n")
 
 
 @contextlib.contextmanager
 def warnings_as_lines() -> Generator[None]:
-    """Print what another package warns of as one line, once: Python's form has a path of this machine and code in it.
+    """Print each warning of another package as one line, and only once.
 
-    Python itself would repeat a warning wherever its filters were changed in between, as they are around each loading
-    of a model.
+    Python's own form shows a path of this machine and a line of code. And Python forgets which warnings it has shown
+    whenever its filters change, as they do each time a model is loaded.
     """
-    said: set[str] = set()
-    before = warnings.showwarning
+    texts_shown: set[str] = set()
+    showwarning_before = warnings.showwarning
 
     def show_line(
         message: Warning | str,
@@ -89,34 +90,42 @@ def warnings_as_lines() -> Generator[None]:
     ) -> None:
         del category, lineno, file, line
         text = " ".join(str(message).split())
-        if text not in said:
-            said.add(text)
+        if text not in texts_shown:
+            texts_shown.add(text)
             say(f"warning: {_package_of(filename)}: {shortened(text)}")
 
     warnings.showwarning = show_line
     try:
         yield
     finally:
-        warnings.showwarning = before
+        warnings.showwarning = showwarning_before
 
 
 def _package_of(filename: str) -> str:
-    """Return the package that a file is of, else the file's own name."""
-    parts = Path(filename).parts
+    """Return the installed package that a file belongs to. For any other file, return the file's name."""
+    names = Path(filename).parts
     for folder in ("site-packages", "dist-packages"):
-        if folder in parts[:-1]:
-            return parts[parts.index(folder) + 1].removesuffix(".py")
+        if folder in names[:-1]:
+            return names[names.index(folder) + 1].removesuffix(".py")
     return Path(filename).stem
 
 
 def stage_bars(*, title: str = "") -> AbstractContextManager[ReportStage]:
-    """Show on stderr how far each stage is that the block reports, or what it does as a whole."""
+    """Show on stderr how far each stage is that the block reports; ``title`` says what the block does as a whole."""
     return show_stages(error_console(), title=title)
 
 
 @contextlib.contextmanager
 def progress_bar(stage: str, total: int) -> Generator[Callable[[int], None]]:
-    """Draw the bar of one stage; yields the function that advances it."""
+    """Show on stderr how far one stage is.
+
+    Args:
+        stage: what is counted.
+        total: how many there are.
+
+    Yields:
+        The function to call with how many more are done.
+    """
     done = 0
     with stage_bars() as report:
 
@@ -129,13 +138,14 @@ def progress_bar(stage: str, total: int) -> Generator[Callable[[int], None]]:
 
 
 def run_command(function: Callable[[], int | None], *, debug: bool = False) -> int:
-    """Call ``function`` and turn what it raises into one sentence on stderr and an exit code.
+    """Call ``function``. If it raises, print one sentence on stderr.
 
     Returns:
-        The function's own code (None is 0); 2 for wrong input or a full disk; 130 when interrupted; 1 for a bug.
+        The function's own exit code (None is 0). After an error: 2 for wrong input, a full disk, or a file that the
+        machine does not let us use; 130 for Ctrl-C; 1 for a bug.
     """
     try:
-        # Where a bug is looked for, Python's own form says where a warning came from.
+        # Under --debug Python's own form of a warning is better: it says which line the warning came from.
         with contextlib.nullcontext() if debug else warnings_as_lines():
             code = function() or 0
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a bug too is said in one sentence
@@ -147,16 +157,20 @@ def run_command(function: Callable[[], int | None], *, debug: bool = False) -> i
 
 
 def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
+    """Return the exit code of an error and the sentence to print."""
     if isinstance(error, KeyboardInterrupt):
         return _EXIT_INTERRUPTED, "interrupted"
-    named = (str(link.filename) for link in chain(error) if isinstance(link, OSError) and link.filename)
-    place = next(named, "the device")
+
+    # A library may wrap the error of the operating system. The path is in the error behind its own.
+    paths = [str(link.filename) for link in chain(error) if isinstance(link, OSError) and link.filename]
+    place = paths[0] if paths else "the device"
     if is_disk_full(error):
         return _EXIT_INPUT, f"error: no space left on {place}; free some, or write elsewhere"
     if isinstance(error, CoordExpError):
         return _EXIT_INPUT, f"error: {error}"
     if isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS:
         return _EXIT_INPUT, f"error: {place}: {error.strerror}"
+
     hint = "" if debug else "; --debug shows where"
     first_line = (str(error).splitlines() or [""])[0]
     return _EXIT_BUG, f"internal error: {type(error).__name__}: {first_line}{hint}"

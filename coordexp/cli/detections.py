@@ -1,4 +1,4 @@
-"""What ``compare`` and ``report`` share: files of detections, in which frame they stand, and how a study is printed."""
+"""What ``compare`` and ``report`` share: options, reading files of detections in the right frame, printing a study."""
 
 import argparse
 import shlex
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from coordexp.data.units import UnitRule
     from coordexp.detection.forms.frames import Frame
     from coordexp.detection.forms.results import Results
+    from coordexp.detection.ground_truth import GroundTruth
     from coordexp.report.study.study import Study
 
 
 def add_comparison(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a comparison: its form, resamples, pictures, units, slices, frames and aliases."""
     parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
     parser.add_argument("--all", action="store_true", help="print every table, not one screen")
     parser.add_argument("--resamples", type=positive, default=2000, help="of the bootstrap (%(default)s)")
@@ -48,28 +50,40 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
 
 
 def unit_rule(options: argparse.Namespace) -> "UnitRule | None":
-    """Return the rule of ``--unit-by``; None without the option. A ConfigError says why it is no rule."""
+    """Return the rule of ``--unit-by``; None without the option.
+
+    Raises:
+        ConfigError: if the text is neither a field nor a pattern.
+    """
     from coordexp.data.units import UnitRule
 
     return None if options.unit_by is None else UnitRule.parse(options.unit_by)
 
 
 def sample_options(options: argparse.Namespace) -> list[str]:
-    """Return ``--unit-by`` and ``--slices`` as they were typed, for a command to copy."""
-    units = [] if options.unit_by is None else ["--unit-by", options.unit_by]
-    return [*units, *(word for text in options.slices for word in ("--slices", text))]
+    """Return ``--unit-by`` and ``--slices`` as they were typed, for a command that a person copies."""
+    words: list[str] = []
+    if options.unit_by is not None:
+        words += ["--unit-by", options.unit_by]
+    for text in options.slices:
+        words += ["--slices", text]
+    return words
 
 
 def slice_names(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the fields and files of ``--slices``, one by one."""
+    """Return the fields and files of all ``--slices``; fields may be joined by commas, a file stands alone."""
     names: list[str] = []
     for text in options.slices:
         is_file = Path(text).suffix.lower() in (".csv", ".tsv")
-        names += [text] if is_file else [name.strip() for name in text.split(",")]
-    return tuple(filter(None, names))
+        if is_file:
+            names.append(text)
+        else:
+            names += [field.strip() for field in text.split(",") if field.strip()]
+    return tuple(names)
 
 
 def named_frames(texts: Sequence[str], names: Sequence[str]) -> "dict[str, Frame]":
+    """Return the frame that ``--frame`` gives to each name; names without one are missing."""
     from coordexp.detection.forms.frames import Frame
 
     return by_name("--frame", texts, names, Frame.parse)
@@ -84,16 +98,29 @@ def read_files(
     *,
     aliases: Mapping[str, str],
 ) -> "dict[str, list[Results]]":
-    """Read the files of each name; refuse those that fit the ground truth far better in another frame, or warn.
+    """Read the files of each name, and check that their boxes stand in the frame that they are read in.
 
-    A name whose frame is given is taken at its word. Of several files of one name the first is looked at. ``command``
-    is that which was typed, without its frames: it is printed with the right ones. ``aliases``: further names of
-    categories.
+    Only names without a frame of their own are checked, each by its first file. If the boxes fit the ground truth
+    better in another frame, a warning is printed.
+
+    Args:
+        paths: files of each name.
+        annotations: the ground truth, a COCO file.
+        frames: how the boxes of a name are written, as far as the user has said so.
+        command: what was typed, without ``--frame``: a message repeats it with the right frames.
+        errors: the console of warnings.
+        aliases: the category that each further name means.
+
+    Returns:
+        What each file holds, by name, in the order of ``paths``.
+
+    Raises:
+        ComparisonError: if the boxes of a name fit far better in another frame.
+        DataError: if a file cannot be read, or names an image or a category that the ground truth lacks.
     """
     from coordexp.detection.detections import detections_of
     from coordexp.detection.forms.results import read_results
     from coordexp.detection.ground_truth import read_ground_truth
-    from coordexp.doctor.boxes import diagnose
 
     truth = read_ground_truth(annotations)
     num_files = sum(len(several) for several in paths.values())
@@ -105,23 +132,49 @@ def read_files(
             files.setdefault(name, []).append(read_results(path, truth, aliases=aliases))
             num_read += 1
     report_stage("files of detections read", num_read, num_files)
-    found = {name: diagnose(several[0], truth) for name, several in files.items() if name not in frames}
-    other = {name: said.best.frame for name, said in found.items() if said is not None and "better" in said.outcome}
-    given = [word for name, frame in {**frames, **other}.items() for word in ("--frame", f"{name}={frame}")]
-    for name, said in found.items():
-        if said is None or said.outcome == "good":
-            continue
-        text = f"{files[name][0].path}: {said.sentence}"
-        if name in other:
-            keep = shlex.quote(f"{name}={said.plain.frame}")
-            text += f"; keep this reading with --frame {keep}, or take the other with\n{shlex.join([*command, *given])}"
-        if said.outcome == "far better":
-            raise ComparisonError(text)
-        show(errors, f"warning: {text}")
+    _check_frames(files, truth, frames, command, errors)
+
+    # The study converts the files again, one by one. A file that it would refuse is refused here, before it spends
+    # hours on measuring the others.
     for name, several in files.items():
-        for results in several:  # refused here, before hours of measuring others
+        for results in several:
             detections_of(results, truth, frames.get(name))
     return files
+
+
+def _check_frames(
+    files: "Mapping[str, Sequence[Results]]",
+    truth: "GroundTruth",
+    frames: "Mapping[str, Frame]",
+    command: Sequence[str],
+    errors: "Console",
+) -> None:
+    """Warn of boxes that fit the ground truth better in another frame; refuse those that fit far better there.
+
+    The arguments are those of :func:`read_files`.
+    """
+    from coordexp.doctor.boxes import diagnose
+
+    diagnoses = {name: diagnose(several[0], truth) for name, several in files.items() if name not in frames}
+    better_frames: dict[str, Frame] = {}
+    for name, diagnosis in diagnoses.items():
+        if diagnosis is not None and diagnosis.outcome in ("better", "far better"):
+            better_frames[name] = diagnosis.best.frame
+    right_command = list(command)
+    for name, frame in {**frames, **better_frames}.items():
+        right_command += ["--frame", f"{name}={frame}"]
+
+    for name, diagnosis in diagnoses.items():
+        if diagnosis is None or diagnosis.outcome == "good":
+            continue
+        sentence = f"{files[name][0].path}: {diagnosis.sentence}"
+        if name in better_frames:
+            as_read = shlex.quote(f"{name}={diagnosis.plain.frame}")
+            sentence += f"; keep this reading with --frame {as_read}, or take the other with\n"
+            sentence += shlex.join(right_command)
+        if diagnosis.outcome == "far better":
+            raise ComparisonError(sentence)
+        show(errors, f"warning: {sentence}")
 
 
 def print_comparison(
@@ -133,7 +186,16 @@ def print_comparison(
     *,
     numbers: str = "",
 ) -> None:
-    """Print a study as ``--format`` asks, with remarks on stderr; ``numbers`` are JSON in place of the report's own."""
+    """Print a study as ``--format`` asks.
+
+    Args:
+        study: what is printed.
+        paths: the files that were written, which are named at the end.
+        options: of the verb; ``format`` and ``all`` are read.
+        console: where the study is printed.
+        errors: where cautions and paths are printed if the study itself is data, as JSON or CSV.
+        numbers: JSON to print in place of the report's own; "": the report's own.
+    """
     from coordexp.report.text.notes import remarks
     from coordexp.report.text.render import print_report
     from coordexp.report.write import print_paths, print_study

@@ -5,19 +5,19 @@
     coordexp evaluate --model Qwen/Qwen3-VL-4B-Instruct --answer qwen-json --annotations JSON --images DIR
     ray job submit --working-dir . -- python ray_jobs/evaluate.py --model /shared/merged ... --num-workers 8
 
---generations reads answers that another engine wrote, such as vLLM on the merged checkpoint: each answer is read in one
-pass, for scores, expected boxes and everything else. The file answers.jsonl of any evaluation is such a file, too.
+--generations reads answers that another engine wrote, such as vLLM on the merged checkpoint. The model then reads each
+answer in one pass, for scores and expected boxes. The file answers.jsonl of any evaluation can be read in this way.
 
-With --num-workers the images are shared out over workers on Ray, each with its own copy of the model. The files are the
-same, whatever the number of workers.
+With --num-workers the images are divided over workers on Ray, each with its own copy of the model. The files are the
+same for any number of workers.
 
---answer gemini_2_5, paligemma, florence_2 and others read what another model wrote, from --generations alone, and write
-detections.json, which compare and report --with take as a row (pip install "coordexp[vlm]").
+--answer gemini_2_5, paligemma, florence_2 and others read what another model wrote, from --generations alone. They
+write detections.json, which compare and report --with take as a row (pip install "coordexp[vlm]").
 
---answer qwen-json asks an untouched Qwen3-VL in its own words, without training: the vendor's detection prompt with the
-categories of the annotation file, answered by JSON with coordinates in thousandths (Qwen2.5-VL: in pixels of the
-resized picture). The files and tables are the same; decoding is free, and a box has one reading, so that argmax and
-expected are equal.
+--answer qwen-json evaluates a Qwen3-VL that was not trained here. It asks the vendor's own detection prompt with the
+categories of the annotation file, and reads JSON with coordinates in thousandths (Qwen2.5-VL: in pixels of the resized
+picture). The files and tables are the same. Decoding is free, and argmax and expected boxes are equal, because the JSON
+says each box only once.
 """
 
 import argparse
@@ -42,22 +42,23 @@ HELP = "COCO AP of a checkpoint"
 VLM_ANSWERS = (
     "gemini_2_0", "gemini_2_5", "gemini_3_5", "paligemma", "florence_2", "deepseek_vl_2", "qwen_3_vl", "moondream",
 )  # fmt: skip
-"""What supervision calls the forms of answers that need the size of the picture alone."""
+"""Forms of answers that need no more than a picture's size to be read, as the library supervision calls them."""
 _OF_A_MODEL = {
     "--model": "model", "--adapter": "adapter", "--decoding": "decoding", "--score": "score",
     "--batch-size": "batch_size", "--max-new-tokens": "max_new_tokens", "--max-pixels": "max_pixels",
     "--prompt": "prompt", "--boxes-in": "boxes_in", "--merge-categories": "merge_categories",
     "--threads": "num_threads", "--num-workers": "num_workers", "--check-engine": "check_engine",
 }  # fmt: skip
-"""Options of an evaluation that asks or reads with a model of its own, and their fields."""
+"""Options that have an effect only if a model of this process answers or reads, and their fields."""
 NUM_CHECKED = 64
-"""Images of ``--check-engine``, unless ``--num-images`` says another number."""
+"""How many images ``--check-engine`` compares, unless ``--num-images`` says another number."""
 _PIPE_WIDTH = 160  # of the table of box metrics
 _COORD_TOKENS = 512
 _JSON_TOKENS = 2048  # an object takes about 30 tokens, where it takes 8 in coord tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``coordexp evaluate``."""
     add = parser.add_argument
     add("--model", help="embedded, a directory or a hub id (default: what --adapter names)")
     add("--adapter", type=Path, help="a directory that training saved")
@@ -70,10 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form += "(default: coord tokens where the tokenizer has them, else text)"
     form += "; or that of another model, read from --generations"
     add("--answer", choices=("coord", "text", "qwen-json", *VLM_ANSWERS), metavar="FORM", help=form)
-    made = 'answers made elsewhere, read in one pass each instead of generated: JSONL of {"image_id": 7, "text": ...}, '
-    made += 'or of "token_ids", or with "file_name"; output of vLLM and of OpenAI batches; "finish_reason": "length" '
-    made += "marks one that was cut"
-    add("--generations", type=Path, help=made)
+    form = 'answers made elsewhere, read in one pass each instead of generated: JSONL of {"image_id": 7, "text": ...}, '
+    form += 'or of "token_ids", or with "file_name"; output of vLLM and of OpenAI batches; "finish_reason": "length" '
+    form += "marks one that was cut"
+    add("--generations", type=Path, help=form)
     checked = f"compare these answers with our own of {NUM_CHECKED} images: texts, coordinates and AP; writes nothing"
     add("--check-engine", type=Path, metavar="GENERATIONS", help=checked)
     ways = "default: both; free for --answer qwen-json; with --generations, how they were made (default: free)"
@@ -103,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Evaluate a checkpoint, measure the texts of another model, or compare an engine's answers with our own."""
     if options.num_workers is None and (options.cpus_per_worker, options.gpus_per_worker) != (None, None):
         raise ConfigError("--cpus-per-worker and --gpus-per-worker have no effect without --num-workers")
     if options.answer in VLM_ANSWERS:
@@ -114,16 +116,19 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    """Answer the images by a checkpoint, or read given answers with it; print and write the metrics."""
+    """Answer the images with a checkpoint, or read given answers with it; print and write the metrics."""
     from coordexp.cli.views import print_metrics
     from coordexp.evaluate.checkpoint import check_output, default_output, make_set, slower, unlike_training
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
 
-    console, settings = output_console(pipe_width=_PIPE_WIDTH), _settings(options)
+    console = output_console(pipe_width=_PIPE_WIDTH)
+    settings = _settings(options)
     folder = EvaluationFolder((options.output or default_output(settings)).resolve())
     check_output(folder.path)
-    for sentence in [*(f"warning: {found}" for found in unlike_training(settings)), *slower(settings)]:
+    for sentence in unlike_training(settings):
+        show(console, f"warning: {sentence}")
+    for sentence in slower(settings):
         show(console, sentence)
     with stage_bars():
         data_set = make_set(settings, folder.data)
@@ -155,7 +160,7 @@ def _here(
 def _on_ray(
     options: argparse.Namespace, settings: "EvaluationSettings", folder: "EvaluationFolder", console: "Console"
 ) -> "tuple[EvaluationData, dict[str, float]]":
-    """Evaluate in several processes on Ray; the data are read while it starts."""
+    """Evaluate in several processes on Ray; the data are read while Ray starts."""
     from coordexp.cluster.session import ray_session
 
     cpus: int = options.cpus_per_worker or 1
@@ -176,7 +181,10 @@ def _on_ray(
 def _remarks(
     settings: "EvaluationSettings", folder: "EvaluationFolder", data: "EvaluationData", metrics: "dict[str, float]"
 ) -> list[str]:
-    """Return what the metrics do not say: names that are no category, texts that are no answer, boxes in pixels."""
+    """Return sentences on what the metrics do not show.
+
+    These are: described objects that are no category, texts that could not be read, and boxes in an unlikely scale.
+    """
     from coordexp.evaluate.answers import unknown_sentence, unread_sentence
     from coordexp.evaluate.checkpoint import scale_warning
 
@@ -190,7 +198,7 @@ def _remarks(
 
 
 def _check_engine(options: argparse.Namespace) -> None:
-    """Compare the answers of another engine with our own of the same checkpoint and images."""
+    """Compare the answers of another engine with our own, on the same checkpoint and images."""
     from coordexp.evaluate.check_engine import check_engine
 
     if options.generations is not None or options.num_workers is not None or options.output is not None:
@@ -202,7 +210,9 @@ def _check_engine(options: argparse.Namespace) -> None:
         raise ConfigError("--check-engine: a file of answers is one decoding; expected --decoding constrained or free")
     options.generations = options.check_engine
     options.num_images = options.num_images or NUM_CHECKED
-    settings, console = _settings(options), output_console(pipe_width=_PIPE_WIDTH)
+    settings = _settings(options)
+    console = output_console(pipe_width=_PIPE_WIDTH)
+    # Twice: the engine's answers are read, and our own are generated.
     with progress_bar("answering", 2 * options.num_images) as advance:
         check, data = check_engine(settings, on_images=advance)
     for sentence in (*data.remarks, *check.lines(options.check_engine)):
@@ -210,6 +220,7 @@ def _check_engine(options: argparse.Namespace) -> None:
 
 
 def _read_texts(options: argparse.Namespace) -> None:
+    """Measure and write the boxes in the texts of another model, without a model of our own."""
     from coordexp.cli.views import print_metrics
     from coordexp.detection.box_evaluation import BoxEvaluation
     from coordexp.detection.detections import write_detections
@@ -225,30 +236,39 @@ def _read_texts(options: argparse.Namespace) -> None:
             f"{', '.join(without_effect)}: without effect on --answer {options.answer}, which reads the texts that "
             "another model has written; leave it out"
         )
-    console, whole = output_console(pipe_width=_PIPE_WIDTH), read_ground_truth(options.annotations)
-    truth = whole
+
+    console = output_console(pipe_width=_PIPE_WIDTH)
+    whole_truth = read_ground_truth(options.annotations)
+    truth = whole_truth
     if options.num_images is not None:
-        truth = whole.on_images(_chosen_images(options))
-    aliases = read_aliases(options.aliases)
-    found, remarks = read_vlm_answers(
-        options.answer, options.generations, whole, options.images, aliases=aliases, wanted=truth.sizes_px.keys()
+        truth = whole_truth.on_images(_chosen_images(options))
+    # The file may answer more images than are measured. So it is read against the whole ground truth.
+    detections, remarks = read_vlm_answers(
+        options.answer,
+        options.generations,
+        whole_truth,
+        options.images,
+        aliases=read_aliases(options.aliases),
+        wanted=truth.sizes_px.keys(),
     )
-    metrics = {f"free/expected/{name}": value for name, value in measure(BoxEvaluation(truth, found)).items()}
+    measured = measure(BoxEvaluation(truth, detections))
+    metrics = {f"free/expected/{name}": value for name, value in measured.items()}
     print_metrics(metrics, ("free",), num_images=len(truth.sizes_px), console=console)
     for sentence in (*truth.size_remarks, *remarks):
         show(console, sentence)
+
     name = f"{options.answer}-{options.generations.stem}"
     if options.num_images is not None:
         name += f"-{options.num_images}"
     output: Path = options.output or options.generations.parent / name
     output.mkdir(parents=True, exist_ok=True)
     path = output / "detections.json"
-    write_detections(path, found)
+    write_detections(path, detections)
     show(console, f"written to {path}; as a row: coordexp compare --annotations ... {options.answer}={path}")
 
 
 def _chosen_images(options: argparse.Namespace) -> list[int]:
-    """Return the ids of the images that any other evaluation with ``--num-images`` answers."""
+    """Return the ids of the images that every evaluation with this ``--num-images`` answers."""
     from coordexp.evaluate.checkpoint import open_data
     from coordexp.evaluate.settings import EvaluationSettings
 
@@ -257,13 +277,15 @@ def _chosen_images(options: argparse.Namespace) -> list[int]:
 
 
 def _settings(options: argparse.Namespace) -> "EvaluationSettings":
+    """Return the settings of an evaluation, with the default of each option that was not typed."""
     from coordexp.data.reading import Reading
     from coordexp.evaluate.settings import EvaluationSettings
 
     model = _model(options)
     is_json = options.answer == "qwen-json"
-    free_only = is_json or options.generations is not None
-    decoding: list[Decoding] = options.decoding or (["free"] if free_only else ["constrained", "free"])
+    is_free_alone = is_json or options.generations is not None
+    default_decoding: list[Decoding] = ["free"] if is_free_alone else ["constrained", "free"]
+    decoding: list[Decoding] = options.decoding or default_decoding
     return settings_of(
         EvaluationSettings,
         options,
@@ -280,7 +302,11 @@ def _settings(options: argparse.Namespace) -> "EvaluationSettings":
 
 
 def _model(options: argparse.Namespace) -> str:
-    """Return the checkpoint that is evaluated, or on which the adapter is."""
+    """Return the checkpoint that is evaluated, or that the adapter was trained on.
+
+    Raises:
+        ConfigError: if the options name none, or two.
+    """
     from coordexp.model.checkpoint.adapter import named_base
 
     model: str | None = options.model
@@ -290,9 +316,10 @@ def _model(options: argparse.Namespace) -> str:
         raise ConfigError(f"--model {model} and --base {base} both name the checkpoint; expected one of them")
     if base is not None and adapter is None:
         raise ConfigError(f"--base {base} is for an adapter; expected --adapter FOLDER beside it, or --model")
-    given = base if model is None else model
-    if given is not None:
-        return given
+    if model is not None:
+        return model
+    if base is not None:
+        return base
     if adapter is None:
         raise ConfigError("expected --model, a checkpoint, or --adapter, which names its own; got neither")
     return named_base(adapter)

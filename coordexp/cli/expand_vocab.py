@@ -1,4 +1,4 @@
-"""Add the coordinate tokens to a checkpoint and save it elsewhere."""
+"""Add the coordinate tokens to a checkpoint and save it in a new folder."""
 
 import argparse
 from pathlib import Path
@@ -9,6 +9,7 @@ HELP = "add the coordinate tokens to a checkpoint"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``coordexp expand-vocab``."""
     parser.add_argument("--model", required=True, help="embedded, a directory or a hub id")
     parser.add_argument("--revision", help="of a hub id")
     parser.add_argument("--output", type=Path, required=True)
@@ -17,27 +18,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Write the expanded checkpoint, and say what was added."""
     from coordexp.model.expand import expand_to
 
     output: Path = options.output
     with stage_bars():
-        done = expand_to(
+        expansion = expand_to(
             options.model,
             output,
             revision=options.revision,
             init=options.init,
             structure=options.structure,
         )
-    ids = done.vocab.coord_ids
-    if not done.num_added:
-        copy = "a copy with the model's own names" if done.renamed else "an unchanged copy"
-        lines = [f"{options.model}: has the coordinate tokens already; {output} is {copy}"]
+
+    if expansion.num_added:
+        noun = "new token" if expansion.num_added == 1 else "new tokens"
+        added = f"{expansion.num_added} {noun}, <|coord_*|> is {expansion.vocab.wildcard_id}"
+        lines = [f"{output}: {added}; the tables have {expansion.num_rows} rows"]
     else:
-        tokens = "new token" if done.num_added == 1 else "new tokens"
-        new = f"{done.num_added} {tokens}, <|coord_*|> is {done.vocab.wildcard_id}"
-        lines = [f"{output}: {new}; the tables have {done.num_rows} rows"]
-    if done.renamed:
-        lines.append(f"{options.model}: {done.renamed}")
-    if done.left_behind:
-        lines.append(f"{output}: left behind: {done.left_behind}")
-    show(output_console(), "\n".join([*lines, f"{output}: coordinate ids {ids.start}..{ids.stop - 1}"]))
+        copy = "a copy with the model's own names" if expansion.renamed else "an unchanged copy"
+        lines = [f"{options.model}: has the coordinate tokens already; {output} is {copy}"]
+    if expansion.renamed:
+        lines.append(f"{options.model}: {expansion.renamed}")
+    if expansion.left_behind:
+        lines.append(f"{output}: left behind: {expansion.left_behind}")
+    coord_ids = expansion.vocab.coord_ids
+    lines.append(f"{output}: coordinate ids {coord_ids.start}..{coord_ids.stop - 1}")
+    show(output_console(), "\n".join(lines))

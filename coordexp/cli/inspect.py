@@ -1,4 +1,4 @@
-"""Show training samples: tokens coloured by role, and the boxes they say drawn on the image."""
+"""Show training samples: tokens coloured by their role, and an image with the boxes that the tokens say."""
 
 import argparse
 from pathlib import Path
@@ -10,6 +10,7 @@ HELP = "training samples: tokens by role, boxes drawn on the image"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``coordexp inspect``."""
     add_config(parser)
     parser.add_argument("--num", type=positive, default=3, help="how many samples (%(default)s)")
     parser.add_argument("--split", choices=("train", "val"), default="train")
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Print the data's state and some samples, and draw each sample's boxes into a file."""
     from coordexp.cli.views import draw, legend, show_sample
     from coordexp.config import load_config
     from coordexp.runs.experiment import check_experiment
@@ -26,23 +28,30 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.train.setup.data import read_split
     from coordexp.train.setup.door import open_set_beside_runs
 
-    whole = load_config(options.config, options.overrides)
-    check_experiment(whole)  # its generated data must not be replaced by another configuration's
-    config = whole.run(whole.experiment.group, whole.experiment.seed)
+    experiment = load_config(options.config, options.overrides)
+    # Generated data lie in the experiment's folder. Those of an existing experiment must not be replaced by data of
+    # another configuration that has the same name.
+    check_experiment(experiment)
+    config = experiment.run(experiment.experiment.group, experiment.experiment.seed)
     folder: Path = options.output or ExperimentFolder.of(config).inspected
     folder.mkdir(parents=True, exist_ok=True)
+
     console = output_console()
     with stage_bars():
         data_set = open_set_beside_runs(config)
     show(console, f"data: the set is {data_set.path}")
-    for line in [*set_lines(config), *(f"{split}: {text}" for split, text in data_set.summaries().items())]:
+    for line in set_lines(config):
         show(console, f"data: {line}")
+    for split, summary in data_set.summaries().items():
+        show(console, f"data: {split}: {summary}")
     data = read_split(config, options.split)
     for line in data_lines(options.split, data):
         show(console, line)
+
     console.print(legend())
     for preview in previews(config, num=options.num, split=options.split, data=data):
         drawn = folder / f"{options.split}_{preview.sample.image_id}.png"
-        size = preview.sample.width, preview.sample.height
-        draw(preview.picture, size, [(desc, [box]) for desc, box in preview.objects]).save(drawn)
+        size_px = (preview.sample.width, preview.sample.height)
+        objects = [(desc, [box]) for desc, box in preview.objects]
+        draw(preview.picture, size_px, objects).save(drawn)
         show_sample(preview, console, drawn=drawn)

@@ -1,4 +1,4 @@
-"""What the command line shows of the package's log: warnings; with ``--verbose`` everything, as lines on stderr."""
+"""Which lines of the package's log the command line shows on stderr: ``--verbose`` all, ``--quiet`` warnings alone."""
 
 import argparse
 import contextlib
@@ -10,6 +10,7 @@ from coordexp.logs import PACKAGE
 
 
 def add_verbosity(parser: argparse.ArgumentParser, *, default: bool | str = False) -> None:
+    """Add ``--verbose`` and ``--quiet``, of which one may be typed."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--verbose", action="store_true", default=default, help="show what coordexp logs, on stderr")
     group.add_argument("--quiet", action="store_true", default=default, help="show warnings and the result alone")
@@ -20,16 +21,22 @@ def log_lines(*, verbose: bool, quiet: bool) -> Generator[None]:
     """Show on stderr what is logged while the block runs.
 
     Args:
-        verbose: show all of it, with the second and the module that each line is of.
-        quiet: show warnings and errors, and neither progress nor the course of runs.
+        verbose: show everything, debug lines with their time and their module.
+        quiet: show warnings and errors only, neither progress nor how runs go.
     """
+    if verbose:
+        level = logging.DEBUG
+    elif quiet:
+        level = logging.WARNING
+    else:
+        level = logging.INFO
     logger = logging.getLogger(PACKAGE)
     handler = _Lines()
     level_before = logger.level
     propagates_before = logger.propagate
     logger.addHandler(handler)
-    logger.propagate = False  # another package may have given the root logger a handler: nothing twice
-    logger.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+    logger.propagate = False  # if another package gave the root logger a handler, each line would come twice
+    logger.setLevel(level)
     try:
         yield
     finally:
@@ -39,9 +46,14 @@ def log_lines(*, verbose: bool, quiet: bool) -> Generator[None]:
 
 
 class _Lines(logging.Handler):
-    """Writes each record as a line, where stderr is now: above a board, or into a test's capture."""
+    """Writes each record to ``sys.stderr`` as it is at that moment.
+
+    ``logging.StreamHandler`` keeps the stream that it was made with. But a board of rich replaces ``sys.stderr`` while
+    it is shown, so that lines appear above it.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write a record with its traceback: warnings with their level, debug lines with time and module."""
         message = record.getMessage()
         if record.exc_info:
             message += f"\n{logging.Formatter().formatException(record.exc_info)}"

@@ -1,4 +1,4 @@
-"""Fold a trained adapter into its base, and say how exact that was."""
+"""Fold a trained adapter into its base, and say how exact the result is."""
 
 import argparse
 import json
@@ -12,6 +12,7 @@ HELP = "fold a trained adapter into its base"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``coordexp merge``."""
     parser.add_argument("--adapter", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--base", help="directory or hub id (default: what the adapter names)")
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Write the merged checkpoint, and print how exact it is and how to evaluate and serve it."""
     from coordexp.model.merging.merge import merge
 
     with stage_bars():
@@ -35,14 +37,16 @@ def run(options: argparse.Namespace) -> None:
             dtype=options.dtype,
             vocab_init=options.vocab_init,
         )
+
     rows = merged.rows()
     width = max(len(name) for name, _ in rows)
     lines = [f"{options.output}: written", *(f"  {name:<{width}}  {value}" for name, value in rows)]
     if merged.warning:
         lines.append(f"warning: {merged.warning}")
-    again = command("evaluate", "--model", options.output, "--annotations", "instances.json", "--images", "DIR")
-    lines.append(f"next: {again}")
-    if merged.template:  # a server renders the template's own defaults, and thoughts would come back
+    evaluation = command("evaluate", "--model", options.output, "--annotations", "instances.json", "--images", "DIR")
+    lines.append(f"next: {evaluation}")
+    # A server renders the chat template with the template's own defaults. The model would begin to think aloud again.
+    if merged.template:
         arguments = shlex.quote(json.dumps(merged.template))
         output = shlex.quote(str(options.output))
         lines.append(f"to serve it: vllm serve {output} --default-chat-template-kwargs {arguments}")

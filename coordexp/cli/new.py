@@ -1,4 +1,4 @@
-"""Write an experiment on a folder of pictures and labels in any format that is read, which are checked first.
+"""Write the configuration file of an experiment on a folder of pictures and labels, which are checked first.
 
 coordexp new dataset FOLDER
 """
@@ -16,6 +16,7 @@ HELP = "an experiment on data of one's own"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``dataset`` and its options to ``coordexp new``."""
     dataset = parser.add_subparsers(required=True, metavar="WHAT").add_parser("dataset", help=HELP)
     add = dataset.add_argument
     add("folder", type=Path, metavar="FOLDER", help="of a data set: COCO, LVIS, JSONL, Pascal VOC or YOLO")
@@ -29,20 +30,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Check the folder, write the configuration file, and print the next commands."""
     with stage_bars():
         from coordexp.doctor.machine import Machine
         from coordexp.scaffold.dataset import new_dataset
 
         machine = Machine.here()
-        # Another model's images are not those of the embedded one, of 96 x 96 pixels.
-        has_model = any(text.startswith("model.path=") and text != "model.path=embedded" for text in options.overrides)
         folder: Path = options.folder
-        name = options.name or re.sub(r"[^A-Za-z0-9_.-]+", "_", folder.absolute().name).strip("_.-") or "data"
-        config = options.config or Path("coco_qwen3vl_4b" if machine.gpu_names or has_model else "coco_tiny")
+        letters_of_a_name = re.sub(r"[^A-Za-z0-9_.-]+", "_", folder.absolute().name).strip("_.-")
+        name = options.name or letters_of_a_name or "data"
+        # A model that was named is not the embedded one, for which coco_tiny shrinks pictures to 96 x 96 pixels.
+        has_model = any(text.startswith("model.path=") and text != "model.path=embedded" for text in options.overrides)
+        default_config = "coco_qwen3vl_4b" if machine.gpu_names or has_model else "coco_tiny"
+        config = options.config or Path(default_config)
         output = options.output or Path(f"{name}.yaml")
         findings, about = new_dataset(
             folder, name=name, config=config, overrides=options.overrides, output=output, machine=machine
         )
+
     console = output_console()
     for finding in findings:
         mark = "" if finding.verdict == "ok" else f"{finding.verdict}: "

@@ -1,4 +1,7 @@
-"""The console that verbs print to: names steer no terminal, a closed pipe ends no work, a pipe has no width."""
+"""The console that verbs print to.
+
+No name can steer the terminal, a closed pipe ends no work, and nothing that goes into a pipe is wrapped.
+"""
 
 import os
 from dataclasses import dataclass
@@ -14,28 +17,40 @@ class PlainConsole(Console, RenderHook):
     """A console that replaces the control characters of names; rich itself lets an escape through."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None, is_terminal: bool | None = None) -> None:
-        """Print to stdout or ``stderr``; rich finds out what is None."""
+        """Open a console on stdout or stderr.
+
+        Args:
+            stderr: print to stderr, not to stdout.
+            width: columns; None: those of the terminal.
+            is_terminal: print as into a terminal; None: rich finds out.
+        """
         super().__init__(stderr=stderr, width=width, force_terminal=is_terminal)
-        self.soft_wrap = not self.is_terminal  # a path in a pipe stays whole
+        self.soft_wrap = not self.is_terminal  # in a pipe, a path that is wrapped could not be copied
         self.push_render_hook(self)
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [_Plain(renderable) for renderable in renderables]
 
     def on_broken_pipe(self) -> None:
-        """Go on without a reader; rich would end the process, before the rest of its work."""
+        """Write to nowhere from now on: rich would end the process, and files that come later were not written."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 @dataclass(frozen=True)
 class _Plain:
+    """Something to print, in whose text control characters are replaced.
+
+    A table in a pipe loses the spaces that rich pads its lines with, up to the console's width.
+    """
+
     renderable: ConsoleRenderable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         segments = console.render(self.renderable, options)
         if isinstance(self.renderable, Table) and not console.is_terminal:
             for line in Segment.split_lines(segments):
-                yield Segment(plain_lines("".join(part.text for part in line)).rstrip() + "\n")
+                text = "".join(segment.text for segment in line)
+                yield Segment(plain_lines(text).rstrip() + "\n")
             return
         for segment in segments:
             if segment.control:

@@ -13,6 +13,7 @@ HELP = "write a data set"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``coco``, ``lvis`` and ``shapes``, with their options, to ``coordexp prepare``."""
     kinds = parser.add_subparsers(required=True, metavar="DATA")
     for dialect in ("coco", "lvis"):
         kind = kinds.add_parser(dialect, help=f"{dialect.upper()} annotations as JSONL, with a manifest")
@@ -52,13 +53,15 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _run_annotations(options: argparse.Namespace) -> None:
+    """Write annotations as JSONL with a manifest, and print what was counted and the next command."""
     from coordexp.cli.views import manifest_lines, manifest_table
     from coordexp.config import load_config
     from coordexp.data.reading import Reading
     from coordexp.data.sources.prepare import SAMPLES, PrepareSpec, prepare
     from coordexp.detection.ceiling import ceiling_of_arrays
 
-    coord_tokens, bins = options.coord_tokens, options.bins
+    coord_tokens: bool = options.coord_tokens
+    bins: bool = options.bins
     if options.config is not None:
         coord_tokens = load_config(options.config).custom.coord_tokens.enabled
         bins = not coord_tokens
@@ -66,6 +69,7 @@ def _run_annotations(options: argparse.Namespace) -> None:
     spec = settings_of(PrepareSpec, options, coord_tokens=coord_tokens, bins=bins, reading=reading)
     with stage_bars():
         prepared = prepare(spec, ceiling=ceiling_of_arrays)
+
     console = output_console()
     state = "written" if prepared.is_new else "already made from these annotations with these options"
     show(console, f"{spec.output}: {state}")
@@ -77,16 +81,18 @@ def _run_annotations(options: argparse.Namespace) -> None:
 
 
 def _run_shapes(options: argparse.Namespace) -> None:
+    """Draw the shapes, and write their annotations as COCO files and as JSONL."""
     from coordexp.config.schema.data import Shapes
     from coordexp.data.sources.prepare import PrepareSpec, prepare
     from coordexp.data.sources.shapes import write_shapes
     from coordexp.detection.ceiling import ceiling_of_arrays
 
     output: Path = options.output
-    # Replace a generated set only; anything else may be a user's work.
+    # Only a generated set is replaced: any other folder may hold a user's work.
     is_free = not output.exists() or (output.is_dir() and not any(output.iterdir()))
     if not is_free and not (output / "shapes.json").is_file():
         raise DataError(f"{output}: exists and is no generated data set; expected a new or empty folder")
+
     shapes = Shapes(num_train=options.num_train, num_val=options.num_val, seed=options.seed)
     with stage_bars():
         write_shapes(output, shapes)

@@ -1,4 +1,4 @@
-"""What runs say, as tables, plots and one HTML page, or live while they go on."""
+"""Report on an experiment with tables, plots and an HTML page, or show it live while it runs."""
 
 import argparse
 import os
@@ -31,6 +31,7 @@ HELP = "tables, plots and a page of an experiment, or a live view of it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``coordexp report``."""
     several = "one name, or several on the same data; default: the one in which a run was started last"
     parser.add_argument("experiment", nargs="*", help=several)
     parser.add_argument("--runs", nargs="+", metavar="ID", help="MLflow run ids; EXPERIMENT is the title")
@@ -50,14 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     without = "publish neither pictures nor annotations; --check then takes --annotations"
     parser.add_argument("--without-data", action="store_true", help=without)
     parser.add_argument("--check", type=Path, metavar="DIR", help="compute the numbers of published results again")
-    given = "the annotation file of results that were published without data"
-    parser.add_argument("--annotations", type=Path, metavar="FILE", help=given)
+    truth = "the annotation file of results that were published without data"
+    parser.add_argument("--annotations", type=Path, metavar="FILE", help=truth)
     parser.add_argument("--watch", action="store_true", help="show a running experiment live, until it ends or Ctrl-C")
     between = "between looks; 2, or 30 in a pipe"
     parser.add_argument("--interval", type=number(float, 0.05, 86_400), metavar="SECONDS", help=between)
 
 
 def run(options: argparse.Namespace) -> None:
+    """Report on an experiment, watch it, compare experiments over a key, or check published results.
+
+    Raises:
+        ConfigError: if options contradict each other, or one has no effect without another.
+    """
     if options.runs and len(options.experiment) != 1:
         raise ConfigError("--runs takes one title before it: report TITLE --runs ID ID")
     if options.runs and not is_name(options.experiment[0]):
@@ -84,6 +90,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check(directory: Path, annotations: Path | None) -> None:
+    """Compute the numbers of published results again; ``annotations`` replaces the file they were published without."""
     from coordexp.report.published.check import check
     from coordexp.report.published.folder import is_over_key
     from coordexp.report.published.over import check_over
@@ -98,30 +105,31 @@ def _check(directory: Path, annotations: Path | None) -> None:
 
 
 def _report_over(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
-    """Compare the leads of groups over a key, and print and write what comes out."""
+    """Compare the leads of groups over a key of the configuration; write and print the result."""
     from coordexp.report.over.compare import compare_over
     from coordexp.report.over.write import print_over, write_over
     from coordexp.report.published.over import publish_over
     from coordexp.report.study.data import read_by
     from coordexp.report.study.inputs import Settings
     from coordexp.report.write import artifacts_of, print_paths, writing
-    from coordexp.runs.folder import ExperimentFolder
     from coordexp.stages import report_stage
 
     if options.files or options.runs or options.store or options.slices or options.watch:
         raise ConfigError("--over compares whole experiments, without --with, --runs, --store, --slices or --watch")
     data = _load(options)
     data = read_by(data, _readings(options.reading, list(data.groups)))
-    output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
+    output = _output(options, data)
     settings = Settings(
         resamples=options.resamples, allow_differences=options.allow_differences, unit_by=unit_rule(options)
     )
     artifacts = artifacts_of(data, output=output, runs_dir=options.runs_dir)
+
     with stage_bars(), writing(output):
         study = compare_over(options.over, data, artifacts, settings, on_progress=report_stage)
         paths = write_over(study, output)
         if options.publish is not None:
             publish_over(study, artifacts, options.publish, without_data=options.without_data)
+
     if options.format == "terminal":
         print_over(study, console)
         print_paths(paths, console)
@@ -133,12 +141,21 @@ def _report_over(options: argparse.Namespace, console: "Console", errors: "Conso
         show(errors, f"Published in {options.publish}")
 
 
+def _output(options: argparse.Namespace, data: "ExperimentData") -> Path:
+    """Return the folder of the report: ``--output``, or that in the folder of the experiment."""
+    from coordexp.runs.folder import ExperimentFolder
+
+    if options.output is not None:
+        return options.output
+    return ExperimentFolder(options.runs_dir / folder_name(data.name)).report
+
+
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
+    """Compare the groups of an experiment; write, print, and perhaps publish and store the report."""
     from coordexp.report.store import store_report
     from coordexp.report.study.data import read_by
     from coordexp.report.study.inputs import Settings
     from coordexp.report.write import study_of, write_report
-    from coordexp.runs.folder import ExperimentFolder
 
     settings = Settings(
         resamples=options.resamples,
@@ -150,7 +167,7 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     with stage_bars():
         data = _load(options)
         data = read_by(data, _readings(options.reading, list(data.groups)))
-        output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
+        output = _output(options, data)
         data = _with_other_detectors(data, options, cache=output / ".artifacts", errors=errors)
         study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, settings=settings)
         paths = write_report(study, output)
@@ -169,7 +186,17 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
 def _with_other_detectors(
     data: "ExperimentData", options: argparse.Namespace, *, cache: Path, errors: "Console"
 ) -> "ExperimentData":
-    """Return an experiment with the rows of ``--with``; ``cache`` keeps what MLflow sends."""
+    """Return an experiment with a row for each detector of ``--with``.
+
+    Args:
+        data: the experiment.
+        options: of the verb.
+        cache: folder for files that MLflow sends.
+        errors: console of warnings.
+
+    Raises:
+        ConfigError: if the annotations that the experiment was evaluated on are not on this machine.
+    """
     from coordexp.report.study.artifacts import Artifacts
     from coordexp.report.study.foreign import with_files
 
@@ -199,20 +226,23 @@ def _with_other_detectors(
 
 
 def _load(options: argparse.Namespace) -> "ExperimentData":
+    """Read the runs that the options name from the tracking server, or from the database in ``--runs-dir``."""
     from coordexp.config.load import database_uri
     from coordexp.report.study.load import load_experiment, load_experiments, load_runs
 
-    named, names, runs_dir = options.tracking_uri, options.experiment, options.runs_dir
-    uri: str = named or os.environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir.absolute())
+    names: list[str] = options.experiment
+    runs_dir: Path = options.runs_dir
+    is_named = options.tracking_uri is not None
+    uri: str = options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir.absolute())
     if options.runs:
         return load_runs(uri, names[0], options.runs)
     if len(names) > 1:
-        return load_experiments(uri, names, runs_dir=runs_dir, is_named=named is not None)
-    return load_experiment(uri, *names, runs_dir=runs_dir, is_named=named is not None)
+        return load_experiments(uri, names, runs_dir=runs_dir, is_named=is_named)
+    return load_experiment(uri, *names, runs_dir=runs_dir, is_named=is_named)
 
 
 def _readings(texts: list[str], groups: list[str]) -> "dict[str, BoxKind]":
-    """Return the reading that options ask for, by group; of two for one group the later one holds."""
+    """Return which reading of the boxes ``--reading`` asks for, by group; of two for one group the later one holds."""
     from coordexp.metrics import BOX_KINDS
 
     kinds: dict[str, BoxKind] = {kind: kind for kind in BOX_KINDS}
@@ -226,5 +256,9 @@ def _readings(texts: list[str], groups: list[str]) -> "dict[str, BoxKind]":
 
 
 def folder_name(name: str) -> str:
+    """Return a folder's name for an experiment of any name, also of another program's experiment on the server."""
     folder = quote(name, safe=" +,=@()[]").replace(" ", "_")
-    return folder.replace(".", "%2E") if not folder.strip(".") else folder  # not the folder above
+    is_dots_alone = not folder.strip(".")
+    if is_dots_alone:  # ".." would be the folder above
+        return folder.replace(".", "%2E")
+    return folder

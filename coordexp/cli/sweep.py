@@ -4,7 +4,7 @@
     coordexp sweep --config experiments/sweeps/alpha_beta.yaml --dry-run sweep.search.num_trials=8
     ray job submit --working-dir . -- python ray_jobs/sweep.py --config experiments/sweeps/sigma_w1.yaml
 
-KEY=VALUE goes to the experiment, sweep.KEY=VALUE to the sweep. The same command again goes on where the last one
+KEY=VALUE goes to the experiment, sweep.KEY=VALUE to the sweep. The same command again continues where the last one
 stopped.
 """
 
@@ -32,13 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run a sweep, or describe it for ``--dry-run``; return the exit code."""
     from coordexp.sweep.load import load_sweep
 
     console = runs_console(is_plain=options.plain)
     overrides = launch_overrides(options)
     sweep = load_sweep(options.config, overrides)
-    if moved := moved_from_temporary(sweep.config, console):
-        sweep = load_sweep(options.config, [*overrides, *moved])
+    overrides_of_place = moved_from_temporary(sweep.config, console)
+    if overrides_of_place:
+        sweep = load_sweep(options.config, [*overrides, *overrides_of_place])
+
     if options.dry_run:
         from coordexp.sweep.run import describe_sweep
 
@@ -55,7 +58,10 @@ def run_and_report(
     debug: bool = False,
     function: "TrainFunction | None" = None,
 ) -> int:
-    """Do what is not finished of a sweep, report on it, and return the exit code; options as of an ablation."""
+    """Do the unfinished trials of a sweep, report on it, and return the exit code.
+
+    The arguments are those of :func:`coordexp.cli.ablation.run_and_report`.
+    """
     from coordexp.report.sweep import report_sweep
     from coordexp.sweep.run import run_sweep
     from coordexp.train import train

@@ -1,4 +1,4 @@
-"""Train and evaluate one group with one seed in this process, without Ray; a second call continues."""
+"""Train and evaluate one group with one seed in this process, without Ray; the same command again continues the run."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ HELP = "train and evaluate one run, without Ray"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``coordexp train``."""
     add_config(parser)
     add_dry_run(parser)
     add_plain(parser)
@@ -28,7 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from coordexp.config import load_config, to_yaml
+    """Do one run, or print its configuration for ``--dry-run``; return the exit code.
+
+    Raises:
+        ConfigError: if the experiment has a plan to tune, which one run cannot follow.
+    """
+    from coordexp.config import load_config
 
     config = load_config(options.config, [*options.overrides, "cluster.executor=inline"])
     if config.ablation.tune is not None:
@@ -39,24 +45,32 @@ def run(options: argparse.Namespace) -> int:
     group = config.experiment.group if options.group is None else options.group
     seed = config.experiment.seed if options.seed is None else options.seed
     if options.dry_run:
-        from coordexp.ablation.describe import steps_line
-        from coordexp.campaign.preparation import check_dry_run, data_not_here
-        from coordexp.runs.plan import RunPlan
-        from coordexp.train.setup.door import num_images_of
-
-        one = config.run(group, seed)
-        plans = [RunPlan(one)]
-        check_dry_run(plans)
-        notes = [] if one.training.epochs is None else [steps_line(one, num_images_of(one, "train"))]
-        show(output_console(), to_yaml(one) + "\n".join(f"# {line}" for line in [*notes, *data_not_here(plans)]))
+        _describe(config.run(group, seed))
         return 0
     console = runs_console(is_plain=options.plain)
-    function = _train_and_ask if options.pdb else None
+    function = _train_or_debug if options.pdb else None
     return run_and_report(config.reduced(group, seed), console=console, debug=options.debug, function=function)
 
 
-def _train_and_ask(config: "RunConfig", *, reporter: "LocalReporter", print_line: "Callable[[str], None]") -> "Ended":
-    """Train a run, and where it fails open the debugger there, with the terminal to itself; then let it fail."""
+def _describe(config: "RunConfig") -> None:
+    """Check one run and print its configuration, with what else is to know in comments: the output stays YAML."""
+    from coordexp.ablation.describe import steps_line
+    from coordexp.campaign.preparation import check_dry_run, data_not_here
+    from coordexp.config import to_yaml
+    from coordexp.runs.plan import RunPlan
+    from coordexp.train.setup.door import num_images_of
+
+    plans = [RunPlan(config)]
+    check_dry_run(plans)
+    notes: list[str] = []
+    if config.training.epochs is not None:
+        notes.append(steps_line(config, num_images_of(config, "train")))
+    notes += data_not_here(plans)
+    show(output_console(), to_yaml(config) + "\n".join(f"# {note}" for note in notes))
+
+
+def _train_or_debug(config: "RunConfig", *, reporter: "LocalReporter", print_line: "Callable[[str], None]") -> "Ended":
+    """Train a run. If it fails, open the debugger at the place, with the terminal to itself; then let it fail."""
     import pdb
     import traceback
 
@@ -66,7 +80,7 @@ def _train_and_ask(config: "RunConfig", *, reporter: "LocalReporter", print_line
 
     try:
         return train(config, reporter=reporter, print_line=print_line)
-    except RunStoppedError:  # as was asked
+    except RunStoppedError:  # somebody asked for it: there is nothing to debug
         raise
     except Exception as error:
         close_pictures()

@@ -3,8 +3,8 @@
     coordexp ui             the experiment in which a run was started last
     coordexp ui tiny
 
-Where runs are in a database, this starts MLflow's server on this machine, prints one address and goes on until Ctrl-C.
-Where a tracking server is configured, it prints that server's address.
+If the runs are in a database, this starts MLflow's server on this machine, prints its address and waits for Ctrl-C. If
+a tracking server is configured, it prints the address of the experiment on that server and ends.
 """
 
 import argparse
@@ -24,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Print the address of an experiment's runs in MLflow, and serve it if no server does.
+
+    Raises:
+        ResourceError: if MLflow's server ends by itself.
+    """
     from coordexp.config.load import database_uri
     from coordexp.report.study.load import experiment_id_of
     from coordexp.tracking.charts import runs_address
@@ -43,5 +48,5 @@ def run(options: argparse.Namespace) -> None:
         try:
             process.wait()
         except KeyboardInterrupt:
-            return  # as was said
+            return
     raise ResourceError(f"MLflow's server has ended by itself (exit code {process.returncode}); start it again")

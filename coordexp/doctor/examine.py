@@ -1,4 +1,4 @@
-"""All checks of ``doctor``, one after the other; a failure of one never hides another."""
+"""All checks of ``doctor``, one after the other. A failure of one check hides no other."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -40,14 +40,20 @@ from coordexp.model.families import family_of
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.train.setup.components import param_groups
 
-_PROMPT_TOKENS = 30  # of Qwen's template around the default instruction, where no tokenizer says
-_DESCRIPTION_TOKENS = 4  # of a category's name, where no tokenizer or file says
-_ORDINARY_OBJECTS = 10  # COCO's images have seven on average
+# Guesses for as long as there is no tokenizer to count with, or no annotation file to read names from.
+_PROMPT_TOKENS = 30  # Qwen's template around the default instruction
+_DESCRIPTION_TOKENS = 4  # the name of a category
+_ORDINARY_OBJECTS = 10  # of an ordinary image; COCO's have seven on average
 
 
 @dataclass(frozen=True)
 class LongestBatch:
-    """The batch that needs the most memory: what one device needs, and the longest sequence, which all of it are."""
+    """The batch that needs the most memory: all of its sequences are as long as the longest.
+
+    Attributes:
+        memory: what one worker needs for it.
+        sequence: the longest sequence.
+    """
 
     memory: MemoryEstimate
     sequence: SequenceSize
@@ -55,64 +61,88 @@ class LongestBatch:
 
 @dataclass(frozen=True)
 class Examination:
-    """All findings about an experiment, in the order of the checks; no longest batch where the model is unknown."""
+    """What was found out about an experiment.
+
+    Attributes:
+        findings: in the order of the checks.
+        longest_batch: None if the model is not known.
+    """
 
     findings: tuple[Finding, ...]
     longest_batch: LongestBatch | None = None
 
     @property
     def would_start(self) -> bool:
+        """Whether no check failed."""
         return all(finding.verdict != "failure" for finding in self.findings)
 
 
 def examine(path: Path, overrides: list[str]) -> Examination:
-    """Examine the experiment of a configuration file; loads no weights, and writes nothing but the experiment's set.
+    """Examine the experiment of a configuration file.
+
+    No weights are loaded, and nothing is written but the experiment's set of data.
 
     Args:
-        path: of the configuration.
+        path: the configuration file.
         overrides: ``KEY=VALUE`` for it.
     """
     findings, longest = collect(_examine(path, overrides, Pictures()))
-    return Examination(tuple(dict.fromkeys(findings)), longest)  # groups that differ in one thing share all others
+    # Groups that differ in one thing repeat the findings about all others.
+    return Examination(tuple(dict.fromkeys(findings)), longest)
 
 
 def _examine(path: Path, overrides: list[str], pictures: Pictures) -> Check[LongestBatch | None]:
+    """Do all checks; return the batch that needs the most memory of all groups."""
     loaded = yield from attempt("configuration", lambda: _checked_plans(path, overrides))
     if loaded is None:
         return None
-    run, plans = loaded
+    config, plans = loaded
     names = [plan.name for plan in plans]
-    names = names if len(names) <= 6 else [*names[:5], f"and {len(names) - 5} more"]
-    yield ok("configuration", f"{run.experiment.name}: {counted(len(plans), 'run')}, {', '.join(names)}")
-    if run.ablation.tune is not None:
-        planned = yield from attempt("tuning", lambda: tuning_lines(run))
-        if planned:
-            yield ok("tuning", " ".join(planned[0].split()))
+    if len(names) > 6:
+        names = [*names[:5], f"and {len(names) - 5} more"]
+    yield ok("configuration", f"{config.experiment.name}: {counted(len(plans), 'run')}, {', '.join(names)}")
+    if config.ablation.tune is not None:
+        plan_lines = yield from attempt("tuning", lambda: tuning_lines(config))
+        if plan_lines:
+            yield ok("tuning", " ".join(plan_lines[0].split()))  # the first line says the plan, padded as in a table
     machine = Machine.here()
     yield ok("machine", machine.describe())
-    # Both may wait for an answer: they do it while files are read.
-    with ThreadPoolExecutor(2) as others:
-        cluster = others.submit(collect, examine_cluster(run, len(machine.gpu_names)))
-        tracking = others.submit(collect, examine_tracking(run))
-        yield from examine_experiment(run)
+
+    # Ray and MLflow may take seconds to answer, or to time out. The files are read meanwhile.
+    with ThreadPoolExecutor(2) as servers:
+        cluster = servers.submit(collect, examine_cluster(config, len(machine.gpu_names)))
+        tracking = servers.submit(collect, examine_tracking(config))
+        yield from examine_experiment(config)
         batches: list[LongestBatch] = []
-        variants = {_without_loss(plan.config): plan.config for plan in reversed(plans)}
-        for variant in reversed(variants.values()):  # every distinct pair of data and base
-            found = yield from _examine_variant(variant, plans, machine, pictures)
-            batches += [] if found is None else [found]
-        yield from (*cluster.result()[0], *tracking.result()[0])
+        for variant in _variants(plans):
+            batch = yield from _examine_variant(variant, plans, machine, pictures)
+            if batch is not None:
+                batches.append(batch)
+        cluster_findings, _ = cluster.result()
+        tracking_findings, _ = tracking.result()
+        yield from cluster_findings
+        yield from tracking_findings
     return max(batches, key=lambda batch: batch.memory.peak, default=None)
 
 
 def _checked_plans(path: Path, overrides: list[str]) -> tuple[ExperimentConfig, list[RunPlan]]:
-    run = load_config(path, overrides)
-    plans = plan_runs(run)
+    """Load a configuration, and check all of its runs against each other and by themselves."""
+    config = load_config(path, overrides)
+    plans = plan_runs(config)
     check_plans(plans)
-    return run, plans
+    return config, plans
+
+
+def _variants(plans: list[RunPlan]) -> list[RunConfig]:
+    """Return the first run of each set of runs that differ in nothing but loss and seed: no check looks at those."""
+    by_text: dict[str, RunConfig] = {}
+    for plan in plans:
+        by_text.setdefault(_without_loss(plan.config), plan.config)
+    return list(by_text.values())
 
 
 def _without_loss(run: RunConfig) -> str:
-    """Return what decides a run beside its loss and its seed, as text: no check here looks at them."""
+    """Return all keys that decide a run, but for its loss and its seed, as text."""
 
     def keep(key: Key) -> bool:
         is_of_run = key.role in ("results", "rounding", "input") and key.name != "experiment.seed"
@@ -124,48 +154,74 @@ def _without_loss(run: RunConfig) -> str:
 def _examine_variant(
     run: RunConfig, plans: list[RunPlan], machine: Machine, pictures: Pictures
 ) -> Check[LongestBatch | None]:
-    facts: dict[Split, DataFacts] = {}
-    check = yield from guarded("data", examine_set(run))
-    for split in SPLITS:
-        found = yield from examine_split(run, split, check, pictures)
-        facts |= {} if found is None else {split: found}
-    if "val" in facts and facts["val"].categories:
-        categories = dict(enumerate(facts["val"].categories))
-        yield from attempt("categories", lambda: CategoryIndex(categories, aliases=run.evaluation.aliases))
-    read: dict[Split, SplitData] = {split: known.data for split, known in facts.items() if known.data is not None}
-    if len(read) == 2:
-        yield from (warning("val annotations", said) for said in between_splits(read["train"], read["val"]))
-        sentence = "" if run.data.unit_by else near_sentence(read["train"].samples, read["val"].samples)
-        if sentence:
-            yield warning("val images", sentence)
+    """Check data, checkpoint, disk and memory of one run; return its longest batch if its model is known."""
+    facts = yield from _examine_data(run, pictures)
+    splits: dict[Split, SplitData] = {}
+    for split, facts_of_split in facts.items():
+        if facts_of_split.data is not None:
+            splits[split] = facts_of_split.data
     base = yield from guarded("checkpoint", examine_checkpoint(run))
-    yield from examine_limits(run, read, None if base is None else base.encoding)
+    yield from examine_limits(run, splits, None if base is None else base.encoding)
     if base is None:
         yield from examine_disk(plans, None)
         yield warning("memory", "not estimated: the model's shape is unknown")
         return None
+
     if base.encoding is not None:
-        if "train" in read and (fed := fed_sentence(read["train"].samples, base.encoding.image_spec)):
-            yield ok("pictures", fed)
+        sentence = ""
+        if "train" in splits:
+            sentence = fed_sentence(splits["train"].samples, base.encoding.image_spec)
+        if sentence:
+            yield ok("pictures", sentence)
         encode = text_encoder(base.encoding.tokenizer)
-        for split, known in facts.items():
-            yield from examine_descriptions(split, known, encode)
-    yield from examine_disk(plans, (yield from attempt("disk", lambda: base.weights_bytes)))
-    both = of_both_splits(facts.get("train"), facts.get("val"))
-    return (yield from guarded("memory", _examine_memory(run, base, both, machine)))
+        for split, facts_of_split in facts.items():
+            yield from examine_descriptions(split, facts_of_split, encode)
+
+    weights_bytes = yield from attempt("disk", lambda: base.weights_bytes)
+    yield from examine_disk(plans, weights_bytes)
+    facts_of_both = of_both_splits(facts.get("train"), facts.get("val"))
+    return (yield from guarded("memory", _examine_memory(run, base, facts_of_both, machine)))
+
+
+def _examine_data(run: RunConfig, pictures: Pictures) -> Check[dict[Split, DataFacts]]:
+    """Check both splits, and that they fit together; return the facts of those that could be read."""
+    facts: dict[Split, DataFacts] = {}
+    check = yield from guarded("data", examine_set(run))
+    for split in SPLITS:
+        facts_of_split = yield from examine_split(run, split, check, pictures)
+        if facts_of_split is not None:
+            facts[split] = facts_of_split
+
+    if "val" in facts and facts["val"].categories:
+        categories = dict(enumerate(facts["val"].categories))
+        yield from attempt("categories", lambda: CategoryIndex(categories, aliases=run.evaluation.aliases))
+
+    train = facts["train"].data if "train" in facts else None
+    val = facts["val"].data if "val" in facts else None
+    if train is not None and val is not None:
+        for sentence in between_splits(train, val):
+            yield warning("val annotations", sentence)
+        # data.unit_by says which images are of one scene, and keeps them in one split. Only without it look-alikes are
+        # searched for, which takes up to a minute.
+        near = "" if run.data.unit_by else near_sentence(train.samples, val.samples)
+        if near:
+            yield warning("val images", near)
+    return facts
 
 
 def _examine_memory(
     run: RunConfig, base: Base, facts: DataFacts | None, machine: Machine
 ) -> Check[LongestBatch | None]:
+    """Check the optimizer's groups, and whether the longest batch fits into the device's memory."""
     model = run_model(base.model, run, dtype=base.dtype, offset_ids=base.offset_ids)
     groups = yield from attempt("optimizer", lambda: param_groups(run, model))
     if groups is not None:
-        every = sum(parameter.numel() for parameter in model.parameters())
-        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        yield ok("optimizer", f"{trained:,} of {every:,} parameters train, in {counted(len(groups), 'group')}")
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        num_trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        in_groups = f"in {counted(len(groups), 'group')}"
+        yield ok("optimizer", f"{num_trained:,} of {num_parameters:,} parameters train, {in_groups}")
     if base.is_damaged:
-        # Sizes of pictures and prompt would be guesses, and a failure that follows from them a second, false one.
+        # Sizes of pictures and prompt would be guesses. A failure that follows from a guess would be a false one.
         yield warning("memory", "not estimated: tokenizer or image processor could not be read, as said above")
         return None
     longest = longest_sequence(run, base, facts, max_objects=run.data.max_objects)
@@ -192,47 +248,72 @@ def _examine_memory(
 
 
 def longest_sequence(run: RunConfig, base: Base, facts: DataFacts | None, *, max_objects: int) -> SequenceSize:
-    """Return the longest sequence that can occur: the largest image, and as many objects as it may have."""
-    image = base.num_image_tokens(facts.sizes_px if facts else frozenset(), run.data.max_pixels)
-    prompt = image + (_PROMPT_TOKENS if base.encoding is None else len(base.encoding.prompt))
-    description = _DESCRIPTION_TOKENS
+    """Return the longest sequence that can occur: the largest image, and as many objects as an image may have.
+
+    Args:
+        run: its limits, and how it writes boxes.
+        base: the model. If its tokenizer is not here, tokens are guessed.
+        facts: of the data; None if they could not be read.
+        max_objects: no image has more objects.
+    """
+    sizes_px = frozenset[tuple[int, int]]() if facts is None else facts.sizes_px
+    num_image_tokens = base.num_image_tokens(sizes_px, run.data.max_pixels)
+    num_text_tokens = _PROMPT_TOKENS if base.encoding is None else len(base.encoding.prompt)
+    prompt = num_image_tokens + num_text_tokens
+
+    longest_name = _DESCRIPTION_TOKENS
     if base.encoding is not None and facts is not None and facts.categories:
         encode = base.encoding.tokenizer.encode
-        description = max(len(encode(name, add_special_tokens=False)) for name in facts.categories)
+        longest_name = max(len(encode(name, add_special_tokens=False)) for name in facts.categories)
     num_objects = max_objects if facts is None else min(max_objects, facts.max_objects)
-    length = prompt + target_length(
-        [description] * num_objects,
+    target = target_length(
+        [longest_name] * num_objects,
         run.data.structure,
         num_box_tokens=NUM_TEXT_BOX_TOKENS if run.text_arm else NUM_COORDS,
     )
-    patches = image * Dimensions.of(base.model).vision.spatial_merge_size ** 2
-    return SequenceSize(prompt, min(run.data.max_length, length), patches)
+    patches = num_image_tokens * Dimensions.of(base.model).vision.spatial_merge_size ** 2
+    return SequenceSize(prompt, min(run.data.max_length, prompt + target), patches)
 
 
 def judge_memory(
     run: RunConfig, needed: MemoryEstimate, usual: MemoryEstimate, machine: Machine, *, on_gpu: bool
 ) -> Finding:
-    """Compare the memory that the longest and an ordinary batch need with what the device has."""
-    share = min(1.0, run.cluster.gpus_per_worker) or 1.0
-    at_once = 1 if on_gpu else local_slots(run) * run.cluster.num_workers
-    there = share * min(machine.gpu_bytes, default=0) if on_gpu else machine.ram_bytes
-    times = f" for each of {at_once} processes" if at_once > 1 else ""
-    device = "a GPU" if on_gpu else "memory"
+    """Compare the memory that the longest and an ordinary batch need with what the device has.
+
+    Args:
+        run: its share of a GPU, and what could be changed if the memory is too small.
+        needed: of the longest batch.
+        usual: of an ordinary batch. If that fits and the longest does not, it is a warning.
+        machine: its memory.
+        on_gpu: whether the run uses a GPU.
+    """
+    if on_gpu:
+        device = "a GPU"
+        num_processes = 1
+        share = min(1.0, run.cluster.gpus_per_worker) or 1.0  # several runs may share a GPU
+        available_bytes = share * min(machine.gpu_bytes, default=0)
+    else:
+        device = "memory"
+        num_processes = local_slots(run) * run.cluster.num_workers
+        available_bytes = machine.ram_bytes
+    times = f" for each of {num_processes} processes" if num_processes > 1 else ""
     sentence = (
         f"the longest batch needs about {size_text(needed.peak)} of {device}{times}, "
         f"an ordinary one {size_text(usual.peak)}"
     )
-    if not there:
+    if not available_bytes:
         return ok("memory", f"{sentence}; there is no GPU here to compare with")
-    if at_once * needed.peak <= there:
-        return ok("memory", f"{sentence}; {size_text(there)} are there")
+    available = size_text(available_bytes)
+    if num_processes * needed.peak <= available_bytes:
+        return ok("memory", f"{sentence}; {available} are there")
     advice = _advice(run, needed)
-    if at_once * usual.peak <= there:
-        return warning("memory", f"{sentence}; {size_text(there)} are there, so the longest may not fit; {advice}")
-    return failure("memory", ResourceError(f"{sentence}, but only {size_text(there)} are there; {advice}"))
+    if num_processes * usual.peak <= available_bytes:
+        return warning("memory", f"{sentence}; {available} are there, so the longest may not fit; {advice}")
+    return failure("memory", ResourceError(f"{sentence}, but only {available} are there; {advice}"))
 
 
 def _advice(run: RunConfig, needed: MemoryEstimate) -> str:
+    """Return what to change so that the phase which needs the most memory needs less."""
     if max(needed.totals, key=needed.totals.__getitem__) == EVALUATION:
         return "lower evaluation.batch_size, evaluation.max_new_tokens or data.max_pixels"
     if not run.training.gradient_checkpointing:

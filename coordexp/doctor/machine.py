@@ -1,6 +1,6 @@
-"""Where a run would run: this machine and the disk it writes to, and Ray and MLflow, which are asked briefly.
+"""Where a run would run: this machine, the disk it writes to, Ray, and MLflow.
 
-Nothing is created there but the lock beside a database that exists.
+Nothing is created there, except the lock beside a database that exists.
 """
 
 import contextlib
@@ -38,7 +38,14 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @dataclass(frozen=True)
 class Machine:
-    """The GPUs of this machine, the memory of it or of the container we are in, the CPUs that this process may use."""
+    """What this process may use.
+
+    Attributes:
+        gpu_names: name of each GPU.
+        gpu_bytes: memory of each GPU.
+        ram_bytes: memory of the machine, or of the container if that has a smaller limit.
+        num_cpus: CPUs that this process may use.
+    """
 
     gpu_names: tuple[str, ...]
     gpu_bytes: tuple[int, ...]
@@ -47,11 +54,13 @@ class Machine:
 
     @classmethod
     def here(cls) -> "Machine":
+        """Look at the machine that this process runs on."""
         gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
         ram_bytes = int(psutil.virtual_memory().total)
         with contextlib.suppress(OSError):
             limit = _CGROUP_LIMIT.read_text(encoding="ascii").strip()
-            ram_bytes = min(ram_bytes, int(limit)) if limit.isdigit() else ram_bytes
+            if limit.isdigit():  # "max" where there is none
+                ram_bytes = min(ram_bytes, int(limit))
         return cls(
             gpu_names=tuple(gpu.name for gpu in gpus),
             gpu_bytes=tuple(gpu.total_memory for gpu in gpus),
@@ -60,14 +69,14 @@ class Machine:
         )
 
     def describe(self) -> str:
-        gpus = ", ".join(
-            f"{name} ({size / 2**30:.0f} GiB)" for name, size in zip(self.gpu_names, self.gpu_bytes, strict=True)
-        )
-        return f"{counted(self.num_cpus, 'CPU')}, {self.ram_bytes / 2**30:.0f} GiB of memory, {gpus or 'no GPU'}"
+        """Return e.g. ``8 CPUs, 64 GiB of memory, NVIDIA H100 (80 GiB)``."""
+        gpus = [f"{name} ({size / 2**30:.0f} GiB)" for name, size in zip(self.gpu_names, self.gpu_bytes, strict=True)]
+        gpu_text = ", ".join(gpus) or "no GPU"
+        return f"{counted(self.num_cpus, 'CPU')}, {self.ram_bytes / 2**30:.0f} GiB of memory, {gpu_text}"
 
 
 def examine_experiment(run: ExperimentConfig) -> Check[None]:
-    """Check that the experiment's name is free or goes on, and that its directory can be written."""
+    """Check that the experiment's folder can be written, and that it is new or of the same configuration."""
     folder = ExperimentFolder.of(run)
     problems = [
         *attempt("experiment", lambda: check_experiment(run)),
@@ -79,7 +88,12 @@ def examine_experiment(run: ExperimentConfig) -> Check[None]:
 
 
 def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]:
-    """Check that the disk holds bases, merged models and checkpoints of unfinished runs; None: no model is known."""
+    """Check that the disk has room for bases, merged models and checkpoints of the unfinished runs.
+
+    Args:
+        plans: all runs of the experiment.
+        weights_bytes: size of the model's weights; None if no model is known.
+    """
     pending = [plan for plan in plans if not plan.is_finished()]
     if not pending:
         yield ok("disk", "all runs are finished")
@@ -89,16 +103,26 @@ def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]
     if weights_bytes is None:
         yield warning("disk", f"{existing}: what the runs need there is known once the checkpoint is here")
         return
+
+    # Runs that share data and model share a base, which is made once.
     bases = {ExperimentFolder.of(plan.config).base(plan.config) for plan in pending}
-    needed = needed_disk_bytes(pending, weights_bytes) + weights_bytes * sum(not base.exists() for base in bases)
-    free = shutil.disk_usage(existing).free
-    said = f"{size_text(free)} free at {existing}; {counted(len(pending), 'run')}: about {size_text(needed)}"
-    problems = [*attempt("disk", lambda: check_disk(directory, needed_bytes=needed))]
-    yield from problems or [ok("disk", said)]
+    missing_bases = [base for base in bases if not base.exists()]
+    needed_bytes = needed_disk_bytes(pending, weights_bytes) + weights_bytes * len(missing_bases)
+    free_bytes = shutil.disk_usage(existing).free
+    sentence = (
+        f"{size_text(free_bytes)} free at {existing}; {counted(len(pending), 'run')}: about {size_text(needed_bytes)}"
+    )
+    problems = [*attempt("disk", lambda: check_disk(directory, needed_bytes=needed_bytes))]
+    yield from problems or [ok("disk", sentence)]
 
 
 def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:
-    """Check that one run fits into what the executor gives it, and that its workers can share it as asked."""
+    """Check that one run fits into what the executor gives it, and that its strategy can divide it over its workers.
+
+    Args:
+        run: the run.
+        num_gpus: GPUs of this machine.
+    """
     yield from attempt("strategy", lambda: check_strategy(run))
     temporary = yield from attempt("temporary files", short_temporary_folder)
     if temporary not in (None, tempfile.gettempdir()):
@@ -107,12 +131,14 @@ def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:
         problems = [*attempt("executor", lambda: InlineExecutor().check(run))]
         yield from problems or [ok("executor", "inline: one run after the other in one process, without Ray")]
         return
-    address, nodes = cluster_address(), local_nodes(num_gpus)
+
+    address = cluster_address()
     if address is not None:
         problems = [*attempt("ray", lambda: check_answers(address))]
-        said = f"{address} takes connections; whether a run fits there is known when it is joined"
-        yield from problems or [warning("ray", said)]
+        sentence = f"{address} takes connections; whether a run fits there is known when it is joined"
+        yield from problems or [warning("ray", sentence)]
         return
+    nodes = local_nodes(num_gpus)
     slots = yield from attempt("ray", lambda: count_slots(run.cluster, nodes))
     folder = yield from attempt("ray", ray_folder)
     if slots is not None and folder is not None:
@@ -131,7 +157,7 @@ def examine_cluster(run: RunConfig, num_gpus: int) -> Check[None]:
 
 
 def examine_tracking(run: RunConfig) -> Check[None]:
-    """Check the tracking server or database as a run does; a database that is not there yet is not made."""
+    """Check the tracking server or database as a run does. A database that does not exist yet is not made."""
     uri = tracking_uri(run)
     path = sqlite_path(uri)
     if path is not None:
@@ -145,9 +171,13 @@ def examine_tracking(run: RunConfig) -> Check[None]:
 
 
 def _check_writable(uri: str, path: Path) -> bool:
+    """Check that a database can be written, or made in the nearest folder that exists."""
     check_names_file(uri, path)
     existing = nearest_existing(path)
-    is_there = existing == path
-    if not os.access(existing, os.W_OK if is_there else os.W_OK | os.X_OK) or not (is_there or existing.is_dir()):
+    if existing == path:
+        is_writable = os.access(path, os.W_OK)
+    else:
+        is_writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    if not is_writable:
         raise ResourceError(f"{path}: the tracking database cannot be written; set tracking.uri")
     return True

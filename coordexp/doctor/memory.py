@@ -1,15 +1,15 @@
-"""What a run needs of a device's memory while it trains, while it generates, and while it merges.
+"""How much memory of a device a run needs while it trains, while it generates, and while it merges.
 
-Weights, gradients, AdamW's states and the cache of keys and values are counted; what autograd keeps is estimated:
+Weights, gradients, AdamW's states and the cache of keys and values are counted. What autograd keeps is estimated:
 
     bytes = width * batch * (layers * length * (9 hidden + 7 queries + 2 keys + 4 mlp) + layers * length**2
                              + blocks * patches * (13 hidden + 2 mlp))
 
-``width`` is that of the numbers computed with (2 in bfloat16). A text layer keeps float32 copies of what its norms
-scale, queries, keys and values repeated for every head, the gated MLP, and the inputs of seven linears; ``length**2``
-is its mask, or with eager attention the scores of every head. A vision block (only where the tower trains) keeps the
-like, and the mergers about as much as one more. DoRA and dropout keep half as many numbers again. Under gradient
-checkpointing each layer keeps its input alone, and the largest layer is there once.
+``width`` is the number of bytes of a number in the forward pass (2 in bfloat16). A text layer keeps float32 copies of
+what its norms scale, queries, keys and values repeated for every head, the gated MLP, and the inputs of seven linears.
+``length**2`` is its mask, or with eager attention the scores of every head. A vision block keeps the same kinds of
+tensors, and the mergers about as much as one block; both count only if the tower trains. DoRA and dropout keep half as
+many numbers again. Under gradient checkpointing each layer keeps its input alone, and the largest layer is kept once.
 """
 
 import copy
@@ -29,43 +29,60 @@ from coordexp.losses.projections import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
 from coordexp.model.checkpoint.stored_model import Dimensions, empty_model
 from coordexp.train.setup.components import with_adapters
 
-TRAINING, EVALUATION, MERGE = "training", "evaluation", "merge"  # the phases
-_PROCESS_BYTES_GPU, _PROCESS_BYTES_CPU = 800 * 2**20, 700 * 2**20  # CUDA's context; Python and its libraries
+# The phases.
+TRAINING = "training"
+EVALUATION = "evaluation"
+MERGE = "merge"
+_PROCESS_BYTES_GPU = 800 * 2**20  # CUDA's context
+_PROCESS_BYTES_CPU = 700 * 2**20  # Python and its libraries
 _FRAGMENTATION = 0.05
-_PIXEL_BYTES = 24  # of a value: uint8, scaled in float64, then the floats of two frames
+_PIXEL_BYTES = 24  # of one value: uint8, scaled in float64, then the floats of two frames
+_FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True)
 class SequenceSize:
-    """The longest sequence of a batch, or an ordinary one."""
+    """The size of a sequence.
 
-    prompt: int  # tokens of prompt and image
-    length: int  # tokens of the whole sequence
-    patches: int  # of its image
+    Attributes:
+        prompt: tokens of prompt and image.
+        length: tokens of the whole sequence.
+        patches: patches of its image.
+    """
+
+    prompt: int
+    length: int
+    patches: int
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of each part of each phase, on one device with one run's worker on it; the largest phase counts."""
+    """What one worker of one run needs of its device.
+
+    Attributes:
+        phases: for each phase, the bytes of each purpose, such as ``weights``.
+    """
 
     phases: Mapping[str, Mapping[str, int]]
 
     @property
     def totals(self) -> dict[str, int]:
-        return {name: sum(parts.values()) for name, parts in self.phases.items()}
+        """Bytes of each phase."""
+        return {phase: sum(sizes.values()) for phase, sizes in self.phases.items()}
 
     @property
     def peak(self) -> int:
+        """Bytes of the largest phase. The phases follow each other, so the others need no more."""
         return max(self.totals.values())
 
 
 def num_bytes(model: nn.Module, *, trained: bool = False) -> int:
-    """Return the size of a model's parameters, or of those that train; tied tables count once."""
+    """Return the bytes of a model's parameters, or of those that train; tied tables count once."""
     return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad or not trained)
 
 
 def expanded_base(config: PreTrainedConfig, *, num_tokens: int, dtype: torch.dtype) -> PreTrainedModel:
-    """Return the base of a run without data, its tables with rows for ``num_tokens`` ids at least."""
+    """Return the base model of a run without weights; its tables have at least ``num_tokens`` rows."""
     expanded = copy.deepcopy(config)
     expanded.get_text_config().vocab_size = max(Dimensions.of(config).text.vocab_size, num_tokens)
     return empty_model(expanded, dtype=dtype)
@@ -74,81 +91,145 @@ def expanded_base(config: PreTrainedConfig, *, num_tokens: int, dtype: torch.dty
 def run_model(
     config: PreTrainedConfig, run: RunConfig, *, dtype: torch.dtype, offset_ids: range
 ) -> PreTrainedModel | PeftModel:
-    """Return the model as a run trains it, without data: vocabulary expanded, offsets and adapters on it."""
+    """Return the model as a run trains it, without weights: vocabulary expanded, offsets and adapters installed."""
     base = expanded_base(config, num_tokens=offset_ids.stop, dtype=dtype)
     with torch.device("meta"):
         return with_adapters(run, base, offset_ids=offset_ids)
 
 
 def estimate(model: nn.Module, run: RunConfig, size: SequenceSize, *, on_gpu: bool) -> MemoryEstimate:
-    """Estimate the memory of one worker with a model of :func:`run_model`, all sequences being of one ``size``."""
-    dimensions = Dimensions.of(inner_model(model).config)
-    weights, trained = num_bytes(model), num_bytes(model, trained=True)
-    text, vision = dimensions.text, dimensions.vision
-    narrowest = min(parameter.itemsize for parameter in model.parameters())  # of the base; adapters are float32
-    autocast = run.training.precision == "bfloat16"
-    workers = run.cluster.num_workers
-    shares = 1 if run.cluster.strategy == "ddp" else workers
-    pixels = _PIXEL_BYTES * size.patches * vision.in_channels * vision.patch_size**2
+    """Estimate the memory that one worker needs.
 
-    batch, num_targets = run.training.per_device_batch_size, max(1, size.length - size.prompt)
-    float32 = sum(parameter.numel() for parameter in model.parameters() if parameter.dtype == torch.float32)
-    training = {
-        "weights": weights,
-        "autocast copies": 2 * float32 if autocast else 0,
-        # DDP keeps buckets of them beside; ZeRO divides buckets and states over the workers.
-        "gradients": (2 if workers > 1 else 1) * trained // shares,
-        "AdamW": 3 * trained // shares,  # two moments, and one more while it steps
-        "activations": _kept_bytes(dimensions, run, 2 if autocast else narrowest, size),
-        "logits": _head_bytes(dimensions, run, batch * num_targets, on_gpu=on_gpu),
-        "pixels": batch * pixels,
+    Args:
+        model: of :func:`run_model`.
+        run: its batch sizes, precision, strategy and limits.
+        size: the size of every sequence of a batch.
+        on_gpu: whether the device is a GPU.
+    """
+    text = Dimensions.of(inner_model(model).config).text
+    process_bytes = _PROCESS_BYTES_GPU if on_gpu else _PROCESS_BYTES_CPU
+    phases = {
+        TRAINING: {"process": process_bytes, **_training_bytes(model, run, size, on_gpu=on_gpu)},
+        EVALUATION: {"process": process_bytes, **_evaluation_bytes(model, run, size)},
+        MERGE: {
+            "process": process_bytes,
+            "weights": num_bytes(model),
+            # The largest tensor is a table of tokens. It is there in float32 beside what is added to it.
+            "table": 2 * _FLOAT32_BYTES * text.vocab_size * text.hidden_size,
+        },
     }
-    batch, length = run.evaluation.batch_size, size.prompt + run.evaluation.max_new_tokens
-    cached = 2 * dimensions.key_width * narrowest
-    widest = 5 * narrowest * max(size.prompt * text.intermediate_size, size.patches * vision.intermediate_size)
-    prefill = widest + size.prompt * cached * text.num_hidden_layers + pixels
-    evaluation = {
-        "weights": weights,
-        "AdamW": 2 * trained // shares,
-        "key-value cache": batch * length * cached * (text.num_hidden_layers + 1),
-        "prefill": prompts_at_once(batch) * prefill,
-        "logits": 4 * 4 * batch * text.vocab_size,
-    }
-    # The model is there once, and its largest tensor, a table, in float32 beside what is added to it.
-    merge = {"weights": weights, "table": 2 * 4 * text.vocab_size * text.hidden_size}
-    process = {"process": _PROCESS_BYTES_GPU if on_gpu else _PROCESS_BYTES_CPU}
-    phases = {TRAINING: process | training, EVALUATION: process | evaluation, MERGE: process | merge}
-    for parts in phases.values():
-        parts["fragmentation"] = round(_FRAGMENTATION * sum(parts.values()))
+    for sizes in phases.values():
+        sizes["fragmentation"] = round(_FRAGMENTATION * sum(sizes.values()))
     return MemoryEstimate(phases)
 
 
-def _kept_bytes(dimensions: Dimensions, run: RunConfig, width: int, size: SequenceSize) -> int:
-    """Return what autograd keeps of a forward pass, and the gradients that flow through one MLP."""
-    text, vision, lora = dimensions.text, dimensions.vision, run.training.lora
+def _training_bytes(model: nn.Module, run: RunConfig, size: SequenceSize, *, on_gpu: bool) -> dict[str, int]:
+    """Return the bytes of each purpose while the model trains."""
+    dimensions = Dimensions.of(inner_model(model).config)
+    batch_size = run.training.per_device_batch_size
+    num_targets = batch_size * max(1, size.length - size.prompt)
+    trained_bytes = num_bytes(model, trained=True)
+    num_float32 = sum(parameter.numel() for parameter in model.parameters() if parameter.dtype == torch.float32)
+    is_autocast = run.training.precision == "bfloat16"
+    number_bytes = 2 if is_autocast else _base_itemsize(model)
+    # DDP keeps buckets of gradients beside the gradients themselves. ZeRO divides both over the workers.
+    gradient_copies = 2 if run.cluster.num_workers > 1 else 1
+    num_shares = _num_shares(run)
+    return {
+        "weights": num_bytes(model),
+        "autocast copies": 2 * num_float32 if is_autocast else 0,
+        "gradients": gradient_copies * trained_bytes // num_shares,
+        "AdamW": 3 * trained_bytes // num_shares,  # two moments, and one more tensor while it steps
+        "activations": _activation_bytes(dimensions, run, number_bytes, size),
+        "logits": _head_bytes(dimensions, run, num_targets, on_gpu=on_gpu),
+        "pixels": batch_size * _pixel_bytes(dimensions, size),
+    }
+
+
+def _evaluation_bytes(model: nn.Module, run: RunConfig, size: SequenceSize) -> dict[str, int]:
+    """Return the bytes of each purpose while the model generates answers, between two steps of training."""
+    dimensions = Dimensions.of(inner_model(model).config)
+    text = dimensions.text
+    vision = dimensions.vision
+    itemsize = _base_itemsize(model)
+    batch_size = run.evaluation.batch_size
+    length = size.prompt + run.evaluation.max_new_tokens
+
+    cache_bytes_per_token = 2 * dimensions.key_width * itemsize  # a key and a value, of one layer
+    widest_layer = max(size.prompt * text.intermediate_size, size.patches * vision.intermediate_size)
+    prefill_bytes = (
+        5 * itemsize * widest_layer
+        + size.prompt * cache_bytes_per_token * text.num_hidden_layers
+        + _pixel_bytes(dimensions, size)
+    )
+    return {
+        "weights": num_bytes(model),
+        "AdamW": 2 * num_bytes(model, trained=True) // _num_shares(run),  # the two moments wait for the next step
+        "key-value cache": batch_size * length * cache_bytes_per_token * (text.num_hidden_layers + 1),
+        "prefill": prompts_at_once(batch_size) * prefill_bytes,
+        "logits": 4 * _FLOAT32_BYTES * batch_size * text.vocab_size,
+    }
+
+
+def _base_itemsize(model: nn.Module) -> int:
+    """Return the bytes of a number of the base model. Adapters and offsets are float32, so never narrower."""
+    return min(parameter.itemsize for parameter in model.parameters())
+
+
+def _num_shares(run: RunConfig) -> int:
+    """Return over how many workers gradients and optimizer states are divided."""
+    return 1 if run.cluster.strategy == "ddp" else run.cluster.num_workers
+
+
+def _pixel_bytes(dimensions: Dimensions, size: SequenceSize) -> int:
+    """Return the bytes of one image."""
+    vision = dimensions.vision
+    return _PIXEL_BYTES * size.patches * vision.in_channels * vision.patch_size**2
+
+
+def _activation_bytes(dimensions: Dimensions, run: RunConfig, number_bytes: int, size: SequenceSize) -> int:
+    """Return what autograd keeps of a forward pass, and the gradients that flow through one MLP.
+
+    The formula is that of the module's docstring; ``number_bytes`` is its ``width``.
+    """
+    text = dimensions.text
+    vision = dimensions.vision
+    lora = run.training.lora
     is_full = run.training.tuning == "full"
-    more = 1.5 if run.training.tuning == "dora" or (lora.dropout > 0 and not is_full) else 1.0
     is_eager = run.model.attn_implementation == "eager"
-    layer = size.length * more * (
+    has_copies = run.training.tuning == "dora" or (lora.dropout > 0 and not is_full)
+    copies = 1.5 if has_copies else 1.0
+
+    numbers_per_token = (
         9 * text.hidden_size + 7 * dimensions.query_width + 2 * dimensions.key_width + 4 * text.intermediate_size
-    ) + size.length**2 * (2 * text.num_attention_heads if is_eager else 1)
-    block = size.patches * more * (13 * vision.hidden_size + 2 * vision.intermediate_size)
-    block += size.patches**2 * (2 * vision.num_heads if is_eager else 0)
-    num_layers, num_blocks = text.num_hidden_layers, vision.depth + 1 if is_full or lora.vision else 0
+    )
+    scores_per_pair = 2 * text.num_attention_heads if is_eager else 1
+    layer = size.length * copies * numbers_per_token + size.length**2 * scores_per_pair
+
+    numbers_per_patch = 13 * vision.hidden_size + 2 * vision.intermediate_size
+    scores_per_patch_pair = 2 * vision.num_heads if is_eager else 0
+    block = size.patches * copies * numbers_per_patch + size.patches**2 * scores_per_patch_pair
+
+    num_layers = text.num_hidden_layers
+    tower_trains = is_full or lora.vision
+    num_blocks = vision.depth + 1 if tower_trains else 0
     if run.training.gradient_checkpointing:
         inputs = num_layers * size.length * text.hidden_size + num_blocks * size.patches * vision.hidden_size
-        kept = inputs + max(layer, block if num_blocks else 0)
+        kept_numbers = inputs + max(layer, block if tower_trains else 0)
     else:
-        kept = num_layers * layer + num_blocks * block
-    backward = 3 * size.length * text.intermediate_size
-    return round(width * run.training.per_device_batch_size * (kept + backward))
+        kept_numbers = num_layers * layer + num_blocks * block
+    gradient_numbers = 3 * size.length * text.intermediate_size
+    return round(number_bytes * run.training.per_device_batch_size * (kept_numbers + gradient_numbers))
 
 
 def _head_bytes(dimensions: Dimensions, run: RunConfig, num_tokens: int, *, on_gpu: bool) -> int:
-    """Return hidden states, logits and their gradients at supervised positions, in float32."""
-    hidden, vocab_size = dimensions.text.hidden_size, dimensions.text.vocab_size
+    """Return the bytes of hidden states and logits, and of their gradients, at supervised positions in float32."""
+    hidden_size = dimensions.text.hidden_size
+    vocab_size = dimensions.text.vocab_size
     if run.training.tuning == "full":
-        return 2 * 4 * num_tokens * (hidden + vocab_size)
-    # The head goes over the table in chunks, three of which are there at once.
-    chunk = min(CHUNK_ELEMENTS_GPU if on_gpu else CHUNK_ELEMENTS_CPU, max(num_tokens, hidden) * vocab_size)
-    return 2 * 4 * num_tokens * (hidden + NUM_BINS) + 3 * 4 * chunk
+        return 2 * _FLOAT32_BYTES * num_tokens * (hidden_size + vocab_size)
+    # A frozen head is multiplied in chunks of the table, of which three tensors are there at once. Only the logits of
+    # coordinates are kept.
+    limit = CHUNK_ELEMENTS_GPU if on_gpu else CHUNK_ELEMENTS_CPU
+    num_elements = min(limit, max(num_tokens, hidden_size) * vocab_size)
+    return 2 * _FLOAT32_BYTES * num_tokens * (hidden_size + NUM_BINS) + 3 * _FLOAT32_BYTES * num_elements
