@@ -29,12 +29,12 @@ _LISTS = (GROUPS, "ablation.seeds", "ablation.factor", "evaluation.decoding")
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
     """Load and validate a whole experiment with all its runs.
 
-        base.yaml <- extends - experiment.yaml       files, the base first
-            <- KEY=VALUE of all groups               in order
-            <- groups/NAME.yaml                      in the place of a list of names
-            <- KEY=VALUE below ablation.groups.NAME  in order
-            <- the runs' folder, the tracking address, absolute paths
-            -> one validation
+    1. the file is laid on the files that it extends, the base first;
+    2. overrides are laid on that, in order, but those below ``ablation.groups.NAME``;
+    3. a list of groups is replaced by what ``groups/NAME.yaml`` hold;
+    4. overrides below ``ablation.groups.NAME`` are laid on the groups;
+    5. the folder of runs and the tracking address are filled in, and paths become absolute;
+    6. all of it is validated once, as a whole.
 
     The file may extend another file (``extends: base.yaml``, relative to itself, or of that name among those that come
     with coordexp), which may extend a further one. ``ablation.groups`` may be a list of names, looked up as
@@ -59,9 +59,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
         """Return where a key was given; for a default, where its nearest section was given."""
         return place_of(key, places) or str(document.path)
 
-    parsed = [_parsed(text) for text in overrides]
-    of_groups = [override for override in parsed if override.key.startswith(f"{GROUPS}.")]
-    of_all = [override for override in parsed if override not in of_groups]
+    parsed_overrides = [_parse_override(text) for text in overrides]
+    of_groups = [override for override in parsed_overrides if override.key.startswith(f"{GROUPS}.")]
+    of_all = [override for override in parsed_overrides if override not in of_groups]
     for override in of_all:
         tree = _overridden(tree, override, places)
     for key in _LISTS:
@@ -77,7 +77,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
         tree = _overridden(tree, override, places)
     _fill(tree, places, document.path)
 
-    config = validated(tree, where=where, overrides=_places_of(parsed))
+    config = validated(tree, where=where, overrides=_places_of(parsed_overrides))
     overridden_keys = [override.key for override in of_all if override.key != GROUPS]
     check_groups(config, overridden=overridden_keys, folders=folders, where=where)
     check_tuning(config, where=where)
@@ -149,7 +149,7 @@ class _Override(NamedTuple):
     place: str
 
 
-def _parsed(text: str) -> _Override:
+def _parse_override(text: str) -> _Override:
     """Parse one ``KEY=VALUE``; a ConfigError says what is wrong with it."""
     key, equals, value = text.partition("=")
     key = key.strip()

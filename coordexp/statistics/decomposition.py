@@ -34,8 +34,16 @@ def decompose(
 ) -> Decomposition:
     """Measure what groups lose AP50 to, and how they differ in it, on the same resamples as their AP.
 
-    Arguments and errors are those of :func:`coordexp.statistics.comparison.compare_readings`, for one reading. With the
-    same ``seed``, the resamples are the first ones of the comparison of AP.
+    With the same ``seed``, the resamples are the first ones of the comparison of AP.
+
+    Args:
+        annotations_json: ground truth in COCO format.
+        detections: group -> training seed -> detections in COCO's results format.
+        families: as of :func:`coordexp.statistics.comparison.compare_readings`.
+        resamples: number of resamples.
+        seed: of the resamples.
+        units: which images are not independent; units are then drawn in the place of images.
+        on_progress: called with the number of resamples done and their total.
 
     Raises:
         DataError: if a file or an entry is malformed.

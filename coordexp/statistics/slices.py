@@ -172,8 +172,7 @@ def compare_slices(
 ) -> Slices:
     """Compare groups on every value of some tags, and by size, category and number of objects.
 
-    Arguments and errors are those of :func:`coordexp.statistics.comparison.compare_readings`, for one reading. With the
-    same ``seed``, the resamples are those of the decomposition.
+    With the same ``seed``, the resamples are those of the decomposition.
 
     Args:
         annotations_json: ground truth in COCO format.
@@ -184,6 +183,10 @@ def compare_slices(
         seed: of the resamples.
         units: which images are not independent; units are then drawn in the place of images.
         on_progress: called with the number of files measured and their total.
+
+    Raises:
+        DataError: if a file or an entry is malformed.
+        ComparisonError: if there is nothing to compare.
     """
     check_groups(detections)
     truth = read_ground_truth(Path(annotations_json))
@@ -242,7 +245,7 @@ def _selections(truth: GroundTruth, tags: Tags, units: Units) -> list[_Selection
     for tag in tags.tags:
         value_of_image = [tag.of_image.get(image_id) for image_id in image_ids.tolist()]
         for value in tag.values:
-            has_value = np.array([value_here == value for value_here in value_of_image], np.bool_)
+            has_value = np.array([image_value == value for image_value in value_of_image], np.bool_)
             selections.append(of_images(tag.name, value, has_value, is_tested=True))
     for size, (smallest_px2, largest_px2) in AREA_RANGES_PX2.items():
         if size != "all":

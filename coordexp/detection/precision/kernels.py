@@ -47,7 +47,7 @@ _EPS = float(np.spacing(1))
 
 @compiled
 def _num_levels(recall: float) -> float:
-    """Return how many recall levels a recall reaches: 0 without a hit.
+    """Return how many recall levels a recall reaches, as a float that precisions are multiplied with; 0 without a hit.
 
     Level ``i`` is the float ``0.01 * i``. The two corrections make up for the rounding of ``100 * recall``.
     """
@@ -149,20 +149,20 @@ def _totals(matches: Matches, category: int, t: int, weights_NR: Weights) -> tup
 
 
 @compiled
-def _set_one(entry: int, length: int, copies: Weights, seen: Index, num: Index, rank: Index) -> None:
-    """Set whether a resample has an entry of a run's copies, and its rank among all detections.
+def _set_entry(entry: int, length: int, image_copies: Weights, seen: Index, entry_copies: Index, rank: Index) -> None:
+    """Set whether a resample has an entry of a run's copies, and the entry's rank among all detections.
 
     Args:
         entry: counted through the copies of the run, ``d1 d2 d1 d2``.
         length: how many detections the run has.
-        copies: ``[R]`` copies of the image.
-        seen: ``[R]`` detections up to and with the copies of the run's first.
-        num: ``[R]``, written: 1 where there is such an entry, else 0.
+        image_copies: ``[R]`` copies of the image.
+        seen: ``[R]`` detections up to and with all copies of the run's first.
+        entry_copies: ``[R]``, written: 1 if the resample has the entry, otherwise 0.
         rank: ``[R]``, written.
     """
-    for r in range(len(copies)):
-        num[r] = 1 if entry // length < copies[r] else 0
-        rank[r] = seen[r] - copies[r] + entry + 1
+    for r in range(len(image_copies)):
+        entry_copies[r] = 1 if entry // length < image_copies[r] else 0
+        rank[r] = seen[r] - image_copies[r] + entry + 1
 
 
 @compiled
@@ -203,7 +203,7 @@ def _add_precisions(
         for entry in range(num_entries - 1, -1, -1):
             d = first + entry % length
             if length > 1:
-                _set_one(entry, length, weights_NR[image], seen[place], copies, rank)
+                _set_entry(entry, length, weights_NR[image], seen[place], copies, rank)
             else:
                 for r in range(len(total)):
                     copies[r] = weights_NR[image, r]
