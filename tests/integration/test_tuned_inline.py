@@ -20,7 +20,7 @@ from coordexp.tracking.publish import tracking_uri
 from tests.support.ablation import GEOMETRY
 from tests.support.tuning import BEST_RATE, STEPS, TRIAL_STEPS, StandIn, make_config, run
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("undrawn")]
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(900), pytest.mark.usefixtures("undrawn")]
 
 TRIALS = [f"{group}.t00{number}-s1000" for number in range(3) for group in "AC"]
 RUNS = ["A-s0", "C-s0"]
