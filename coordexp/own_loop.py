@@ -31,7 +31,7 @@ from coordexp.detection.detections import write_detections
 from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import TokenizerError
 from coordexp.evaluate.answers import Objects, ReadAnswer
-from coordexp.evaluate.evaluation import Evaluation, EvaluationData
+from coordexp.evaluate.evaluation import EvaluationImages, ModelEvaluation
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.model import AnsweringModel, encoder_of_prompts
 from coordexp.evaluate.predict import Prediction, prediction_of, without_boxes
@@ -341,8 +341,8 @@ def generate(
         batch_size=batch_size, max_new_tokens=max_new_tokens, decoding=(decoding,), details=False
     )
     samples = list(data)
-    evaluation_data = EvaluationData(without_boxes(samples), samples, CategoryIndex(dict(data.categories)))
-    evaluation = Evaluation(answering, evaluation_data, settings, curves_of=())
+    evaluation_data = EvaluationImages(without_boxes(samples), samples, CategoryIndex(dict(data.categories)))
+    evaluation = ModelEvaluation(answering, evaluation_data, settings, curves_of=())
     # Answers come in the order in which they are finished, not in the order of the samples.
     answer_of_image = {answer.image_id: answer for answer in evaluation.answer(decoding, evaluation.queues)}
     answers = tuple(answer_of_image[sample.image_id] for sample in samples)

@@ -33,7 +33,7 @@ from coordexp.limits import MAX_COUNT
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from coordexp.evaluate.evaluation import EvaluationData
+    from coordexp.evaluate.evaluation import EvaluationImages
     from coordexp.evaluate.settings import EvaluationSettings
     from coordexp.metrics import Decoding
     from coordexp.runs.folder import EvaluationFolder
@@ -147,7 +147,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _here(
     options: argparse.Namespace, settings: "EvaluationSettings", folder: "EvaluationFolder", console: "Console"
-) -> "tuple[EvaluationData, dict[str, float]]":
+) -> "tuple[EvaluationImages, dict[str, float]]":
     """Evaluate in this process."""
     from coordexp.evaluate.checkpoint import open_data, open_evaluation
 
@@ -159,7 +159,7 @@ def _here(
 
 def _on_ray(
     options: argparse.Namespace, settings: "EvaluationSettings", folder: "EvaluationFolder", console: "Console"
-) -> "tuple[EvaluationData, dict[str, float]]":
+) -> "tuple[EvaluationImages, dict[str, float]]":
     """Evaluate in several processes on Ray; the data are read while Ray starts."""
     from coordexp.cluster.session import ray_session
 
@@ -179,7 +179,7 @@ def _on_ray(
 
 
 def _remarks(
-    settings: "EvaluationSettings", folder: "EvaluationFolder", data: "EvaluationData", metrics: "dict[str, float]"
+    settings: "EvaluationSettings", folder: "EvaluationFolder", data: "EvaluationImages", metrics: "dict[str, float]"
 ) -> list[str]:
     """Return sentences on what the metrics do not show.
 
@@ -222,7 +222,7 @@ def _check_engine(options: argparse.Namespace) -> None:
 def _read_texts(options: argparse.Namespace) -> None:
     """Measure and write the boxes in the texts of another model, without a model of our own."""
     from coordexp.cli.views import print_metrics
-    from coordexp.detection.box_evaluation import BoxEvaluation
+    from coordexp.detection.box_evaluation import MatchedBoxes
     from coordexp.detection.detections import write_detections
     from coordexp.detection.ground_truth import read_ground_truth
     from coordexp.detection.metrics import measure
@@ -251,7 +251,7 @@ def _read_texts(options: argparse.Namespace) -> None:
         aliases=read_aliases(options.aliases),
         wanted=truth.sizes_px.keys(),
     )
-    measured = measure(BoxEvaluation(truth, detections))
+    measured = measure(MatchedBoxes(truth, detections))
     metrics = {f"free/expected/{name}": value for name, value in measured.items()}
     print_metrics(metrics, ("free",), num_images=len(truth.sizes_px), console=console)
     for sentence in (*truth.size_remarks, *remarks):

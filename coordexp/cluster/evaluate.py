@@ -18,7 +18,7 @@ from coordexp.cluster.waiting import entrypoint_text, explain_actors, grows_by_i
 from coordexp.errors import CoordExpError, ResourceError
 from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.checkpoint import open_data, open_evaluation
-from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
+from coordexp.evaluate.evaluation import EvaluationImages, ModelEvaluation, score_answers
 from coordexp.evaluate.generated_by import GeneratedBy
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import Decoding
@@ -43,7 +43,7 @@ class EvaluationWorker:
 
     def __init__(self, settings: EvaluationSettings) -> None:
         self._settings = settings
-        self._opened: Evaluation | None = None
+        self._opened: ModelEvaluation | None = None
 
     @ray.method
     def queues(self) -> list[list[int]]:
@@ -63,7 +63,7 @@ class EvaluationWorker:
     def answer(self, decoding: Decoding, queue: Sequence[int]) -> list[ReadAnswer]:
         return self._evaluation().answer(decoding, [queue])
 
-    def _evaluation(self) -> Evaluation:
+    def _evaluation(self) -> ModelEvaluation:
         # Not in the constructor: Ray wraps its errors so that ours cannot be recognised in them.
         if self._opened is None:
             self._opened = open_evaluation(self._settings, open_data(self._settings))
@@ -72,7 +72,7 @@ class EvaluationWorker:
 
 def evaluate_on_ray(
     settings: EvaluationSettings,
-    data: EvaluationData,
+    data: EvaluationImages,
     workers: Workers,
     *,
     output: EvaluationFolder,
@@ -104,7 +104,7 @@ def evaluate_on_ray(
         queues_of_first = pool[0].queues.remote()
         _say_wait(queues_of_first, workers, on_wait)
         queues = _get(queues_of_first)
-        return score(
+        return score_answers(
             data,
             settings,
             lambda way: _answer_all(pool, way, queues, on_images),

@@ -18,7 +18,7 @@ _ONE_SCORE = 0.2
 """The score of every detection in the positive-only F1; its value changes no number."""
 
 
-class BoxEvaluation:
+class MatchedBoxes:
     """What the metrics in ``coordexp/detection/metrics`` are computed from.
 
     Everything is computed at its first use and then kept, so that thirty metrics share a handful of matchings.
@@ -113,7 +113,7 @@ class DetectionMetric:
     """A number that says how good the boxes of an evaluation are; its value is None where it is not defined."""
 
     declared: Metric
-    value: Callable[[BoxEvaluation], float | None]
+    value: Callable[[MatchedBoxes], float | None]
 
     @property
     def name(self) -> str:

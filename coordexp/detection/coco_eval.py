@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.boxes import AREA_RANGES_PX2, MAX_DETECTIONS, Floats, Ints
 from coordexp.detection.detections import Detections, order_remarks, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
@@ -84,7 +84,7 @@ def evaluate_boxes(ground_truth: GroundTruth, detections: Detections) -> Detecti
         ResourceError: if pycocotools is not installed.
     """
     if ground_truth.federated is not None:
-        boxes = BoxEvaluation(ground_truth, detections)
+        boxes = MatchedBoxes(ground_truth, detections)
         average_precisions = [boxes.average_precision(name) for name in AVERAGE_PRECISIONS]
         return DetectionMetrics(*average_precisions, *[None] * 6)
     if not _is_installed():

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Bools, Floats, Ints
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
@@ -41,8 +41,8 @@ class Written:
     """``[D]`` whether the detection stands before the first repeat in its answer; None if there are no answers."""
 
     @cached_property
-    def boxes(self) -> BoxEvaluation:
-        return BoxEvaluation(self.truth, self.detections)
+    def boxes(self) -> MatchedBoxes:
+        return MatchedBoxes(self.truth, self.detections)
 
 
 @dataclass(frozen=True)

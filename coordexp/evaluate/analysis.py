@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.boxes import AREA_RANGES_PX2, OBJECT_COUNTS, Floats, to_boxes_norm_xyxy
 from coordexp.detection.metrics.calibration import ScoreBin, score_bins
 from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS
@@ -151,7 +151,7 @@ class Analysis:
         return read_model(cls, path, what="an analysis")
 
 
-def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: Objects | None) -> Analysis:
+def analyse_boxes(evaluated: Mapping[BoxKind, MatchedBoxes], objects: Objects | None) -> Analysis:
     """Analyse matched detections of each box kind, over the same images.
 
     Args:
@@ -181,7 +181,7 @@ def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: Objects |
     )
 
 
-def _analyse_boxes(boxes: BoxEvaluation, width_D4: Floats | None) -> BoxAnalysis:
+def _analyse_boxes(boxes: MatchedBoxes, width_D4: Floats | None) -> BoxAnalysis:
     truth = boxes.truth
     pairs = boxes.pairs(MIN_IOU)
     matched = np.flatnonzero(pairs.matched)
@@ -210,7 +210,7 @@ def _analyse_boxes(boxes: BoxEvaluation, width_D4: Floats | None) -> BoxAnalysis
     )
 
 
-def _by_category(boxes: BoxEvaluation) -> tuple[CategoryResult, ...]:
+def _by_category(boxes: MatchedBoxes) -> tuple[CategoryResult, ...]:
     truth = boxes.truth
     gt_categories = truth.category_ids[~truth.is_crowd]
     results: list[CategoryResult] = []
@@ -227,7 +227,7 @@ def _by_category(boxes: BoxEvaluation) -> tuple[CategoryResult, ...]:
     return tuple(results)
 
 
-def _by_size(boxes: BoxEvaluation) -> tuple[SizeResult, ...]:
+def _by_size(boxes: MatchedBoxes) -> tuple[SizeResult, ...]:
     gt_areas = boxes.truth.areas_px2[~boxes.truth.is_crowd]
     results: list[SizeResult] = []
     for name, (low, high) in AREA_RANGES_PX2.items():
@@ -258,7 +258,7 @@ def _width_by_error(error_M4: Floats, width_M4: Floats) -> tuple[WidthByError, .
     return tuple(results)
 
 
-def _on_images_with(low: int, high: int | None, boxes: BoxEvaluation) -> CountResult:
+def _on_images_with(low: int, high: int | None, boxes: MatchedBoxes) -> CountResult:
     """Measure AP on the images with ``low`` to ``high`` ground-truth objects; None for no upper limit."""
     image_ids, num_objects = np.unique(boxes.truth.image_ids[~boxes.truth.is_crowd], return_counts=True)
     is_chosen = num_objects >= low

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.errors import counted
 from coordexp.evaluate.answers import Objects, ReadAnswer
 from coordexp.evaluate.checkpoint import open_data, open_model
-from coordexp.evaluate.evaluation import Evaluation, EvaluationData, OnImages
+from coordexp.evaluate.evaluation import EvaluationImages, ModelEvaluation, OnImages
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import BOX_KINDS
 
@@ -64,7 +64,7 @@ def _shown(ap: float | None) -> str:
 
 def check_engine(
     settings: EvaluationSettings, *, on_images: Callable[[int], None] | None = None
-) -> tuple[EngineCheck, EvaluationData]:
+) -> tuple[EngineCheck, EvaluationImages]:
     """Read the given answers, generate our own for the same images, and compare.
 
     Args:
@@ -78,8 +78,8 @@ def check_engine(
     our_data = replace(given_data, given=None)
     our_settings = replace(settings, generations=None)
     answering = open_model(settings, given_data.truth.categories.values())
-    given_answers = _answers(Evaluation(answering, given_data, settings, curves_of=()), on_images)
-    our_answers = _answers(Evaluation(answering, our_data, our_settings, curves_of=()), on_images)
+    given_answers = _answers(ModelEvaluation(answering, given_data, settings, curves_of=()), on_images)
+    our_answers = _answers(ModelEvaluation(answering, our_data, our_settings, curves_of=()), on_images)
 
     differences = _coordinate_differences(given_answers, our_answers)
     num_identical = sum(
@@ -99,7 +99,7 @@ def check_engine(
     return check, given_data
 
 
-def _answers(evaluation: Evaluation, on_images: OnImages | None) -> dict[int, ReadAnswer]:
+def _answers(evaluation: ModelEvaluation, on_images: OnImages | None) -> dict[int, ReadAnswer]:
     (decoding,) = evaluation.settings.decoding
     answers = evaluation.answer(decoding, evaluation.queues, on_images=on_images)
     return {answer.image_id: answer for answer in answers}
@@ -119,11 +119,10 @@ def _coordinate_differences(
     return differences
 
 
-def _precision(answers: Iterable[ReadAnswer], data: EvaluationData) -> dict[str, float | None]:
+def _precision(answers: Iterable[ReadAnswer], data: EvaluationImages) -> dict[str, float | None]:
     """Return AP by kind of boxes, over the images that were answered."""
     objects = Objects.joined([answer.objects for answer in answers])
     truth = data.truth.on_images(sorted({sample.image_id for sample in data.samples}))
     return {
-        kind: BoxEvaluation(truth, objects.detections(kind, data.sizes_px)).average_precision("AP")
-        for kind in BOX_KINDS
+        kind: MatchedBoxes(truth, objects.detections(kind, data.sizes_px)).average_precision("AP") for kind in BOX_KINDS
     }

@@ -20,7 +20,7 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.names.categories import CategoryIndex
 from coordexp.errors import CheckpointError, DataError, ResourceError, counted
 from coordexp.evaluate.answers import seem_in_pixels
-from coordexp.evaluate.evaluation import Evaluation, EvaluationData
+from coordexp.evaluate.evaluation import EvaluationImages, ModelEvaluation
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.given import read_given_answers
 from coordexp.evaluate.generate.model import AnsweringModel, encoder_of_prompts
@@ -60,7 +60,7 @@ def make_set(settings: EvaluationSettings, set_dir: Path) -> DataSet:
     return open_set(data, place, splits=("val",))
 
 
-def open_data(settings: EvaluationSettings) -> EvaluationData:
+def open_data(settings: EvaluationSettings) -> EvaluationImages:
     """Return images, ground truth and given answers; needs no model.
 
     Raises:
@@ -74,7 +74,7 @@ def open_data(settings: EvaluationSettings) -> EvaluationData:
     return _data_of(settings, DataSet.open(settings.set_path))
 
 
-def _data_of(settings: EvaluationSettings, data_set: DataSet) -> EvaluationData:
+def _data_of(settings: EvaluationSettings, data_set: DataSet) -> EvaluationImages:
     split = data_set.load("val")
     samples = split.samples
     is_subset = settings.num_images is not None and settings.num_images < len(samples)
@@ -99,19 +99,19 @@ def _data_of(settings: EvaluationSettings, data_set: DataSet) -> EvaluationData:
         given = answers.by_image
         remarks += answers.remarks
     categories = CategoryIndex(truth.categories, aliases=settings.aliases)
-    return EvaluationData(truth, samples, categories, is_subset, given, tuple(remarks))
+    return EvaluationImages(truth, samples, categories, is_subset, given, tuple(remarks))
 
 
-def open_evaluation(settings: EvaluationSettings, data: EvaluationData) -> Evaluation:
+def open_evaluation(settings: EvaluationSettings, data: EvaluationImages) -> ModelEvaluation:
     """Load the model and plan the evaluation.
 
     Raises:
         CoordExpError: if the model cannot be used, or an image does not fit it.
     """
-    return Evaluation(open_model(settings, data.truth.categories.values()), data, settings)
+    return ModelEvaluation(open_model(settings, data.truth.categories.values()), data, settings)
 
 
-def scale_warning(settings: EvaluationSettings, folder: EvaluationFolder, data: EvaluationData) -> str | None:
+def scale_warning(settings: EvaluationSettings, folder: EvaluationFolder, data: EvaluationImages) -> str | None:
     """Return a warning if a model that answers in JSON seems to write pixels, although its family does not.
 
     A model that somebody has tuned may do so. Its boxes, read as thousandths, give an AP that means nothing.

@@ -1,8 +1,8 @@
 """One evaluation: a model, its data and its settings in; answers, files and metrics out.
 
 Every evaluation passes here: at a run's end and during training, ``evaluate``, ``predict``, and given answers. If
-several processes share the images, each has an :class:`Evaluation` and answers its own queues, and one of them calls
-:func:`score`.
+several processes share the images, each has a :class:`ModelEvaluation` and answers its own queues, and one of them
+calls :func:`score_answers`.
 """
 
 import time
@@ -31,7 +31,7 @@ OnImages = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class EvaluationData:
+class EvaluationImages:
     """The images of an evaluation; needs no model.
 
     Attributes:
@@ -61,7 +61,7 @@ class EvaluationData:
             raise DataError(f"{self.truth.path}: there is no image to evaluate")
 
 
-class Evaluation:
+class ModelEvaluation:
     """Answers the images of one evaluation, queue by queue.
 
     Attributes:
@@ -75,7 +75,7 @@ class Evaluation:
     def __init__(
         self,
         answering: AnsweringModel,
-        data: EvaluationData,
+        data: EvaluationImages,
         settings: EvaluationSettings,
         *,
         curves_of: Collection[int] | None = None,
@@ -110,8 +110,8 @@ class Evaluation:
             self.queues = _batches_by_length(self.samples.lengths, num_targets, batch_size=settings.batch_size)
 
     def run(self, output: EvaluationFolder, *, on_images: OnImages | None = None) -> dict[str, float]:
-        """Evaluate in this process: answer every queue, write the files, return the metrics; see :func:`score`."""
-        return score(
+        """Evaluate in this process: answer every queue and return what :func:`score_answers` does."""
+        return score_answers(
             self.data,
             self.settings,
             lambda decoding: self.answer(decoding, self.queues, on_images=on_images),
@@ -198,8 +198,8 @@ def _batches_by_length(lengths: Sequence[int], num_targets: Sequence[int], *, ba
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def score(
-    data: EvaluationData,
+def score_answers(
+    data: EvaluationImages,
     settings: EvaluationSettings,
     answer: Callable[[Decoding], Sequence[ReadAnswer]],
     output: EvaluationFolder,

@@ -21,7 +21,7 @@ from coordexp.errors import ConfigError, DataError
 from coordexp.evaluate.answers import Four, ReadAnswer
 from coordexp.evaluate.checkpoint import open_model
 from coordexp.evaluate.distributions import BinCurve
-from coordexp.evaluate.evaluation import Evaluation, EvaluationData
+from coordexp.evaluate.evaluation import EvaluationImages, ModelEvaluation
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import Decoding
 from coordexp.model.checkpoint.adapter import is_adapter, named_base
@@ -150,8 +150,8 @@ def predict_with(
     samples = [_sample(number, picture) for number, picture in enumerate(pictures)]
     if not samples:
         raise DataError("no picture given; expected at least one image file")
-    data = EvaluationData(without_boxes(samples), samples, CategoryIndex({}))
-    evaluation = Evaluation(open_model(settings, ()), data, settings, curves_of=range(len(samples)))
+    data = EvaluationImages(without_boxes(samples), samples, CategoryIndex({}))
+    evaluation = ModelEvaluation(open_model(settings, ()), data, settings, curves_of=range(len(samples)))
     predictions: dict[int, Prediction] = {}
     # One queue at a time: an answer's distributions take much memory until they are turned into curves.
     for queue in evaluation.queues:

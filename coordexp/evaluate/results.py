@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.data.sample import fold
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.boxes import Bools
 from coordexp.detection.coco_eval import published_precision
 from coordexp.detection.detections import write_detections
@@ -62,11 +62,11 @@ def write_results(
     # Coordinates that are written as text have no distribution: the two kinds of boxes are then equal to the last bit,
     # and are evaluated once.
     has_one_reading = np.array_equal(known.boxes_norm_xyxy("argmax"), known.boxes_norm_xyxy("expected"))
-    evaluated: dict[BoxKind, BoxEvaluation] = {}
+    evaluated: dict[BoxKind, MatchedBoxes] = {}
     for kind in BOX_KINDS:
         detections = known.detections(kind, sizes_px)
         write_detections(folder.detections(kind), detections)
-        evaluated[kind] = evaluated["argmax"] if has_one_reading and evaluated else BoxEvaluation(truth, detections)
+        evaluated[kind] = evaluated["argmax"] if has_one_reading and evaluated else MatchedBoxes(truth, detections)
     write_objects(folder.objects, answers)
     write_tokens(folder.answers, answers)
     unknown = Counter(objects.descs[~objects.is_known].tolist())
@@ -84,7 +84,7 @@ def write_results(
         if boxes is headline:
             measured |= official
         # Without a repeat nothing is cut, and the boxes need no second evaluation.
-        cut_boxes = BoxEvaluation(truth, before_repeats.detections(kind, sizes_px)) if is_repeat.any() else None
+        cut_boxes = MatchedBoxes(truth, before_repeats.detections(kind, sizes_px)) if is_repeat.any() else None
         values |= _values_of_boxes(kind, measured, cut_boxes)
     if settings.details and not has_one_reading:
         values |= served_precision(known, truth, sizes_px)
@@ -94,7 +94,7 @@ def write_results(
     return values
 
 
-def _values_of_boxes(kind: BoxKind, measured: Mapping[str, float], cut_boxes: BoxEvaluation | None) -> Values:
+def _values_of_boxes(kind: BoxKind, measured: Mapping[str, float], cut_boxes: MatchedBoxes | None) -> Values:
     """Name the metrics of one kind of boxes, and add AP of the boxes before a repeat; None if there is no repeat."""
     values: Values = {(kind, name): value for name, value in measured.items()}
     for name in _CUT_METRICS:
@@ -120,7 +120,7 @@ def served_precision(objects: Objects, truth: GroundTruth, sizes_px: Mapping[int
     values: Values = {}
     for num_tokens, name in SERVED_AP.items():
         detections = objects.served_by(num_tokens).detections("expected", sizes_px)
-        ap = BoxEvaluation(truth, detections).average_precision("AP")
+        ap = MatchedBoxes(truth, detections).average_precision("AP")
         if ap is not None:
             values["expected", name] = ap
     return values

@@ -37,9 +37,9 @@ from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
 from coordexp.temporary import shorten_temporary_folder
 from coordexp.train.facts import training_facts
 from coordexp.train.forward import model_inputs
-from coordexp.train.loop.evaluator import Evaluator
+from coordexp.train.loop.evaluator import TrainingEvaluator
 from coordexp.train.loop.messages import start_lines
-from coordexp.train.loop.run_log import RunLog
+from coordexp.train.loop.run_log import TrainingLog
 from coordexp.train.loop.throughput import flop_counter
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.arguments import choose_algorithms
@@ -53,18 +53,18 @@ _MERGE_SAMPLES = 4
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """What a run works with from its first step to its last row."""
 
     config: RunConfig
     parts: Components
-    log: RunLog
-    evaluator: Evaluator
+    log: TrainingLog
+    evaluator: TrainingEvaluator
 
     @staticmethod
     def of(
         config: RunConfig, parts: Components, *, reporter: LocalReporter, print_line: Callable[[str], None]
-    ) -> "Run":
+    ) -> "TrainingRun":
         """Join a run's parts with its log and evaluator.
 
         Args:
@@ -75,8 +75,8 @@ class Run:
         """
         half_precision = config.training.precision == "bfloat16"
         flops = flop_counter(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
-        log = RunLog(config, criterion=parts.criterion, flops=flops, reporter=reporter, print_line=print_line)
-        return Run(config, parts, log, Evaluator(config, parts, on_progress=log.show_answers))
+        log = TrainingLog(config, criterion=parts.criterion, flops=flops, reporter=reporter, print_line=print_line)
+        return TrainingRun(config, parts, log, TrainingEvaluator(config, parts, on_progress=log.show_answers))
 
     def stop_if_asked(self) -> None:
         """End the run if that was requested; every rank must call it at the same point.
@@ -117,7 +117,7 @@ def train_run(
         append_event(RunFolder.of(config), RunEvent("warning", time.time(), warning))
 
     parts = build_components(config)
-    run = Run.of(config.with_steps(len(parts.train.samples)), parts, reporter=reporter, print_line=print_line)
+    run = TrainingRun.of(config.with_steps(len(parts.train.samples)), parts, reporter=reporter, print_line=print_line)
     run.stop_if_asked()
     folder = RunFolder.of(config)
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def set_up_process(config: RunConfig) -> str | None:
     return warning
 
 
-def _train(run: Run, scratch: Path) -> BoxLimits:
+def _train(run: TrainingRun, scratch: Path) -> BoxLimits:
     """Take the optimizer steps that are left. Afterwards the model is unwrapped on every rank.
 
     Returns:
@@ -208,7 +208,7 @@ def _train(run: Run, scratch: Path) -> BoxLimits:
     return limits
 
 
-def _take_steps(run: Run, trainer: CoordTrainer, checkpoint: Path | None) -> None:
+def _take_steps(run: TrainingRun, trainer: CoordTrainer, checkpoint: Path | None) -> None:
     """Train from a checkpoint, or the beginning, to the last step."""
     try:
         with explained_loader_death():
@@ -230,7 +230,7 @@ def _free(trainer: CoordTrainer) -> None:
     trainer.accelerator.free_memory()
 
 
-def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
+def make_trainer(run: TrainingRun, scratch: Path) -> CoordTrainer:
     """Return the trainer of a run with its schedule; ``scratch`` takes checkpoints until they are committed."""
     trainer = CoordTrainer(run.config, run.parts, run_log=run.log, scratch=scratch)
     if run.config.training.precision == "bfloat16" and trainer.args.deepspeed is not None:
@@ -239,7 +239,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     return trainer
 
 
-def _evaluate(run: Run, step: int, limits: BoxLimits) -> None:
+def _evaluate(run: TrainingRun, step: int, limits: BoxLimits) -> None:
     """Evaluate on all validation images, and commit that as final: a merge that fails afterwards cannot lose it."""
     run.parts.model.eval()
     run.stop_if_asked()
@@ -256,7 +256,7 @@ def _evaluate(run: Run, step: int, limits: BoxLimits) -> None:
     run.log.commit(step, is_final=True)
 
 
-def _merge(run: Run) -> tuple[Ended, dict[str, float]]:
+def _merge(run: TrainingRun) -> tuple[Ended, dict[str, float]]:
     """Write the merged checkpoint. A run that trained all weights has no adapter: its weights are the checkpoint.
 
     Returns:

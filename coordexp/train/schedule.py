@@ -15,8 +15,8 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from coordexp.config.schema import RunConfig
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.stop import RunStoppedError, agreed_stop_reason
-from coordexp.train.loop.evaluator import Evaluator
-from coordexp.train.loop.run_log import RunLog
+from coordexp.train.loop.evaluator import TrainingEvaluator
+from coordexp.train.loop.run_log import TrainingLog
 from coordexp.train.setup.arguments import check_setup
 from coordexp.train.trainer import CoordTrainer
 
@@ -27,8 +27,8 @@ class Schedule(TrainerCallback):
 
     config: RunConfig
     trainer: CoordTrainer
-    log: RunLog
-    evaluator: Evaluator
+    log: TrainingLog
+    evaluator: TrainingEvaluator
     _stop_reason: str | None = None
 
     def on_train_begin(

@@ -47,7 +47,7 @@ from coordexp.train.loop.measures import (
     coord_diagnostics,
     gradients_at_hidden,
 )
-from coordexp.train.loop.run_log import RunLog
+from coordexp.train.loop.run_log import TrainingLog
 from coordexp.train.loop.throughput import flop_units
 from coordexp.train.setup.arguments import steps_on_device, training_arguments
 from coordexp.train.setup.components import Components
@@ -65,7 +65,7 @@ class CoordTrainer(Trainer):
     # the whole optimizer step already.
     loss_is_scaled_for_ga = True
 
-    def __init__(self, config: RunConfig, parts: Components, *, run_log: RunLog, scratch: Path) -> None:
+    def __init__(self, config: RunConfig, parts: Components, *, run_log: TrainingLog, scratch: Path) -> None:
         """Wire the trainer of a run.
 
         Args:

@@ -24,7 +24,7 @@ from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.config.keys import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import NUM_BINS
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.detections import write_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.metrics import measure
@@ -143,8 +143,8 @@ def write_run(plan: RunPlan, annotations: Path, number: int, num_groups: int, pe
     constrained = final.decoding("constrained")
     write_evaluation(constrained, made)
     objects, sizes = Objects.joined([answer.objects for answer in made]), dict.fromkeys(every, SIZE_PX)
-    evaluated: dict[BoxKind, BoxEvaluation] = {
-        kind: BoxEvaluation(truth, objects.detections(kind, sizes)) for kind in BOX_KINDS
+    evaluated: dict[BoxKind, MatchedBoxes] = {
+        kind: MatchedBoxes(truth, objects.detections(kind, sizes)) for kind in BOX_KINDS
     }
     analyse_boxes(evaluated, objects).write(constrained.path)
     kept = images_with_curves(truth, every)

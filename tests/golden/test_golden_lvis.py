@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coordexp.detection import evaluate_detections
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching.matcher import Matcher
@@ -39,7 +39,7 @@ def test_every_number_is_that_of_lvis_api(golden: dict, tmp_path: Path) -> None:
     annotations, found = written(tmp_path, scene)
     truth = read_ground_truth(annotations)
     detections = read_detections(found, truth)
-    metrics = measure(BoxEvaluation(truth, detections))
+    metrics = measure(MatchedBoxes(truth, detections))
     assert {name: metrics.get(ours) for name, ours in NAMES.items()} == pytest.approx(golden["once"], **EXACT)
     assert "AR100" not in metrics
     assert evaluate_detections(annotations, found).AP_medium == metrics["AP_medium"]

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import TrainerCallback
 
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.run import Run, make_trainer
+from coordexp.train.run import TrainingRun, make_trainer
 from coordexp.train.schedule import Schedule
 
 from .record import GIB, Cell, Numbers
@@ -61,7 +61,7 @@ def train(setting: Setting, *, profiles: bool = False) -> Numbers:
     parts = components(config)
     scratch = Path(tempfile.mkdtemp(dir=FOLDER))
     try:
-        run = Run.of(config, parts, reporter=LocalReporter(scratch), print_line=lambda line: None)
+        run = TrainingRun.of(config, parts, reporter=LocalReporter(scratch), print_line=lambda line: None)
         trainer = make_trainer(run, scratch)
         trainer.remove_callback(Schedule)
         kernels = _Kernels(first=num_rows * every - _PROFILED)

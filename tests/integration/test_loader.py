@@ -113,7 +113,7 @@ def test_workers_change_no_number(undisturbed, make_config):
 def test_a_trainer_of_two_ranks_has_fillers_and_samples_that_processes_share(make_config, tmp_path, monkeypatch):
     config = make_config("two-ranks-wired", num_workers=1)
     reporter = LocalReporter(RunFolder.of(config).path)
-    run = run_module.Run.of(config, build_components(config), reporter=reporter, print_line=lambda line: None)
+    run = run_module.TrainingRun.of(config, build_components(config), reporter=reporter, print_line=lambda line: None)
     alone = run_module.make_trainer(run, tmp_path)
     assert alone.sampler.num_fillers == 0
     assert isinstance(alone.train_dataset._samples, Samples)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.run import Run, make_trainer
+from coordexp.train.run import TrainingRun, make_trainer
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from tests.support.training import KeepGradients, prepared, small_config
@@ -26,7 +26,7 @@ def _first_step(config):
             module.register_forward_pre_hook(count("text"))
         elif name.endswith("visual.blocks.1.mlp"):
             module.register_forward_pre_hook(count("vision"))
-    run = Run.of(config, parts, reporter=LocalReporter(config.experiment.runs_dir / "unused"), print_line=str)
+    run = TrainingRun.of(config, parts, reporter=LocalReporter(config.experiment.runs_dir / "unused"), print_line=str)
     trainer = make_trainer(run, config.experiment.runs_dir / "scratch")
     keep = KeepGradients()
     trainer.remove_callback(Schedule)

@@ -7,7 +7,7 @@ import pytest
 
 from coordexp.config import load_config
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.run import Run, make_trainer
+from coordexp.train.run import TrainingRun, make_trainer
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from tests.support.training import prepared, write_base
@@ -31,7 +31,7 @@ def experiment(tmp_path_factory):
 def test_a_ready_group_trains(group, experiment, tmp_path):
     config = experiment.run(group, 0)
     (term,) = config.objective.extra
-    run = Run.of(config, build_components(config), reporter=LocalReporter(tmp_path), print_line=lambda _: None)
+    run = TrainingRun.of(config, build_components(config), reporter=LocalReporter(tmp_path), print_line=lambda _: None)
     trainer = make_trainer(run, tmp_path / "scratch")
     trainer.remove_callback(Schedule)
     trained = {name: values for name, values in trainer.model.named_parameters() if values.requires_grad}

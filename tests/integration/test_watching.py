@@ -13,7 +13,7 @@ from coordexp.metrics import PLACE_MEASURES, RANKS, SLOTS
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, committed_checkpoints, read_rows
 from coordexp.train.loop.messages import start_lines
-from coordexp.train.run import Run, make_trainer
+from coordexp.train.run import TrainingRun, make_trainer
 from coordexp.train.setup import weighted_terms
 from coordexp.train.setup.components import build_components
 from tests.support.training import prepared, small_config, train_here, with_changes
@@ -39,7 +39,7 @@ def _with_term(monkeypatch, config, compute):
 
 def _run(config, lines):
     reporter = LocalReporter(RunFolder.of(config).path)
-    return Run.of(config, build_components(config), reporter=reporter, print_line=lines.append)
+    return TrainingRun.of(config, build_components(config), reporter=reporter, print_line=lines.append)
 
 
 class _Explodes:

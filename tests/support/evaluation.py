@@ -9,13 +9,13 @@ import numpy as np
 
 from coordexp.data.sample import Objects as SampleObjects
 from coordexp.data.sample import Sample
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.names.categories import CategoryIndex
 from coordexp.evaluate.analysis import Analysis, analyse_boxes
 from coordexp.evaluate.answers import ObjectRow, Objects, ReadAnswer
-from coordexp.evaluate.evaluation import EvaluationData, score
+from coordexp.evaluate.evaluation import EvaluationImages, score_answers
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import BOX_KINDS, TOP_TOKENS
 from coordexp.runs.folder import DecodingFolder, EvaluationFolder
@@ -70,7 +70,7 @@ def answers_of(
 def analyse(annotations_json: Path, folder: Path) -> Analysis:
     """Analyse the files of one decoding, such as ``eval/final/constrained``, over all images of the split."""
     truth, files = read_ground_truth(annotations_json), DecodingFolder(folder)
-    boxes = {kind: BoxEvaluation(truth, read_detections(files.detections(kind), truth)) for kind in BOX_KINDS}
+    boxes = {kind: MatchedBoxes(truth, read_detections(files.detections(kind), truth)) for kind in BOX_KINDS}
     objects = read_objects(files.objects)
     return analyse_boxes(boxes, objects.rows(objects.is_known))
 
@@ -99,7 +99,7 @@ def sample_of(image_id: int, size: tuple[int, int]) -> Sample:
 def evaluated(folder: Path, given: Scene, images: Mapping[int, Sequence[Item]]) -> dict[str, float]:
     """Write the files of an evaluation under free decoding that found these objects; return its metrics."""
     samples = [sample_of(key, size) for key, size in given.sizes_px.items()]
-    data = EvaluationData(given.truth, samples, CategoryIndex(given.categories))
+    data = EvaluationImages(given.truth, samples, CategoryIndex(given.categories))
     answers = answers_of({key: images.get(key, ()) for key in given.sizes_px})
-    metrics = score(data, EvaluationSettings(decoding=("free",)), lambda way: answers, EvaluationFolder(folder))
+    metrics = score_answers(data, EvaluationSettings(decoding=("free",)), lambda way: answers, EvaluationFolder(folder))
     return {name.removeprefix("free/"): value for name, value in metrics.items()}

@@ -8,7 +8,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.run import Run, make_trainer, set_up_process
+from coordexp.train.run import TrainingRun, make_trainer, set_up_process
 from coordexp.train.setup.comparable import confirm_comparable
 from coordexp.train.setup.components import build_components
 from tests.support.ablation import GEOMETRY, StandIn, make_config
@@ -35,7 +35,7 @@ def confirm(config: ExperimentConfig) -> None:
     """Set up this process, build what trains, and confirm it."""
     set_up_process(config)
     folder, parts = RunFolder.of(config).path, build_components(config)
-    run = Run.of(config, parts, reporter=LocalReporter(folder), print_line=lambda line: None)
+    run = TrainingRun.of(config, parts, reporter=LocalReporter(folder), print_line=lambda line: None)
     confirm_comparable(config, parts, make_trainer(run, folder / "scratch").accelerator)
 
 

@@ -13,7 +13,7 @@ from coordexp.runs import ranks
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import read_rows
-from coordexp.train.run import Run, make_trainer, train_run
+from coordexp.train.run import TrainingRun, make_trainer, train_run
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from coordexp.train.trainer import CoordTrainer
@@ -59,7 +59,7 @@ def diverging(rank: int, world: int, port: int, config_json: str, stop: int | No
 
     CoordTrainer.compute_loss = broken
     reporter = LocalReporter(Path(f"{output}-rows-{rank}"))
-    run = Run.of(config, build_components(config), reporter=reporter, print_line=lambda line: None)
+    run = TrainingRun.of(config, build_components(config), reporter=reporter, print_line=lambda line: None)
     trainer = make_trainer(run, Path(f"{output}-scratch-{rank}"))
     snapshot = _Snapshot()
     trainer.remove_callback(Schedule)

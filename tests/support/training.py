@@ -11,7 +11,7 @@ from coordexp.model.tiny.parts import build_tokenizer, save_base
 from coordexp.runs import ranks
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
-from coordexp.train.run import Run, make_trainer, train_run
+from coordexp.train.run import TrainingRun, make_trainer, train_run
 from coordexp.train.schedule import Schedule
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.prepare import prepare_experiment
@@ -110,7 +110,7 @@ def first_step(config: ExperimentConfig) -> tuple[dict[str, torch.Tensor], float
     """Train one step and return its gradients and loss."""
     lines: list[str] = []
     reporter = LocalReporter(config.experiment.runs_dir / "unused")
-    run = Run.of(config, build_components(config), reporter=reporter, print_line=lines.append)
+    run = TrainingRun.of(config, build_components(config), reporter=reporter, print_line=lines.append)
     trainer = make_trainer(run, config.experiment.runs_dir / f"scratch-{ranks.rank()}")
     keep = KeepGradients()
     trainer.remove_callback(Schedule)

@@ -31,7 +31,7 @@ from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.study.study import Study
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.run import Run, make_trainer
+from coordexp.train.run import TrainingRun, make_trainer
 from coordexp.train.setup.components import build_components
 from tests.support.report import CATEGORIES, SPITEFUL
 from tests.support.training import prepared, small_config, write_base
@@ -109,7 +109,7 @@ def test_a_pickle_in_a_checkpoint_is_not_run_on_resume(base: Path, tmp_path: Pat
     """On the functions that the trainer's own resume calls; a control shows that the pickle would bite."""
     config = prepared(small_config(base, tmp_path))
     parts = build_components(config)
-    run = Run.of(config, parts, reporter=LocalReporter(tmp_path / "run"), print_line=lambda line: None)
+    run = TrainingRun.of(config, parts, reporter=LocalReporter(tmp_path / "run"), print_line=lambda line: None)
     trainer = make_trainer(run, tmp_path / "scratch")
     trainer.create_optimizer_and_scheduler(4)
     marker = tmp_path / "marker"

@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 from functools import cache
 
-from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.box_evaluation import DetectionMetric, MatchedBoxes
 
 _FIRST_FILES = ("coco", "ranking", "f1", "calibration")
 """Tables show the metrics of these files first, in this order; other files follow by name."""
@@ -38,7 +38,7 @@ def detection_metrics() -> tuple[DetectionMetric, ...]:
     return tuple(metrics.values())
 
 
-def measure(boxes: BoxEvaluation) -> dict[str, float]:
+def measure(boxes: MatchedBoxes) -> dict[str, float]:
     """Return every detection metric by name; undefined ones are absent."""
     values = {metric.name: metric.value(boxes) for metric in detection_metrics()}
     return {name: value for name, value in values.items() if value is not None}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.box_evaluation import DetectionMetric, MatchedBoxes
 from coordexp.detection.decomposition import NUM_SCORE_BINS
 from coordexp.metrics import Metric
 
@@ -24,7 +24,7 @@ class ScoreBin:
     fraction_correct: float | None
 
 
-def score_bins(boxes: BoxEvaluation) -> tuple[ScoreBin, ...]:
+def score_bins(boxes: MatchedBoxes) -> tuple[ScoreBin, ...]:
     """Return the reliability diagram: 10 equal score bins, each with the share of detections that are correct.
 
     A detection is correct if it matches at IoU .5; detections on crowds are left out. The diagram is empty if there are

@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.box_evaluation import DetectionMetric, MatchedBoxes
 from coordexp.detection.precision.average_precision import mean_of_defined
 from coordexp.metrics import AP_METRICS, Metric
 
 
-def _recall(boxes: BoxEvaluation) -> float | None:
+def _recall(boxes: MatchedBoxes) -> float | None:
     """Return AR100; None on LVIS's ground truth, whose recall is AR300."""
     if boxes.truth.federated is not None:
         return None
@@ -15,7 +15,7 @@ def _recall(boxes: BoxEvaluation) -> float | None:
 
 
 METRICS = (
-    *(DetectionMetric(metric, partial(BoxEvaluation.average_precision, name=metric.name)) for metric in AP_METRICS),
+    *(DetectionMetric(metric, partial(MatchedBoxes.average_precision, name=metric.name)) for metric in AP_METRICS),
     DetectionMetric(
         Metric("AR100", "COCO average recall with 100 detections an image", direction="higher", in_report=False),
         _recall,

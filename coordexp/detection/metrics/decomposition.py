@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.box_evaluation import DetectionMetric, MatchedBoxes
 from coordexp.detection.decomposition import ERRORS, OTHERS, RECALLS
 from coordexp.metrics import Metric
 
 
-def _value(name: str, boxes: BoxEvaluation) -> float | None:
+def _value(name: str, boxes: MatchedBoxes) -> float | None:
     return boxes.decomposed.values.get(name)
 
 

@@ -20,7 +20,7 @@ from functools import partial
 
 import numpy as np
 
-from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.box_evaluation import DetectionMetric, MatchedBoxes
 from coordexp.detection.boxes import Floats
 from coordexp.detection.matching.matches import totals
 from coordexp.detection.precision.average_precision import PrecisionTable
@@ -29,7 +29,7 @@ from coordexp.metrics import Metric
 F1_PERCENTS = (50, 75, 95)
 
 
-def _micro_f1(min_iou: float, boxes: BoxEvaluation) -> float | None:
+def _micro_f1(min_iou: float, boxes: MatchedBoxes) -> float | None:
     """Return 2 TP / (2 TP + FP + FN); the denominator is the number of detections plus that of objects."""
     pairs = boxes.pairs(min_iou)
     num_hits = int(np.count_nonzero(pairs.matched))
@@ -38,7 +38,7 @@ def _micro_f1(min_iou: float, boxes: BoxEvaluation) -> float | None:
     return 2 * num_hits / num_boxes if num_boxes else None
 
 
-def macro_f1(boxes: BoxEvaluation) -> Floats:
+def macro_f1(boxes: MatchedBoxes) -> Floats:
     """Return ``[T]`` F1 with every detection and every category; empty without ground truth."""
     hits_TK, ignored_TK, num_K, num_gt_K = totals(boxes.every_match)
     has_gt_K = num_gt_K > 0
@@ -52,7 +52,7 @@ def macro_f1(boxes: BoxEvaluation) -> Floats:
     return harmonic(precision_T, recall_T)
 
 
-def positive_only_f1(boxes: BoxEvaluation) -> Floats:
+def positive_only_f1(boxes: MatchedBoxes) -> Floats:
     """Return ``[T]`` F1 in the positive-only protocol; empty without ground truth."""
     return positive_only_f1_of(boxes.positive_only)
 
@@ -81,17 +81,17 @@ def harmonic(precision_T: Floats, recall_T: Floats) -> Floats:
     return 2 * precision_T * recall_T / np.where(total > 0, total, 1.0)
 
 
-def _at_threshold(f1: Callable[[BoxEvaluation], Floats], threshold: int, boxes: BoxEvaluation) -> float | None:
+def _at_threshold(f1: Callable[[MatchedBoxes], Floats], threshold: int, boxes: MatchedBoxes) -> float | None:
     f1_T = f1(boxes)
     return float(f1_T[threshold]) if len(f1_T) else None
 
 
-def _mean_f1(f1: Callable[[BoxEvaluation], Floats], boxes: BoxEvaluation) -> float | None:
+def _mean_f1(f1: Callable[[MatchedBoxes], Floats], boxes: MatchedBoxes) -> float | None:
     f1_T = f1(boxes)
     return float(f1_T.mean()) if len(f1_T) else None
 
 
-def _by_threshold(name: str, words: str, f1: Callable[[BoxEvaluation], Floats]) -> tuple[DetectionMetric, ...]:
+def _by_threshold(name: str, words: str, f1: Callable[[MatchedBoxes], Floats]) -> tuple[DetectionMetric, ...]:
     """Return the metrics of one F1: at some thresholds, and its mean over all.
 
     Args:

@@ -4,14 +4,14 @@ from functools import partial
 
 import numpy as np
 
-from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.box_evaluation import DetectionMetric, MatchedBoxes
 from coordexp.detection.precision.average_precision import mean_of_defined
 from coordexp.metrics import Metric
 
 _FREQUENCIES = {"rare": "r", "common": "c", "frequent": "f"}
 
 
-def _by_frequency(letter: str, boxes: BoxEvaluation) -> float | None:
+def _by_frequency(letter: str, boxes: MatchedBoxes) -> float | None:
     """Return AP over the categories of one frequency; None on COCO's ground truth."""
     federated = boxes.truth.federated
     if federated is None:
@@ -20,7 +20,7 @@ def _by_frequency(letter: str, boxes: BoxEvaluation) -> float | None:
     return mean_of_defined(boxes.table().precision[:, :, has_frequency])
 
 
-def _recall(boxes: BoxEvaluation) -> float | None:
+def _recall(boxes: MatchedBoxes) -> float | None:
     """Return AR300; None on COCO's ground truth, whose recall is AR100."""
     if boxes.truth.federated is None:
         return None

@@ -4,17 +4,17 @@ The distance from ``AP_constant_score`` to ``AP_oracle_score`` is what ranking c
 shows how much of it the score wins.
 """
 
-from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.box_evaluation import DetectionMetric, MatchedBoxes
 from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS, PrecisionTable, tied_precision
 from coordexp.metrics import Metric
 
 
-def _oracle_score(boxes: BoxEvaluation) -> float | None:
+def _oracle_score(boxes: MatchedBoxes) -> float | None:
     """Return the AP that these boxes would have if better boxes always came first."""
     return PrecisionTable.of(boxes.oracle_matches).average_precision(AVERAGE_PRECISIONS["AP"])
 
 
-def _constant_score(boxes: BoxEvaluation) -> float | None:
+def _constant_score(boxes: MatchedBoxes) -> float | None:
     """Return AP if all scores were equal; boxes match best IoU first, so the order of emission does not matter."""
     return tied_precision(boxes.oracle_matches)
 

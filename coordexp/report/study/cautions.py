@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.data.splits.chosen import chosen_sentence
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.detections import Detections, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.precision.average_precision import AVERAGE_PRECISIONS
@@ -167,7 +167,7 @@ def _on_common_images(inputs: StudyInputs, truth: GroundTruth, detections: Mappi
     common_ids = functools.reduce(np.intersect1d, image_sets).tolist()
     ap_texts: list[str] = []
     for name, boxes in detections.items():
-        table = BoxEvaluation(truth, boxes).table_on_images(common_ids)
+        table = MatchedBoxes(truth, boxes).table_on_images(common_ids)
         ap = table.average_precision(AVERAGE_PRECISIONS["AP"])
         if ap is not None:
             ap_texts.append(f"{name} {ap:.4f}")

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.precision.fair_order import in_fair_order
@@ -103,7 +103,7 @@ def _other_than_logged(
             continue  # equal scores: the comparison takes their boxes in another order than the run did
         if inputs.artifacts.is_fetched(path) and is_hash_known and not has_changed:
             # The comparison adds up in another order, and differs in the last digits.
-            exact_ap = BoxEvaluation(truth, as_written).average_precision("AP")
+            exact_ap = MatchedBoxes(truth, as_written).average_precision("AP")
             assert exact_ap == logged_ap, f"{run.name} logged AP {logged_ap}, {path} from MLflow gives {exact_ap}"
         if abs(logged_ap - computed_ap) <= _SAME_AP:
             continue

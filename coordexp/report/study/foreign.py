@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.detections import Detections, detections_of, order_remarks, write_detections
 from coordexp.detection.forms.frames import Frame
 from coordexp.detection.forms.results import Results
@@ -131,7 +131,7 @@ def _measured(
     is_reordered = detections is not as_written
     num_tied = as_written.num_tied if is_reordered else 0
     is_plain = results.is_plain and frame == Frame() and not num_tied and not as_written.num_swapped
-    evaluation = BoxEvaluation(truth, detections)
+    evaluation = MatchedBoxes(truth, detections)
     if not is_plain:
         write_detections(folder / "detections.json", detections)
     if is_reordered:

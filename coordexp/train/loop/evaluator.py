@@ -11,13 +11,13 @@ import torch
 from coordexp.config.schema import RunConfig
 from coordexp.data.sample import Sample
 from coordexp.data.splits.subset import stratified_subset
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.detection.names.categories import CategoryIndex
 from coordexp.evaluate.answers import ReadAnswer, unknown_sentence
-from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
+from coordexp.evaluate.evaluation import EvaluationImages, ModelEvaluation, score_answers
 from coordexp.evaluate.generate.formats import SequenceFormat
 from coordexp.evaluate.generate.model import AnsweringModel
 from coordexp.evaluate.generated_by import GeneratedBy
@@ -33,7 +33,7 @@ from coordexp.train.setup.data import ground_truth_of_run
 
 
 @dataclass(frozen=True)
-class Evaluator:
+class TrainingEvaluator:
     """Evaluates the model of a run as it is now. Every rank has one, and all call it at the same points."""
 
     config: RunConfig
@@ -100,7 +100,7 @@ class Evaluator:
         metrics: dict[str, float] = {}
         for kind in BOX_KINDS:
             detections = read_detections(self._final.decoding("constrained").detections(kind), truth)
-            measured = measure(BoxEvaluation(truth.on_images(image_ids), detections.on_images(image_ids)))
+            measured = measure(MatchedBoxes(truth.on_images(image_ids), detections.on_images(image_ids)))
             for name, value in measured.items():
                 metrics[str(MetricName("constrained", name, kind, subset=True))] = value
         return metrics
@@ -160,13 +160,13 @@ class Evaluator:
             details=not is_subset,
         )
         categories = CategoryIndex(truth.categories, aliases=config.aliases)
-        data = EvaluationData(truth, samples, categories, is_subset=is_subset)
+        data = EvaluationImages(truth, samples, categories, is_subset=is_subset)
         answering = self._answering_model()
         # Generation must not move the random numbers that training draws from. Only this device is named: torch would
         # warn about the other devices that a worker can see.
         device = self._device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            evaluation = Evaluation(answering, data, settings)
+            evaluation = ModelEvaluation(answering, data, settings)
             queues_of_rank = evaluation.queues[ranks.rank() :: ranks.world_size()]
             num_done = 0
             num_total = sum(map(len, queues_of_rank)) * len(decoding)
@@ -180,7 +180,7 @@ class Evaluator:
                 answers_of_rank = evaluation.answer(way, queues_of_rank, on_images=on_images)
                 return list(chain.from_iterable(ranks.gather_to_first(answers_of_rank)))
 
-            return score(
+            return score_answers(
                 data,
                 settings,
                 answer,

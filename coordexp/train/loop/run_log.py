@@ -65,7 +65,7 @@ class TrainingState:
     alarms: AlarmState
 
 
-class RunLog:
+class TrainingLog:
     """Rows, progress and alarms of one run, and its commits. Every rank has one; only rank 0's is shown."""
 
     def __init__(

@@ -8,7 +8,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from coordexp.detection import evaluate_detections
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.coco_eval import evaluate_boxes, published_precision
 from coordexp.errors import DataError, ResourceError
 from tests.support.detections import as_detections, crowded_scene, pycocotools_numbers, scene
@@ -181,7 +181,7 @@ def test_without_pycocotools_our_matcher_has_the_word_and_says_so(monkeypatch: p
     monkeypatch.setattr("coordexp.detection.coco_eval._is_installed", lambda: False)
     with pytest.warns(UserWarning, match="pycocotools"):
         assert published_precision(truth, detections) == {}
-    ours = BoxEvaluation(truth, detections)
+    ours = MatchedBoxes(truth, detections)
     assert {name: ours.average_precision(name) for name in official} == official
     assert set(official) == {"AP", "AP50", "AP75"}
     with pytest.raises(ResourceError, match="pycocotools"):

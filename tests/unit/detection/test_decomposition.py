@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.decomposition import BURST, Decomposed
 from coordexp.detection.metrics import measure
 from coordexp.detection.precision.average_precision import unit_weights
@@ -81,7 +81,7 @@ def test_a_burst_and_the_rank_of_objects_by_hand() -> None:
 def test_weights_are_repeated_images_and_shared_numbers_agree(seed: int) -> None:
     given, rows = crowded_scene(seed, ties=seed % 2 == 0) if seed < 5 else random_case(np.random.default_rng(seed))
     ours = Decomposed(given.truth, as_detections(rows))
-    metrics = measure(BoxEvaluation(given.truth, as_detections(rows)))
+    metrics = measure(MatchedBoxes(given.truth, as_detections(rows)))
     for name in ("AP50", "calibration_error"):
         assert ours.values.get(name) == pytest.approx(metrics.get(name), abs=1e-12)
     images = sorted(given.sizes_px)

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from coordexp.detection import metrics as metrics_folder
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.coco_eval import evaluate_boxes
 from coordexp.detection.metrics import detection_metrics, measure
 from coordexp.detection.metrics.calibration import score_bins
 from tests.support.detections import DtRow, Scene, as_detections, crowded_scene, found, pycocotools_evaluation, scene
 
 
-def evaluated(given: Scene, rows: list[DtRow], image_ids: list[int] | None = None) -> BoxEvaluation:
+def evaluated(given: Scene, rows: list[DtRow], image_ids: list[int] | None = None) -> MatchedBoxes:
     truth, detections = given.truth, as_detections(rows)
     if image_ids is not None:
         truth, detections = truth.on_images(image_ids), detections.on_images(image_ids)
-    return BoxEvaluation(truth, detections)
+    return MatchedBoxes(truth, detections)
 
 
 A, B, FAR = [0, 0, 40, 40], [60, 0, 40, 40], [120, 50, 40, 40]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.metrics import measure
 from tests.support.detections import (
     DtRow,
@@ -73,7 +73,7 @@ def plain_macro(given: Scene, rows: list[DtRow]) -> list[float]:
 @pytest.mark.parametrize("seed", range(16))
 def test_both_are_what_plain_loops_count(seed: int) -> None:
     given, rows = crowded_scene(seed, ties=seed % 2 == 0) if seed < 4 else random_case(np.random.default_rng(seed))
-    metrics = measure(BoxEvaluation(given.truth, as_detections(rows)))
+    metrics = measure(MatchedBoxes(given.truth, as_detections(rows)))
     for name, values in (("F1_positive", plain_positive_only(given, rows)), ("F1_macro", plain_macro(given, rows))):
         keys = (f"{name}_50", f"{name}_75", f"{name}_95", name)
         expected = zip(keys, [values[0], values[5], values[9], sum(values) / 10], strict=True) if values else ()
@@ -85,7 +85,7 @@ def test_what_the_protocol_hides_by_hand() -> None:
     # Category 1: found, with one stray in its image. Category 2: missed. Category 3: claimed in an image without it.
     given = scene((1, 1, A), (1, 2, B), num_images=2, num_categories=3)
     rows = found((1, 1, A, 0.9), (1, 1, FAR, 0.8), (2, 3, A, 0.7))
-    metrics = measure(BoxEvaluation(given.truth, as_detections(rows)))
+    metrics = measure(MatchedBoxes(given.truth, as_detections(rows)))
     # Honest: precision (1/2 + 0 + 0) / 3, recall (1 + 0) / 2.
     assert metrics["F1_macro_50"] == pytest.approx(harmonic(1 / 6, 1 / 2))
     # Protocol: category 3 is deleted; 1 comes first in its image, so its precision is 1 at recall 1; 2 has no hit, and

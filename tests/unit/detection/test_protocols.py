@@ -12,7 +12,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from coordexp.detection import evaluate_detections
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics.f1 import macro_f1, positive_only_f1
@@ -73,11 +73,11 @@ def test_without_category_is_pycocotools_without_categories(files, written: Writ
 
 
 def test_the_others_are_the_metrics_of_their_name(written: Written) -> None:
-    boxes = BoxEvaluation(written.truth, written.detections)
+    boxes = MatchedBoxes(written.truth, written.detections)
     assert BY_NAME["AP_constant_score"].value(written) == pytest.approx(tied_precision(boxes.oracle_matches), abs=1e-12)
     assert BY_NAME["F1_macro"].value(written) == pytest.approx(macro_f1(boxes).mean(), abs=1e-12)
     assert BY_NAME["F1_positive"].value(written) == pytest.approx(positive_only_f1(boxes).mean(), abs=1e-12)
-    kept = BoxEvaluation(written.truth, written.detections.rows(written.before_repeat))
+    kept = MatchedBoxes(written.truth, written.detections.rows(written.before_repeat))
     assert BY_NAME["AP_cut"].value(written) == pytest.approx(kept.average_precision("AP"), abs=1e-12)
     assert BY_NAME["AP_cut"].value(Written(written.truth, written.detections)) is None, "no answers"
 

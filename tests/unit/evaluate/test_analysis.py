@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coordexp.detection import evaluate_detections
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import MatchedBoxes
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
@@ -61,7 +61,7 @@ def test_by_hand(tmp_path: Path) -> None:
     assert metrics["unknown_category"] == 1
     truth = read_ground_truth(tmp_path / "gt.json")
     detections = read_detections(tmp_path / "free" / "detections.argmax.json", truth)
-    alone = analyse_boxes({"argmax": BoxEvaluation(truth, detections)}, None).boxes["argmax"]  # of any detector
+    alone = analyse_boxes({"argmax": MatchedBoxes(truth, detections)}, None).boxes["argmax"]  # of any detector
     assert (alone.coordinates, alone.width_by_error) == (part.coordinates, ())
 
 

@@ -26,7 +26,7 @@ from coordexp.errors import DataError
 from coordexp.evaluate.analysis import Analysis
 from coordexp.evaluate.answers import ReadAnswer
 from coordexp.evaluate.distributions import Distributions
-from coordexp.evaluate.evaluation import Evaluation, EvaluationData, score
+from coordexp.evaluate.evaluation import EvaluationImages, ModelEvaluation, score_answers
 from coordexp.evaluate.settings import EvaluationSettings
 from coordexp.metrics import ANSWER_METRICS, SERVED_METRICS, MetricName
 from coordexp.runs.folder import EvaluationFolder
@@ -58,14 +58,14 @@ class Split:
     samples: list[Sample]
     encoded: list[EncodedSample]
 
-    def data(self, *, num_images: int = NUM_IMAGES, is_subset: bool = False, aliases=None) -> EvaluationData:
+    def data(self, *, num_images: int = NUM_IMAGES, is_subset: bool = False, aliases=None) -> EvaluationImages:
         truth = read_ground_truth(self.annotations)
         categories = CategoryIndex(truth.categories, aliases=aliases)
-        return EvaluationData(truth, self.samples[:num_images], categories, is_subset=is_subset)
+        return EvaluationImages(truth, self.samples[:num_images], categories, is_subset=is_subset)
 
-    def evaluation(self, settings: EvaluationSettings) -> Evaluation:
+    def evaluation(self, settings: EvaluationSettings) -> ModelEvaluation:
         answering = replace(self.base.answering, encode=lambda samples: Encoded(self.encoded[: len(samples)]))
-        return Evaluation(answering, self.data(), settings)
+        return ModelEvaluation(answering, self.data(), settings)
 
     def run(self, settings: EvaluationSettings, output: Path) -> dict[str, float]:
         """Evaluate in one process."""
@@ -75,7 +75,7 @@ class Split:
         """Evaluate objects by image as if they had been generated."""
         answers = answers or answers_of(images)
         settings = settings or EvaluationSettings(decoding=(decoding,))
-        return score(self.data(**options), settings, lambda way: answers, EvaluationFolder(output))
+        return score_answers(self.data(**options), settings, lambda way: answers, EvaluationFolder(output))
 
 
 def split_of(base, shapes: Path) -> Split:
@@ -207,9 +207,11 @@ def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path:
         return []  # handed over to the first rank
 
     output = EvaluationFolder(tmp_path / "two")
-    assert score(data, settings, on_second_rank, output) == {}
+    assert score_answers(data, settings, on_second_rank, output) == {}
     assert not output.path.exists()
-    shared = score(data, settings, lambda way: evaluation.answer(way, evaluation.queues[0::2]) + sent[way], output)
+    shared = score_answers(
+        data, settings, lambda way: evaluation.answer(way, evaluation.queues[0::2]) + sent[way], output
+    )
     assert without_time(shared) == without_time(alone)
     for decoding in settings.decoding:
         assert len(list((tmp_path / "one" / decoding).iterdir())) == 8

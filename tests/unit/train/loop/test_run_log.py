@@ -7,7 +7,7 @@ from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter
 from coordexp.runs.rows import read_rows
 from coordexp.train.loop.measures import StepLog
-from coordexp.train.loop.run_log import RunLog
+from coordexp.train.loop.run_log import TrainingLog
 from coordexp.train.loop.throughput import FlopCounter
 from coordexp.train.setup.weighted_terms import build_criterion
 
@@ -34,7 +34,7 @@ def log_of(config, lines):
     flops = FlopCounter(1.0, 1.0, 1.0, 1.0, 1.0, peak=1e6)
     reporter = LocalReporter(RunFolder.of(config).path)
     criterion = build_criterion(config)
-    return RunLog(config, criterion=criterion, flops=flops, reporter=reporter, print_line=lines.append)
+    return TrainingLog(config, criterion=criterion, flops=flops, reporter=reporter, print_line=lines.append)
 
 
 @pytest.fixture
