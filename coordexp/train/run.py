@@ -49,7 +49,7 @@ from coordexp.train.setup.loader import explained_loader_death
 from coordexp.train.setup.zero import autocast_forward
 from coordexp.train.trainer import CoordTrainer
 
-_MERGE_SAMPLES = 4
+_MERGE_SAMPLES = 4  # validation samples on which the logits of the merged model are compared with the trained one's
 
 
 @dataclass(frozen=True)
