@@ -103,15 +103,15 @@ class Objects:
         if not objects:
             return cls.of([])
         return cls(
-            image_ids=np.concatenate([some.image_ids for some in objects]),
-            descs=np.concatenate([some.descs for some in objects]),
-            category_ids=np.concatenate([some.category_ids for some in objects]),
-            is_known=np.concatenate([some.is_known for some in objects]),
-            bins=np.concatenate([some.bins for some in objects]),
-            expected=np.concatenate([some.expected for some in objects]),
-            width=np.concatenate([some.width for some in objects]),
-            scores=np.concatenate([some.scores for some in objects]),
-            served=np.concatenate([some.served for some in objects]),
+            image_ids=np.concatenate([block.image_ids for block in objects]),
+            descs=np.concatenate([block.descs for block in objects]),
+            category_ids=np.concatenate([block.category_ids for block in objects]),
+            is_known=np.concatenate([block.is_known for block in objects]),
+            bins=np.concatenate([block.bins for block in objects]),
+            expected=np.concatenate([block.expected for block in objects]),
+            width=np.concatenate([block.width for block in objects]),
+            scores=np.concatenate([block.scores for block in objects]),
+            served=np.concatenate([block.served for block in objects]),
         )
 
     def __len__(self) -> int:

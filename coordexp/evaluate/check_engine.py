@@ -111,11 +111,11 @@ def _coordinate_differences(
     """Return the differences, in bins, of the coordinates of objects with equal position and description in both."""
     differences: list[int] = []
     for image_id, given_answer in given_answers.items():
-        given = given_answer.objects
-        ours = our_answers[image_id].objects
-        for position in range(min(len(ours), len(given))):
-            if ours.descs[position] == given.descs[position]:
-                differences += np.abs(ours.bins[position] - given.bins[position]).tolist()
+        given_objects = given_answer.objects
+        our_objects = our_answers[image_id].objects
+        for position in range(min(len(our_objects), len(given_objects))):
+            if our_objects.descs[position] == given_objects.descs[position]:
+                differences += np.abs(our_objects.bins[position] - given_objects.bins[position]).tolist()
     return differences
 
 

@@ -87,7 +87,7 @@ def _data_of(settings: EvaluationSettings, data_set: DataSet) -> EvaluationImage
         first = split.rejected[0]
         remarks.append(f"{counted(len(split.rejected), 'record')} left out, e.g. {first.where}: {first.reason}")
 
-    given = None
+    given_answers = None
     if settings.generations is not None:
         answers = read_given_answers(
             settings.generations,
@@ -96,10 +96,10 @@ def _data_of(settings: EvaluationSettings, data_set: DataSet) -> EvaluationImage
             names=truth.names,
             prefers_text=settings.answer == "qwen-json",
         )
-        given = answers.by_image
+        given_answers = answers.by_image
         remarks += answers.remarks
     categories = CategoryIndex(truth.categories, aliases=settings.aliases)
-    return EvaluationImages(truth, samples, categories, is_subset, given, tuple(remarks))
+    return EvaluationImages(truth, samples, categories, is_subset, given_answers, tuple(remarks))
 
 
 def open_evaluation(settings: EvaluationSettings, data: EvaluationImages) -> ModelEvaluation:

@@ -242,7 +242,7 @@ def score_answers(
         published = "expected" if decoding == settings.headline and not data.is_subset else None
         values = write_results(folder, answers, truth, data.sizes_px, settings=settings, published=published)
         if generated_by is not None:
-            generated_by[decoding].write(folder.generated_by)
+            generated_by[decoding].write(folder.detections("expected"))
 
         for (boxes, name), value in values.items():
             metrics[str(MetricName(decoding, name, boxes))] = value

@@ -58,13 +58,13 @@ def write_results(
         The metrics. Undefined values are absent. Each kind of failure is counted, also one that did not occur.
     """
     objects = Objects.joined([answer.objects for answer in answers])
-    known = objects.rows(objects.is_known)
+    known_objects = objects.rows(objects.is_known)
     # Coordinates that are written as text have no distribution: the two kinds of boxes are then equal to the last bit,
     # and are evaluated once.
-    has_one_reading = np.array_equal(known.boxes_norm_xyxy("argmax"), known.boxes_norm_xyxy("expected"))
+    has_one_reading = np.array_equal(known_objects.boxes_norm_xyxy("argmax"), known_objects.boxes_norm_xyxy("expected"))
     evaluated: dict[BoxKind, MatchedBoxes] = {}
     for kind in BOX_KINDS:
-        detections = known.detections(kind, sizes_px)
+        detections = known_objects.detections(kind, sizes_px)
         write_detections(folder.detections(kind), detections)
         evaluated[kind] = evaluated["argmax"] if has_one_reading and evaluated else MatchedBoxes(truth, detections)
     write_objects(folder.objects, answers)
@@ -87,9 +87,9 @@ def write_results(
         cut_boxes = MatchedBoxes(truth, before_repeats.detections(kind, sizes_px)) if is_repeat.any() else None
         values |= _values_of_boxes(kind, measured, cut_boxes)
     if settings.details and not has_one_reading:
-        values |= served_precision(known, truth, sizes_px)
+        values |= served_precision(known_objects, truth, sizes_px)
     if settings.details:
-        analyse_boxes(evaluated, known).write(folder.path)
+        analyse_boxes(evaluated, known_objects).write(folder.path)
         distributions_of(answers).write(folder.path)
     return values
 

@@ -49,7 +49,7 @@ from coordexp.train.setup.loader import explained_loader_death
 from coordexp.train.setup.zero import autocast_forward
 from coordexp.train.trainer import CoordTrainer
 
-_MERGE_SAMPLES = 4
+_MERGE_SAMPLES = 4  # validation samples on which the logits of the merged model are compared with the trained one's
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,16 @@ def train_run(
         print_line(warning)
         append_event(RunFolder.of(config), RunEvent("warning", time.time(), warning))
 
-    parts = build_components(config)
-    run = TrainingRun.of(config.with_steps(len(parts.train.samples)), parts, reporter=reporter, print_line=print_line)
+    components = build_components(config)
+    run = TrainingRun.of(
+        config.with_steps(len(components.train.samples)), components, reporter=reporter, print_line=print_line
+    )
     run.stop_if_asked()
     folder = RunFolder.of(config)
     folder.path.mkdir(parents=True, exist_ok=True)
     if is_first:
         shutil.rmtree(folder.scratch, ignore_errors=True)  # of a killed process
-        write_json(folder.param_groups, [asdict(row) for row in describe(parts.param_groups)], indent=2)
+        write_json(folder.param_groups, [asdict(row) for row in describe(components.param_groups)], indent=2)
     ranks.barrier()
     try:
         limits = _train(run, folder.scratch)
@@ -192,9 +194,9 @@ def _train(run: TrainingRun, scratch: Path) -> BoxLimits:
         run.log.resume(checkpoint)
         trainer.averages.resume(checkpoint)
 
-    parts = run.parts
-    limits = parts.encoding.box_limits(trainer.samples, parts.train.samples, parts.val.samples)
-    run.log.start(start_lines(run.config, parts, trainer.samples, trainer.sampler, limits), step=first_step)
+    components = run.parts
+    limits = components.encoding.box_limits(trainer.samples, components.train.samples, components.val.samples)
+    run.log.start(start_lines(run.config, components, trainer.samples, trainer.sampler, limits), step=first_step)
     if checkpoint is not None and first_step >= run.config.training.num_steps:
         # Every step was taken before. Trainer's loop would take one more.
         trainer.load_weights(checkpoint)
@@ -283,8 +285,8 @@ def _merge(run: TrainingRun) -> tuple[Ended, dict[str, float]]:
         )
     except (CoordExpError, OSError, RuntimeError) as error:  # torch reports a lack of memory as a RuntimeError
         note_traceback(folder.path)
-        what = "its checkpoint was not written" if trains_all else "its adapter was not merged"
-        warning = f"{what}: {one_sentence(error)}; the same command tries that again"
+        failure = "its checkpoint was not written" if trains_all else "its adapter was not merged"
+        warning = f"{failure}: {one_sentence(error)}; the same command tries that again"
         return Ended("finished", warning, is_merged=False), {}
 
     if facts.served:

@@ -92,5 +92,5 @@ class Schedule(TrainerCallback):
             raise RunStoppedError(self._stop_reason)
 
     def _evaluates_at(self, step: int) -> bool:
-        every = self.config.evaluation.every_steps
-        return every is not None and step % every == 0
+        period = self.config.evaluation.every_steps
+        return period is not None and step % period == 0

@@ -154,7 +154,7 @@ class AnswerRows:
         if self._grammar is not None:
             self._follow_grammar(self._grammar, row_N, id_N, preferred_N=logits_NV.argmax(dim=1))
 
-        # The longest answer so far, counted in steps by the host.
+        # Room for the longest answer so far, which the host counts in steps, and for the padding behind its end.
         num_tokens = 1 + max(self._num_chosen(answer) for answer in self._held if answer is not None)
         self.state.make_room(num_tokens, num_statistics=len(statistics_SN), like=statistics_SN)
         is_last_N = self.state.num_written_B[row_N] + 1 >= self.limit

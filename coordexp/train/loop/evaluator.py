@@ -50,8 +50,8 @@ class TrainingEvaluator:
         """
         if not self._loss_indices:
             return None
-        parts = self.parts
-        samples = parts.encoding.dataset([parts.val.samples[index] for index in self._loss_indices])
+        components = self.parts
+        samples = components.encoding.dataset([components.val.samples[index] for index in self._loss_indices])
         device = self._device
         averages = self._empty_averages(device)
         ones_U = torch.ones(len(UNITS), device=device)
@@ -59,16 +59,16 @@ class TrainingEvaluator:
         first = ranks.rank() * batch_size
         stride = ranks.world_size() * batch_size
 
-        model = parts.forward_terms.base
+        model = components.forward_terms.base
         was_training = model.training
         model.eval()
         with torch.no_grad():
             for start in range(first, len(samples), stride):
                 end = min(start + batch_size, len(samples))
-                batch = parts.encoding.collate([samples[index] for index in range(start, end)]).to(device)
-                terms, _ = parts.forward_terms(model, batch)
-                _, sums = parts.criterion(terms, ones_U)
-                averages.add_terms(parts.criterion, sums, count_units([batch]))
+                batch = components.encoding.collate([samples[index] for index in range(start, end)]).to(device)
+                terms, _ = components.forward_terms(model, batch)
+                _, sums = components.criterion(terms, ones_U)
+                averages.add_terms(components.criterion, sums, count_units([batch]))
                 averages.add_diagnostics(coord_diagnostics(terms))
         model.train(was_training)
         return averages.read()

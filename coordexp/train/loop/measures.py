@@ -26,7 +26,7 @@ P90_NAME = "expected_bin_p90"
 HIDDEN_GRADIENT = "gradient_at_hidden/"
 ALL_GRAD_NORMS = "all_grad_norms"
 _CELLS_PER_BIN = 4  # of the histogram that the 90th percentile is read from: it is right to a quarter of a bin
-_FAR_BINS = (10, 50)
+_FAR_BINS = (10, 50)  # how far a mean is from its likeliest bin: a distribution with two peaks shows there
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
 """The log of a run: rows of metrics, committed with checkpoints, and progress and alarms, shown at once.
 
+The way of a measurement::
+
     measures ──► row ──► kept in memory ──► commit(step, checkpoint) ──► metrics.jsonl
                    │
                    └──► progress line, live.json, events.jsonl: at once, for whoever watches
 
-Rows wait for the checkpoint: a run that dies behind it repeats those steps, and makes the same rows again.
+Rows wait for the next checkpoint. If the run dies before it, the rows are lost with the weights: the resumed run
+repeats those steps, and makes the same rows again.
 """
 
 import contextlib

@@ -203,8 +203,8 @@ def base_hashes(checkpoint: Path, *, known: Path) -> tuple[str, dict[str, str]]:
     """
     hashes = _hashes_of(checkpoint, known)
     weight_hashes = "".join(hashes[name] for name in sorted(hashes) if name.endswith(_WEIGHTS))
-    others = {f"base/{name}": value for name, value in hashes.items() if not name.endswith(_WEIGHTS)}
-    return sha256_of_text(weight_hashes), others
+    other_hashes = {f"base/{name}": value for name, value in hashes.items() if not name.endswith(_WEIGHTS)}
+    return sha256_of_text(weight_hashes), other_hashes
 
 
 def _hashes_of(directory: Path, known: Path) -> Mapping[str, str]:

@@ -137,9 +137,9 @@ def _check(others: Mapping[str, Fingerprint], name: str, fingerprint: Fingerprin
         return
     sentences: list[str] = []
     for difference in differences[:_NUM_SHOWN]:
-        here = shown_value(difference.other_value)
-        there = shown_value(difference.value)
-        sentences.append(f"{difference.key.removeprefix(WORKER)} is {here} here and {there} there")
+        this_value = shown_value(difference.other_value)
+        that_value = shown_value(difference.value)
+        sentences.append(f"{difference.key.removeprefix(WORKER)} is {this_value} here and {that_value} there")
     if len(differences) > _NUM_SHOWN:
         sentences.append(f"and {len(differences) - _NUM_SHOWN} more")
     has_threads = any(difference.key == f"{WORKER}threads" for difference in differences)

@@ -80,7 +80,7 @@ def _extra_term(config: RunConfig, name: str, extra: ExtraTerm, *, switched: set
     coordinates = "digits" if config.text_arm else "bins"
     reads = term_classes[name].reads
     if reads not in (coordinates, "any"):
-        fitting = {name for name, term in term_classes.items() if term.reads in (coordinates, "any")}
+        fitting = {term_name for term_name, term in term_classes.items() if term.reads in (coordinates, "any")}
         raise ConfigError(
             f"objective.extra.{name}: this term reads {reads}, but with custom.coord_tokens.enabled: "
             f"{str(not config.text_arm).lower()} coordinates are written as {coordinates}; expected one of "
