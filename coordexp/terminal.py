@@ -1,4 +1,4 @@
-"""A picture at the foot of a terminal that changes in place, and gives the terminal back when somebody needs it."""
+"""A picture at the foot of a terminal that changes in place, and makes way for a debugger or a forked process."""
 
 import inspect
 import os
@@ -13,27 +13,25 @@ from rich.live import Live
 
 
 def can_redraw(console: Console) -> bool:
-    """Return whether a picture can change in place: in a terminal, in the foreground, and without a debugger.
-
-    FORCE_COLOR, as CI sets it, makes rich take a log for a terminal: so the file is asked as well.
-    """
+    """Return whether a picture can change in place: in a terminal, in the foreground, and without a debugger."""
+    # FORCE_COLOR, which CI sets, makes rich take a log file for a terminal, so the file is asked as well.
     is_terminal = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
-    # A debugger asks in the same terminal, and its answers would be written over.
+    # A debugger prints in the same terminal, and the picture would overwrite it.
     return is_terminal and sys.gettrace() is None and _is_in_foreground(console.file)
 
 
 def _is_in_foreground(file: IO[str]) -> bool:
-    """Return whether the terminal is this command's own now, and not that of the shell which put it behind itself."""
+    """Return whether this command has the terminal, and does not run in the background of a shell."""
     try:
         return os.tcgetpgrp(file.fileno()) == os.getpgrp()
-    except OSError:  # no terminal that processes share
+    except OSError:  # not a terminal that processes share
         return True
 
 
 class Picture:
     """A picture below everything that is printed, until it is closed.
 
-    ``breakpoint()`` closes it, so that the debugger has the terminal. A forked process has its own streams back.
+    ``breakpoint()`` closes it, so that the debugger has the terminal. A forked process gets plain streams instead.
     """
 
     def __init__(
@@ -48,9 +46,9 @@ class Picture:
 
         Args:
             console: of the terminal.
-            draw: returns the picture; None where :meth:`show` is given each one.
-            per_second: how often ``draw`` is called, in a thread of rich; None: never.
-            stays: the last picture is left when this one is closed.
+            draw: returns the picture; None if :meth:`show` will be called with each one.
+            per_second: how often a thread of rich calls ``draw``; None if never.
+            stays: whether the last picture is left on the screen after :meth:`close`.
         """
         self._lock = threading.RLock()
         self._streams = (sys.stdout, sys.stderr)
@@ -61,12 +59,13 @@ class Picture:
             auto_refresh=per_second is not None,
             refresh_per_second=per_second or 1.0,
             transient=not stays,
-            redirect_stdout=sys.stdout.isatty(),  # where it goes to a file or a pipe, it stays there
+            redirect_stdout=sys.stdout.isatty(),  # output to a file or a pipe stays there
             redirect_stderr=sys.stderr.isatty(),
         )
         self.is_open = False
 
     def open(self) -> None:
+        """Show the picture."""
         with self._lock:
             self.is_open = True
             _open_pictures.append(self)
@@ -74,13 +73,13 @@ class Picture:
             self._live.start()
 
     def show(self, renderable: RenderableType) -> None:
-        """Show another picture, unless it was closed."""
+        """Show another picture, unless this one was closed."""
         with self._lock:
             if self.is_open:
                 self._live.update(renderable, refresh=True)
 
     def close(self) -> None:
-        """Give the terminal back; again, nothing happens."""
+        """Give the terminal back. A second call does nothing."""
         with self._lock:
             if not self.is_open:
                 return
@@ -90,7 +89,10 @@ class Picture:
             self._live.stop()
 
     def release_streams(self) -> None:
-        """Give a forked process its own streams: the picture's lock may be held there for ever."""
+        """Restore the streams in a forked process.
+
+        The lock of the picture may have been held when the process forked, and then nobody releases it there.
+        """
         self.is_open = False
         sys.stdout, sys.stderr = self._streams
 
@@ -98,10 +100,10 @@ class Picture:
         """Close the picture, then stop where ``breakpoint()`` was written, as Python itself would."""
         self.close()
         frame = inspect.currentframe()
-        is_pythons = self._hook_before is sys.__breakpointhook__ and not os.environ.get("PYTHONBREAKPOINT")
-        if not is_pythons or args or kwargs or frame is None:
+        is_default_hook = self._hook_before is sys.__breakpointhook__ and not os.environ.get("PYTHONBREAKPOINT")
+        if not is_default_hook or args or kwargs or frame is None:
             return self._hook_before(*args, **kwargs)
-        # Last: whatever is called behind it, the debugger would stop in that.
+        # This must be the last call, because the debugger would stop in a later one.
         return pdb.Pdb().set_trace(frame.f_back)
 
 
@@ -109,7 +111,7 @@ _open_pictures: list[Picture] = []
 
 
 def close_pictures() -> None:
-    """Close every picture of this process, for a debugger that is to ask in its terminal."""
+    """Close every picture of this process, so that a debugger has the terminal."""
     for picture in list(_open_pictures):
         picture.close()
 
