@@ -74,7 +74,7 @@ def soft_cross_entropy(logits_NK: Tensor, targets_NK: Tensor, *, temperature: fl
     """
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature must be > 0 and finite, got {temperature}")
-    _check_pair(logits_NK, targets_NK, what="logits and targets")
+    _check_pair(logits_NK, targets_NK, names="logits and targets")
     log_p_NK = (at_least_float32(logits_NK) / temperature).log_softmax(dim=1)
     # == 0 and not a test for > 0: the NaN row of a bin outside the vocabulary must stay visible in the loss.
     return -(targets_NK * log_p_NK.masked_fill(targets_NK == 0, 0.0)).sum(dim=1)
@@ -93,7 +93,7 @@ def wasserstein_1(probs_NK: Tensor, targets_NK: Tensor) -> Tensor:
     Raises:
         ValueError: if the shapes are not one ``[N, K]``, or K < 2.
     """
-    _check_pair(probs_NK, targets_NK, what="distributions")
+    _check_pair(probs_NK, targets_NK, names="distributions")
     num_bins = probs_NK.shape[1]
     if num_bins < 2:
         raise ValueError(f"Wasserstein-1 needs at least 2 bins, got {num_bins}")
@@ -142,6 +142,6 @@ def is_integer(values: Tensor) -> bool:
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 
-def _check_pair(a_NK: Tensor, b_NK: Tensor, *, what: str) -> None:
+def _check_pair(a_NK: Tensor, b_NK: Tensor, *, names: str) -> None:
     if a_NK.ndim != 2 or a_NK.shape != b_NK.shape:
-        raise ValueError(f"expected {what} of one shape [N, K], got {tuple(a_NK.shape)} and {tuple(b_NK.shape)}")
+        raise ValueError(f"expected {names} of one shape [N, K], got {tuple(a_NK.shape)} and {tuple(b_NK.shape)}")

@@ -65,7 +65,7 @@ class Processor:
         # The configuration comes first: the tokenizer's classes read it too, and would be blamed for a fault in it.
         model = model_config(directory)
         tokenizer = read_tokenizer(directory)
-        _require(directory, _IMAGE_CONFIGS, what="image processor")
+        _require(directory, _IMAGE_CONFIGS, kind="image processor")
         with library_errors(f"{directory}: image processor does not load"):
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
         _check_images(image_processor, model, directory)
@@ -210,7 +210,7 @@ def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
         CheckpointError: if one of the two is missing or damaged.
     """
     refuse_lfs_pointers(directory)
-    _require(directory, _TOKENIZER_FILES, what="tokenizer")
+    _require(directory, _TOKENIZER_FILES, kind="tokenizer")
     with library_errors(f"{directory}: tokenizer does not load"):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     for option in _LOADING_OPTIONS:
@@ -227,10 +227,10 @@ def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _require(directory: Path, names: Sequence[str], *, what: str) -> None:
+def _require(directory: Path, names: Sequence[str], *, kind: str) -> None:
     """Raise a CheckpointError if none of the files is there."""
     if not any((directory / name).is_file() for name in names):
-        raise CheckpointError(f"{directory}: no {what} (expected {' or '.join(names)})")
+        raise CheckpointError(f"{directory}: no {kind} (expected {' or '.join(names)})")
 
 
 def _is_overruled(directory: Path) -> bool:

@@ -122,7 +122,10 @@ def _write_converted(
     progress: ReportStage,
     stage: str,
 ) -> None:
-    """Write a copy of a base whose weights transformers renames or reshapes: build it and let it save itself."""
+    """Write a copy of a base whose weights transformers renames or reshapes: build it and let it save itself.
+
+    Arguments and errors are those of :func:`write_weights`.
+    """
     total = sum(spec.num_bytes for spec in specs.values())
     check_space(output, total)
     progress(stage, 0, total)

@@ -245,6 +245,14 @@ def _write_merged(
 
     A tied base stays tied unless the adapter has offsets of its own for the head. Then ``lm_head.weight`` is written
     beside the embedding, and the configuration says so. Tensors that the model has no place for are left out.
+
+    Args:
+        base: the checkpoint of the base.
+        delta: what the adapter changes.
+        output: folder to write.
+        dtype: dtype of the result.
+        base_dtype: dtype that the base was rounded to in training; ``auto`` if it was left as stored.
+        progress: called with the stage, the bytes written, and all bytes.
     """
     delta.check_fits(base)
     stored = base.weights
