@@ -167,8 +167,8 @@ def failures(plans: Sequence[RunPlan]) -> str:
     if not failed:
         return ""
     first_plan, first_status = failed[0]
-    others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+    and_more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
     return (
-        f"{len(failed)} of {len(plans)} runs failed ({first_plan.name}: {first_status.message}{others}); where the "
+        f"{len(failed)} of {len(plans)} runs failed ({first_plan.name}: {first_status.message}{and_more}); where the "
         "cause is gone, the same command does them again from their last checkpoints"
     )

@@ -43,17 +43,17 @@ def _steps_text(run: RunConfig) -> str:
 
 def _split_text(config: ExperimentConfig) -> str:
     """Say how many training images judge the trials; refuse a part that leaves none on one side."""
-    part = tune_of(config).tuning_split
+    size_setting = tune_of(config).tuning_split
     total = num_images_of(config.run(config.groups[0], config.experiment.seed), "train")
-    wanted = part.num_images
-    if wanted is None and total is not None:
-        wanted = round((part.fraction or 0.0) * total)
-    if total is not None and wanted is not None and not 0 < wanted < total:
+    num_held_out = size_setting.num_images
+    if num_held_out is None and total is not None:
+        num_held_out = round((size_setting.fraction or 0.0) * total)
+    if total is not None and num_held_out is not None and not 0 < num_held_out < total:
         raise DataError(
-            f"ablation.tune.tuning_split: cannot hold out {wanted} of {counted(total, 'training image')} and train on "
-            "the rest; change tuning_split"
+            f"ablation.tune.tuning_split: cannot hold out {num_held_out} of {counted(total, 'training image')} and "
+            "train on the rest; change tuning_split"
         )
-    size = f"{part.fraction:.1%}" if wanted is None else f"{wanted:,}"
+    size = f"{size_setting.fraction:.1%}" if num_held_out is None else f"{num_held_out:,}"
     units = f", whole units by {config.data.unit_by}" if config.data.unit_by else ""
     return f"{size} of the training images{units}; no validation image has a part in it"
 

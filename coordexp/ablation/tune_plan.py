@@ -43,14 +43,14 @@ class GroupSearch:
         name = self.trial_name(number)
         # The reading is the group's: a weight of 0 at an end of a range must not change what is compared. Free decoding
         # has no part in the choice, and would double the time of an evaluation.
-        own: Tree = {
+        trial_keys: Tree = {
             "data": dict(data),
             "experiment": {"group": name},
             "evaluation": {"reading": {name: self.run.reading}, "decoding": ["constrained"]},
         }
         if tune.max_steps is not None:
-            own["training"] = {"max_steps": tune.max_steps, "epochs": None}
-        return at_point(self.run, point, own=own, place=f"trial {name}")
+            trial_keys["training"] = {"max_steps": tune.max_steps, "epochs": None}
+        return at_point(self.run, point, own=trial_keys, place=f"trial {name}")
 
 
 def tune_of(config: RunConfig) -> Tune:
@@ -112,19 +112,20 @@ def _space_of(tune: Tune, run: RunConfig) -> dict[str, Parameter]:
     tuned in it.
     """
     group = run.experiment.group
-    values, own = run.model_dump(mode="json"), tune.groups.get(group, {})
-    asked = {**tune.space, **own}
-    highest = {key: parameter.ends[1] for key, parameter in asked.items() if _is_number(value_at(values, key))}
+    values = run.model_dump(mode="json")
+    group_space = tune.groups.get(group, {})
+    searched = {**tune.space, **group_space}
+    highest = {key: parameter.ends[1] for key, parameter in searched.items() if _is_number(value_at(values, key))}
     space: dict[str, Parameter] = {}
-    for key, parameter in asked.items():
+    for key, parameter in searched.items():
         now = value_at(values, key)
-        place = f"{GROUP_SPACES}.{group}: {key}" if key in own else f"{SPACE}: {key}"
+        place = f"{GROUP_SPACES}.{group}: {key}" if key in group_space else f"{SPACE}: {key}"
         if _is_number(now) and changes_the_terms(key, parameter, run, now=now, others=highest, place=place):
             space[key] = parameter
             continue
         if now is not None and not _is_number(now):
             raise ConfigError(f"{place}: group {group} has {now!r} there, which is no number; search a number")
-        if key in own:
+        if key in group_space:
             on = ", ".join(weighted.term.name for weighted in terms_that_are_on(run, {}, place))
             raise ConfigError(
                 f"{place} has no effect in group {group}, which trains on {on}; take it out, or choose another key"

@@ -152,10 +152,10 @@ class _Records:
 
     def start(self, plan: RunPlan) -> None:
         """Write what a trial says of itself, and record it from now on; a server that is away stops no trial."""
-        parts = deciding(plan.config, "tokens")
-        if parts not in self.token_streams:
-            self.token_streams[parts] = token_stream_hash(plan.config, self.shared)
-        identity = fingerprint_of(plan.config, self.shared, tokens=self.token_streams[parts])
+        deciding_keys = deciding(plan.config, "tokens")
+        if deciding_keys not in self.token_streams:
+            self.token_streams[deciding_keys] = token_stream_hash(plan.config, self.shared)
+        identity = fingerprint_of(plan.config, self.shared, tokens=self.token_streams[deciding_keys])
         write_run_files(plan, identity)
         with contextlib.suppress(TrackingError):  # tried again when the trial has ended
             self.recorder.start_run(plan, identity.short, tags={STAGE: TUNING, "trial": plan.group})
@@ -224,8 +224,10 @@ def _decide(session: Session, tuning: Tuning, pending: TuningTrials, recorder: R
     _write_group_files(tuning, tuning.record)
     for group in pending.groups:
         tuned = tuning.record.groups[group]
-        own = tuned.own_values
-        beside = "" if tuned.best == own else f"; its own values have AP {own.ap:.4f}" if own.ap is not None else ""
+        own_values = tuned.own_values
+        beside = ""
+        if tuned.best != own_values and own_values.ap is not None:
+            beside = f"; its own values have AP {own_values.ap:.4f}"
         session.show(f"{group}  chosen: {point_text(tuned.best.point)} (AP {tuned.best.ap or 0.0:.4f}{beside})")
     without = [group for group in pending.groups if not tuning.record.groups[group].has_learned]
     if without:

@@ -28,8 +28,8 @@ def ray_folder() -> str:
     """
     from_environment = os.environ.get("RAY_TMPDIR")
     # gettempdir skips a TMPDIR that cannot be written; Ray itself would end with it.
-    wanted = from_environment or tempfile.gettempdir()
-    folder = folder_for_sockets(wanted, below=len(_RAY_SOCKET), variable="RAY_TMPDIR")
+    wanted_folder = from_environment or tempfile.gettempdir()
+    folder = folder_for_sockets(wanted_folder, below=len(_RAY_SOCKET), variable="RAY_TMPDIR")
     check_can_be_made(folder, variable="RAY_TMPDIR" if folder == from_environment else "TMPDIR")
     return folder
 

@@ -118,6 +118,7 @@ class _Queue(Searcher):
         self.plans: dict[str, RunPlan] = {}
 
     def suggest(self, trial_id: str) -> dict[str, str] | None:
+        """Return what the next trial runs; Tune asks for it whenever a place is free."""
         plan = next(self._remaining, None)
         if plan is None:
             return cast(dict[str, str], Searcher.FINISHED)  # a string, although the base class says otherwise
@@ -146,6 +147,7 @@ class _NothingRuns(Stopper):
         return False
 
     def stop_all(self) -> bool:
+        """Return whether Tune is to end: a stop is asked for, and no run of this command is at work."""
         plans = list(self._queue.plans.values())
         if time.monotonic() - self._looked_at < _LOOK_SECONDS or not plans:
             return False
@@ -170,6 +172,7 @@ class _PassEvents(tune.Callback):
         return tune.Callback, ()
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
+        """Let listeners look at the runs now and then; Tune calls this after whatever happens."""
         if time.monotonic() - self._looked_at > _LOOK_SECONDS:
             for listener in self._events:
                 listener.on_look()

@@ -90,8 +90,8 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
 
 
 def _set_environment(address: str | None) -> None:
-    wanted = LAUNCHER_ENV if address is not None else LAUNCHER_ENV | LOOPBACK_ENV
-    for name, value in wanted.items():
+    environment = LAUNCHER_ENV if address is not None else LAUNCHER_ENV | LOOPBACK_ENV
+    for name, value in environment.items():
         os.environ.setdefault(name, value)
     if address is None:
         os.environ["RAY_TMPDIR"] = ray_folder()

@@ -46,6 +46,7 @@ class _ForeignConstructor(SafeConstructor):
     """Reads files of other tools, whose own readers take the last of equal keys without a word; a date is text."""
 
     def check_mapping_key(self, node: object, key_node: object, mapping: object, key: object, value: object) -> bool:
+        """Let an equal key take the place of the one before it, as the tools do that wrote the file."""
         return True
 
 
@@ -56,6 +57,7 @@ class _Representer(SafeRepresenter):
     """
 
     def represent_str(self, data: str) -> ScalarNode:
+        """Write a text plainly only if every reader takes it for a text."""
         style = None  # ruamel then puts quotes around what looks like a number, a bool or a date.
         if not data.isprintable():
             style = '"'  # The only style with escapes.

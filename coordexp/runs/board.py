@@ -340,6 +340,6 @@ def _memory_text(num_bytes: int) -> str:
 
 def hours_text(seconds: float) -> str:
     """Return ``1:20`` for minutes and seconds, and ``2:03:20`` with hours."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, left_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{left_seconds:02d}" if hours else f"{minutes}:{left_seconds:02d}"

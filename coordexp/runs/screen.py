@@ -125,6 +125,7 @@ class QuietScreen:
         self._start_warnings: set[str] = set()
 
     def tell(self, name: str, event: RunEvent) -> None:
+        """Print alarms and warnings; a warning of the start is printed once for all runs."""
         if event.kind in ("alarm", "warning"):
             self._print_line(f"{name}  {plain(event.text)}")
         for warning in event.warnings:
@@ -222,12 +223,14 @@ class BoardScreen:
                 self._print_line(f"{name}  {plain(warning)}")
 
     def tell_wait(self, name: str, sentence: str) -> None:
+        """Print what a run waits for; the board keeps showing it in the row of the run."""
         if self._picture.is_open:
             self._print_line(f"{name}  {plain(sentence)}")
         else:
             self._plain.tell_wait(name, sentence)
 
     def refresh(self, rows: Sequence[BoardRow], lines: Sequence[str]) -> None:
+        """Draw the board again; once a debugger has the terminal, print the lines that are due."""
         if self._picture.is_open:
             self._draw(rows, lines, height=self._console.height)
         else:

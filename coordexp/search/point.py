@@ -14,5 +14,5 @@ def point_text(point: Mapping[str, Number]) -> str:
 
 def short_key(key: str) -> str:
     """Return ``lambda_coord`` of ``objective.lambda_coord``, and ``spread`` of ``objective.extra.spread.weight``."""
-    parts = key.split(".")
-    return parts[-2] if parts[-1] == "weight" and parts[:2] == ["objective", "extra"] else parts[-1]
+    names = key.split(".")
+    return names[-2] if names[-1] == "weight" and names[:2] == ["objective", "extra"] else names[-1]

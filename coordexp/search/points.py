@@ -57,6 +57,7 @@ def check_corners(space: Mapping[str, Parameter], method: Method, config: RunCon
     """Refuse a space of which one point makes no valid run."""
     corners = dict(space)
     if method != "grid":  # a sampled range stands at its highest value: its lowest is hardly ever drawn
-        corners = {key: Parameter(values=one.values or (one.ends[1],)) for key, one in corners.items()}
+        for key, parameter in space.items():
+            corners[key] = Parameter(values=parameter.values or (parameter.ends[1],))
     for point in grid(corners):
         terms_that_are_on(config, point, f"{place}: space: point {point_text(point)}")

@@ -42,6 +42,7 @@ def grid(space: Mapping[str, Parameter]) -> list[Point]:
 
 
 def grid_values(parameter: Parameter) -> list[Number]:
+    """Return the values of a parameter in a grid: those listed, or equal steps between its ends."""
     if parameter.values is not None:
         return list(parameter.values)
     low, high = parameter.ends

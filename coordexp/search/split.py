@@ -51,5 +51,5 @@ def divide_training_images(configs: Sequence[RunConfig], settings: TuningPart, d
 
 def split_hash(split: TuningSplit) -> str:
     """Return a hash of which images trials are trained and judged on, and of their annotations."""
-    parts = [sha256_of_file(path) for path in (split.train_annotations, split.val_annotations)]
-    return sha256_of_text("/".join(parts))
+    file_hashes = [sha256_of_file(path) for path in (split.train_annotations, split.val_annotations)]
+    return sha256_of_text("/".join(file_hashes))

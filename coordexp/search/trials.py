@@ -281,13 +281,13 @@ def known_points(settings: TrialSettings, *, folder: ExperimentFolder) -> list[P
     space = dict(settings.search.space)
     for key, value in (settings.search.first or {}).items():
         space[key] = with_value_in(space[key], value)
-    known: list[Point] = []
+    known_points_so_far: list[Point] = []
     for number, params in enumerate(recorded):
         study.enqueue_trial(dict(params))
         point = suggest(study.ask(), space)
         is_first_point = number == 0 and settings.search.first is not None
-        known.append(points[0] if is_first_point else point)
-    return [*known, *points[len(known) :]]
+        known_points_so_far.append(points[0] if is_first_point else point)
+    return [*known_points_so_far, *points[len(known_points_so_far) :]]
 
 
 def _recorded_events(settings: TrialSettings, *, has_begun: bool) -> list[_Event]:

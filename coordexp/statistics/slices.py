@@ -65,6 +65,7 @@ class SlicePair:
     beyond: Estimate | None = None
 
     def reversed(self) -> "SlicePair":
+        """Return the pair with its groups exchanged, so that differences change their sign."""
         return SlicePair(
             a=self.b,
             b=self.a,

@@ -69,10 +69,10 @@ def verdict(comparison: Comparison, words: Wording = RUNS) -> str:
     if not has_learned(comparison, *comparison.groups):
         return f"{words.nothing}. The highest {metric} is {value:.4f}, of {best}. Below {LEARNED} no winner is named."
     if against.above:
-        others = " and ".join(f"{pair.b} is {_by(_from(pair, pair.b))} above {best}" for pair in against.above)
+        higher_groups = " and ".join(f"{pair.b} is {_by(_from(pair, pair.b))} above {best}" for pair in against.above)
         return (
             f"{subject} has the highest {metric} over all its seeds, {value:.3f}, but over the seeds both have "
-            f"{others}: to compare groups, evaluate the same seeds of each."
+            f"{higher_groups}: to compare groups, evaluate the same seeds of each."
         )
     scope = _scope(against.pairs, words)
     if not against.beaten:
@@ -93,11 +93,11 @@ def _won(beaten: list[PairResult]) -> str:
     """Return by how much a group is above others: of each, or of many the nearest and the range of the others."""
     if len(beaten) <= _MAX_NAMED:
         return " and ".join(f"{_by(pair)} above {pair.b}" for pair in beaten)
-    nearest, *others = sorted(beaten, key=lambda pair: pair.difference.value)
-    largest_p = p_is(max(pair.p_holm for pair in others)).replace("=", "at most")
+    nearest, *further_pairs = sorted(beaten, key=lambda pair: pair.difference.value)
+    largest_p = p_is(max(pair.p_holm for pair in further_pairs)).replace("=", "at most")
     return (
-        f"{_by(nearest)} above {nearest.b}, the next, and {others[0].difference.value:.4f} to "
-        f"{others[-1].difference.value:.4f} above {len(others)} others (each {largest_p})"
+        f"{_by(nearest)} above {nearest.b}, the next, and {further_pairs[0].difference.value:.4f} to "
+        f"{further_pairs[-1].difference.value:.4f} above {len(further_pairs)} others (each {largest_p})"
     )
 
 

@@ -86,8 +86,8 @@ def _prepare(session: Session, sweep: Sweep) -> _Prepared:
     with show_stages(session.console, title="divides the training images"):
         proposed(sweep)  # refuses, before the files of another sweep are replaced
         directory = ExperimentFolder.of(sweep.config).path
-        part = sweep.settings.tuning_split
-        split = divide_training_images([sweep.config], part, directory)
+        size_setting = sweep.settings.tuning_split
+        split = divide_training_images([sweep.config], size_setting, directory)
     note = steps_note(sweep.config, split.num_train)
     if note is not None:
         session.show(note)

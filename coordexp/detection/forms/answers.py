@@ -318,5 +318,5 @@ def _text_of_parts(content: object) -> object:
     """Return the text of a content; of a list of parts the texts of all parts, joined."""
     if not isinstance(content, list):
         return content
-    texts = [part.get("text") for part in content if is_object(part)]  # pyright: ignore[reportUnknownVariableType]
+    texts = [item.get("text") for item in content if is_object(item)]  # pyright: ignore[reportUnknownVariableType]
     return "".join(text for text in texts if isinstance(text, str))

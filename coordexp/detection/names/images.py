@@ -49,7 +49,7 @@ def _path_parts(name: str) -> list[str]:
     """Split a path, a Windows path, a URL or a quoted name, folded, at its slashes."""
     path = urlsplit(name).path if "://" in name else name.rpartition("?d=")[2]  # ?d=: Label Studio's local files
     folded = unicodedata.normalize("NFC", unquote(path)).replace("\\", "/").casefold()
-    return [part for part in folded.split("/") if part not in ("", ".")] or [""]
+    return [component for component in folded.split("/") if component not in ("", ".")] or [""]
 
 
 def _agreement(a: list[str], b: list[str]) -> tuple[bool, int]:

@@ -16,7 +16,7 @@ def write_plots(study: Study, output: Path) -> list[Path]:
     name = study.data.name
     looks = looks_of(study.data)
     no_legend: dict[str, Look] = {}  # rows say which group they are of
-    of_parts = [(part.name, name, shown.charts, shown.looks) for part, shown in rendered_parts(study)]
+    of_parts = [(listed_part.name, name, shown.charts, shown.looks) for listed_part, shown in rendered_parts(study)]
     figures = (
         ("losses", f"{name}: lines in training, marks on validation images", loss_charts(study), looks),
         ("ap", f"{name}: each group by its own reading, constrained decoding", ap_charts(study), looks),

@@ -125,12 +125,12 @@ def slice_chart(slices: Slices, study: Study) -> Chart:
         marks = [(name, look, estimates.get(name)) for name, look in looks.items()]
         rows.append(Row(current.name, counted_images(current.num_images, current.num_units), marks))
 
-    what = "difference of AP" if pair_names else "AP"
+    quantity = "difference of AP" if pair_names else "AP"
     names = pair_names or list(study.data.groups)
     note = f"Exploratory; 95 % intervals. From the top of each row: {', '.join(names)}."
     if len(shown_slices) < len(slices.slices):
         note += " Categories are in the table."
-    return row_chart(f"{TITLE}: {what}", rows, x=what, zero=bool(pair_names), note=note)
+    return row_chart(f"{TITLE}: {quantity}", rows, x=quantity, zero=bool(pair_names), note=note)
 
 
 def _pair_text(pair: SlicePair) -> str:

@@ -78,9 +78,10 @@ def chosen_table(groups: Mapping[str, TunedGroup]) -> Table:
     rows: list[tuple[str, ...]] = []
     for group, tuned in groups.items():
         for key, parameter in tuned.space.items():
-            own, chosen = tuned.own_values.point[key], tuned.best.point[key]
+            own_value = tuned.own_values.point[key]
+            chosen = tuned.best.point[key]
             edge = edge_of(parameter, chosen) or UNDEFINED
-            rows.append((group, key, number(own), number(chosen), _searched(parameter), edge))
+            rows.append((group, key, number(own_value), number(chosen), _searched(parameter), edge))
     return Table.of(f"{TITLE}: what was chosen", ("group", "key", "own", "chosen", "searched", "edge"), rows)
 
 
@@ -89,12 +90,13 @@ def ap_table(record: TuningRecord, groups: Mapping[str, TunedGroup], study: Stud
     values = {} if study.comparison is None else study.comparison.value
     rows: list[tuple[str, ...]] = []
     for group, tuned in groups.items():
-        own, best = tuned.own_values.ap, tuned.best.ap
-        gain = None if own is None or best is None else best - own
+        own_ap = tuned.own_values.ap
+        chosen_ap = tuned.best.ap
+        gain = None if own_ap is None or chosen_ap is None else chosen_ap - own_ap
         value, interval = (UNDEFINED, UNDEFINED)
         if group in values:
             value, interval = with_interval(values[group])
-        rows.append((group, written(own), written(best), written(gain, signed=True), value, interval))
+        rows.append((group, written(own_ap), written(chosen_ap), written(gain, signed=True), value, interval))
     heads = ("group", "AP, own values", "AP, chosen", "gain", "AP, validation", "95 % interval")
     notes = [
         f"AP of own values and of the chosen point is of trials of {counted(record.num_steps, 'step')} on the tuning "
@@ -133,9 +135,11 @@ def _sentences(record: TuningRecord, groups: Mapping[str, TunedGroup]) -> list[s
             f"No trial of {', '.join(without)} reached AP {LEARNED_AP:g}: the choice there says nothing, and trials "
             "need more steps."
         )
-    kept = [group for group, tuned in groups.items() if tuned.best == tuned.own_values and tuned.has_learned]
-    if kept:
-        sentences.append(f"No point was better than the own values of {', '.join(kept)}.")
+    unchanged_groups = [
+        group for group, tuned in groups.items() if tuned.best == tuned.own_values and tuned.has_learned
+    ]
+    if unchanged_groups:
+        sentences.append(f"No point was better than the own values of {', '.join(unchanged_groups)}.")
     failed = [trial for tuned in groups.values() for trial in tuned.failed]
     if failed:
         sentences.append(
@@ -177,8 +181,8 @@ class _Response:
             mark.set_gid(tips(f"{trial.name}: AP {number(trial.ap)} at {point_text(trial.point)}"))
             if trial.name == self.tuned.chosen:
                 axes.plot([x], [trial.ap], "o", color=INK, markersize=14, fillstyle="none")
-        own = float(self.tuned.own_values.point[self.key])
-        axes.axvline(own, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
+        own_value = float(self.tuned.own_values.point[self.key])
+        axes.axvline(own_value, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
         if self.parameter.scale == "log":
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{:g}".format)

@@ -82,7 +82,7 @@ def better_first(study: Study) -> Study:
 
 def rendered_parts(study: Study) -> list[tuple[MeasuredPart, Rendered]]:
     """Return the listed parts that the study has, each with what it shows."""
-    return [(part, part.rendered(study)) for part in study.parts]
+    return [(listed_part, listed_part.rendered(study)) for listed_part in study.parts]
 
 
 def in_order_of(study: Study, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:

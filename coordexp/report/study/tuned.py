@@ -35,13 +35,13 @@ def tuning_lead(record: TuningRecord, groups: Iterable[str]) -> str:
     """Return the first words of the verdict: which groups were tuned, and by how much."""
     shown = list(groups)
     tuned = [group for group in shown if group in record.groups]
-    others = [group for group in shown if group not in record.groups]
+    untuned = [group for group in shown if group not in record.groups]
     budget = f"{counted(record.num_trials, 'trial')} of {counted(record.num_steps, 'step')}"
     if not tuned:
         return ""
-    if not others:
+    if not untuned:
         return f"Each group tuned by {budget}."
-    return f"Tuned by {budget}: {', '.join(tuned)}; not tuned: {', '.join(others)}."
+    return f"Tuned by {budget}: {', '.join(tuned)}; not tuned: {', '.join(untuned)}."
 
 
 def edge_of(parameter: Parameter, value: Number) -> str:

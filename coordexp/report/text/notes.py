@@ -196,7 +196,7 @@ def clipping_note(data: ExperimentData) -> list[str]:
 
 def bucket_notes(study: Study) -> tuple[str, ...]:
     """Return on how many objects AP by size rests, below a table with its columns; nothing where that is not known."""
-    sizes = next((part.by_size.num_gt for part in study.breakdowns.values()), {})
+    sizes = next((breakdown.by_size.num_gt for breakdown in study.breakdowns.values()), {})
     listed = ", ".join(f"AP_{name} {num_objects(number)}" for name, number in sizes.items())
     return (f"What AP by size rests on: {listed}.",) if listed else ()
 

@@ -101,12 +101,12 @@ def to_numbers(comparison: Comparison, data: ExperimentData, parts: Mapping[str,
     for group in comparison.groups:
         estimate = comparison.value[group]
         logged = means(data.groups[group])
-        others: dict[str, float] = {}
+        other_metrics: dict[str, float] = {}
         for metric in detection_metrics():
             logged_name = str(MetricName("constrained", metric.name, data.readings[group]))
             if logged_name in logged and metric.name != comparison.metric:
-                others[metric.name] = logged[logged_name]
-        groups[group] = {comparison.metric: estimate.value, "interval": [estimate.low, estimate.high], **others}
+                other_metrics[metric.name] = logged[logged_name]
+        groups[group] = {comparison.metric: estimate.value, "interval": [estimate.low, estimate.high], **other_metrics}
     pairs: dict[str, object] = {
         f"{pair.a} - {pair.b}": {
             "difference": pair.difference.value,
@@ -149,7 +149,7 @@ def protocol_record(protocols: Protocols | None) -> dict[str, object] | None:
 
 def part_records(study: Study) -> dict[str, object]:
     """Return the listed parts as JSON, by their names."""
-    return {part.name: shown.record for part, shown in rendered_parts(study)}
+    return {listed_part.name: shown.record for listed_part, shown in rendered_parts(study)}
 
 
 def _run(run: RunRecord) -> dict[str, object]:

@@ -48,9 +48,9 @@ def screen_lines(study: Study, *, page: Path, again: str, width: int) -> list[st
             if not sentence.startswith("CAUTION: "):
                 lines += ["", *wrapped(sentence, width)]
     last_lines = ["", f"page:        {page}", f"all tables:  {again}"]
-    for part, shown in rendered_parts(study):
+    for listed_part, shown in rendered_parts(study):
         if shown.on_screen:
-            last_lines.append(f"{part.name + ':':<13}{shown.on_screen}")
+            last_lines.append(f"{listed_part.name + ':':<13}{shown.on_screen}")
     if study.data.trained:
         last_lines.append("all curves:  " + mlflow_ui(study.data).replace("\n", "  "))
     room = _MAX_LINES - len(lines) - len(last_lines)
