@@ -232,8 +232,8 @@ def _forms(name: str) -> list[tuple[str, ...]]:
     composed = unicodedata.normalize("NFC", unquoted)
     forms: list[tuple[str, ...]] = []
     for form in (name, slashed, unquoted, composed, composed.casefold()):
-        parts = tuple(part for part in form.split("/") if part not in ("", "."))
-        forms.append(parts or ("",))
+        components = tuple(component for component in form.split("/") if component not in ("", "."))
+        forms.append(components or ("",))
     return forms
 
 
@@ -254,8 +254,8 @@ def _differ_in_numbers_only(first: str, second: str) -> bool:
 
 def _first_equal_form(forms: Sequence[Sequence[str]], file_forms: Sequence[Sequence[str]], tail: int) -> int:
     """Return the first form in which the last ``tail`` parts of two paths are equal; they are in the last form."""
-    for number, (parts, file_parts) in enumerate(zip(forms, file_forms, strict=True)):
-        if parts[-tail:] == file_parts[-tail:]:
+    for number, (components, file_parts) in enumerate(zip(forms, file_forms, strict=True)):
+        if components[-tail:] == file_parts[-tail:]:
             return number
     raise AssertionError("the folded forms agree in their tail")
 
@@ -263,8 +263,8 @@ def _first_equal_form(forms: Sequence[Sequence[str]], file_forms: Sequence[Seque
 def _common_tail(first: Sequence[str], second: Sequence[str]) -> int:
     """Return how many last parts of two paths agree."""
     tail = 0
-    for part, other_part in zip(reversed(first), reversed(second), strict=False):
-        if part != other_part:
+    for component, other_part in zip(reversed(first), reversed(second), strict=False):
+        if component != other_part:
             break
         tail += 1
     return tail

@@ -34,13 +34,13 @@ def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
     # Samples make an object for each access: their ids are read from the array.
     image_ids = samples.image_ids.tolist() if isinstance(samples, Samples) else [sample.image_id for sample in samples]
     ranked = sorted(range(len(samples)), key=lambda index: (sha256_of_text(f"{seed}/{image_ids[index]}"), index))
-    part = Samples.of(samples[index] for index in sorted(ranked[:num_images]))
+    chosen_samples = Samples.of(samples[index] for index in sorted(ranked[:num_images]))
     counts = data.counts | {
-        "boxes": len(part.boxes_norm_xyxy),
-        "images_without_objects": sum(not len(sample.objects) for sample in part),
-        "not_chosen": len(samples) - len(part),
+        "boxes": len(chosen_samples.boxes_norm_xyxy),
+        "images_without_objects": sum(not len(sample.objects) for sample in chosen_samples),
+        "not_chosen": len(samples) - len(chosen_samples),
     }
-    return replace(data, samples=part, counts=counts)
+    return replace(data, samples=chosen_samples, counts=counts)
 
 
 def chosen_for_evaluation(data: SplitData, num_images: int, *, seed: int) -> SplitData:
@@ -48,12 +48,12 @@ def chosen_for_evaluation(data: SplitData, num_images: int, *, seed: int) -> Spl
 
     The choice is that of :func:`chosen_part`; images that were not chosen are no loss, and are not counted.
     """
-    part = chosen_part(data, num_images, seed=seed)
-    if part is data:
+    chosen_data = chosen_part(data, num_images, seed=seed)
+    if chosen_data is data:
         return data
-    counts = {name: count for name, count in part.counts.items() if name != "not_chosen"}
-    sentence = f"AP is on {len(part.samples):,} of {len(data.samples):,} images, chosen by chance {CHOSEN_BY}"
-    return replace(part, counts=counts, notes=(sentence, *part.notes))
+    counts = {name: count for name, count in chosen_data.counts.items() if name != "not_chosen"}
+    sentence = f"AP is on {len(chosen_data.samples):,} of {len(data.samples):,} images, chosen by chance {CHOSEN_BY}"
+    return replace(chosen_data, counts=counts, notes=(sentence, *chosen_data.notes))
 
 
 def write_chosen(path: Path, whole: Path, data: SplitData) -> None:
@@ -72,11 +72,11 @@ def write_chosen(path: Path, whole: Path, data: SplitData) -> None:
 
 def write_part(path: Path, content: Mapping[str, JsonValue], image_ids: Collection[int]) -> None:
     """Write the images of some ids with all their annotations, and everything else that a COCO file holds."""
-    part = {
+    chosen_content = {
         "images": [row for row in _rows(content, "images") if row.get("id") in image_ids],
         "annotations": [row for row in _rows(content, "annotations") if row.get("image_id") in image_ids],
     }
-    write_json(path, {**content, **part})
+    write_json(path, {**content, **chosen_content})
 
 
 def _rows(content: Mapping[str, JsonValue], section: str) -> list[dict[str, JsonValue]]:

@@ -120,10 +120,10 @@ def write_tuning_split(
     if not train_ids:
         raise DataError(f"{record.annotations}: all training images are of one unit, so that none can be held out")
 
-    parts: dict[Split, SplitArrays] = {"train": _part(arrays, train_ids), "val": _part(arrays, val_ids)}
-    write_json(directory / TRAIN_NAME, coco_content(parts["train"], categories, category_fields))
-    write_json(directory / VAL_NAME, coco_content(parts["val"], categories, category_fields))
-    if not parts["val"].counts()["boxes"]:
+    arrays_by_split: dict[Split, SplitArrays] = {"train": _part(arrays, train_ids), "val": _part(arrays, val_ids)}
+    write_json(directory / TRAIN_NAME, coco_content(arrays_by_split["train"], categories, category_fields))
+    write_json(directory / VAL_NAME, coco_content(arrays_by_split["val"], categories, category_fields))
+    if not arrays_by_split["val"].counts()["boxes"]:
         raise DataError(
             f"{record.annotations}: there is no box in the {len(val_ids)} held-out training images, so that trials "
             "have no AP; make tuning_split larger"
@@ -137,7 +137,7 @@ def write_tuning_split(
         num_excluded=len(train.samples) - len(free),
         is_lvis=record.is_lvis,
     )
-    return DividedTraining(tuning_split, parts, categories, category_fields)
+    return DividedTraining(tuning_split, arrays_by_split, categories, category_fields)
 
 
 def _held_out_ids(free: Sequence[Sample], arrays: SplitArrays, count: int, *, seed: int) -> set[int]:

@@ -90,9 +90,9 @@ def _place(yaml_path: Path, base: str, written: str) -> Path:
 def _candidates(folder: Path, base: str, written: str) -> Iterator[Path]:
     yield folder / base / written
     yield folder / written
-    parts = [part for part in PurePosixPath(base, written).parts if part not in ("..", ".", "/")]
-    for start in range(len(parts)):
-        yield folder / PurePosixPath(*parts[start:])
+    components = [component for component in PurePosixPath(base, written).parts if component not in ("..", ".", "/")]
+    for start in range(len(components)):
+        yield folder / PurePosixPath(*components[start:])
 
 
 def _in_any_case(place: Path, folder: Path) -> Path | None:

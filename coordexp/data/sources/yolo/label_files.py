@@ -57,12 +57,12 @@ class LabelFiles:
 
     def _label_folder_of(self, pictures: Path) -> Path | None:
         """Return the label folder of a folder of pictures: the same path, with ``labels`` in the place of one part."""
-        parts = pictures.parts
-        highest = max(0, len(parts) - 1 - _LEVELS_UP)
-        for replaced in range(len(parts) - 1, highest, -1):
-            above = Path(*parts[:replaced])
+        components = pictures.parts
+        highest = max(0, len(components) - 1 - _LEVELS_UP)
+        for replaced in range(len(components) - 1, highest, -1):
+            above = Path(*components[:replaced])
             for labels in inner_folders(above, "labels"):
-                place = find_in_any_case(labels, parts[replaced + 1 :])
+                place = find_in_any_case(labels, components[replaced + 1 :])
                 if place is not None and self._texts(place):
                     return place
         return None

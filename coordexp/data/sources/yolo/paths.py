@@ -30,14 +30,14 @@ def find_in_any_case(folder: Path, parts: Sequence[str]) -> Path | None:
         folder: where the path begins.
         parts: of the path.
     """
-    for part in parts:
-        exact = folder / part
+    for component in parts:
+        exact = folder / component
         if exact.exists():
             folder = exact
             continue
         if not folder.is_dir():
             return None
-        in_other_case = sorted(place for place in folder.iterdir() if place.name.lower() == part.lower())
+        in_other_case = sorted(place for place in folder.iterdir() if place.name.lower() == component.lower())
         if not in_other_case:
             return None
         folder = in_other_case[0]
