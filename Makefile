@@ -113,6 +113,7 @@ lint: install
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
 	$(VENV)/bin/lint-imports
+	$(PYTHON) -m tests.support.house --check
 
 # README and docs/ as a site with a search, every link checked; it says how to open it.
 docs: install
