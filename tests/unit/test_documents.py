@@ -22,17 +22,17 @@ def missing_paths(text: str) -> set[str]:
 
 
 def unknown_keys(text: str) -> set[str]:
-    """Return the ``section.key=`` that no configuration has; sections of a mapping are as open as there."""
-    known = set(known_keys()) | {f"sweep.{name}" for name in _sweep_keys()}
-    sections = {key.partition(".")[0] for key in known} | {"sweep"}
+    """Return the ``section.key=`` of a document that no configuration has; keys of a mapping may be any."""
+    keys = set(known_keys()) | {f"sweep.{name}" for name in _sweep_keys()}
+    sections = {key.partition(".")[0] for key in keys} | {"sweep"}
     named = {key for key in _KEY.findall(text) if key.partition(".")[0] in sections}
-    return {key for key in named if key not in known and not is_key(key)}
+    return {key for key in named if key not in keys and not is_key(key)}
 
 
 def broken_links(text: str, *, folder: Path) -> set[str]:
     """Return the relative links that lead nowhere, headings included."""
-    found = {link for link in _LINK.findall(text) if "://" not in link and not link.startswith("mailto:")}
-    return {link for link in found if not _leads_somewhere(link, text, folder)}
+    links = {link for link in _LINK.findall(text) if "://" not in link and not link.startswith("mailto:")}
+    return {link for link in links if not _leads_somewhere(link, text, folder)}
 
 
 def _leads_somewhere(link: str, text: str, folder: Path) -> bool:

@@ -18,7 +18,7 @@ _PYTEST = (".venv/bin/python", "-m", "pytest")
 
 
 def wrong(command: Command) -> str | None:
-    """Say what is wrong with a command that is not run; None for nothing."""
+    """Return what is wrong with a command that is not run; None if nothing is."""
     argv = command.argv
     if argv is not None:
         return _not_parsed(argv, is_cut="..." in command.words)
@@ -52,7 +52,9 @@ def _not_of_the_campaign(words: list[str]) -> str | None:
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.mark], ids=lambda block: block.place)
 def test_what_is_not_run_here_is_at_least_parsed(block: Block) -> None:
-    assert [found for command in block.commands if (found := wrong(command))] == []
+    problems = [wrong(command) for command in block.commands]
+    assert problems, "the block holds a command"
+    assert [problem for problem in problems if problem is not None] == []
 
 
 @pytest.mark.parametrize("block", QUICK, ids=lambda block: block.place)
@@ -63,9 +65,10 @@ def test_what_a_page_prints_is_what_comes(
     for command in block.commands:
         assert command.argv is not None, f"{command.words[0]} is run in no test; say why in a comment above the block"
         code = main(command.argv)
-        said = capsys.readouterr()
-        assert code == (2 if command.output and command.output[0].startswith("error: ") else 0), said.err
-        assert lines_not_printed(command.output, said.out + said.err) == []
+        captured = capsys.readouterr()
+        is_refused = bool(command.output) and command.output[0].startswith("error: ")
+        assert code == (2 if is_refused else 0), captured.err
+        assert lines_not_printed(command.output, captured.out + captured.err) == []
 
 
 def test_the_cells_of_the_notebook_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

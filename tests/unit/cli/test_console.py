@@ -22,30 +22,28 @@ def _wrapped(error: Exception, cause: Exception) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "message"),
+    ("error", "code", "facts"),
     [
-        (ConfigError("a.yaml:3: unknown key x"), 2, "error: a.yaml:3: unknown key x\n"),
-        (
-            OSError(errno.ENOSPC, "No space left on device", "/runs/x.json"),
-            2,
-            "error: no space left on /runs/x.json; free some, or write elsewhere\n",
-        ),
+        (ConfigError("a.yaml:3: unknown key x"), 2, ["error: a.yaml:3: unknown key x\n"]),
+        (OSError(errno.ENOSPC, "No space left on device", "/runs/x.json"), 2, ["error: ", " space ", "/runs/x.json"]),
         (
             _wrapped(RuntimeError("write failed"), OSError(errno.ENOSPC, "No space left on device")),
             2,
-            "error: no space left on the device; free some, or write elsewhere\n",
+            ["error: ", " space "],
         ),
-        (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 2, "error: /root/x: Permission denied\n"),
-        (KeyboardInterrupt(), 130, "interrupted\n"),
-        (KeyError("x"), 1, "internal error: KeyError: 'x'; --debug shows where\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 2, ["error: /root/x: Permission denied\n"]),
+        (KeyboardInterrupt(), 130, ["interrupted"]),
+        (KeyError("x"), 1, ["internal error: KeyError: 'x'", "--debug"]),
     ],
 )
 def test_every_error_is_one_sentence_and_a_code(
-    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
+    error: BaseException, code: int, facts: list[str], capsys: pytest.CaptureFixture[str]
 ):
     assert run_command(_raises(error)) == code
     captured = capsys.readouterr()
-    assert captured.err.startswith(message)
+    assert captured.err.startswith(facts[0])
+    for fact in facts:
+        assert fact in captured.err
     assert captured.err.count("\n") == 1
     assert captured.out == ""
 

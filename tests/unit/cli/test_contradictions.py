@@ -16,41 +16,44 @@ TINY_BASE = local_checkpoint("embedded", revision=None)
 TINY = EXPERIMENTS / "tiny.yaml"
 ALONE = "ablation.groups={}"
 
-# What is laid on the tiny experiment, and what is said of it; of what the schema alone refuses two are enough here.
+# Overrides of the tiny experiment, and the keys and values that the error has to name. The schema itself refuses two of
+# them; its own tests have the others.
 CONTRADICTIONS = [
-    (["training.optimizer=multimodal"], "training.optimizer: multimodal has no group for the coord offsets"),
-    (["training={lora: {vision: false}, vit_lr: 1.0e-5}"], "vit_lr: 1e-05 would move nothing"),
-    (["cluster={num_workers: 2, executor: inline}"], "the inline executor is one process, but cluster.num_workers is"),
-    (["cluster.strategy=zero2"], "has nothing to share with cluster.num_workers: 1"),
+    (["training.optimizer=multimodal"], ["training.optimizer", "multimodal"]),
+    (["training={lora: {vision: false}, vit_lr: 1.0e-5}"], ["vit_lr", "1e-05"]),
+    (["cluster={num_workers: 2, executor: inline}"], ["inline", "cluster.num_workers"]),
+    (["cluster.strategy=zero2"], ["cluster.num_workers: 1"]),
     (
         ["cluster={strategy: zero2, num_workers: 2}", "training.log_term_gradients=5"],
-        "training.log_term_gradients with cluster.strategy: zero2",
+        ["training.log_term_gradients", "cluster.strategy: zero2"],
     ),
-    (["model={attn_implementation: flash_attention_2, dtype: bfloat16}"], "flash_attention_2 needs a GPU, and cluster"),
-    (["data.max_pixels=1"], "and at most 1 (data.min_pixels and data.max_pixels or"),
-    (["custom.coord_offset.ids={start: 3, end: 9}"], "custom.coord_offset.ids"),
-    (["custom.coord_tokens.enabled=false"], "group B: objective.use_coordexp_loss would have no effect"),
-    (["objective={use_coord_ce: false, extra: {text_gate: 1}}", ALONE], "objective.extra.text_gate sees no coordinate"),
+    (["model={attn_implementation: flash_attention_2, dtype: bfloat16}"], ["flash_attention_2", "GPU", "cluster"]),
+    (["data.max_pixels=1"], ["data.min_pixels", "data.max_pixels"]),
+    (["custom.coord_offset.ids={start: 3, end: 9}"], ["custom.coord_offset.ids"]),
+    (["custom.coord_tokens.enabled=false"], ["group B", "objective.use_coordexp_loss"]),
+    (["objective={use_coord_ce: false, extra: {text_gate: 1}}", ALONE], ["objective.extra.text_gate"]),
     (
         ["ablation.groups.B.objective={extra: {text_gate: 1}, alpha_l1: 0, beta_giou: 0}"],
-        "objective.extra.text_gate sees no coordinate",
+        ["objective.extra.text_gate"],
     ),
-    (["objective.extra={soft_ce: 1}"], "objective.extra.soft_ce: this term has a switch of its own"),
+    (["objective.extra={soft_ce: 1}"], ["objective.extra.soft_ce"]),
     (
         ["ablation.factor=[data.shapes.num_val]", "ablation.groups={X: {data: {shapes: {num_val: 9}}}, Y: {}}"],
-        "groups differ in data.shapes",
+        ["data.shapes"],
     ),
 ]
 
 
-@pytest.mark.parametrize(("overrides", "sentence"), CONTRADICTIONS, ids=[" ".join(one[0]) for one in CONTRADICTIONS])
-def test_a_dry_run_finds_it(overrides, sentence, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("overrides", "facts"), CONTRADICTIONS, ids=[" ".join(case[0]) for case in CONTRADICTIONS])
+def test_a_dry_run_finds_it(overrides, facts, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["ablation", "--config", str(TINY), "--dry-run", *overrides]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.startswith("error: ")
-    assert all(line.startswith("  also ") for line in said.splitlines()[1:])  # of a further group
+    error = capsys.readouterr().err
+    for fact in facts:
+        assert fact in error
+    assert error.startswith("error: ")
+    assert all(line.startswith("  also ") for line in error.splitlines()[1:])  # of a further group
+    assert "Traceback" not in error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -60,7 +63,9 @@ def test_flash_attention_is_refused_for_weights_that_stay_in_float32(capsys, tmp
     keys = ["model.attn_implementation=flash_attention_2", "cluster.gpus_per_worker=1", "model.dtype=auto"]
     command = ["ablation", "--config", str(TINY), "--dry-run", *keys, f"experiment.runs_dir={tmp_path / 'runs'}"]
     assert main([*command, f"model.path={tmp_path / 'base'}"]) == 2
-    assert "base is stored in float32 and model.dtype is auto" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "float32" in error
+    assert "model.dtype" in error
     assert main(command) == 0  # the embedded base is stored in bfloat16
 
 
@@ -72,7 +77,7 @@ def test_every_verb_that_starts_runs_finds_it(verb, capsys, tmp_path, monkeypatc
     assert main([*verb, "--dry-run", "custom.coord_offset.ids={start: 3, end: 9}"]) == 2
     assert "custom.coord_offset.ids" in capsys.readouterr().err
     assert main([*verb, "--dry-run", "cluster={strategy: zero2}"]) == 2
-    assert "has nothing to share" in capsys.readouterr().err
+    assert "cluster.num_workers" in capsys.readouterr().err
 
 
 COCO_TINY = ROOT / "examples" / "coco_tiny"
@@ -99,12 +104,13 @@ def test_a_dry_run_says_which_data_is_not_here(verb, capsys, tmp_path, monkeypat
     assert "not here" not in capsys.readouterr().out
     for key in list(PATHS)[1 : None if verb[0] == "ablation" else 2]:
         assert main([*command, f"{key}={tmp_path / 'none.json'}"]) == 0  # it may be where the runs will be
-        said = capsys.readouterr().out
-        what = "file not found; put the annotations" if "annotations" in key else "no such image folder; put the images"
-        assert f"not here        {tmp_path / 'none.json'}: {what} there, or set {key}\n" in said
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if "not here" in line]
+        assert str(tmp_path / "none.json") in line
+        assert line.endswith(key)
     (tmp_path / "empty").mkdir()
     assert main([*command, f"data.val_images={tmp_path / 'empty'}"]) == 0
-    assert "the image folder is empty" in capsys.readouterr().out
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "not here" in line]
+    assert f"{tmp_path / 'empty'}: " in line
 
 
 WITH_OFFSETS = [path for path in sorted(EXPERIMENTS.glob("*.yaml")) if load_config(path).custom.coord_offset.enabled]
@@ -115,6 +121,6 @@ def test_one_switch_turns_the_offset_off_anywhere(path, capsys, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("coordexp.campaign.preparation.local_checkpoint", lambda path, revision: None)
     assert main(["ablation", "--config", str(path), "--dry-run", "custom.coord_offset.enabled=false"]) == 0
-    said = capsys.readouterr().out
-    assert "multimodal_coord_offset: without offsets it has the groups of multimodal" in said
-    assert "custom.coord_offset.enabled: false: the rows of the coord tokens stay as they start" in said
+    output = capsys.readouterr().out
+    assert "training.optimizer: multimodal_coord_offset: " in output, "its name promises a group that is not there"
+    assert "custom.coord_offset.enabled: false: " in output, "the rows of the coord tokens stay as they start"

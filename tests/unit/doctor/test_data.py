@@ -36,8 +36,12 @@ def _examine(config: ExperimentConfig, split: str = "train") -> tuple[DataFacts 
 
 def test_a_good_split(tmp_path):
     facts, found = _examine(_config(*write_coco(tmp_path), tmp_path))
-    assert found["train annotations"] == ("ok", "3 images, 3 boxes, 1 category, each checked")
-    assert found["train images"] == ("ok", "all 3 images decode and have the annotated size")
+    verdict, sentence = found["train annotations"]
+    assert verdict == "ok"
+    assert "3 images, 3 boxes, 1 category" in sentence
+    verdict, sentence = found["train images"]
+    assert verdict == "ok"
+    assert "all 3 images" in sentence
     assert facts == DataFacts(frozenset({(64, 48)}), 1, ("red circle",), ("red circle",))
 
 
@@ -47,8 +51,10 @@ def test_each_fault_has_its_sentence(tmp_path):
     text = annotations.read_text()
 
     annotations.write_text(text[:-40])
-    assert _examine(config)[1]["train annotations"][0] == "failure"
-    assert "not valid JSON" in _examine(config)[1]["train annotations"][1]
+    verdict, sentence = _examine(config)[1]["train annotations"]
+    assert verdict == "failure"
+    assert str(annotations) in sentence
+    assert "JSON" in sentence
 
     annotations.write_text(text)
     (images / "000002.jpg").rename(images / "other.jpg")
@@ -60,11 +66,14 @@ def test_each_fault_has_its_sentence(tmp_path):
     Image.new("RGB", (48, 64)).save(images / "000002.jpg")
     verdict, sentence = _examine(config)[1]["train images"]
     assert verdict == "failure"
-    assert "48 x 64 pixels, its annotation says 64 x 48" in sentence
+    assert "000002.jpg" in sentence
+    assert "48 x 64" in sentence
+    assert "64 x 48" in sentence
 
     annotations.unlink()
     verdict, sentence = _examine(config)[1]["train annotations"]
-    assert (verdict, sentence.endswith("set data.train_annotations")) == ("failure", True)
+    assert verdict == "failure"
+    assert "data.train_annotations" in sentence
 
 
 def test_a_picture_that_is_cut_short_is_found(tmp_path):
@@ -74,8 +83,8 @@ def test_a_picture_that_is_cut_short_is_found(tmp_path):
     (images / "000003.jpg").write_bytes((images / "000003.jpg").read_bytes()[:-900])
     verdict, sentence = _examine(_config(annotations, images, tmp_path))[1]["train images"]
     assert verdict == "failure"
-    assert "1 of 3 images cannot be used" in sentence
-    assert "000003.jpg: image does not decode" in sentence
+    assert "1 of 3 images" in sentence
+    assert "000003.jpg: " in sentence
 
 
 def test_generated_shapes_are_as_large_as_the_estimate_thinks(tmp_path):

@@ -1,6 +1,7 @@
 """The whole examination: what it says together, its exit code, and that it leaves no trace."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -130,7 +131,8 @@ def test_a_description_that_would_close_its_object(tmp_path, split):
     annotations.write_text(json.dumps(data))
     (found,) = of(_examine(tmp_path, *overrides, "data.max_pixels=9216"), f"{split} descriptions")
     assert found.verdict == "failure"
-    assert "1 of 2 descriptions cannot be used: description '<|box_end|>' contains the special token" in found.sentence
+    assert "1 of 2 descriptions" in found.sentence
+    assert "'<|box_end|>'" in found.sentence
 
 
 def test_memory_is_compared_with_the_gpu(tmp_path, monkeypatch):
@@ -147,12 +149,15 @@ def test_memory_is_compared_with_the_gpu(tmp_path, monkeypatch):
         (finding,) = of(_examine(tmp_path, *overrides, "data.max_pixels=409600", *more), "memory")
         return finding
 
-    assert memory(None).sentence.endswith("there is no GPU here to compare with")
+    without_gpu = memory(None)
+    assert without_gpu.verdict == "ok"
+    assert "no GPU" in without_gpu.sentence
     small = memory(6)
     assert small.verdict == "failure"
-    assert "but only 6.00 GiB are there; set training.gradient_checkpointing: true" in small.sentence
+    assert "6.00 GiB" in small.sentence
+    assert "training.gradient_checkpointing: true" in small.sentence
     answers = ("training.gradient_checkpointing=true", "evaluation.batch_size=100")
-    assert "lower evaluation.batch_size" in memory(6, *answers).sentence
+    assert "evaluation.batch_size" in memory(6, *answers).sentence
 
 
 def test_a_longest_batch_that_may_not_fit_warns(monkeypatch):
@@ -162,23 +167,28 @@ def test_a_longest_batch_that_may_not_fit_warns(monkeypatch):
     for ram, expected in ((100, "ok"), (10, "warning"), (5, "failure")):
         found = module.judge_memory(run, needed, usual, Machine((), (), ram * GIB, 8), on_gpu=False)
         assert found.verdict == expected
-        assert "for each of 2 processes" in found.sentence
+        assert "2 processes" in found.sentence
 
 
 @pytest.mark.parametrize(
-    ("memory", "checkpointing", "advice"),
+    ("memory", "checkpointing", "keys"),
     [
-        ({"training": 2, "evaluation": 3}, False, "lower evaluation.batch_size, "),
-        ({"training": 2, "evaluation": 3}, True, "lower evaluation.batch_size, "),
-        ({"training": 3, "evaluation": 2}, False, "set training.gradient_checkpointing: true, or lower "),
-        ({"training": 3, "evaluation": 2}, True, "lower training.per_device_batch_size "),
+        ({"training": 2, "evaluation": 3}, False, ["evaluation.batch_size", "evaluation.max_new_tokens"]),
+        ({"training": 2, "evaluation": 3}, True, ["evaluation.batch_size", "evaluation.max_new_tokens"]),
+        (
+            {"training": 3, "evaluation": 2},
+            False,
+            ["training.gradient_checkpointing", "training.per_device_batch_size"],
+        ),
+        ({"training": 3, "evaluation": 2}, True, ["training.per_device_batch_size"]),
     ],
 )
-def test_the_advice_is_for_the_phase_that_does_not_fit(memory, checkpointing, advice):
+def test_the_advice_is_for_the_phase_that_does_not_fit(memory, checkpointing, keys):
     run = module.load_config(TINY, [f"training.gradient_checkpointing={str(checkpointing).lower()}"])
     needed = _memory(**{phase: size * GIB for phase, size in memory.items()})
     found = module.judge_memory(run, needed, needed, Machine((), (), GIB, 8), on_gpu=False)
-    assert f"are there; {advice}" in found.sentence
+    named = re.findall(r"\b(?:training|evaluation|data)\.\w+", found.sentence)
+    assert named == [*keys, "data.max_pixels"]
 
 
 def _memory(*, training: int, evaluation: int = 0) -> MemoryEstimate:
@@ -193,7 +203,7 @@ def test_groups_with_different_data_are_all_examined(tmp_path):
     )
     assert len(of(found, "tokenizer")) == 2
     assert len(of(found, "train data")) == len(of(found, "weights")) == 1
-    assert "1,003 tokens will be added" in of(found, "tokenizer")[1].sentence
+    assert "1,003 tokens" in of(found, "tokenizer")[1].sentence
 
 
 def _shown(found: Examination) -> str:
@@ -207,12 +217,12 @@ def test_table_and_json():
     found = Examination((Finding("a", "ok", "[red] fine"), Finding("b", "failure", "broken; mend it")))
     text = _shown(found)
     assert "[red] fine" in text
-    assert "a run would not start: 1 failure" in text
+    assert "not start: 1 failure" in text
     value = json.loads(examination_json(found))
     assert value["would_start"] is False
     assert value["findings"][1] == {"check": "b", "verdict": "failure", "sentence": "broken; mend it"}
     warned = Examination((Finding("a", "warning", "look"),))
-    assert "a run would start (1 warning)" in _shown(warned)
+    assert "would start (1 warning)" in _shown(warned)
 
 
 def test_command_and_exit_codes(tmp_path, capsys):
@@ -225,5 +235,5 @@ def test_command_and_exit_codes(tmp_path, capsys):
     assert value["longest_sequence"]["length"] > value["longest_sequence"]["prompt"]
     assert main(["doctor", "--config", str(TINY), runs_dir, "cluster.gpus_per_worker=999.0"]) == 2
     text = capsys.readouterr().out
-    assert "one run needs 1 x (0.66 CPUs, 999 GPUs)" in text
-    assert "a run would not start: 1 failure" in text
+    assert "1 x (0.66 CPUs, 999 GPUs)" in text
+    assert "not start: 1 failure" in text

@@ -39,10 +39,11 @@ def test_a_name_with_another_configuration(tmp_path):
     config = _config(tmp_path)
     open_experiment(config)
     write_text(tmp_path / "small" / "A-s0" / "status.json", "{}")
-    assert _experiment(config)["runs_dir"] == ("ok", f"{tmp_path}/small: continues there, writable")
+    verdict, sentence = _experiment(config)["runs_dir"]
+    assert verdict == "ok"
+    assert sentence.startswith(f"{tmp_path}/small: continues")
     verdict, sentence = _experiment(_config(tmp_path, training={"max_steps": 7}))["experiment"]
     assert verdict == "failure"
-    assert "exists" in sentence
     assert "training.max_steps" in sentence
 
 
@@ -56,7 +57,7 @@ def test_an_experiment_that_is_being_run(tmp_path):
         fcntl.flock(handle, fcntl.LOCK_EX)
         verdict, sentence = _experiment(_config(tmp_path))["experiment"]
     assert verdict == "failure"
-    assert "is being run by process 77 on elsewhere" in sentence
+    assert "process 77 on elsewhere" in sentence
     assert lock.read_text() == before
 
 
@@ -68,7 +69,7 @@ def test_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=200 * 2**20))
     verdict, sentence = _disk(config, 4 * 2**20)
     assert verdict == "failure"
-    assert "0.20 GiB of disk are free" in sentence
+    assert "0.20 GiB" in sentence
 
 
 def test_disk_is_for_the_runs_and_for_every_base_that_is_not_made_yet(tmp_path, monkeypatch):
@@ -85,7 +86,9 @@ def test_disk_is_for_the_runs_and_for_every_base_that_is_not_made_yet(tmp_path, 
     assert (verdict(both + 1.9), verdict(both + 2.1)) == ("failure", "ok")
     ExperimentFolder.of(plan_runs(config)[0].config).base(plan_runs(config)[0].config).mkdir(parents=True)
     assert (verdict(both + 0.9), verdict(both + 1.1)) == ("failure", "ok")
-    assert _disk(config, GIB)[1] == f"{both + 1.1:.2f} GiB free at {tmp_path}/small; 2 runs: about 4.45 GiB"
+    sentence = _disk(config, GIB)[1]
+    for fact in (f"{both + 1.1:.2f} GiB", f"{tmp_path}/small", "2 runs", "4.45 GiB"):
+        assert fact in sentence
 
 
 @pytest.fixture(autouse=True)
@@ -105,8 +108,8 @@ def _tracking(uri: str) -> Finding:
 
 def test_a_private_ray():
     (found,) = _cluster()
-    assert found.verdict == "ok"
-    assert "a private Ray would start on this machine" in found.sentence
+    assert (found.check, found.verdict) == ("ray", "ok")
+    assert "private Ray" in found.sentence
 
 
 def test_a_temporary_folder_too_long_for_sockets_is_left_for_another(monkeypatch, tmp_path):
@@ -118,20 +121,21 @@ def test_a_temporary_folder_too_long_for_sockets_is_left_for_another(monkeypatch
     temporary, ray = _cluster()
     assert (temporary.check, temporary.verdict, ray.verdict) == ("temporary files", "ok", "ok")
     assert str(folder) in temporary.sentence
-    assert "its sockets in /tmp:" in ray.sentence
+    assert " /tmp:" in ray.sentence
 
 
 def test_a_folder_of_ray_where_nothing_can_be_made(monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", "/dev/null/x")
     (found,) = _cluster()
     assert found.verdict == "failure"
-    assert "RAY_TMPDIR is /dev/null/x" in found.sentence
+    assert "RAY_TMPDIR" in found.sentence
+    assert "/dev/null/x" in found.sentence
 
 
 def test_more_gpus_than_there_are():
     (found,) = _cluster(num_gpus=1, gpus_per_worker=1.0, num_workers=2)
     assert found.verdict == "failure"
-    assert found.sentence.startswith("one run needs 2 x (1 CPU, 1 GPU), but the cluster has (")
+    assert "2 x (1 CPU, 1 GPU)" in found.sentence
 
 
 def test_more_loaders_than_cpus():
@@ -142,7 +146,7 @@ def test_more_loaders_than_cpus():
 def test_mlflow_that_is_away():
     found = _tracking("http://127.0.0.1:9")
     assert found.verdict == "failure"
-    assert "connection refused" in found.sentence
+    assert "http://127.0.0.1:9" in found.sentence
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -166,7 +170,9 @@ def test_mlflow_that_answers():
     thread.start()
     try:
         uri = f"http://127.0.0.1:{server.server_port}"
-        assert _tracking(uri) == Finding("mlflow", "ok", f"{uri} answers")
+        found = _tracking(uri)
+        assert (found.check, found.verdict) == ("mlflow", "ok")
+        assert uri in found.sentence
     finally:
         server.shutdown()
         server.server_close()
@@ -176,7 +182,7 @@ def test_mlflow_that_answers():
 def test_a_database_that_will_be_made_is_not_made(tmp_path):
     found = _tracking(f"sqlite:///{tmp_path}/new/mlflow.db")
     assert found.verdict == "ok"
-    assert "will be made" in found.sentence
+    assert f"{tmp_path}/new/mlflow.db" in found.sentence
     assert tree(tmp_path) == {}
 
 
@@ -190,19 +196,27 @@ def test_databases(tmp_path, monkeypatch, migrated_database):
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE alembic_version SET version_num = 'of-tomorrow'")
     connection.close()
-    assert "another version of MLflow made it" in _tracking(f"sqlite:///{path}").sentence
+    of_tomorrow = _tracking(f"sqlite:///{path}")
+    assert of_tomorrow.verdict == "failure"
+    assert "version of MLflow" in of_tomorrow.sentence
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert "cannot be written" in _tracking(f"sqlite:///{path}").sentence
-    assert "cannot be written" in _tracking(f"sqlite:///{tmp_path}/other/mlflow.db").sentence
-    assert "names no database file" in _tracking("sqlite:///relative.db").sentence
+    for database in (path, tmp_path / "other" / "mlflow.db"):
+        found = _tracking(f"sqlite:///{database}")
+        assert found.verdict == "failure"
+        assert f"{database}: " in found.sentence
+        assert "tracking.uri" in found.sentence
+    relative = _tracking("sqlite:///relative.db")
+    assert relative.verdict == "failure"
+    assert "sqlite:///" in relative.sentence
 
 
 def test_a_directory_that_cannot_be_made(tmp_path, monkeypatch):
     (tmp_path / "runs").write_text("a file")
     verdict, sentence = _experiment(_config(tmp_path / "runs"))["runs_dir"]
     assert verdict == "failure"
-    assert "is a file; choose experiment.runs_dir" in sentence
+    assert f"{tmp_path / 'runs'}" in sentence
+    assert "experiment.runs_dir" in sentence
     monkeypatch.setattr(os, "access", lambda *_: False)
     verdict, sentence = _experiment(_config(tmp_path / "other"))["runs_dir"]
     assert verdict == "failure"
-    assert f"{tmp_path} cannot be written" in sentence
+    assert f"{tmp_path} " in sentence
