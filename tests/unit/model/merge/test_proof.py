@@ -120,7 +120,7 @@ def test_a_fault_is_found_and_a_sound_merge_is_not(trained, tmp_path, fault, tun
     merged = load_file(bad / WEIGHTS)
     fault(merged, load_file(base / WEIGHTS), AdapterDelta.read(read_adapter(adapter)))
     save_file({name: tensor.clone() for name, tensor in merged.items()}, bad / WEIGHTS, {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"\.weight: "):
+    with pytest.raises(CheckpointError, match=r"\.weight\b"):
         _prove(bad, base, adapter)
 
 
