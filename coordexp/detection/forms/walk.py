@@ -234,6 +234,9 @@ class Walk:
             image: the image that it or the values around it name.
             where: keys and places that lead to it from the top.
         """
+        reply = fields.get("result")
+        if isinstance(reply, dict) and "message" in reply:  # Anthropic's batch; elsewhere "result" holds boxes
+            self._refuse_answers(value, where)
         holders = [name for name in NESTED if isinstance(fields.get(name), list | dict)]
         full_holders = [name for name in holders if fields[name]]
         if len(full_holders) > 1:

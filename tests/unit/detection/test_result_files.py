@@ -355,6 +355,10 @@ ANSWERS: dict[str, Callable[[int], dict]] = {
         "custom_id": str(i), "error": None,
         "response": {"status_code": 200, "body": {"choices": [{"message": {"content": ANSWER}}]}},
     },
+    "anthropic": lambda i: {
+        "custom_id": f"image-{i}",
+        "result": {"type": "succeeded", "message": {"content": [{"type": "text", "text": ANSWER}]}},
+    },
     "by file name": lambda i: {"image": IMAGES[i], "response": ANSWER},
     "harness": lambda i: {"doc_id": i, "resps": [[ANSWER]], "filtered_resps": [ANSWER]},
 }  # fmt: skip
