@@ -43,8 +43,9 @@ def main() -> None:
     offsets = coordexp.install_coord_offset_adapter(model, coord_ids=vocab.coord_ids, tokenizer=tokenizer)
 
     # Loss: a weighted sum of terms, each divided by its units in the batch.
-    known = coordexp.loss_terms()
-    criterion = coordexp.Criterion([coordexp.WeightedTerm(known[name](), weight) for name, weight in TERMS.items()])
+    term_classes = coordexp.loss_terms()
+    weighted_terms = [coordexp.WeightedTerm(term_classes[name](), weight) for name, weight in TERMS.items()]
+    criterion = coordexp.Criterion(weighted_terms)
 
     loader = DataLoader(
         data["train"],
