@@ -19,6 +19,27 @@ def is_quiet() -> bool:
 
 
 @contextlib.contextmanager
+def handled_by(handler: logging.Handler, *, level: int) -> Generator[None]:
+    """Give the package's log to one handler alone while the block runs.
+
+    The root logger's handlers get nothing: in the command each line would come twice, and in a worker it would go to
+    stderr, which Ray forwards to the command.
+    """
+    logger = logging.getLogger(PACKAGE)
+    level_before = logger.level
+    propagates_before = logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level_before)
+        logger.propagate = propagates_before
+
+
+@contextlib.contextmanager
 def log_to_run(progress_log: Path) -> Generator[None]:
     """Write what is logged while the block runs to the ``progress.log`` of a run.
 
@@ -31,16 +52,5 @@ def log_to_run(progress_log: Path) -> Generator[None]:
         return
     handler = logging.FileHandler(progress_log, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    level_before = logger.level
-    propagates_before = logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    # A handler of the root logger would write to the worker's stderr, and Ray forwards that to the command.
-    logger.propagate = False
-    try:
+    with contextlib.closing(handler), handled_by(handler, level=logging.INFO):
         yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level_before)
-        logger.propagate = propagates_before
-        handler.close()

@@ -45,8 +45,8 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         ComparisonError: if the files cannot be compared.
     """
-    from coordexp.report.study.data import ExperimentData
-    from coordexp.report.study.foreign import foreign_rows
+    from coordexp.report.records.data import ExperimentData
+    from coordexp.report.records.foreign import foreign_rows
     from coordexp.report.study.inputs import Settings
     from coordexp.report.text.records import part_records, to_numbers
     from coordexp.report.write import study_of, write_report, writing

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Generator
 
 from coordexp.cli.console import say
-from coordexp.logs import PACKAGE
+from coordexp.logs import PACKAGE, handled_by
 
 
 def add_verbosity(parser: argparse.ArgumentParser, *, default: bool | str = False) -> None:
@@ -30,19 +30,8 @@ def log_lines(*, verbose: bool, quiet: bool) -> Generator[None]:
         level = logging.WARNING
     else:
         level = logging.INFO
-    logger = logging.getLogger(PACKAGE)
-    handler = _Lines()
-    level_before = logger.level
-    propagates_before = logger.propagate
-    logger.addHandler(handler)
-    logger.propagate = False  # if another package gave the root logger a handler, each line would come twice
-    logger.setLevel(level)
-    try:
+    with handled_by(_Lines(), level=level):
         yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level_before)
-        logger.propagate = propagates_before
 
 
 class _Lines(logging.Handler):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from coordexp.metrics import BoxKind
-    from coordexp.report.study.data import ExperimentData
+    from coordexp.report.records.data import ExperimentData
 
 _SUFFIXES = {"md": ".md", "csv": ".csv", "json": ".json", "latex": ".tex"}
 HELP = "tables, plots and a page of an experiment, or a live view of it"
@@ -109,7 +109,7 @@ def _report_over(options: argparse.Namespace, console: "Console", errors: "Conso
     from coordexp.report.over.compare import compare_over
     from coordexp.report.over.write import print_over, write_over
     from coordexp.report.published.over import publish_over
-    from coordexp.report.study.data import read_by
+    from coordexp.report.records.data import read_by
     from coordexp.report.study.inputs import Settings
     from coordexp.report.write import artifacts_of, print_paths, writing
     from coordexp.stages import report_stage
@@ -152,8 +152,8 @@ def _output(options: argparse.Namespace, data: "ExperimentData") -> Path:
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
     """Compare the groups of an experiment; write, print, and perhaps publish and store the report."""
+    from coordexp.report.records.data import read_by
     from coordexp.report.store import store_report
-    from coordexp.report.study.data import read_by
     from coordexp.report.study.inputs import Settings
     from coordexp.report.write import study_of, write_report
 
@@ -197,8 +197,8 @@ def _with_other_detectors(
     Raises:
         ConfigError: if the annotations that the experiment was evaluated on are not on this machine.
     """
-    from coordexp.report.study.artifacts import Artifacts
-    from coordexp.report.study.foreign import with_files
+    from coordexp.report.records.artifacts import Artifacts
+    from coordexp.report.records.foreign import with_files
 
     files_by_name = named_files(options.files)
     if options.aliases is not None and not files_by_name:
@@ -228,7 +228,7 @@ def _with_other_detectors(
 def _load(options: argparse.Namespace) -> "ExperimentData":
     """Read the runs that the options name from the tracking server, or from the database in ``--runs-dir``."""
     from coordexp.config.load import database_uri
-    from coordexp.report.study.load import load_experiment, load_experiments, load_runs
+    from coordexp.report.records.load import load_experiment, load_experiments, load_runs
 
     names: list[str] = options.experiment
     runs_dir: Path = options.runs_dir

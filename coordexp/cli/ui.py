@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> None:
         ResourceError: if MLflow's server ends by itself.
     """
     from coordexp.config.load import database_uri
-    from coordexp.report.study.load import experiment_id_of
+    from coordexp.report.records.load import experiment_id_of
     from coordexp.tracking.charts import runs_address
     from coordexp.tracking.connection import sqlite_path, without_secrets
     from coordexp.tracking.ui import mlflow_pages

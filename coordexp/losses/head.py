@@ -42,6 +42,32 @@ class HeadOutput:
     coord_logits_NK: Tensor
     log_z_text_at: Callable[[float], Tensor]
 
+    @classmethod
+    def of_summaries(
+        cls,
+        summaries: tuple[Tensor, Tensor, Tensor, Tensor],
+        coord_rows_N: Tensor,
+        log_z_text_at: Callable[[float], Tensor],
+    ) -> "HeadOutput":
+        """Return the output that follows from the four tensors of :class:`Summaries`.
+
+        Args:
+            summaries: cross-entropy, logit of the true token and log-sum-exp of the text, each ``[T]``, and the logits
+                ``[T, block]`` of the coordinate block.
+            coord_rows_N: ``[N]`` int64, ascending: the rows that carry coordinates.
+            log_z_text_at: see the attribute.
+        """
+        ce_T, target_logit_T, log_z_text_T, coord_TK = summaries
+        return cls(
+            log_z_T=ce_T + target_logit_T,
+            log_z_coord_T=coord_TK.logsumexp(dim=1),
+            log_z_text_T=log_z_text_T,
+            target_logit_T=target_logit_T,
+            ce_T=ce_T,
+            coord_logits_NK=coord_TK.index_select(0, coord_rows_N),
+            log_z_text_at=log_z_text_at,
+        )
+
 
 # Why the head is split. With V = 152,670 the logits of 4,000 supervised tokens are 2.4 GB in float32, and plain
 # autograd keeps several tensors of that size. But the terms read few single logits: those of the coordinate block, and
@@ -169,7 +195,7 @@ def plain_head(
         with torch.no_grad():
             logits_TV[:, first_id : first_id + delta_TK.shape[1]] += delta_TK
     block = range(first_id, first_id + num_coords)
-    ce_T, target_logit_T, log_z_text_T, coord_TK = Summaries.apply(logits_TV, delta_TK, targets_T, block)
+    summaries = Summaries.apply(logits_TV, delta_TK, targets_T, block)
 
     def log_z_text_at(temperature: float) -> Tensor:
         cooled_ND = wide_TD.index_select(0, coord_rows_N) / temperature
@@ -182,15 +208,7 @@ def plain_head(
             text_columns = [logits_NV[:, : block.start], markers_NK, logits_NV[:, end_id:]]
         return torch.cat(text_columns, dim=1).logsumexp(dim=1)
 
-    return HeadOutput(
-        log_z_T=ce_T + target_logit_T,
-        log_z_coord_T=coord_TK.logsumexp(dim=1),
-        log_z_text_T=log_z_text_T,
-        target_logit_T=target_logit_T,
-        ce_T=ce_T,
-        coord_logits_NK=coord_TK.index_select(0, coord_rows_N),
-        log_z_text_at=log_z_text_at,
-    )
+    return HeadOutput.of_summaries(summaries, coord_rows_N, log_z_text_at)
 
 
 def head_of_logits(logits_TV: Tensor, targets_T: Tensor, *, block: range, coord_rows_N: Tensor) -> HeadOutput:
@@ -206,18 +224,10 @@ def head_of_logits(logits_TV: Tensor, targets_T: Tensor, *, block: range, coord_
         The parts of the logits, differentiable once in ``logits_TV``.
     """
     wide_TV = at_least_float32(logits_TV)
-    ce_T, target_logit_T, text_T, coord_TK = Summaries.apply(wide_TV, None, targets_T, block)
+    summaries = Summaries.apply(wide_TV, None, targets_T, block)
 
     def log_z_text_at(temperature: float) -> Tensor:
         cooled_NV = wide_TV.index_select(0, coord_rows_N) / temperature
         return torch.cat([cooled_NV[:, : block.start], cooled_NV[:, block.stop :]], dim=1).logsumexp(dim=1)
 
-    return HeadOutput(
-        log_z_T=ce_T + target_logit_T,
-        log_z_coord_T=coord_TK.logsumexp(dim=1),
-        log_z_text_T=text_T,
-        target_logit_T=target_logit_T,
-        ce_T=ce_T,
-        coord_logits_NK=coord_TK.index_select(0, coord_rows_N),
-        log_z_text_at=log_z_text_at,
-    )
+    return HeadOutput.of_summaries(summaries, coord_rows_N, log_z_text_at)

@@ -5,12 +5,12 @@ from dataclasses import replace
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError
 from coordexp.report.parts.listed import PARTS
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.data import ExperimentData, missing_runs
 from coordexp.report.study.about import Fairness, about, check_fairness, unread_configs
-from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.boxes import group_breakdowns
 from coordexp.report.study.cautions import find_cautions, whole_verdict
 from coordexp.report.study.comparing import compare_under_every_reading
-from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.ground import find_annotations, read_facts, tags_of, units_of
 from coordexp.report.study.inputs import OnProgress, Outcome, Settings, StudyInputs, attempt, with_own_detections
 from coordexp.report.study.learning import compare_learning

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError, TrackingError, counted
-from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts
-from coordexp.report.study.data import ExperimentData
+from coordexp.report.records.artifacts import STORED_ANNOTATIONS, Artifacts
+from coordexp.report.records.data import ExperimentData
 from coordexp.report.study.study import Study, better_first
 from coordexp.report.text.study_tables import comparison_tables
 from coordexp.report.text.tables import markdown_table

@@ -15,11 +15,11 @@ from coordexp.metrics import BoxKind
 from coordexp.report.charts.files import write_plots
 from coordexp.report.make_study import make_study
 from coordexp.report.page.page import render_page
+from coordexp.report.records.artifacts import FINAL_CONSTRAINED, Artifacts
+from coordexp.report.records.data import ExperimentData, RunRecord, read_by
+from coordexp.report.records.load import load_experiment
 from coordexp.report.store import store_report
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
-from coordexp.report.study.data import ExperimentData, RunRecord, read_by
 from coordexp.report.study.inputs import Settings
-from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
 from coordexp.report.text.records import to_csv, to_json
 from coordexp.report.text.render import render_report, to_latex, to_markdown

@@ -3,6 +3,7 @@
 The executor on Ray is in ``cluster/executor.py``. An attempt is the same under both: rank 0 writes how it ends.
 """
 
+import abc
 import contextlib
 import threading
 import time
@@ -45,7 +46,7 @@ class RunListener:
         """Note that a run has ended (its status says how), before the next one starts."""
 
 
-class Follower:
+class Follower(abc.ABC):
     """Follows runs in a thread of its own, from the beginning to the end of a ``with`` block."""
 
     def __init__(self, name: str) -> None:
@@ -60,8 +61,9 @@ class Follower:
         self._is_closed.set()
         self._thread.join()
 
+    @abc.abstractmethod
     def _follow(self) -> None:
-        raise NotImplementedError
+        """Work until ``self._is_closed`` is set; runs in the thread."""
 
 
 class Surroundings:

@@ -135,22 +135,18 @@ def compare_readings(
         distinct_pairs |= dict.fromkeys(pairs_of_reading.values())
     matches = read_matches(annotations_json, path_of_hash, metric=metric, image_ids=image_ids, on_progress=on_progress)
 
-    def share(index: int) -> OnProgress | None:
-        """Turn the progress of one piece of the work, the resamples or a test, into progress of the whole."""
-        report = on_progress
-        if report is None:
-            return None
-        num_pieces = 1 + len(distinct_pairs)
-        return lambda done, total: report(index * total + done, num_pieces * total)
-
+    num_pieces = 1 + len(distinct_pairs)  # the resamples, and a test for each set of pairs
     numbered = numbered_units(annotations_json, units, image_ids)
-    drawn = resampled(matches, metric, resamples=resamples, seed=seed, units=numbered, on_progress=share(0))
+    drawn = resampled(
+        matches, metric, resamples=resamples, seed=seed, units=numbered, on_progress=_piece(0, num_pieces, on_progress)
+    )
     truth = next(iter(matches.values()))
     draws = _swap_draws(truth.num_images, numbered, resamples=swaps or resamples, seed=seed)
     p_swap: dict[FilePairs, float] = {}
     for index, pairs in enumerate(distinct_pairs, start=1):
         matches_of_pairs = [(matches[a], matches[b]) for a, b in pairs]
-        p_swap[pairs] = swap_test(matches_of_pairs, known_metric(metric), draws, on_progress=share(index))
+        progress = _piece(index, num_pieces, on_progress)
+        p_swap[pairs] = swap_test(matches_of_pairs, known_metric(metric), draws, on_progress=progress)
 
     comparisons = dict[N, Comparison]()
     for name, hashes_of_groups in hashes.items():
@@ -174,6 +170,13 @@ def compare_readings(
             num_units=None if numbered is None else numbered.num_units,
         )
     return comparisons
+
+
+def _piece(index: int, num_pieces: int, on_progress: OnProgress | None) -> OnProgress | None:
+    """Turn the progress of one of several pieces of work into progress of the whole."""
+    if on_progress is None:
+        return None
+    return lambda done, total: on_progress(index * total + done, num_pieces * total)
 
 
 def _estimate(runs: Mapping[int, Drawn]) -> Estimate:

@@ -8,7 +8,7 @@ import pytest
 from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError, ConfigError, DataError, ResourceError, TrackingError, TrainingError
-from coordexp.report.study.load import load_experiment
+from coordexp.report.records.load import load_experiment
 from coordexp.runs.experiment import read_record
 from coordexp.runs.plan import plan_runs
 from coordexp.tracking.connection import connect

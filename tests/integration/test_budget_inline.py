@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from coordexp.report.study.load import load_experiment
+from coordexp.report.records.load import load_experiment
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.stop import RunStoppedError, stop_reason

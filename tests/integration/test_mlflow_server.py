@@ -7,7 +7,7 @@ import pytest
 from mlflow import MlflowClient
 
 from coordexp.errors import TrackingError
-from coordexp.report.study.load import load_experiment
+from coordexp.report.records.load import load_experiment
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import Row
 from coordexp.tracking import open_tracker

@@ -17,10 +17,10 @@ from selenium.webdriver.common.keys import Keys
 from coordexp.cli.main import main
 from coordexp.report.make_study import make_study
 from coordexp.report.page.page import render_page
-from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.load import load_experiment
 from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.inputs import Settings
-from coordexp.report.study.load import load_experiment
 from tests.benchmarks.large_experiment import make_experiment
 from tests.support.report import SPITEFUL, write_experiment
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from coordexp.report.make_study import make_study
-from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.load import load_experiment
 from coordexp.report.study.inputs import Settings
-from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
 from tests.support.mlflow_server import mlflow_server
 from tests.support.report import write_experiment

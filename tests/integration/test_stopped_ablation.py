@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from coordexp.report.study.load import load_experiment
+from coordexp.report.records.load import load_experiment
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import Row

@@ -14,7 +14,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.machine import examine_tracking
 from coordexp.errors import TrackingError
 from coordexp.findings import collect
-from coordexp.report.study.load import load_experiment
+from coordexp.report.records.load import load_experiment
 from coordexp.runs.folder import RunFolder
 from coordexp.tracking import open_tracker
 from coordexp.tracking.server import NoLoggedModelsError

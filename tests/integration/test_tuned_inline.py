@@ -11,7 +11,7 @@ import yaml
 
 from coordexp.config.identity.fingerprint import read_fingerprint
 from coordexp.files import sha256_of_file
-from coordexp.report.study.load import load_experiment
+from coordexp.report.records.load import load_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.rows import read_rows
 from coordexp.runs.status import RunStatus, read_status, write_status

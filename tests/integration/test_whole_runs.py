@@ -5,6 +5,8 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from coordexp.model.loading import load
 from coordexp.runs.folder import RunFolder
@@ -94,4 +96,9 @@ def test_a_card_loads_what_it_lies_beside(whole, monkeypatch):
         train_here(whole)
     program = (folder.merged / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
     monkeypatch.chdir(folder.merged)
-    exec(program)
+    names = {}
+    exec(program, names)
+    stored = load_file(folder.merged / "model.safetensors")
+    state = names["model"].state_dict()
+    assert len(stored) > 10
+    assert all(torch.equal(state[name], tensor) for name, tensor in stored.items())

@@ -26,9 +26,9 @@ from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import HUB_FILES, weight_files
 from coordexp.report.page.page import render_page
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.data import ExperimentData, RunRecord
 from coordexp.report.store import store_report
-from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.study.study import Study
 from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import TrainingRun, make_trainer

@@ -45,8 +45,9 @@ def run_bars(*, short_seconds: float, action: str = "pass", columns: int = 100) 
     return Terminal([sys.executable, "-c", BARS, str(short_seconds), action], columns=columns)
 
 
-def test_nobody_who_listens_is_no_error():
+def test_nobody_who_listens_is_no_error(capsys):
     report_stage("pictures drawn", 1, 2)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_log_gets_a_line_each_30_seconds(clock):

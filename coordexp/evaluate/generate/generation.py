@@ -131,66 +131,88 @@ def _answers_of_rows(
         num_rows: rows.
         curves_of: image ids whose bin distributions are kept whole.
     """
-    reattach_coord_offset_hooks(owner)  # the owner's forward pass would do it, and is not called here
-    core = owner.base_model
-    head = owner.get_output_embeddings()
-    assert isinstance(core, PreTrainedModel)
-    assert head is not None
-    # If a model trains whole, accelerate wraps its forward pass in bfloat16 autocast. The core is called without that
-    # wrapper here, and needs the same.
-    half = torch.autocast(core.device.type, torch.bfloat16, enabled="_original_forward" in vars(owner))
-    language_model = core.get_submodule("language_model")
-    assert isinstance(language_model, PreTrainedModel)
     rows = new_rows(num_rows)
-
-    def begin(chosen: Sequence[EncodedSample]) -> None:
-        """Read the prompts of some samples, and choose their first tokens."""
-        batch = collate(chosen, pad_id=answering.pad_id, image_token_id=answering.image_token_id)
-        last_N = torch.tensor([row * batch.input_ids.shape[1] + sample.length - 1 for row, sample in enumerate(chosen)])
-        if core.device.type == "cuda":
-            batch = batch.pin_memory()
-        batch = batch.to(core.device, non_blocking=True)
-        # Attention is causal: padding on the right needs no mask, and without one attention has its fastest kernel.
-        with half:
-            outputs = core(
-                input_ids=batch.input_ids,
-                mm_token_type_ids=batch.mm_token_type_ids,
-                pixel_values=pixel_values(batch.patches, answering.image_spec).to(core.dtype),
-                image_grid_thw=batch.image_grid_thw,
-                use_cache=True,
-            )
-        hidden_ND = outputs.last_hidden_state.flatten(0, 1).index_select(0, upload(last_N, core.device))
-        # An image takes fewer rotary positions than tokens, so the position after a prompt is not its length.
-        deltas = core.rope_deltas
-        assert isinstance(deltas, torch.Tensor)
-        lengths = [sample.length for sample in chosen]
-        begun = rows.begin(
-            [sample.image_id for sample in chosen],
-            cache_of(outputs),
-            lengths=lengths,
-            positions=[length + delta for length, delta in zip(lengths, deltas.flatten().tolist(), strict=True)],
-            keep_probs=[sample.image_id in curves_of for sample in chosen],
-        )
-        with float32_head(answering.model):
-            rows.choose(head(hidden_ND), begun)
-
+    model = _ModelInRows(owner, answering, rows, curves_of=curves_of)
     num_waiting = num_samples
-    look_every = _LOOK_EVERY.get(core.device.type, _LOOK_ELSEWHERE)
+    look_every = _LOOK_EVERY.get(model.device.type, _LOOK_ELSEWHERE)
     for step in itertools.count(1):
         num_next = min(prompts_at_once(num_rows), num_waiting)
         while num_waiting and len(rows.free) >= num_next:
-            begin(list(itertools.islice(samples, num_next)))
+            model.begin(list(itertools.islice(samples, num_next)))
             num_waiting -= num_next
             num_next = min(num_next, num_waiting)
         if not rows.used:
             break
         if not num_waiting and 2 * len(rows.used) <= len(rows):
             rows.keep_used()
-        with half, row_attention(language_model):
-            hidden_BD = core(**rows.next_inputs()).last_hidden_state[:, 0]
-        with float32_head(answering.model):
-            rows.choose(head(hidden_BD))
+        model.step()
         if step % look_every == 0:
             ended = rows.ended()
             if ended:
                 yield rows.take(ended)
+
+
+class _ModelInRows:
+    """Reads prompts into rows, and predicts the next token of every row."""
+
+    def __init__(
+        self, owner: PreTrainedModel, answering: AnsweringModel, rows: AnswerRows, *, curves_of: Collection[int]
+    ) -> None:
+        reattach_coord_offset_hooks(owner)  # the owner's forward pass would do it, and is not called here
+        core = owner.base_model
+        head = owner.get_output_embeddings()
+        assert isinstance(core, PreTrainedModel)
+        assert head is not None
+        language_model = core.get_submodule("language_model")
+        assert isinstance(language_model, PreTrainedModel)
+        self.device = core.device
+        self._core = core
+        self._head = head
+        self._language_model = language_model
+        self._answering = answering
+        self._rows = rows
+        self._curves_of = curves_of
+        # If a model trains whole, accelerate wraps its forward pass in bfloat16 autocast. The core is called without
+        # that wrapper here, and needs the same.
+        self._half = torch.autocast(core.device.type, torch.bfloat16, enabled="_original_forward" in vars(owner))
+
+    def begin(self, samples: Sequence[EncodedSample]) -> None:
+        """Read the prompts of some samples into free rows, and choose their first tokens."""
+        answering = self._answering
+        batch = collate(samples, pad_id=answering.pad_id, image_token_id=answering.image_token_id)
+        last_N = torch.tensor(
+            [row * batch.input_ids.shape[1] + sample.length - 1 for row, sample in enumerate(samples)]
+        )
+        if self.device.type == "cuda":
+            batch = batch.pin_memory()
+        batch = batch.to(self.device, non_blocking=True)
+        # Attention is causal: padding on the right needs no mask, and without one attention has its fastest kernel.
+        with self._half:
+            outputs = self._core(
+                input_ids=batch.input_ids,
+                mm_token_type_ids=batch.mm_token_type_ids,
+                pixel_values=pixel_values(batch.patches, answering.image_spec).to(self._core.dtype),
+                image_grid_thw=batch.image_grid_thw,
+                use_cache=True,
+            )
+        hidden_ND = outputs.last_hidden_state.flatten(0, 1).index_select(0, upload(last_N, self.device))
+        # An image takes fewer rotary positions than tokens, so the position after a prompt is not its length.
+        deltas = self._core.rope_deltas
+        assert isinstance(deltas, torch.Tensor)
+        lengths = [sample.length for sample in samples]
+        begun = self._rows.begin(
+            [sample.image_id for sample in samples],
+            cache_of(outputs),
+            lengths=lengths,
+            positions=[length + delta for length, delta in zip(lengths, deltas.flatten().tolist(), strict=True)],
+            keep_probs=[sample.image_id in self._curves_of for sample in samples],
+        )
+        with float32_head(answering.model):
+            self._rows.choose(self._head(hidden_ND), begun)
+
+    def step(self) -> None:
+        """Predict and choose the next token of every row."""
+        with self._half, row_attention(self._language_model):
+            hidden_BD = self._core(**self._rows.next_inputs()).last_hidden_state[:, 0]
+        with float32_head(self._answering.model):
+            self._rows.choose(self._head(hidden_BD))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordexp.report.figures import INK, LOOKS, NEUTRAL, PAPER, Chart, Look, tips
-from coordexp.report.study.data import ExperimentData
+from coordexp.report.records.data import ExperimentData
 from coordexp.report.text.tables import MINUS, with_interval
 from coordexp.statistics.results import Estimate
 

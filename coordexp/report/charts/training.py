@@ -6,7 +6,7 @@ from statistics import fmean
 from coordexp.metrics import loss_head, subset_headline
 from coordexp.report.charts.panels import Line, Point, line_chart, looks_of
 from coordexp.report.figures import NEUTRAL, Chart
-from coordexp.report.study.data import ExperimentData, RunRecord
+from coordexp.report.records.data import ExperimentData, RunRecord
 from coordexp.report.study.study import Study
 from coordexp.statistics.results import Convergence, CurvePoint
 

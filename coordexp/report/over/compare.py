@@ -9,8 +9,8 @@ from coordexp.data.units import UnitNames
 from coordexp.errors import ComparisonError, ConfigError
 from coordexp.metrics import BoxKind
 from coordexp.report.over.experiments import OverExperiment, experiments_over
-from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.data import ExperimentData, RunRecord, missing_runs
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.data import ExperimentData, RunRecord, missing_runs
 from coordexp.report.study.ground import find_annotations, read_facts, units_of
 from coordexp.report.study.inputs import Detections, OnProgress, Settings, detections_of_runs
 from coordexp.statistics.leads import Leads, compare_leads

@@ -9,9 +9,9 @@ from coordexp.config.keys import is_key, unknown_key
 from coordexp.config.trees import value_at
 from coordexp.errors import ComparisonError, ConfigError, counted
 from coordexp.files import JsonValue
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.data import ExperimentData, RunRecord, by_group
 from coordexp.report.study.about import fingerprint_of
-from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.data import ExperimentData, RunRecord, by_group
 
 STEPS = ("training.max_steps", "training.epochs", "evaluation.every_steps")
 """Keys that are counted in steps or passes, and so follow from the amount of data."""

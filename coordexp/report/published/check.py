@@ -25,8 +25,8 @@ from coordexp.report.published.folder import (
     stated_numbers,
 )
 from coordexp.report.published.publish import numbers_of
-from coordexp.report.study.data import ExperimentData
-from coordexp.report.study.foreign import foreign_rows
+from coordexp.report.records.data import ExperimentData
+from coordexp.report.records.foreign import foreign_rows
 from coordexp.report.study.inputs import Settings
 from coordexp.report.study.study import Study
 from coordexp.report.write import study_of

@@ -22,7 +22,7 @@ Results without data have no ``annotations.json.gz``, and the page has no galler
 
 import gzip
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NotRequired, cast
@@ -123,6 +123,15 @@ def pack(source: Path, target: Path) -> None:
 def copy_from_here(source: Path, target: Path) -> None:
     """Copy text whose paths begin where the command was started: elsewhere no others lead anywhere."""
     write_text(target, source.read_text(encoding="utf-8").replace(f"{Path.cwd()}{os.sep}", ""))
+
+
+def keep_publishable(paths: Iterable[Path]) -> None:
+    """Leave of the files of a report those that are published, with paths as :func:`copy_from_here` writes them."""
+    for path in paths:
+        if path.suffix in KEPT_SUFFIXES:
+            copy_from_here(path, path)
+        else:
+            path.unlink()
 
 
 def numbers_in(value: object, place: Place = ()) -> Iterator[tuple[Place, float]]:

@@ -21,20 +21,20 @@ from coordexp.report.published.folder import (
     ANNOTATIONS,
     DETECTIONS,
     IMAGES,
-    KEPT_SUFFIXES,
     NUMBERS,
     ApByGroup,
     Computed,
     check_numbers,
     copy_from_here,
+    keep_publishable,
     numbers_in,
     pack,
     stated_numbers,
     write_readme,
 )
 from coordexp.report.published.publish import file_of
-from coordexp.report.study.artifacts import NAMES, Artifacts
-from coordexp.report.study.data import by_group
+from coordexp.report.records.artifacts import NAMES, Artifacts
+from coordexp.report.records.data import by_group
 from coordexp.report.study.ground import units_of
 from coordexp.report.study.inputs import Detections, OnProgress
 from coordexp.report.write import writing
@@ -95,11 +95,7 @@ def publish_over(study: OverStudy, artifacts: Artifacts, output: Path, *, withou
             )
         _write_runs(study, artifacts, building)
         write_json(building / NUMBERS, numbers, indent=1)
-        for path in write_over(study, building):
-            if path.suffix in KEPT_SUFFIXES:
-                copy_from_here(path, path)
-            else:
-                path.unlink()
+        keep_publishable(write_over(study, building))
 
 
 def check_over(directory: Path, annotations: Path | None, on_progress: OnProgress) -> int:

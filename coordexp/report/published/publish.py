@@ -16,16 +16,16 @@ from coordexp.report.published.folder import (
     DISTRIBUTIONS,
     FINGERPRINTS,
     IMAGES,
-    KEPT_SUFFIXES,
     NUMBERS,
     Sources,
     copy_from_here,
     detections_path,
+    keep_publishable,
     pack,
     write_readme,
 )
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED, NAMES, Artifacts, final_detections
-from coordexp.report.study.data import RunRecord, missing_runs
+from coordexp.report.records.artifacts import FINAL_CONSTRAINED, NAMES, Artifacts, final_detections
+from coordexp.report.records.data import RunRecord, missing_runs
 from coordexp.report.study.study import Study
 from coordexp.report.text.records import to_numbers
 from coordexp.report.write import write_report, writing
@@ -73,11 +73,7 @@ def publish(study: Study, artifacts: Artifacts, output: Path, *, without_data: b
             )
         _write_runs(study, artifacts, building)
         write_json(building / NUMBERS, numbers, indent=1)
-        for path in write_report(study, building):
-            if path.suffix in KEPT_SUFFIXES:
-                copy_from_here(path, path)
-            else:
-                path.unlink()
+        keep_publishable(write_report(study, building))
 
 
 def numbers_of(study: Study, annotations_sha256: str | None = None) -> dict[str, object]:

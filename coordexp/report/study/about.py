@@ -19,8 +19,8 @@ from coordexp.config.keys import is_rounding
 from coordexp.config.schema import Ablation
 from coordexp.config.trees import value_at, within
 from coordexp.errors import ComparisonError, ConfigError, DataError, TrackingError, counted
-from coordexp.report.study.artifacts import NAMES, Artifacts
-from coordexp.report.study.data import ExperimentData, RunRecord, by_group
+from coordexp.report.records.artifacts import NAMES, Artifacts
+from coordexp.report.records.data import ExperimentData, RunRecord, by_group
 
 if TYPE_CHECKING:
     from coordexp.losses.criterion import WeightedTerm

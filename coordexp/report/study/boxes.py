@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from coordexp.errors import counted
 from coordexp.evaluate.analysis import Analysis, BoxAnalysis, CategoryResult, CountResult, IouHistogram, SizeResult
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
-from coordexp.report.study.data import RunRecord, by_group
+from coordexp.report.records.artifacts import FINAL_CONSTRAINED, Artifacts
+from coordexp.report.records.data import RunRecord, by_group
 
 Points = tuple[tuple[float, float], ...]
 CountedPoint = tuple[float | None, float | None, int]

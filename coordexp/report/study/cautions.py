@@ -16,8 +16,8 @@ from coordexp.detection.precision.fair_order import in_fair_order
 from coordexp.errors import CoordExpError
 from coordexp.evaluate.answers import unknown_sentence
 from coordexp.metrics import DECODINGS, Decoding
+from coordexp.report.records.data import RunRecord
 from coordexp.report.study.about import Fairness, writes_digits
-from coordexp.report.study.data import RunRecord
 from coordexp.report.study.inputs import StudyInputs, few_names
 from coordexp.report.study.tuned import tuning_lead, tuning_of
 from coordexp.runs.folder import RunFolder

@@ -10,7 +10,7 @@ from coordexp.detection.precision.fair_order import in_fair_order
 from coordexp.errors import CoordExpError
 from coordexp.files import sha256_of_file
 from coordexp.metrics import MetricName
-from coordexp.report.study.data import RunRecord
+from coordexp.report.records.data import RunRecord
 from coordexp.report.study.inputs import Detections, Outcome, StudyInputs, attempt, detections_of_runs, few_names
 from coordexp.statistics.comparison import compare_readings
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reads

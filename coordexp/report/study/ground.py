@@ -8,8 +8,8 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.tags import Tags, read_tags, tags_of_set
 from coordexp.errors import ComparisonError
 from coordexp.files import sha256_of_file
-from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.data import ExperimentData
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.data import ExperimentData
 from coordexp.report.study.inputs import Settings
 
 

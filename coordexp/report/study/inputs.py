@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 from coordexp.data.units import UnitNames, UnitRule, counted_images
 from coordexp.detection.tags import Tags
 from coordexp.errors import CoordExpError, counted
-from coordexp.report.study.artifacts import Artifacts, final_detections
-from coordexp.report.study.data import ExperimentData, RunRecord
+from coordexp.report.records.artifacts import Artifacts, final_detections
+from coordexp.report.records.data import ExperimentData, RunRecord
 from coordexp.statistics.readings import ReadingName
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from coordexp.files import read_json_lines
 from coordexp.metrics import subset_headline
-from coordexp.report.study.artifacts import final_detections
-from coordexp.report.study.data import RunRecord, consumption
+from coordexp.report.records.artifacts import final_detections
+from coordexp.report.records.data import RunRecord, consumption
 from coordexp.report.study.inputs import Outcome, StudyInputs, few_names
 from coordexp.statistics.convergence import convergence
 from coordexp.statistics.results import Convergence

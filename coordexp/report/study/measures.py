@@ -4,7 +4,7 @@ from pathlib import Path
 
 from coordexp.detection.boxes import Bools
 from coordexp.detection.protocols import PROTOCOLS
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED
+from coordexp.report.records.artifacts import FINAL_CONSTRAINED
 from coordexp.report.study.inputs import Outcome, StudyInputs
 from coordexp.statistics.decomposition import decompose
 from coordexp.statistics.protocols import Protocols, compare_protocols

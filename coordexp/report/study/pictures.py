@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coordexp.config.trees import value_at
+from coordexp.report.records.artifacts import FINAL_CONSTRAINED
+from coordexp.report.records.data import RunRecord, by_group
 from coordexp.report.study.about import writes_digits
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED
-from coordexp.report.study.data import RunRecord, by_group
 from coordexp.report.study.examples import EdgeDistributions, GalleryImage, choose_curves, make_gallery
 from coordexp.report.study.inputs import Outcome, StudyInputs
 

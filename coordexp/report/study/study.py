@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from coordexp.data.units import UnitNames
+from coordexp.report.records.data import ExperimentData
 from coordexp.report.rendered import Rendered
 from coordexp.report.study.about import About, Fairness
 from coordexp.report.study.boxes import Breakdown
-from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.examples import EdgeDistributions, GalleryImage
 from coordexp.statistics.protocols import Protocols
 from coordexp.statistics.readings import ReadingName

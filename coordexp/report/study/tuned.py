@@ -5,8 +5,8 @@ from pathlib import Path
 
 from coordexp.config.schema.search import Number, Parameter
 from coordexp.errors import counted
-from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.data import ExperimentData
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.data import ExperimentData
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.search.record import TuningRecord, read_record
 

@@ -9,7 +9,7 @@ from coordexp.data.box_limits.cut_boxes import (
     unlearnt,
     unwritten,
 )
-from coordexp.report.study.data import ExperimentData, RunRecord, by_group
+from coordexp.report.records.data import ExperimentData, RunRecord, by_group
 
 _WARNING = "WARNING: "
 _METRICS = {  # of each key: the boxes it cut, and of how many

@@ -13,9 +13,9 @@ from coordexp.data.units import FEW_UNITS, counted_images
 from coordexp.errors import ComparisonError, counted
 from coordexp.evaluate.generated_by import Generator, engine_sentences
 from coordexp.metrics import BOX_KINDS, BoxKind
+from coordexp.report.records.artifacts import final_detections
+from coordexp.report.records.data import ExperimentData, RunRecord, by_group, state_text
 from coordexp.report.study.about import About
-from coordexp.report.study.artifacts import final_detections
-from coordexp.report.study.data import ExperimentData, RunRecord, by_group, state_text
 from coordexp.report.study.study import Study
 from coordexp.report.table import Table
 from coordexp.report.text.limits import limit_notes

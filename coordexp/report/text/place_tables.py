@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from coordexp.metrics import PLACE_MEASURES, PLACES, SLOTS
-from coordexp.report.study.data import ExperimentData, RunRecord
+from coordexp.report.records.data import ExperimentData, RunRecord
 from coordexp.report.table import Table
 from coordexp.report.text.tables import UNDEFINED, mean_of
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import MetricName
+from coordexp.report.records.data import ExperimentData, RunRecord
 from coordexp.report.study.about import Fairness
-from coordexp.report.study.data import ExperimentData, RunRecord
 from coordexp.report.study.study import Study, rendered_parts
 from coordexp.report.text.notes import study_notes
 from coordexp.report.text.tables import means

@@ -17,7 +17,7 @@ from coordexp.metrics import (
     MetricName,
     loss_head,
 )
-from coordexp.report.study.data import ExperimentData, RunRecord, by_group, state_text
+from coordexp.report.records.data import ExperimentData, RunRecord, by_group, state_text
 from coordexp.report.table import COUNTED, Table, TableRow
 from coordexp.report.text.tables import FILE, UNDEFINED, mean_of, written
 

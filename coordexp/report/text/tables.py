@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from tabulate import LATEX_ESCAPE_RULES, tabulate
 
 from coordexp.errors import counted
-from coordexp.report.study.data import RunRecord
+from coordexp.report.records.data import RunRecord
 from coordexp.report.table import Table
 from coordexp.statistics.results import CurvePair, Estimate, PairParts, PairResult
 

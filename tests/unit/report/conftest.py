@@ -9,10 +9,10 @@ import pytest
 
 from coordexp.metrics import AP_NAMES, LOSS_NAMES
 from coordexp.report.make_study import make_study
-from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.data import ExperimentData, missing_runs
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.data import ExperimentData, missing_runs
+from coordexp.report.records.load import load_experiment
 from coordexp.report.study.inputs import Settings
-from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker

@@ -1,9 +1,9 @@
 import dataclasses
 from pathlib import Path
 
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.load import load_experiment
 from coordexp.report.store import comparison_metrics, store_report
-from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
 from coordexp.tracking.connection import connect
 from tests.support.metrics import unregistered

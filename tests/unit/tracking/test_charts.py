@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 from mlflow import MlflowClient
 
-from coordexp.report.study.load import load_runs
+from coordexp.report.records.load import load_runs
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker
 from coordexp.tracking.charts import VIEW_TAG, is_shown, runs_address

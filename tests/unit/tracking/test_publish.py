@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.experiment import Ablation
 from coordexp.errors import TrackingError
-from coordexp.report.study.load import load_experiment
+from coordexp.report.records.load import load_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row, append_rows

@@ -11,7 +11,7 @@ from coordexp.report.charts.files import write_plots
 from coordexp.report.charts.panels import number
 from coordexp.report.charts.training import ap_charts, loss_charts
 from coordexp.report.figures import LOOKS, Chart
-from coordexp.report.study.data import ExperimentData, RunRecord
+from coordexp.report.records.data import ExperimentData, RunRecord
 from coordexp.report.study.examples import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
 from coordexp.statistics.results import Estimate

@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 
 from coordexp.cli.main import main
 from coordexp.detection import evaluate_detections
-from coordexp.report.study.load import load_experiment
+from coordexp.report.records.load import load_experiment
 from tests.support.report import write_experiment
 from tests.unit.report.over.conftest import FEW, KEY, MANY, SEEDS, edit_fingerprints, set_amount
 

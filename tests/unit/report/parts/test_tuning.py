@@ -9,9 +9,9 @@ from coordexp.config.schema.search import Parameter
 from coordexp.report.make_study import make_study
 from coordexp.report.page.page import render_page
 from coordexp.report.parts.tuning import ap_table, chosen_table, edge_warnings, trials_table
-from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.load import load_experiment
 from coordexp.report.study.inputs import Settings
-from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study, rendered_parts
 from coordexp.report.study.tuned import edge_of, tuning_lead
 from coordexp.report.text.heads import meaning

@@ -16,9 +16,9 @@ from coordexp.report.make_study import make_study
 from coordexp.report.published.check import check
 from coordexp.report.published.folder import NUMBERS
 from coordexp.report.published.publish import publish
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
+from coordexp.report.records.artifacts import FINAL_CONSTRAINED, Artifacts
+from coordexp.report.records.load import load_experiment
 from coordexp.report.study.inputs import Settings
-from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
 from tests.support.report import write_experiment
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from coordexp.report.records.artifacts import Artifacts
+from coordexp.report.records.data import ExperimentData, Point, RunRecord
 from coordexp.report.study.about import Fairness, about
-from coordexp.report.study.artifacts import Artifacts
-from coordexp.report.study.data import ExperimentData, Point, RunRecord
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import about_lines, terms_table
 

@@ -18,10 +18,10 @@ from coordexp.metrics import subset_headline
 from coordexp.report.charts.files import write_plots
 from coordexp.report.make_study import make_study
 from coordexp.report.page.page import render_page
-from coordexp.report.study.artifacts import Artifacts, final_detections
-from coordexp.report.study.data import ExperimentData, Point, read_by
+from coordexp.report.records.artifacts import Artifacts, final_detections
+from coordexp.report.records.data import ExperimentData, Point, read_by
+from coordexp.report.records.load import load_experiment, load_experiments, load_runs
 from coordexp.report.study.inputs import Settings
-from coordexp.report.study.load import load_experiment, load_experiments, load_runs
 from coordexp.report.study.study import Study
 from coordexp.report.text.records import part_records, to_json
 from coordexp.report.text.render import render_report, to_markdown

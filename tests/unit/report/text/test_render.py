@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from coordexp.report.page.page import render_page
-from coordexp.report.study.data import ExperimentData
+from coordexp.report.records.data import ExperimentData
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import next_commands
 from coordexp.report.text.records import to_csv, to_json

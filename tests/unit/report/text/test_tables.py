@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordexp.report.study.data import ExperimentData, missing_runs
+from coordexp.report.records.data import ExperimentData, missing_runs
 from coordexp.report.study.study import Study
 from coordexp.report.table import Table
 from coordexp.report.text.heads import meaning

@@ -18,7 +18,7 @@ from coordexp.detection.detections import read_detections, write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import ComparisonError, DataError, TrackingError
 from coordexp.metrics import BOX_KINDS
-from coordexp.report.study.data import ExperimentData, RunRecord
+from coordexp.report.records.data import ExperimentData, RunRecord
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
 from coordexp.statistics.readings import ReadingName, reads
 from coordexp.tracking.connection import connect, tracking_errors

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from coordexp.errors import TrackingError
-from coordexp.report.study.data import ExperimentData, Point, RunRecord, State
-from coordexp.report.study.load import joined, load_experiment
+from coordexp.report.records.data import ExperimentData, Point, RunRecord, State
+from coordexp.report.records.load import joined, load_experiment
 from tests.support.metrics import unregistered
 
 

@@ -17,7 +17,7 @@ from coordexp.config.schema.fields import Seed
 from coordexp.config.schema.tracking import address_problem
 from coordexp.errors import TrackingError, counted, nearest_of, show
 from coordexp.files import parse_model, read_model
-from coordexp.report.study.data import CURVES, Point, RunRecord, State, finite_values
+from coordexp.report.records.data import CURVES, Point, RunRecord, State, finite_values
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.rows import read_rows
 from coordexp.tracking import store

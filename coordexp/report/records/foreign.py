@@ -19,7 +19,7 @@ from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.generated_by import generator_of
 from coordexp.files import read_content, write_text
 from coordexp.metrics import MetricName
-from coordexp.report.study.data import ExperimentData, ForeignFile, RunRecord
+from coordexp.report.records.data import ExperimentData, ForeignFile, RunRecord
 from coordexp.runs.folder import DecodingFolder
 
 Files = Mapping[str, Sequence[Results]]  # group -> its files, one a seed

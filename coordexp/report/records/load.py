@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordexp.errors import TrackingError
-from coordexp.report.study.data import ExperimentData, RunRecord, finite_values, read_by
-from coordexp.report.study.from_folders import find_folder, from_folders, read_experiment_record, read_folders
-from coordexp.report.study.from_mlflow import (
+from coordexp.report.records.data import ExperimentData, RunRecord, finite_values, read_by
+from coordexp.report.records.from_folders import find_folder, from_folders, read_experiment_record, read_folders
+from coordexp.report.records.from_mlflow import (
     ServerRuns,
     find_experiment,
     from_mlflow,

@@ -13,8 +13,8 @@ from mlflow import MlflowClient
 
 from coordexp.cli.main import main
 from coordexp.errors import ConfigError
-from coordexp.report.study.data import ExperimentData
-from coordexp.report.study.load import load_experiment
+from coordexp.report.records.data import ExperimentData
+from coordexp.report.records.load import load_experiment
 from coordexp.runs.status import RunStatus, State, write_status
 from tests.support.report import LAST, rows_of, write_experiment
 from tests.unit.report.study.test_study import study

@@ -14,7 +14,7 @@ from coordexp.config.yaml_file import read_mapping
 from coordexp.errors import ComparisonError, ConfigError
 from coordexp.files import kept_json
 from coordexp.metrics import BoxKind
-from coordexp.report.study.data import CURVES, ExperimentData, Point, RunRecord, State, finite_values
+from coordexp.report.records.data import CURVES, ExperimentData, Point, RunRecord, State, finite_values
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.lock import last_holder
