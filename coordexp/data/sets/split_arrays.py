@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 from coordexp.coord_tokens.bins import are_thin
 from coordexp.data.sample import Samples
 
-TARGET, CROWD, IGNORED = 0, 1, 2
-"""The kind of an object: something to learn, a crowd, or one that annotations say to ignore."""
+TARGET = 0
+"""The kind of an object that is something to learn."""
+CROWD = 1
+"""The kind of a crowd."""
+IGNORED = 2
+"""The kind of an object that annotations say to ignore."""
 NO_EXTENT = 4
 """Added to the kind of a box without a width or a height: it is no target, but a ground truth of COCO keeps it."""
 

@@ -90,6 +90,6 @@ def _problem(term: type[Term], name: str) -> str | None:
         term.model_validate({})
     except ValidationError as error:
         first_error = error.errors()[0]
-        knob, default, reason = first_error["loc"][0], first_error["input"], first_error["msg"]
-        return f"has a wrong default for the knob {knob}, {default!r}: {reason}"
+        knob = first_error["loc"][0]
+        return f"has a wrong default for the knob {knob}, {first_error['input']!r}: {first_error['msg']}"
     return None

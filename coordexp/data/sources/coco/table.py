@@ -93,7 +93,9 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float,
         DataError: if more than the accepted fraction is bad, boxes stand in another frame, or no image is left.
     """
     entries = usable_entries(file, folder, reading)
-    images, objects, image_index = entries.images, entries.objects, entries.image_index
+    images = entries.images
+    objects = entries.objects
+    image_index = entries.image_index
     turned, sizes = _frames(images, objects, image_index, folder, reading.boxes_in)
     checked = _check_boxes(file, entries, sizes[image_index], max_bad_fraction=max_bad_fraction)
     ruled = checked.ruled

@@ -77,7 +77,9 @@ def _from_swift(objects: Mapping[str, object], texts: list[str]) -> dict[str, ob
         objects: its lists of names and boxes.
         texts: of the chat, whose marks say which name a box has if there are fewer names than boxes.
     """
-    refs, boxes, bbox_type = objects.get("ref"), objects.get("bbox"), objects.get("bbox_type")
+    refs = objects.get("ref")
+    boxes = objects.get("bbox")
+    bbox_type = objects.get("bbox_type")
     if not isinstance(refs, list) or not isinstance(boxes, list):
         keys = ", ".join(map(str, objects)) or "nothing"
         raise DataError(
