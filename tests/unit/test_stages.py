@@ -65,6 +65,17 @@ def test_a_log_gets_a_line_each_30_seconds(clock):
         assert f" {time_left} " in line
 
 
+def test_the_first_draws_of_many_promise_no_time(clock):
+    output = io.StringIO()
+    with show_stages(Console(file=output, width=80)):
+        for done in (0, 1_500, 210_000):
+            report_stage("comparing groups", done, 420_000)
+            clock[0] += 31.0
+    early, half = output.getvalue().splitlines()
+    assert early == "comparing groups: 1,500 of 420,000"
+    assert half.startswith("comparing groups: 210,000 of 420,000, about 1 min")
+
+
 def test_a_short_stage_leaves_nothing_in_a_log():
     output = io.StringIO()
     with show_stages(Console(file=output, width=80)):
