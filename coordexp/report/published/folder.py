@@ -22,6 +22,7 @@ Results without data have no ``annotations.json.gz``, and the page has no galler
 
 import gzip
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,8 +122,19 @@ def pack(source: Path, target: Path) -> None:
 
 
 def copy_from_here(source: Path, target: Path) -> None:
-    """Copy text whose paths begin where the command was started: elsewhere no others lead anywhere."""
-    write_text(target, source.read_text(encoding="utf-8").replace(f"{Path.cwd()}{os.sep}", ""))
+    """Copy text whose paths begin where the command was started: elsewhere no others lead anywhere.
+
+    Data often lie in a folder beside that one, so that ``/home/me/data`` becomes ``../data``.
+    """
+    here = Path.cwd()
+    root = Path(here.anchor)
+    text = source.read_text(encoding="utf-8")
+    if here != root:
+        text = text.replace(f"{here}{os.sep}", "")
+    if here.parent != root:  # else every path of the machine would begin with ".."
+        starts_a_path = rf"(?<![\w./-]){re.escape(f'{here.parent}{os.sep}')}"
+        text = re.sub(starts_a_path, f"..{os.sep}", text)
+    write_text(target, text)
 
 
 def keep_publishable(paths: Iterable[Path]) -> None:

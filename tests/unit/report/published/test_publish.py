@@ -14,7 +14,7 @@ from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.distributions import Distributions
 from coordexp.report.make_study import make_study
 from coordexp.report.published.check import check
-from coordexp.report.published.folder import NUMBERS
+from coordexp.report.published.folder import NUMBERS, copy_from_here
 from coordexp.report.published.publish import publish
 from coordexp.report.records.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.records.load import load_experiment
@@ -82,6 +82,36 @@ def test_what_is_published_follows_from_its_own_detections(
     assert json.loads((published / "fingerprints.json").read_text()).keys() == {run.name for run in plain.data.runs}
     assert main(["report", "--check", str(published)]) == 0
     assert "all of which follow" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("path", "published_as"),
+    [
+        ("{here}/runs/x", "runs/x"),
+        ("{beside}/debris/train.json", "../debris/train.json"),
+        ("sqlite:///{here}/runs/mlflow.db", "sqlite:///runs/mlflow.db"),
+        ("/data{beside}/debris", "/data{beside}/debris"),
+        ("https://example.org/a", "https://example.org/a"),
+    ],
+)
+def test_paths_are_published_from_where_the_command_was_started(
+    path: str, published_as: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "project"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    source, target = tmp_path / "config.yaml", tmp_path / "copy.yaml"
+    source.write_text(f"path: {path}\n".format(here=here, beside=tmp_path))
+    copy_from_here(source, target)
+    assert target.read_text() == f"path: {published_as}\n".format(beside=tmp_path)
+
+
+def test_at_the_root_no_path_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    source, target = tmp_path / "config.yaml", tmp_path / "copy.yaml"
+    source.write_text("images: /data/debris, https://example.org/a")
+    copy_from_here(source, target)
+    assert target.read_text() == source.read_text()
 
 
 def test_a_number_or_detection_that_was_changed_is_found(published: Path) -> None:
