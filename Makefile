@@ -27,6 +27,10 @@ DEMO := results/demo
 DEBRIS ?= ../shared/data/debris
 PHOTOGRAPHS = data.format=coco data.train_annotations=$(DEBRIS)/train_one.json data.train_images=$(DEBRIS)/images \
     data.val_annotations=$(DEBRIS)/val_one.json data.val_images=$(DEBRIS)/images
+# The pilot trains and evaluates on the two parts that the tuning of photographs.yaml writes.
+PILOT := results/photographs/pilot
+PILOT_VAL := runs/photographs/tuning/tune_val.json
+PILOT_DATA = data.train_annotations=runs/photographs/tuning/tune_train.json data.val_annotations=$(PILOT_VAL)
 
 .PHONY: install loops demo ablation results results-long results-check test test-all lint docs bench rehearsal fuzz chaos audit mlflow clean
 
@@ -82,21 +86,28 @@ results-long: install
 	@if [ -d $(DEBRIS) ]; then set -ex; \
 	    $(PYTHON) -m coordexp ablation --config experiments/photographs.yaml $(PHOTOGRAPHS) $(ARGS); \
 	    $(PYTHON) -m coordexp report photographs --publish results/photographs --without-data; \
+	    $(PYTHON) -m coordexp ablation --config experiments/photographs_pilot.yaml $(PHOTOGRAPHS) $(PILOT_DATA) $(ARGS); \
+	    $(PYTHON) -m coordexp report photographs_pilot --publish $(PILOT) --without-data; \
 	else echo "no photographs: $(DEBRIS) is missing; give DEBRIS=FOLDER"; fi
 	$(PYTHON) -m coordexp ablation --config experiments/amount_1.yaml $(ARGS)
 	$(PYTHON) -m coordexp ablation --config experiments/amount_4.yaml $(ARGS)
 	$(PYTHON) -m coordexp ablation --config experiments/amount_16.yaml $(ARGS)
 	$(PYTHON) -m coordexp report amount_1 amount_4 amount_16 --over data.shapes.num_train --publish results/amount
 
-# Every published folder; results/photographs has no annotations of its own, and is left out where they are missing.
+# Every published folder. The photographs are published without annotations, and are left out where those are missing;
+# those of the pilot are written by the first minute of experiments/photographs.yaml.
 results-check: install
 	@set -e; for numbers in $(wildcard results/*/numbers.json results/*/*/numbers.json); do \
-	    folder=$$(dirname $$numbers); annotations=; \
-	    if [ $$folder = results/photographs ]; then \
-	        if [ ! -f $(DEBRIS)/val_one.json ]; then echo "$$folder: not checked, $(DEBRIS) is missing"; continue; fi; \
-	        annotations="--annotations $(DEBRIS)/val_one.json"; \
+	    folder=$$(dirname $$numbers); \
+	    case $$folder in \
+	        results/photographs) annotations=$(DEBRIS)/val_one.json ;; \
+	        $(PILOT)) annotations=$(PILOT_VAL) ;; \
+	        *) annotations= ;; \
+	    esac; \
+	    if [ -n "$$annotations" ] && [ ! -f $$annotations ]; then \
+	        echo "$$folder: not checked, $$annotations is missing"; continue; \
 	    fi; \
-	    $(PYTHON) -m coordexp report --check $$folder $$annotations; \
+	    $(PYTHON) -m coordexp report --check $$folder $${annotations:+--annotations $$annotations}; \
 	done
 
 # What is compiled is kept, also where the environment says not to: both processes and every program that a test starts
