@@ -121,10 +121,10 @@ def show(value: object) -> str:
 
 
 def counted(num: float, noun: str) -> str:
-    """Return ``1 box``, ``1,234 boxes`` or ``0 categories``."""
+    """Return ``1 box``, ``1,234 boxes``, ``0 categories`` or ``2 keys``."""
     if num == 1:
         name = noun
-    elif noun.endswith("y"):
+    elif noun.endswith("y") and noun[-2] not in "aeiou":  # categories, but keys
         name = f"{noun[:-1]}ies"
     elif noun.endswith("x"):
         name = f"{noun}es"

@@ -1,4 +1,4 @@
-"""What pages list from the code: the keys in ``docs/configuration.md``, the loss terms in ``docs/LOSSES.md``.
+"""What pages list: keys in ``docs/configuration.md``, loss terms and what is known of them in ``docs/LOSSES.md``.
 
 ``python docs/tables.py`` writes them there; tests compare.
 """
@@ -18,13 +18,26 @@ from coordexp.losses.term import Term
 from coordexp.losses.terms import loss_terms
 from coordexp.metrics import loss_metric
 from coordexp.shipped import shipped_experiments
+from coordexp.statistics.intervals import ALPHA
 
 COMMAND = "python docs/tables.py"
+_RESULTS = Path(__file__).parent.parent / "results"
 KEY_PAGE, TERM_PAGE = (Path(__file__).with_name(name) for name in ("configuration.md", "LOSSES.md"))
 BEGIN = f"<!-- the tables below are written by: {COMMAND} -->"
 END = "<!-- end of the tables -->"
+RESULTS_BEGIN = f"<!-- the table of results is written by: {COMMAND} -->"
+RESULTS_END = "<!-- end of the table of results -->"
 _KEY_HEAD = "| key | values | default | role | what it does |\n|---|---|---|---|---|"
 _TERM_HEAD = "| term | sum over a batch | divided by the number of | knobs | logged as |\n|---|---|---|---|---|"
+_STUDIES = {"shapes": "drawn shapes", "photographs": "photographs"}  # folder below results -> head of its column
+_LESSONS = {
+    ("C", "A"): "L1 and GIoU, beside cross-entropy",
+    ("B", "A"): "L1 and GIoU, in place of cross-entropy",
+    ("D", "A"): "soft CE, W1 and gate, in place of cross-entropy",
+    ("C_D", "C"): "soft CE, W1 and gate, beside all of C",
+    ("D", "C"): "soft CE, W1 and gate, in place of all of C",
+    ("B_gate", "B"): "the gate, beside L1 and GIoU",
+}
 _PLAIN = {"boolean": "`true`, `false`", "null": "`null`", "object": "mapping"}
 _Schema = Mapping[str, JsonValue]
 
@@ -120,12 +133,40 @@ def term_row(term: type[Term]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _write(page: Path, text: str) -> None:
-    before, _, rest = page.read_text(encoding="utf-8").partition(f"{BEGIN}\n")
-    _, end, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{end}{after}", encoding="utf-8")
+def results_table() -> str:
+    """Return for each change of the loss the difference of AP in each committed study that has both groups."""
+    numbers = {study: json.loads((_RESULTS / study / "numbers.json").read_bytes()) for study in _STUDIES}
+    lines = [f"| what changes | groups | {' | '.join(_STUDIES.values())} |", "|---|---|" + "---|" * len(_STUDIES)]
+    for (group, other), lesson in _LESSONS.items():
+        cells = [_difference(of_study["pairs"], group, other) for of_study in numbers.values()]
+        lines.append(f"| {lesson} | {group} &minus; {other} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _difference(pairs: Mapping[str, Mapping[str, object]], group: str, other: str) -> str:
+    """Return a difference and its interval, bold if it holds after Holm's correction for all pairs of the study."""
+    backwards = f"{group} - {other}" not in pairs
+    pair = pairs.get(f"{other} - {group}" if backwards else f"{group} - {other}")
+    if pair is None:
+        return ""
+    difference, (low, high) = cast("float", pair["difference"]), cast("tuple[float, float]", pair["interval"])
+    if backwards:
+        difference, low, high = -difference, -high, -low
+    cell = f"{_signed(difference)} ({_signed(low)} to {_signed(high)})"
+    return f"**{cell}**" if cast("float", pair["p_holm"]) < ALPHA else cell
+
+
+def _signed(difference: float) -> str:
+    return f"{difference:+.3f}".replace("0.", ".", 1).replace("-", "&minus;")
+
+
+def _write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+    before, _, rest = page.read_text(encoding="utf-8").partition(f"{begin}\n")
+    after = rest.partition(end)[2]
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
     _write(KEY_PAGE, key_tables())
     _write(TERM_PAGE, "\n".join([_TERM_HEAD, *map(term_row, loss_terms().values())]))
+    _write(TERM_PAGE, results_table(), RESULTS_BEGIN, RESULTS_END)

@@ -7,6 +7,7 @@ numbers give the same bytes.
 import io
 import json
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 WIDTH = 360
 _TITLE_HEIGHT, _LEGEND_HEIGHT = 26, 60  # pixels: above each row of charts in a file; for title and legend of all
+_TITLE_LINE_HEIGHT = 15  # pixels, of each further line of a chart's title
+_TITLE_LENGTH = 50  # characters of a title that have room in a line
 # On white paper. The page replaces each by the CSS variable of its name, which follows dark mode: no two may be equal.
 PALETTE = {
     "paper": "#ffffff", "ink": "#16191d", "soft": "#565d66", "rule": "#d9dde2",
@@ -119,13 +122,13 @@ def write_charts(charts: Sequence[Chart], stem: Path, *, title: str, looks: Mapp
 
     columns = min(2, len(charts))
     chart_rows = [charts[first : first + columns] for first in range(0, len(charts), columns)]
-    heights = [max(map(_height, row)) + _TITLE_HEIGHT for row in chart_rows]
+    heights = [max(_height(chart) + _title_height(chart) for chart in row) for row in chart_rows]
     with figure_style():
         figure = new_figure(columns * WIDTH, sum(heights) + _LEGEND_HEIGHT)
         figure.suptitle(plain(title), fontsize=12, color=INK, x=0.02, ha="left")
         panels = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights).flat
         for axes, chart in zip(panels, charts, strict=False):
-            axes.set_title(chart.title)
+            axes.set_title(_title(chart))
             _draw(chart, axes)
         for axes in panels[len(charts) :]:
             axes.set_axis_off()
@@ -167,6 +170,15 @@ def inline_svg(figure: "Figure", *, label: str) -> str:
 
 def _height(chart: Chart) -> float:
     return chart.height if chart.draw else 50
+
+
+def _title(chart: Chart) -> str:
+    """Return the title in lines that are no wider than the chart, so that none is cut at its right edge."""
+    return textwrap.fill(chart.title.replace(" %", "\N{NO-BREAK SPACE}%"), _TITLE_LENGTH)
+
+
+def _title_height(chart: Chart) -> float:
+    return _TITLE_HEIGHT + _TITLE_LINE_HEIGHT * _title(chart).count("\n")
 
 
 def _draw(chart: Chart, axes: "Axes") -> None:

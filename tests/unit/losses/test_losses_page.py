@@ -40,6 +40,11 @@ def test_the_page_has_what_the_terms_say_of_themselves():
     assert all(f"- **`{name}`**: " in PAGE for name in NAMES)
 
 
+def test_the_table_of_results_follows_from_what_is_published():
+    written = PAGE.split(WRITER["RESULTS_BEGIN"] + "\n")[1].split("\n" + WRITER["RESULTS_END"])[0]
+    assert written == WRITER["results_table"](), f"run: {WRITER['COMMAND']}"
+
+
 def test_groups_weigh_what_the_page_says(monkeypatch):
     monkeypatch.chdir(ROOT)
     table = page_table("Groups")

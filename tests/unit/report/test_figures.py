@@ -102,3 +102,15 @@ def test_files_have_titles_and_a_legend_and_repeat(tmp_path: Path) -> None:
     found = [element.text for element in ElementTree.fromstring(made[0][1]).iter("{http://www.w3.org/2000/svg}text")]
     assert {"of $x$", "t", "A", "B", "nothing to draw yet"} <= set(found)
     assert "#0072b2" in made[0][1].decode()  # a file has no page to take colours from
+
+
+def test_a_long_title_is_written_in_lines_that_fit(tmp_path: Path) -> None:
+    title = "AP on 660 images in 44 units, mean of 3 seeds, 95 % intervals"
+    row = Row("A", "0.5", [("A", LOOKS[0], Estimate(0.5, 0.25, 0.75))])
+    chart = row_chart(title, [row], x="AP")
+    _, svg_path = write_charts([chart], tmp_path / "groups", title="photographs", looks={})
+    root = ElementTree.parse(svg_path).getroot()
+    written = [str(element.text) for element in root.iter() if element.tag.endswith("}text")]
+    title_lines = [text for text in written if text.startswith("AP on") or text.endswith("intervals")]
+    assert " ".join(title_lines).replace("\N{NO-BREAK SPACE}", " ") == title
+    assert max(map(len, title_lines)) <= 50
