@@ -90,6 +90,7 @@ results-long: install
 	    $(PYTHON) -m coordexp report photographs_pilot --publish $(PILOT) --without-data; \
 	else echo "no photographs: $(DEBRIS) is missing; give DEBRIS=FOLDER"; fi
 	$(PYTHON) -m coordexp ablation --config experiments/amount_1.yaml $(ARGS)
+	$(PYTHON) -m coordexp report amount_1 --publish results/amount_1
 	$(PYTHON) -m coordexp ablation --config experiments/amount_4.yaml $(ARGS)
 	$(PYTHON) -m coordexp ablation --config experiments/amount_16.yaml $(ARGS)
 	$(PYTHON) -m coordexp report amount_1 amount_4 amount_16 --over data.shapes.num_train --publish results/amount

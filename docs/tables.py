@@ -29,9 +29,11 @@ RESULTS_BEGIN = f"<!-- the table of results is written by: {COMMAND} -->"
 RESULTS_END = "<!-- end of the table of results -->"
 _KEY_HEAD = "| key | values | default | role | what it does |\n|---|---|---|---|---|"
 _TERM_HEAD = "| term | sum over a batch | divided by the number of | knobs | logged as |\n|---|---|---|---|---|"
-_STUDIES = {"shapes": "drawn shapes", "photographs": "photographs"}  # folder below results -> head of its column
+_STUDIES = {"shapes": "drawn shapes", "amount_1": "fresh shapes", "photographs": "photographs"}
+"""Folder below results -> head of its column."""
 _LESSONS = {
     ("C", "A"): "L1 and GIoU, beside cross-entropy",
+    ("A_soft", "A"): ".2 of the Gaussian target, beside cross-entropy",
     ("B", "A"): "L1 and GIoU, in place of cross-entropy",
     ("D", "A"): "soft CE, W1 and gate, in place of cross-entropy",
     ("C_D", "C"): "soft CE, W1 and gate, beside all of C",
