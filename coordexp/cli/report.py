@@ -3,6 +3,7 @@
 import argparse
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -32,7 +33,10 @@ HELP = "tables, plots and a page of an experiment, or a live view of it"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``coordexp report``."""
-    several = "one name, or several on the same data; default: the one in which a run was started last"
+    several = (
+        "one name, or several on the same data; default: the one in which a run was started last. With --over, a "
+        "folder that --over --publish wrote stands for its experiments"
+    )
     parser.add_argument("experiment", nargs="*", help=several)
     parser.add_argument("--runs", nargs="+", metavar="ID", help="MLflow run ids; EXPERIMENT is the title")
     parser.add_argument("--tracking-uri", help="default: MLFLOW_TRACKING_URI, else the database in --runs-dir")
@@ -108,7 +112,9 @@ def _report_over(options: argparse.Namespace, console: "Console", errors: "Conso
     """Compare the leads of groups over a key of the configuration; write and print the result."""
     from coordexp.report.over.compare import compare_over
     from coordexp.report.over.write import print_over, write_over
+    from coordexp.report.published.folder import IMAGES
     from coordexp.report.published.over import publish_over
+    from coordexp.report.published.runs import check_annotations
     from coordexp.report.records.data import read_by
     from coordexp.report.study.inputs import Settings
     from coordexp.report.write import artifacts_of, print_paths, writing
@@ -116,19 +122,24 @@ def _report_over(options: argparse.Namespace, console: "Console", errors: "Conso
 
     if options.files or options.runs or options.store or options.slices or options.watch:
         raise ConfigError("--over compares whole experiments, without --with, --runs, --store, --slices or --watch")
-    data = _load(options)
-    data = read_by(data, _readings(options.reading, list(data.groups)))
-    output = _output(options, data)
-    settings = Settings(
-        resamples=options.resamples, allow_differences=options.allow_differences, unit_by=unit_rule(options)
-    )
-    artifacts = artifacts_of(data, output=output, runs_dir=options.runs_dir)
-
-    with stage_bars(), writing(output):
-        study = compare_over(options.over, data, artifacts, settings, on_progress=report_stage)
-        paths = write_over(study, output)
-        if options.publish is not None:
-            publish_over(study, artifacts, options.publish, without_data=options.without_data)
+    with TemporaryDirectory(prefix="coordexp-") as scratch:
+        data, folders = _load_over(options, Path(scratch))
+        data = read_by(data, _readings(options.reading, list(data.groups)))
+        output = _output(options, data)
+        settings = Settings(
+            resamples=options.resamples,
+            allow_differences=options.allow_differences,
+            unit_by=unit_rule(options),
+            image_facts=next((folder / IMAGES for folder in folders if (folder / IMAGES).is_file()), None),
+        )
+        artifacts = artifacts_of(data, output=output, runs_dir=options.runs_dir)
+        with stage_bars(), writing(output):
+            study = compare_over(options.over, data, artifacts, settings, on_progress=report_stage)
+            for folder in folders:
+                check_annotations(folder, study.annotations)
+            paths = write_over(study, output)
+            if options.publish is not None:
+                publish_over(study, artifacts, options.publish, without_data=options.without_data)
 
     if options.format == "terminal":
         print_over(study, console)
@@ -139,6 +150,29 @@ def _report_over(options: argparse.Namespace, console: "Console", errors: "Conso
         print_paths(paths, errors)
     if options.publish is not None:
         show(errors, f"Published in {options.publish}")
+
+
+def _load_over(options: argparse.Namespace, scratch: Path) -> "tuple[ExperimentData, list[Path]]":
+    """Read the experiments to compare over a key, and return them with the published folders among them.
+
+    Args:
+        options: of the verb; an experiment is a name, or a folder that ``--over --publish`` wrote.
+        scratch: an empty folder for the files of published runs.
+    """
+    from coordexp.report.published.runs import is_published, read_published, with_published
+    from coordexp.report.records.load import as_one, load_experiment
+
+    folders = [Path(name) for name in dict.fromkeys(options.experiment) if is_published(Path(name))]
+    if not folders:
+        return _load(options), []
+    uri = _tracking_uri(options)
+    published: list[ExperimentData] = []
+    for index, folder in enumerate(folders):
+        published = with_published(read_published(folder, scratch / str(index), uri=uri), published)
+    names = [name for name in dict.fromkeys(options.experiment) if Path(name) not in folders]
+    is_named = options.tracking_uri is not None
+    experiments = [load_experiment(uri, name, runs_dir=options.runs_dir, is_named=is_named) for name in names]
+    return as_one(with_published(experiments, published)), folders
 
 
 def _output(options: argparse.Namespace, data: "ExperimentData") -> Path:
@@ -227,18 +261,25 @@ def _with_other_detectors(
 
 def _load(options: argparse.Namespace) -> "ExperimentData":
     """Read the runs that the options name from the tracking server, or from the database in ``--runs-dir``."""
-    from coordexp.config.load import database_uri
     from coordexp.report.records.load import load_experiment, load_experiments, load_runs
 
     names: list[str] = options.experiment
     runs_dir: Path = options.runs_dir
     is_named = options.tracking_uri is not None
-    uri: str = options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir.absolute())
+    uri = _tracking_uri(options)
     if options.runs:
         return load_runs(uri, names[0], options.runs)
     if len(names) > 1:
         return load_experiments(uri, names, runs_dir=runs_dir, is_named=is_named)
     return load_experiment(uri, *names, runs_dir=runs_dir, is_named=is_named)
+
+
+def _tracking_uri(options: argparse.Namespace) -> str:
+    """Return the address of MLflow: the one given, that of the environment, or the database beside the runs."""
+    from coordexp.config.load import database_uri
+
+    runs_dir: Path = options.runs_dir
+    return options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir.absolute())
 
 
 def _readings(texts: list[str], groups: list[str]) -> "dict[str, BoxKind]":

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from coordexp.data.sets.image_facts import read_image_facts
 from coordexp.data.units import UnitNames
 from coordexp.errors import ComparisonError, ConfigError
 from coordexp.metrics import BoxKind
 from coordexp.report.over.experiments import OverExperiment, experiments_over
 from coordexp.report.records.artifacts import Artifacts
 from coordexp.report.records.data import ExperimentData, RunRecord, missing_runs
-from coordexp.report.study.ground import find_annotations, read_facts, units_of
+from coordexp.report.study.ground import find_annotations, find_facts, units_of
 from coordexp.report.study.inputs import Detections, OnProgress, Settings, detections_of_runs
 from coordexp.statistics.leads import Leads, compare_leads
 from coordexp.statistics.readings import ReadingName
@@ -34,6 +35,7 @@ class OverStudy:
     readings: Mapping[ReadingName, Leads]  # each group's own reading first
     files: Mapping[ReadingName, FilesOver]  # that the numbers follow from
     annotations: Path
+    image_facts: Path | None = None  # units and tags of the images, where the experiments' set has them
     units: UnitNames | None = None
     missing: tuple[str, ...] = ()  # what is not here and why, a sentence each
 
@@ -84,14 +86,15 @@ def compare_over(
     annotations = find_annotations(data, artifacts)
     if annotations is None:
         raise ComparisonError(f"the annotations that {data.name} were evaluated on are not on this machine")
-    units = units_of(settings, annotations, read_facts(data, artifacts, settings))
+    image_facts = find_facts(data, artifacts, settings)
+    units = units_of(settings, annotations, None if image_facts is None else read_image_facts(image_facts))
     missing = [*data.origin, *missing_runs(data)]
     files: dict[ReadingName, FilesOver] = {}
     for reading, head in READINGS.items():
         files[reading], sentences = _files_over(experiments, artifacts, reading, head)
         missing += sentences
     readings = leads_by_reading(annotations, files, reference_of(experiments), settings, units, on_progress=on_progress)
-    return OverStudy(key, tuple(experiments), readings, files, annotations, units, tuple(missing))
+    return OverStudy(key, tuple(experiments), readings, files, annotations, image_facts, units, tuple(missing))
 
 
 def leads_by_reading(

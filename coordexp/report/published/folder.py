@@ -33,7 +33,7 @@ from typing_extensions import TypedDict  # pydantic reads that of typing from Py
 
 from coordexp.config.schema.fields import Name, Seed
 from coordexp.errors import ComparisonError, counted, plain, shortened, show
-from coordexp.files import read_json, write_text
+from coordexp.files import read_content, read_json, write_text
 from coordexp.limits import MAX_SEED
 
 NUMBERS = "numbers.json"
@@ -117,8 +117,11 @@ def detections_path(directory: Path, group: str, seed: int) -> Path:
 
 
 def pack(source: Path, target: Path) -> None:
-    """Compress a file; equal bytes give equal bytes, so that a commit holds what has changed."""
-    target.write_bytes(gzip.compress(source.read_bytes(), mtime=0))
+    """Compress a file; equal content gives equal bytes, so that a commit holds what has changed.
+
+    A file that is packed already is packed again: it may come from a published folder.
+    """
+    target.write_bytes(gzip.compress(read_content(source), mtime=0))
 
 
 def copy_from_here(source: Path, target: Path) -> None:

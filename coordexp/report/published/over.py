@@ -40,8 +40,6 @@ from coordexp.report.study.inputs import Detections, OnProgress
 from coordexp.report.write import writing
 from coordexp.statistics.readings import ReadingName, reads
 
-_FINGERPRINTS = "fingerprints"
-
 
 @dataclass(frozen=True)
 class _Reading:
@@ -118,7 +116,7 @@ def check_over(directory: Path, annotations: Path | None, on_progress: OnProgres
     units = units_of(settings, truth_path, facts)
     files: dict[ReadingName, FilesOver] = {}
     for reading in published.readings:
-        files[reading] = _published_files(directory, published, reading)
+        files[reading] = published_files(directory, published, reading)
     readings = leads_by_reading(truth_path, files, published.reference, settings, units, on_progress=on_progress)
 
     again = {reading: leads_record(leads) for reading, leads in readings.items()}
@@ -127,6 +125,29 @@ def check_over(directory: Path, annotations: Path | None, on_progress: OnProgres
     follows = {place: value for place, value in stated.items() if place[0] == "readings"}
     check_numbers(path, follows, computed)
     return len(follows)
+
+
+def published_files(directory: Path, published: OverSources, reading: ReadingName) -> FilesOver:
+    """Return the detections in a published folder that a reading takes."""
+    files: dict[str, Detections] = {}
+    for experiment, groups in published.readings[reading].seeds.items():
+        files[experiment] = {
+            group: {
+                seed: _detections_path(directory, experiment, group, seed, reading, published.boxes) for seed in seeds
+            }
+            for group, seeds in groups.items()
+        }
+    return files
+
+
+def config_path(directory: Path, experiment: str, group: str) -> Path:
+    """Return where a published folder has the configuration of a group's runs."""
+    return directory / f"config-{experiment}-{group}.yaml"
+
+
+def fingerprints_path(directory: Path, experiment: str) -> Path:
+    """Return where a published folder has the fingerprints of an experiment's runs, by their names."""
+    return directory / "fingerprints" / f"{experiment}.json"
 
 
 def _numbers_of(study: OverStudy, annotations_sha256: str | None) -> dict[str, object]:
@@ -149,31 +170,19 @@ def _write_runs(study: OverStudy, artifacts: Artifacts, building: Path) -> None:
                     target = _detections_path(building, experiment, group, seed, reading, study.boxes)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     pack(path, target)
-    (building / _FINGERPRINTS).mkdir()
     for experiment in study.experiments:
         finished_runs = [run for run in experiment.runs if run.state == "finished"]
         fingerprints: dict[str, JsonValue] = {}
         for run in finished_runs:
             fingerprints[run.name] = json.loads(file_of(artifacts, run, NAMES.fingerprint).read_bytes())
-        write_json(building / _FINGERPRINTS / f"{experiment.name}.json", fingerprints, indent=1)
+        path = fingerprints_path(building, experiment.name)
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, fingerprints, indent=1)
         for group, runs in by_group(finished_runs).items():
             config = file_of(artifacts, runs[0], NAMES.config)
-            copy_from_here(config, building / f"config-{experiment.name}-{group}.yaml")
-    image_facts = artifacts.image_facts(study.experiments[0].runs[0])
-    if image_facts is not None:
-        pack(image_facts, building / IMAGES)
-
-
-def _published_files(directory: Path, published: OverSources, reading: ReadingName) -> FilesOver:
-    files: dict[str, Detections] = {}
-    for experiment, groups in published.readings[reading].seeds.items():
-        files[experiment] = {
-            group: {
-                seed: _detections_path(directory, experiment, group, seed, reading, published.boxes) for seed in seeds
-            }
-            for group, seeds in groups.items()
-        }
-    return files
+            copy_from_here(config, config_path(building, experiment.name, group))
+    if study.image_facts is not None:
+        pack(study.image_facts, building / IMAGES)
 
 
 def _detections_path(

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment
 
 __all__ = [
+    "as_one",
     "experiment_id_of",
     "from_folders",
     "from_mlflow",
@@ -95,7 +96,11 @@ def load_experiments(
 
     Arguments and errors are those of :func:`load_experiment`.
     """
-    experiments = [load_experiment(uri, name, runs_dir=runs_dir, is_named=is_named) for name in dict.fromkeys(names)]
+    return as_one([load_experiment(uri, name, runs_dir=runs_dir, is_named=is_named) for name in dict.fromkeys(names)])
+
+
+def as_one(experiments: Sequence[ExperimentData]) -> ExperimentData:
+    """Return several experiments as one, every group's name with its experiment's before it."""
     if len(experiments) == 1:
         return experiments[0]
     runs: list[RunRecord] = []
@@ -104,7 +109,7 @@ def load_experiments(
     ceilings = {data.codec_ceiling for data in experiments}
     return ExperimentData(
         name=" and ".join(data.name for data in experiments),
-        uri=uri,
+        uri=experiments[0].uri,
         runs=tuple(runs),
         codec_ceiling=experiments[0].codec_ceiling if len(ceilings) == 1 else None,
         origin=tuple(sentence for data in experiments for sentence in data.origin),

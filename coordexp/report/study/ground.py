@@ -39,11 +39,16 @@ def find_annotations(data: ExperimentData, artifacts: Artifacts) -> Path | None:
 
 def read_facts(data: ExperimentData, artifacts: Artifacts, settings: Settings) -> ImageFacts | None:
     """Return what the experiment's set knows of its validation images; None for files, and for runs before sets."""
-    path = settings.image_facts
-    if path is None:
-        candidates = (artifacts.image_facts(run) for run in data.trained)
-        path = next((candidate for candidate in candidates if candidate is not None and candidate.is_file()), None)
+    path = find_facts(data, artifacts, settings)
     return None if path is None else read_image_facts(path)
+
+
+def find_facts(data: ExperimentData, artifacts: Artifacts, settings: Settings) -> Path | None:
+    """Return the file that :func:`read_facts` reads."""
+    if settings.image_facts is not None:
+        return settings.image_facts
+    candidates = (artifacts.image_facts(run) for run in data.trained)
+    return next((candidate for candidate in candidates if candidate is not None and candidate.is_file()), None)
 
 
 def units_of(settings: Settings, annotations: Path, facts: ImageFacts | None) -> UnitNames | None:

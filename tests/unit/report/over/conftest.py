@@ -11,7 +11,7 @@ from tests.support.report import write_experiment
 
 GROUPS, SEEDS = ("A", "B"), (0, 1, 2)
 KEY = "data.shapes.num_train"
-FEW, MANY = 160, 2560
+FEW, MIDDLE, MANY = 160, 640, 2560
 
 
 def set_amount(experiment: Path, num_train: int) -> None:

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import re
+import shutil
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
@@ -13,9 +14,11 @@ from mlflow import MlflowClient
 
 from coordexp.cli.main import main
 from coordexp.detection import evaluate_detections
+from coordexp.report.published.runs import with_published
+from coordexp.report.records.data import ExperimentData, RunRecord, State
 from coordexp.report.records.load import load_experiment
 from tests.support.report import write_experiment
-from tests.unit.report.over.conftest import FEW, KEY, MANY, SEEDS, edit_fingerprints, set_amount
+from tests.unit.report.over.conftest import FEW, GROUPS, KEY, MANY, MIDDLE, SEEDS, edit_fingerprints, set_amount
 
 QUICK = ("--resamples", "60")
 
@@ -202,6 +205,76 @@ def test_published_results_over_a_key_follow_from_their_detections(
     path.write_bytes(gzip.compress(json.dumps(json.loads(gzip.decompress(path.read_bytes()))[1:]).encode()))
     assert main(check) == 2
     assert "readings.own" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_published_results_stand_for_their_experiments(
+    amounts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_bare: bool
+) -> None:
+    write_experiment(amounts, "middle", groups=GROUPS, seeds=SEEDS)
+    set_amount(amounts / "middle", MIDDLE)
+    options = ["--over", KEY, "--runs-dir", str(amounts), *QUICK, "--format", "json"]
+    assert main(["report", "few", "middle", "many", *options]) == 0
+    from_runs = json.loads(capsys.readouterr().out)
+
+    folder, both = tmp_path / "published", tmp_path / "both"
+    record(amounts, capsys, "--publish", str(folder), *(["--without-data"] if is_bare else []))
+    shutil.rmtree(amounts / "many")
+    assert main(["report", str(folder), "few", "middle", *options, "--publish", str(both)]) == 0
+    assert json.loads(capsys.readouterr().out) == from_runs
+
+    assert main(["report", "--check", str(both)]) == 0
+    shutil.rmtree(amounts / "few")
+    capsys.readouterr()
+    assert main(["report", str(folder), *options]) == (2 if is_bare else 0), "nothing here has the annotations"
+    out, err = capsys.readouterr()
+    if is_bare:
+        assert "annotations" in err
+    else:
+        assert json.loads(out)["experiments"] == {"few": FEW, "many": MANY}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_published_results_on_other_annotations_are_refused(
+    amounts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "published"
+    record(amounts, capsys, "--publish", str(folder), "--without-data")
+    write_experiment(amounts, "middle", groups=GROUPS, seeds=SEEDS)
+    set_amount(amounts / "middle", MIDDLE)
+    annotations = amounts / "middle" / "data" / "instances_val.json"
+    annotations.write_text(annotations.read_text() + "\n")
+    options = ["--over", KEY, "--runs-dir", str(amounts), *QUICK]
+    assert main(["report", str(folder), "middle", *options]) == 2
+    assert "not the annotations" in capsys.readouterr().err
+
+
+def test_a_finished_run_of_this_machine_has_the_word_over_a_published_one() -> None:
+    def experiment(where: str, **states: State) -> ExperimentData:
+        runs = [RunRecord("", "A", int(seed[1:]), state, run_dir=where) for seed, state in states.items()]
+        return ExperimentData("many", uri="", runs=tuple(runs))
+
+    published = experiment("published", s0="finished", s1="finished", s2="finished")
+    here = experiment("here", s0="waiting", s1="finished", s2="running", s3="finished", s4="waiting")
+    (together,) = with_published([here], [published])
+    assert [(run.name, run.run_dir, run.state) for run in together.runs] == [
+        ("A-s0", "published", "finished"),
+        ("A-s1", "here", "finished"),
+        ("A-s2", "published", "finished"),
+        ("A-s3", "here", "finished"),
+        ("A-s4", "here", "waiting"),
+    ]
+
+
+def test_results_of_one_experiment_lack_what_a_comparison_over_a_key_reads(
+    amounts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "published"
+    folder.mkdir()
+    (folder / "numbers.json").write_text(json.dumps({"seeds": {"A": {"0": 0.5}}}))
+    assert main(["report", str(folder), "few", "--over", KEY, "--runs-dir", str(amounts)]) == 2
+    assert f"{folder} holds one experiment" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("undrawn")
