@@ -79,6 +79,7 @@ demo: install
 # Many hours: what happens after the first steps, whether the order of objects matters, and photographs, if their folder
 # is there. Resumable; each line may also be given alone.
 results-long: install
+	$(PYTHON) -m coordexp ablation --config experiments/ordering_base.yaml $(ARGS)
 	$(PYTHON) -m coordexp ablation --config experiments/ordering.yaml $(ARGS)
 	$(PYTHON) -m coordexp ablation --config experiments/ordering_C.yaml $(ARGS)
 	$(PYTHON) -m coordexp report ordering --publish results/ordering/A
@@ -92,6 +93,7 @@ results-long: install
 	$(PYTHON) -m coordexp ablation --config experiments/amount_1.yaml $(ARGS)
 	$(PYTHON) -m coordexp report amount_1 --publish results/amount_1
 	$(PYTHON) -m coordexp ablation --config experiments/amount_4.yaml $(ARGS)
+	$(PYTHON) -m coordexp report amount_4 --publish results/amount_4
 	$(PYTHON) -m coordexp ablation --config experiments/amount_16.yaml $(ARGS)
 	$(PYTHON) -m coordexp report amount_1 amount_4 amount_16 --over data.shapes.num_train --publish results/amount
 

@@ -29,7 +29,12 @@ RESULTS_BEGIN = f"<!-- the table of results is written by: {COMMAND} -->"
 RESULTS_END = "<!-- end of the table of results -->"
 _KEY_HEAD = "| key | values | default | role | what it does |\n|---|---|---|---|---|"
 _TERM_HEAD = "| term | sum over a batch | divided by the number of | knobs | logged as |\n|---|---|---|---|---|"
-_STUDIES = {"shapes": "drawn shapes", "amount_1": "fresh shapes", "photographs": "photographs"}
+_STUDIES = {
+    "shapes": "drawn shapes",
+    "amount_1": "fresh shapes",
+    "amount_4": "four times as many",
+    "photographs": "photographs",
+}
 """Folder below results -> head of its column."""
 _LESSONS = {
     ("C", "A"): "L1 and GIoU, beside cross-entropy",

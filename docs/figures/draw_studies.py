@@ -1,4 +1,4 @@
-"""Draws ``studies.svg``: AP of each group on drawn shapes and on photographs, from the numbers in ``results/``.
+"""Draws ``studies.svg``: AP of each group on drawn shapes, few and many, and on photographs, from ``results/``.
 
 ``python docs/figures/draw_studies.py`` writes it beside this file.
 """
@@ -16,7 +16,12 @@ from coordexp.statistics.results import Estimate
 FOLDER = Path(__file__).parent
 FIGURE = FOLDER / "studies.svg"
 _RESULTS = FOLDER.parents[1] / "results"
-_STUDIES = {"shapes": "drawn shapes, 5 seeds", "photographs": "photographs, 3 seeds"}  # folder -> name in the legend
+# Folder -> name in the legend.
+_STUDIES = {
+    "shapes": "shapes",
+    "amount_4": "more shapes",
+    "photographs": "photographs",
+}
 _GROUPS = ("A", "B", "C", "D", "C_D", "B_gate")
 
 
@@ -32,7 +37,7 @@ def figure() -> str:
         rows.append(Row(group, ", ".join(values), marks))
     chart = row_chart("AP of each group, 95 % intervals", rows, x="AP", xlim=(0.0, None))
     with TemporaryDirectory() as scratch:
-        _, svg_path = write_charts([chart], Path(scratch) / FIGURE.stem, title="Two studies", looks=looks)
+        _, svg_path = write_charts([chart], Path(scratch) / FIGURE.stem, title="Three studies", looks=looks)
         return svg_path.read_text(encoding="utf-8")
 
 

@@ -7,6 +7,7 @@ unpacked as folders of runs, so that a report finds their files as it finds thos
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from coordexp.errors import ConfigError, DataError
 from coordexp.files import JsonValue, read_content, read_json, read_model, write_json
@@ -45,21 +46,12 @@ def read_published(directory: Path, scratch: Path, *, uri: str) -> list[Experime
             "reads all by argmax: name the experiment itself, or a folder that report --over --publish wrote"
         )
     published = read_model(OverSources, directory / NUMBERS, what="the numbers of published results over a key")
-    runs_by_experiment: dict[str, dict[str, RunRecord]] = {}
-    for reading in published.readings:
-        for experiment, groups in published_files(directory, published, reading).items():
-            runs = runs_by_experiment.setdefault(experiment, {})
-            for group, detections in groups.items():
-                for seed, path in detections.items():
-                    run = _record(scratch / experiment, group, seed, published.boxes.get(group, "expected"))
-                    runs[run.name] = run
-                    _unpack(path, Path(run.run_dir) / final_detections(run, reading))
-    for experiment, runs in runs_by_experiment.items():
-        _unpack_records(directory, scratch / experiment, list(runs.values()))
-    return [
-        ExperimentData(name=experiment, uri=uri, runs=tuple(runs.values()))
-        for experiment, runs in runs_by_experiment.items()
-    ]
+    names = dict.fromkeys(name for reading in published.readings.values() for name in reading.seeds)
+    experiments: list[ExperimentData] = []
+    for name in names:
+        runs = _unpack_experiment(directory, published, scratch / name)
+        experiments.append(ExperimentData(name=name, uri=uri, runs=tuple(runs)))
+    return experiments
 
 
 def with_published(experiments: Sequence[ExperimentData], published: Sequence[ExperimentData]) -> list[ExperimentData]:
@@ -89,30 +81,38 @@ def check_annotations(directory: Path, annotations: Path) -> None:
     find_annotations(directory, published.computed, annotations)
 
 
+def _unpack_experiment(directory: Path, published: OverSources, experiment_dir: Path) -> list[RunRecord]:
+    """Write the files of an experiment's runs, and its ground truth where that is published; return the runs."""
+    runs: dict[str, RunRecord] = {}
+    for reading in published.readings:
+        groups = published_files(directory, published, reading).get(experiment_dir.name, {})
+        for group, detections in groups.items():
+            for seed, path in detections.items():
+                run = _record(experiment_dir, group, seed, published.boxes.get(group, "expected"))
+                runs[run.name] = run
+                _unpack(path, Path(run.run_dir) / final_detections(run, reading))
+
+    fingerprints = _fingerprints(directory, experiment_dir.name)
+    for run in runs.values():
+        if run.name not in fingerprints:
+            raise DataError(f"{fingerprints_path(directory, experiment_dir.name)} lacks {run.name}; publish again")
+        write_json(Path(run.run_dir) / NAMES.fingerprint, fingerprints[run.name])
+        _unpack(config_path(directory, experiment_dir.name, run.group), Path(run.run_dir) / NAMES.config)
+    if (directory / ANNOTATIONS).is_file():
+        _unpack(directory / ANNOTATIONS, ExperimentFolder(experiment_dir).data / _GROUND_TRUTH)
+    return list(runs.values())
+
+
 def _record(experiment_dir: Path, group: str, seed: int, reading: BoxKind) -> RunRecord:
-    run_dir = ExperimentFolder(experiment_dir).run(group, seed).path
     return RunRecord(
         run_id="",
         group=group,
         seed=seed,
         state="finished",
-        run_dir=str(run_dir),
+        run_dir=str(ExperimentFolder(experiment_dir).run(group, seed).path),
         experiment=experiment_dir.name,
         reading=reading,
     )
-
-
-def _unpack_records(directory: Path, experiment_dir: Path, runs: Sequence[RunRecord]) -> None:
-    """Write configurations and fingerprints of an experiment's runs, and its ground truth where that is published."""
-    fingerprints = _fingerprints(directory, experiment_dir.name)
-    for run in runs:
-        run_dir = Path(run.run_dir)
-        if run.name not in fingerprints:
-            raise DataError(f"{fingerprints_path(directory, experiment_dir.name)} lacks {run.name}; publish again")
-        write_json(run_dir / NAMES.fingerprint, fingerprints[run.name])
-        _unpack(config_path(directory, experiment_dir.name, run.group), run_dir / NAMES.config)
-    if (directory / ANNOTATIONS).is_file():
-        _unpack(directory / ANNOTATIONS, ExperimentFolder(experiment_dir).data / _GROUND_TRUTH)
 
 
 def _fingerprints(directory: Path, experiment: str) -> dict[str, JsonValue]:
@@ -120,7 +120,7 @@ def _fingerprints(directory: Path, experiment: str) -> dict[str, JsonValue]:
     fingerprints = read_json(path)
     if not isinstance(fingerprints, dict):
         raise DataError(f"{path}: expected the fingerprint of each run by its name; publish the results again")
-    return fingerprints
+    return cast("dict[str, JsonValue]", fingerprints)
 
 
 def _unpack(source: Path, target: Path) -> None:
