@@ -6,6 +6,7 @@ numbers give the same bytes.
 
 import io
 import json
+import math
 import re
 import textwrap
 import warnings
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from xml.etree import ElementTree
+
+import numpy as np
 
 from coordexp.errors import plain, plain_lines
 from coordexp.files import write_text
@@ -28,6 +31,8 @@ WIDTH = 360
 _TITLE_HEIGHT, _LEGEND_HEIGHT = 26, 60  # pixels: above each row of charts in a file; for title and legend of all
 _TITLE_LINE_HEIGHT = 15  # pixels, of each further line of a chart's title
 _TITLE_LENGTH = 50  # characters of a title that have room in a line
+# Pixels of a legend: a letter, what stands before a label and after it, and each line but the first.
+_LEGEND_LETTER, _LEGEND_MARK, _LEGEND_LINE_HEIGHT = 6, 66, 15
 # On white paper. The page replaces each by the CSS variable of its name, which follows dark mode: no two may be equal.
 PALETTE = {
     "paper": "#ffffff", "ink": "#16191d", "soft": "#565d66", "rule": "#d9dde2",
@@ -123,8 +128,10 @@ def write_charts(charts: Sequence[Chart], stem: Path, *, title: str, looks: Mapp
     columns = min(2, len(charts))
     chart_rows = [charts[first : first + columns] for first in range(0, len(charts), columns)]
     heights = [max(_height(chart) + _title_height(chart) for chart in row) for row in chart_rows]
+    legend_columns = _legend_columns(list(looks), columns)
+    further_lines = max(math.ceil(len(looks) / legend_columns) - 1, 0)
     with figure_style():
-        figure = new_figure(columns * WIDTH, sum(heights) + _LEGEND_HEIGHT)
+        figure = new_figure(columns * WIDTH, sum(heights) + _LEGEND_HEIGHT + further_lines * _LEGEND_LINE_HEIGHT)
         figure.suptitle(plain(title), fontsize=12, color=INK, x=0.02, ha="left")
         panels = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights).flat
         for axes, chart in zip(panels, charts, strict=False):
@@ -137,7 +144,7 @@ def write_charts(charts: Sequence[Chart], stem: Path, *, title: str, looks: Mapp
             for group, look in looks.items()
         ]
         if handles:
-            figure.legend(handles=handles, loc="outside lower left", ncols=4 * columns, handlelength=3)
+            figure.legend(handles=handles, loc="outside lower left", ncols=legend_columns, handlelength=3)
         return save_figure(figure, stem)
 
 
@@ -166,6 +173,16 @@ def inline_svg(figure: "Figure", *, label: str) -> str:
             element.set("style", _COLOR.sub(lambda match: _VARIABLES[match[0]], element.attrib["style"]))
     root.attrib = {"class": "chart", "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": plain(label)}
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def _legend_columns(labels: Sequence[str], columns: int) -> int:
+    """Return how many labels have room beside each other below so many charts: matplotlib cuts a wider legend off."""
+    for number in range(min(4 * columns, len(labels)), 1, -1):
+        # Matplotlib fills a legend column by column, and each is as wide as its longest label.
+        longest = [max(len(labels[place]) for place in part) for part in np.array_split(range(len(labels)), number)]
+        if sum(_LEGEND_LETTER * length + _LEGEND_MARK for length in longest) <= columns * WIDTH:
+            return number
+    return 1
 
 
 def _height(chart: Chart) -> float:

@@ -18,9 +18,9 @@ FIGURE = FOLDER / "studies.svg"
 _RESULTS = FOLDER.parents[1] / "results"
 # Folder -> name in the legend.
 _STUDIES = {
-    "shapes": "shapes",
-    "amount_4": "more shapes",
-    "photographs": "photographs",
+    "shapes": "shapes, 300 steps, 5 seeds",
+    "amount_4": "more shapes, 1,200 steps, 3 seeds",
+    "photographs": "photographs, 1,200 steps, 3 seeds",
 }
 _GROUPS = ("A", "B", "C", "D", "C_D", "B_gate")
 

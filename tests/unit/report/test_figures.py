@@ -5,6 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.textpath import TextPath
 
 from coordexp.report.charts.panels import Line, Point, Row, line_chart, row_chart
 from coordexp.report.figures import LOOKS, PALETTE, Chart, chart_svg, write_charts
@@ -102,6 +103,24 @@ def test_files_have_titles_and_a_legend_and_repeat(tmp_path: Path) -> None:
     found = [element.text for element in ElementTree.fromstring(made[0][1]).iter("{http://www.w3.org/2000/svg}text")]
     assert {"of $x$", "t", "A", "B", "nothing to draw yet"} <= set(found)
     assert "#0072b2" in made[0][1].decode()  # a file has no page to take colours from
+
+
+@pytest.mark.parametrize("num_charts", [1, 2])
+@pytest.mark.parametrize("name", ["A", "left_top", "RF-DETR small, 560 px"])
+def test_no_label_of_a_legend_is_cut_off(tmp_path: Path, num_charts: int, name: str) -> None:
+    labels = [f"{name} {number}" for number in range(5)]
+    looks = dict(zip(labels, LOOKS, strict=False))
+    chart = row_chart("AP", [Row("r", "", [(labels[0], LOOKS[0], Estimate(0.3))])], x="AP")
+    _, svg_path = write_charts([chart] * num_charts, tmp_path / "groups", title="t", looks=looks)
+    root = ElementTree.parse(svg_path).getroot()
+    width = float(root.attrib["viewBox"].split()[2])
+    right_edges = {
+        str(text.text): float(text.attrib["x"]) + TextPath((0, 0), text.text, size=11).get_extents().width
+        for text in root.iter("{http://www.w3.org/2000/svg}text")
+        if text.text in labels
+    }
+    assert list(right_edges) == labels
+    assert max(right_edges.values()) <= width
 
 
 def test_a_long_title_is_written_in_lines_that_fit(tmp_path: Path) -> None:
