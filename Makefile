@@ -80,6 +80,7 @@ demo: install
 # is there. Resumable; each line may also be given alone.
 results-long: install
 	$(PYTHON) -m coordexp ablation --config experiments/ordering_base.yaml $(ARGS)
+	$(PYTHON) -m coordexp report ordering_base --publish results/ordering/base
 	$(PYTHON) -m coordexp ablation --config experiments/ordering.yaml $(ARGS)
 	$(PYTHON) -m coordexp ablation --config experiments/ordering_C.yaml $(ARGS)
 	$(PYTHON) -m coordexp report ordering --publish results/ordering/A

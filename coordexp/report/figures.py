@@ -179,7 +179,8 @@ def _legend_columns(labels: Sequence[str], columns: int) -> int:
     """Return how many labels have room beside each other below so many charts: matplotlib cuts a wider legend off."""
     for number in range(min(4 * columns, len(labels)), 1, -1):
         # Matplotlib fills a legend column by column, and each is as wide as its longest label.
-        longest = [max(len(labels[place]) for place in part) for part in np.array_split(range(len(labels)), number)]
+        columns_of_labels = np.array_split(range(len(labels)), number)
+        longest = [max(len(labels[place]) for place in places) for places in columns_of_labels]
         if sum(_LEGEND_LETTER * length + _LEGEND_MARK for length in longest) <= columns * WIDTH:
             return number
     return 1

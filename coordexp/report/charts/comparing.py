@@ -159,7 +159,7 @@ def _recall_chart(decomposition: Decomposition, looks: dict[str, Look]) -> Chart
                 points.append(Point(rank, recall.value, recall.low, recall.high))
         lines.append(Line(group, looks[group], points, marked=True))
     return line_chart(
-        "Recall by rank of the object",
+        "Recall of objects by their rank from the top",
         lines,
         x="rank of the object",
         y="recall at IoU .50",

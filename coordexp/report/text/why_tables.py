@@ -14,7 +14,7 @@ _ERRORS_AND_BOXES = (AP50, *ERRORS, *OTHERS, CALIBRATION)
 _LOST_TITLE = (
     "Where AP50 is lost: what fixing one kind of error alone would give; repeated boxes, and calibration of the score"
 )
-_RECALL_TITLE = "How answers go on: recall by rank of the object"
+_RECALL_TITLE = "How answers go on: recall of objects by their rank from the top"
 _SMALLEST_SHOWN = 5e-4  # what three digits show
 
 
