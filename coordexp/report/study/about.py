@@ -153,7 +153,7 @@ def _training(runs: Sequence[RunRecord]) -> str:
     image_counts = [sum(run.values("num_images")) for run in finished_runs if run.values("num_images")]
     if not image_counts:
         return f"{steps} a run"
-    return f"{steps} a run, {counted(round(fmean(image_counts)), 'image')} with repeats"
+    return f"{steps} a run, {counted(round(fmean(image_counts)), 'image')} in all"
 
 
 def _dates(runs: Sequence[RunRecord]) -> str:

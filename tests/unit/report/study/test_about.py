@@ -52,7 +52,7 @@ def test_each_group_is_a_formula_and_each_fact_is_said_once(study: Study) -> Non
         "mean over bins)",
         "model": "A, new: embedded, LoRA of rank 16; C: embedded, LoRA of rank 64",
         "data": "drawn shapes: 2,400 images to train, 300 to test",
-        "training": "300 steps a run, 320 images with repeats",
+        "training": "300 steps a run, 320 images in all",
         "decoding": "constrained and free",
         "date": "1970-01-01 00:00 to 1970-01-01 01:01 UTC",
         "commit": "0123456789ab",
