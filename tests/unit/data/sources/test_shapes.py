@@ -1,6 +1,9 @@
 """Generated shapes: the same bytes from a seed, boxes that fit the drawing, a COCO file pycocotools loads."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -68,6 +71,24 @@ def test_areas_by_hand():
     assert Shape(category=2, box_px_xywh=(5, 5, 10, 20)).area_px == pytest.approx(100)  # triangle
     # A 24-gon in a circle: 12 r^2 sin(15 degrees).
     assert Shape(category=0, box_px_xywh=(0, 0, 20, 20)).area_px == pytest.approx(12 * 100 * np.sin(np.pi / 12))
+
+
+def test_areas_are_the_same_bits_on_another_processor():
+    script = """
+from coordexp.data.shapes import Shape
+print([Shape(category=0, box_px_xywh=(x, 23, 99 + x, 47 + x)).area_px for x in (3, 11, 57)])
+"""
+    areas = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "OPENBLAS_CORETYPE": kernels},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for kernels in ("Haswell", "Prescott")
+    }
+    assert len(areas) == 1, areas
 
 
 def test_what_is_there_is_kept_and_what_differs_is_replaced(tmp_path, monkeypatch):
