@@ -46,7 +46,7 @@ class Shape:
     def area_px(self) -> float:
         """Area inside the outline, by the shoelace formula; COCO's small, medium and large go by it.
 
-        The sum is exact. numpy adds up in an order that depends on the processor, so that two machines drew other data.
+        The sum is exact: numpy.dot rounds as the processor does it, and two machines would draw different data.
         """
         flat = self.polygon_px
         corners = list(zip(flat[::2], flat[1::2], strict=True))

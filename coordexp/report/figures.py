@@ -191,7 +191,7 @@ def _height(chart: Chart) -> float:
 
 
 def _title(chart: Chart) -> str:
-    """Return the title in lines that are no wider than the chart, so that none is cut at its right edge."""
+    """Return the title, broken into lines: one that is wider than its chart would be cut off."""
     return textwrap.fill(chart.title.replace(" %", "\N{NO-BREAK SPACE}%"), _TITLE_LENGTH)
 
 

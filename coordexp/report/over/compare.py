@@ -87,7 +87,8 @@ def compare_over(
     if annotations is None:
         raise ComparisonError(f"the annotations that {data.name} were evaluated on are not on this machine")
     image_facts = find_facts(data, artifacts, settings)
-    units = units_of(settings, annotations, None if image_facts is None else read_image_facts(image_facts))
+    facts = None if image_facts is None else read_image_facts(image_facts)
+    units = units_of(settings, annotations, facts)
     missing = [*data.origin, *missing_runs(data)]
     files: dict[ReadingName, FilesOver] = {}
     for reading, head in READINGS.items():
