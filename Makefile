@@ -96,6 +96,7 @@ results-long: install
 	$(PYTHON) -m coordexp ablation --config experiments/amount_4.yaml $(ARGS)
 	$(PYTHON) -m coordexp report amount_4 --publish results/amount_4
 	$(PYTHON) -m coordexp ablation --config experiments/amount_16.yaml $(ARGS)
+	$(PYTHON) -m coordexp report amount_16 --publish results/amount_16
 	$(PYTHON) -m coordexp report amount_1 amount_4 amount_16 --over data.shapes.num_train --publish results/amount
 
 # Every published folder. The photographs are published without annotations, and are left out where those are missing;

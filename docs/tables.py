@@ -33,6 +33,7 @@ _STUDIES = {
     "shapes": "drawn shapes",
     "amount_1": "fresh shapes",
     "amount_4": "four times as many",
+    "amount_16": "sixteen times as many",
     "photographs": "photographs",
 }
 """Folder below results -> head of its column."""

@@ -1,4 +1,4 @@
-"""Draws ``studies.svg``: AP of each group on drawn shapes, few and many, and on photographs, from ``results/``.
+"""Draws ``studies.svg``: AP of each group on drawn shapes, from few to many, and on photographs, from ``results/``.
 
 ``python docs/figures/draw_studies.py`` writes it beside this file.
 """
@@ -20,6 +20,7 @@ _RESULTS = FOLDER.parents[1] / "results"
 _STUDIES = {
     "shapes": "shapes, 300 steps, 5 seeds",
     "amount_4": "more shapes, 1,200 steps, 3 seeds",
+    "amount_16": "more shapes, 4,800 steps, 3 seeds",
     "photographs": "photographs, 1,200 steps, 3 seeds",
 }
 _GROUPS = ("A", "B", "C", "D", "C_D", "B_gate")
@@ -37,7 +38,7 @@ def figure() -> str:
         rows.append(Row(group, ", ".join(values), marks))
     chart = row_chart("AP of each group, 95 % intervals", rows, x="AP", xlim=(0.0, None))
     with TemporaryDirectory() as scratch:
-        _, svg_path = write_charts([chart], Path(scratch) / FIGURE.stem, title="Three studies", looks=looks)
+        _, svg_path = write_charts([chart], Path(scratch) / FIGURE.stem, title="Four studies", looks=looks)
         return svg_path.read_text(encoding="utf-8")
 
 
