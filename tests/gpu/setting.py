@@ -21,6 +21,7 @@ from coordexp.model.tiny.parts import EMBEDDED_TEMPLATE, SPECIAL_TOKENS, build_t
 from coordexp.train.run import set_up_process
 from coordexp.train.setup.base import prepare_base
 from coordexp.train.setup.components import Components, build_components
+from coordexp.train.setup.door import open_set_of
 from tests.benchmarks.coco_lengths import coco_scenes
 from tests.support.real_vocabulary import PUBLISHED, narrow_config
 
@@ -86,8 +87,9 @@ def configured(setting: Setting) -> ExperimentConfig:
 
 
 def components(config: ExperimentConfig) -> Components:
-    """Build the parts of a run as a run does; its base is made by the first."""
+    """Build the parts of a run as a run does; its set of data and its base are made by the first."""
     set_up_process(config)
+    open_set_of(config)
     prepare_base(config)
     return build_components(config)
 

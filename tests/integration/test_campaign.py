@@ -31,7 +31,6 @@ def measured(tmp_path, monkeypatch):
     torch.use_deterministic_algorithms(before)
 
 
-@pytest.mark.slow
 def test_training_steps_are_timed_and_profiled(measured):
     plain, kernels, flash = measured("train", "^C batch 2$|^kernels|^flash")
     assert plain["images_s"] * plain["step_ms"] == pytest.approx(2 * 1000)
@@ -51,7 +50,6 @@ def test_answers_are_the_annotated_ones(measured):
         assert cell["boxes_s"] == pytest.approx(cell["images_s"] * cell["objects"] / 8)
 
 
-@pytest.mark.slow
 def test_answers_do_not_depend_on_the_batch_in_full_precision(measured):
     (cell,) = measured("generate", "batch 1 and 16")
     assert cell["images"] == 4
