@@ -34,7 +34,9 @@ def ablation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         (folder / name).symlink_to(ROOT / name)
     command = re.search(r"^ablation: install\n\t\$\(PYTHON\) (.+) \$\(ARGS\)$", (ROOT / "Makefile").read_text(), re.M)
     assert command is not None
-    return folder, run(folder, *command[1].replace("$(CONFIG)", "experiments/tiny.yaml").split())
+    printed = run(folder, *command[1].replace("$(CONFIG)", "experiments/tiny.yaml").split())
+    # The pages are read in a clone, where the next command begins with the environment's relative path.
+    return folder, printed.replace(sys.executable, ".venv/bin/python")
 
 
 def test_the_end_screen_is_the_one_of_the_page(ablation: tuple[Path, str]) -> None:
