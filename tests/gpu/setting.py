@@ -87,7 +87,7 @@ def configured(setting: Setting) -> ExperimentConfig:
 
 
 def components(config: ExperimentConfig) -> Components:
-    """Build the parts of a run as a run does; its set of data and its base are made by the first."""
+    """Build the parts of a run as a run does. The first call writes the data set and the base."""
     set_up_process(config)
     open_set_of(config)
     prepare_base(config)

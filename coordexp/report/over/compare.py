@@ -86,16 +86,16 @@ def compare_over(
     annotations = find_annotations(data, artifacts)
     if annotations is None:
         raise ComparisonError(f"the annotations that {data.name} were evaluated on are not on this machine")
-    image_facts = find_facts(data, artifacts, settings)
-    facts = None if image_facts is None else read_image_facts(image_facts)
-    units = units_of(settings, annotations, facts)
+    facts_path = find_facts(data, artifacts, settings)
+    image_facts = None if facts_path is None else read_image_facts(facts_path)
+    units = units_of(settings, annotations, image_facts)
     missing = [*data.origin, *missing_runs(data)]
     files: dict[ReadingName, FilesOver] = {}
     for reading, head in READINGS.items():
         files[reading], sentences = _files_over(experiments, artifacts, reading, head)
         missing += sentences
     readings = leads_by_reading(annotations, files, reference_of(experiments), settings, units, on_progress=on_progress)
-    return OverStudy(key, tuple(experiments), readings, files, annotations, image_facts, units, tuple(missing))
+    return OverStudy(key, tuple(experiments), readings, files, annotations, facts_path, units, tuple(missing))
 
 
 def leads_by_reading(
